@@ -1,0 +1,452 @@
+"""The config: what a run is, as one value. Declares, documents, validates and is dumped.
+
+Each default stands here and nowhere else; `configs/*.yaml` hold only what differs from them. "auto" is resolved by
+`launch.py`, which knows the machine. A mistake raises `ConfigError`, one line that names field, value and remedy.
+"""
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+CONFIGS = Path(__file__).parent / "configs"
+Auto = Literal["auto"]
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+
+
+class ConfigError(ValueError):
+    """A user's mistake, told in one line: field, value, remedy. The CLI prints it and exits with 2."""
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A hint that names the known word closest to `word`, or lists what is known."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+
+
+class Section(BaseModel):
+    """A part of the config: immutable, and an unknown key is an error that suggests the nearest one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for key in data:
+                if key not in cls.model_fields:
+                    raise ValueError(
+                        f"unknown key {key!r}; {nearest(str(key), list(cls.model_fields))}"
+                    )
+        return data
+
+
+class AdapterConfig(Section):
+    rank: PositiveInt = Field(16, description="LoRA rank r")
+    alpha: PositiveFloat = Field(32, description="LoRA alpha; updates are scaled by alpha / rank")
+    targets: str | list[str] = Field(
+        "all-linear",
+        description="linear layers that get LoRA: all-linear (never lm_head), or names such as q_proj",
+    )
+
+
+class ModelConfig(Section):
+    name: str = Field(
+        "smollm2-135m",
+        description="a Hugging Face id, a local folder, or the embedded smollm2-135m",
+    )
+    dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto",
+        description="base weights; auto: bfloat16 where the processor computes it fast, else float32",
+    )
+    init: str = Field(
+        "auto",
+        description="where the LoRA starts: fresh, the folder of an adapter, or auto (./lora_ckpt if it fits the model)",
+    )
+    adapter: AdapterConfig = AdapterConfig()
+    chat_template: dict[str, Any] = Field(
+        {}, description="arguments for the tokenizer's chat template, such as enable_thinking"
+    )
+
+
+class InvalidMovesConfig(Section):
+    allowed: NonNegativeInt = Field(
+        0, description="consecutive invalid moves that a seat may repeat before it forfeits"
+    )
+    forfeit_reward: float = Field(-1.0, description="outcome of the seat that forfeits")
+    others_reward: float = Field(0.0, description="outcome of the other seats of a forfeited game")
+
+
+class GameConfig(Section):
+    env: str = Field(
+        "TicTacToe-v0", description="a TextArena id, or package.module:Class of a textarena.Env"
+    )
+    name: str | None = Field(
+        None, description="name in tables and baselines; default: env (must be unique)"
+    )
+    args: dict[str, Any] = Field({}, description="arguments for the env's constructor")
+    seats: PositiveInt = Field(2, description="number of players")
+    weight: PositiveFloat = Field(
+        1.0, description="share of the games played, relative to the other entries"
+    )
+    prompt: str = Field("answer", description="prompt style: answer, think, or module:function")
+    parser: str = Field(
+        "brackets",
+        description="text to action: brackets (last [...]), boxed, raw, or module:function",
+    )
+    max_turns: PositiveInt = Field(
+        50, description="a game is cut off, and counted as truncated, after this many turns"
+    )
+    invalid_moves: InvalidMovesConfig = InvalidMovesConfig()
+    legal_moves: str | None = Field(
+        None,
+        description="module:function(env) -> list of actions, for games that do not list their legal moves",
+    )
+
+    @property
+    def key(self) -> str:
+        """The game's name in specs, files, metrics and baselines."""
+        return self.name or self.env
+
+
+class DrawConfig(Section):
+    self: NonNegativeFloat = Field(
+        0.5, description="share of games against the current policy, all seats trained"
+    )
+    past: NonNegativeFloat = Field(0.35, description="share of games against a past version")
+    fixed: NonNegativeFloat = Field(0.15, description="share of games against a fixed opponent")
+
+
+class OpponentConfig(Section):
+    name: str | None = Field(
+        None, description="name in tables; default: made from the kind and its target"
+    )
+
+
+class RandomOpponent(OpponentConfig):
+    kind: Literal["random"] = "random"
+
+    @property
+    def key(self) -> str:
+        return self.name or "random"
+
+
+class MinimaxOpponent(OpponentConfig):
+    kind: Literal["minimax"] = "minimax"
+
+    @property
+    def key(self) -> str:
+        return self.name or "minimax"
+
+
+class PythonOpponent(OpponentConfig):
+    kind: Literal["python"] = "python"
+    target: str = Field(description="module:Class, called with an observation, returns the action")
+
+    @property
+    def key(self) -> str:
+        return self.name or f"python:{self.target.rpartition(':')[2]}"
+
+
+class CheckpointOpponent(OpponentConfig):
+    kind: Literal["checkpoint"] = "checkpoint"
+    path: str = Field(description="folder of a LoRA adapter of the same base model")
+    temperature: NonNegativeFloat | None = Field(
+        None, description="its sampling temperature; default: the game's"
+    )
+
+    @property
+    def key(self) -> str:
+        return self.name or f"checkpoint:{Path(self.path).name}"
+
+
+class OpenAIOpponent(OpponentConfig):
+    kind: Literal["openai"] = "openai"
+    model: str = Field(description="model name at the endpoint")
+    base_url: str = Field("https://api.openai.com/v1", description="an OpenAI-compatible endpoint")
+    api_key_env: str = Field(
+        "OPENAI_API_KEY", description="the environment variable that holds the key"
+    )
+    temperature: NonNegativeFloat | None = Field(
+        None, description="its sampling temperature; default: the game's"
+    )
+    max_tokens: PositiveInt = Field(512, description="longest answer, in tokens")
+
+    @property
+    def key(self) -> str:
+        return self.name or f"openai:{self.model}"
+
+
+FixedOpponent = (
+    RandomOpponent | MinimaxOpponent | PythonOpponent | CheckpointOpponent | OpenAIOpponent
+)
+
+
+class OpponentsConfig(Section):
+    draw: DrawConfig = DrawConfig()
+    fixed: list[Annotated[FixedOpponent, Field(discriminator="kind")]] = Field(
+        [RandomOpponent()],
+        description="opponents that never change: random, minimax, python, checkpoint, openai",
+    )
+    pool_size: PositiveInt = Field(
+        32, description="past versions kept as opponents, the newest ones"
+    )
+
+
+class SamplingConfig(Section):
+    temperature: PositiveFloat = Field(1.0, description="sampling temperature in training")
+    top_p: float = Field(
+        1.0, description="must be 1: anything else is not the distribution that is trained"
+    )
+    max_tokens: PositiveInt = Field(16, description="longest answer of a turn, in tokens")
+    max_prompt_tokens: PositiveInt = Field(
+        2048, description="longest prompt; the oldest events are left out (and counted) to fit"
+    )
+
+    @model_validator(mode="after")
+    def _unbiased(self) -> Self:
+        if self.top_p != 1.0:
+            raise ValueError(
+                f"top_p = {self.top_p} would train on a cut distribution; set sampling.top_p to 1"
+            )
+        return self
+
+
+class ActorsConfig(Section):
+    num: PositiveInt | Auto = Field(
+        "auto", description="actor processes; auto: by the machine and loop.mode"
+    )
+    engine: Literal["auto", "embedded"] = Field(
+        "auto", description="what serves the model; embedded runs without a GPU"
+    )
+    games_in_flight: PositiveInt | Auto = Field(
+        "auto", description="games that one actor plays at once"
+    )
+    policy_refresh: Literal["game"] = Field(
+        "game", description="game: a game keeps the versions it began with"
+    )
+
+
+class RewardConfig(Section):
+    term: str = Field(
+        "outcome", description="outcome, format, invalid_move, length, or module:function"
+    )
+    weight: float = Field(1.0, description="what the term's raw value is multiplied by")
+    args: dict[str, Any] = Field({}, description="arguments for the term")
+
+
+class BufferConfig(Section):
+    capacity: PositiveInt | Auto = Field(
+        "auto", description="samples held; the oldest whole groups leave first"
+    )
+    max_staleness: NonNegativeInt = Field(
+        4, description="versions that a sample may be behind when it is trained on"
+    )
+    rewards: list[RewardConfig] = Field(
+        [RewardConfig()], description="reward terms of a turn; they add up"
+    )
+
+
+class AlgorithmConfig(Section):
+    name: Literal["reinforce"] = Field("reinforce", description="the algorithm")
+    baseline_decay: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.95, description="decay of the reward baseline of each (env, seat); 0 forgets at once"
+    )
+    normalize: Literal["none", "center", "zscore"] = Field(
+        "center", description="advantages within each env and batch: none, centred, or z-scored"
+    )
+    importance_cap: PositiveFloat = Field(
+        2.0, description="upper bound of a token's importance weight"
+    )
+    loss_norm: Literal["tokens", "constant"] = Field(
+        "tokens",
+        description="the loss is divided by the step's tokens, or by samples x sampling.max_tokens",
+    )
+
+
+class LearnerConfig(Section):
+    num: PositiveInt = Field(1, description="learner ranks")
+    parallel: Literal["ddp"] = Field("ddp", description="how several ranks share the work")
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    learning_rate: PositiveFloat = Field(1.0e-4, description="AdamW's peak learning rate")
+    weight_decay: NonNegativeFloat = Field(0.0, description="AdamW's weight decay")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="learning rate after the warm-up"
+    )
+    warmup_steps: NonNegativeInt = Field(
+        0, description="optimizer steps over which the learning rate rises"
+    )
+    batch_size: PositiveInt = Field(
+        128, description="samples (turns) of an update, at least: groups stay whole"
+    )
+    steps_per_batch: PositiveInt = Field(1, description="optimizer steps made out of one batch")
+    epochs: PositiveInt = Field(1, description="times that a batch is gone through")
+    mini_batch_size: PositiveInt = Field(
+        16, description="samples put through at a time; never changes the gradient"
+    )
+    grad_clip: PositiveFloat = Field(1.0, description="largest gradient norm")
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        step = self.steps_per_batch * self.mini_batch_size
+        if self.batch_size % step:
+            raise ValueError(
+                f"batch_size = {self.batch_size} is not divisible by steps_per_batch x mini_batch_size = {step}; "
+                f"set learner.batch_size to {max(step, self.batch_size - self.batch_size % step)}"
+            )
+        if self.num > 1:
+            raise ValueError(
+                f"num = {self.num}, but only one learner rank is built yet; set learner.num to 1"
+            )
+        return self
+
+
+class EvalConfig(Section):
+    every: NonNegativeInt = Field(
+        4, description="updates between evaluations, besides the first and the last; 0: none at all"
+    )
+    games: PositiveInt = Field(
+        16, description="games against each opponent in each env, in pairs that swap seats"
+    )
+    temperature: NonNegativeFloat = Field(
+        1.0, description="the policy's sampling temperature; 0: greedy"
+    )
+    opponents: list[str] = Field(
+        ["random"], description="names of fixed opponents, or random, minimax, base"
+    )
+
+
+class LoopConfig(Section):
+    mode: Literal["auto", "sync", "async"] = Field(
+        "auto", description="play and learn in turn, or at once"
+    )
+    steps: NonNegativeInt = Field(8, description="updates to make")
+    max_time: PositiveFloat | None = Field(
+        None, description="stop after this many seconds, even if updates are left"
+    )
+    max_failures: NonNegativeInt = Field(
+        20, description="failed games that are tolerated before the run ends"
+    )
+
+
+class TrackingConfig(Section):
+    run_dir: str | None = Field(
+        None, description="the run's own, new folder; default: outputs/<model-games-opponents-time>"
+    )
+    wandb: str | None = Field(None, description="a Weights & Biases project; default: none")
+    dashboard: Literal["auto", "on", "off"] = Field(
+        "auto", description="live dashboard; auto: on a terminal"
+    )
+    keep_checkpoints: PositiveInt = Field(
+        5, description="newest checkpoints kept with optimizer state"
+    )
+
+
+class RunConfig(Section):
+    """A whole run. Defaults train the embedded model on TicTacToe on a machine without a GPU."""
+
+    model: ModelConfig = ModelConfig()
+    games: list[GameConfig] = Field([GameConfig()], min_length=1, description="what is played")
+    opponents: OpponentsConfig = OpponentsConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    actors: ActorsConfig = ActorsConfig()
+    buffer: BufferConfig = BufferConfig()
+    learner: LearnerConfig = LearnerConfig()
+    eval: EvalConfig = EvalConfig()
+    loop: LoopConfig = LoopConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    seed: int = Field(
+        0, description="decides games, seats, opponents and, in sync mode, every token"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _refuse_twins("games", [game.key for game in self.games])
+        _refuse_twins("opponents.fixed", [opponent.key for opponent in self.opponents.fixed])
+        draw = self.opponents.draw
+        if draw.self + draw.past + draw.fixed <= 0:
+            raise ValueError("opponents.draw = all zero; give self, past or fixed a share above 0")
+        if draw.fixed > 0 and not self.opponents.fixed:
+            raise ValueError(
+                f"opponents.draw.fixed = {draw.fixed}, but opponents.fixed is empty; "
+                "list an opponent there or set opponents.draw.fixed to 0"
+            )
+        known = [*self.fixed_opponents, "base"]
+        for index, name in enumerate(self.eval.opponents):
+            if name not in known:
+                raise ValueError(
+                    f"eval.opponents.{index} = {name!r} is no opponent; {nearest(name, known)}"
+                )
+        return self
+
+    @property
+    def fixed_opponents(self) -> dict[str, FixedOpponent]:
+        """Fixed opponents by name: those of `opponents.fixed`, and random and minimax, which need no entry."""
+        built_in: list[FixedOpponent] = [RandomOpponent(), MinimaxOpponent()]
+        return {opponent.key: opponent for opponent in [*built_in, *self.opponents.fixed]}
+
+    @property
+    def game_by_key(self) -> dict[str, GameConfig]:
+        """Games by the name that specs use."""
+        return {game.key: game for game in self.games}
+
+
+def _refuse_twins(field: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"{field}: two entries are called {name!r}; give one of them another name"
+            )
+
+
+def parse(data: dict[str, Any]) -> RunConfig:
+    """The config that `data` describes; raises `ConfigError` at the first mistake."""
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(one_line(error)) from None
+
+
+def one_line(error: ValidationError) -> str:
+    """Pydantic's first complaint as "field = value: what is wrong"."""
+    first = error.errors()[0]
+    # A union's member names appear in the location of an error inside it; they are no keys.
+    kinds = {"random", "minimax", "python", "checkpoint", "openai"}
+    field = ".".join(str(part) for part in first["loc"] if part not in kinds)
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return f"{field}: {message}" if field else message
+    return f"{field} = {first['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def load(name: str) -> RunConfig:
+    """The config of a shipped name (`default`) or of a YAML file."""
+    path = CONFIGS / f"{name}.yaml"
+    if not path.is_file():
+        path = Path(name).expanduser()
+    if not path.is_file():
+        shipped = sorted(p.stem for p in CONFIGS.glob("*.yaml"))
+        raise ConfigError(
+            f"--config = {name!r}: no such file or shipped config; {nearest(name, shipped)}"
+        )
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"--config = {name!r}: not YAML: {' '.join(str(error).split())}"
+        ) from None
+    if not isinstance(data, dict | None):
+        raise ConfigError(
+            f"--config = {name!r}: holds a {type(data).__name__}; write keys such as games: and seed:"
+        )
+    return parse(data or {})
+
+
+def dump(config: RunConfig) -> str:
+    """The config as YAML that `load` reads back to an equal config."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=100)

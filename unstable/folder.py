@@ -1,0 +1,55 @@
+"""Where a run's files go, as a value. Everybody who reads or writes a run asks here for the path."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from unstable.types import Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run's own folder. RunFolder(Path("outputs/x")).checkpoint(12) is outputs/x/checkpoints/000012."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def ratings(self) -> Path:
+        return self.root / "ratings.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    def checkpoint(self, version: int) -> Path:
+        """Folder of a version: the adapter, and all that a resume needs."""
+        return self.checkpoints / f"{version:06d}"
+
+    def versions(self) -> list[int]:
+        """Versions that have a whole checkpoint, ascending."""
+        if not self.checkpoints.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.checkpoints.iterdir() if path.name.isdigit())
+
+    @property
+    def train(self) -> Path:
+        return self.root / "train"
+
+    def samples(self, update: int) -> Path:
+        """The samples as trained in update `update`."""
+        return self.train / f"{update:06d}.jsonl"
+
+    def games(self, purpose: Purpose, version: int) -> Path:
+        """Games that were recorded while `version` was the current one."""
+        return self.root / "games" / f"{purpose}-{version:06d}.jsonl"
+
+    def log(self, component: str) -> Path:
+        """Log file of a component: loop, learner, actor-0, ..."""
+        return self.root / "logs" / f"{component}.log"

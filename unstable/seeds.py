@@ -1,0 +1,16 @@
+"""Seeds: every source of chance in a run is named, so that no two of them share a stream."""
+
+import hashlib
+
+
+def derive_seed(*parts: object) -> int:
+    """A 63-bit seed that depends on every part, and on nothing else.
+
+    The same on every machine and Python version (BLAKE2b of the parts' text), unlike `hash`.
+
+    >>> derive_seed(0, "train", 7) == derive_seed(0, "train", 7) != derive_seed(0, "eval", 7)
+    True
+    """
+    text = "\x1f".join(str(part) for part in parts)
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

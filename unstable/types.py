@@ -1,0 +1,211 @@
+"""What crosses a wall between rooms: frozen values, one word per thing.
+
+game (one play of an env) > seat (a player's place in it) > turn (one observation, one action). A trajectory is one
+seat's turns; a group is the trajectories whose advantages are computed together; a sample is one turn as trained.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+FinishReason = Literal["stop", "length"]
+Purpose = Literal["train", "eval"]
+
+BASE = "base"
+"""The player that is the base model without an adapter."""
+
+
+def policy_player(version: int) -> str:
+    """The player that is version `version` of the policy, and the immutable name of its adapter.
+
+    >>> policy_player(12)
+    'policy@12'
+    """
+    return f"policy@{version}"
+
+
+def policy_version(player: str) -> int | None:
+    """The version that a player's name holds, or None for a player that is no version of the policy.
+
+    >>> policy_version("policy@12"), policy_version("random")
+    (12, None)
+    """
+    name, _, version = player.partition("@")
+    return int(version) if name == "policy" and version.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """LoRA weights under a name that is never used for other weights: `policy@3`, `checkpoint:warm`.
+
+    `weights` is a safetensors file with PEFT's keys, `config` what PEFT writes to `adapter_config.json`.
+    """
+
+    name: str
+    weights: bytes = field(repr=False)
+    config: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """An engine's answer: what was sampled, the log-probabilities of exactly that distribution, who sampled.
+
+    Completion(token_ids=[58, 20, 60, 2], logprobs=[-.1, -1.3, -.2, -.05], finish_reason="stop", adapter="policy@3")
+    """
+
+    token_ids: list[int]  # the stop token included
+    logprobs: list[float]  # natural logarithm, after temperature, one per token id
+    finish_reason: FinishReason
+    adapter: str | None  # None: the base model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatSpec:
+    """Who sits there. SeatSpec(player="policy@3", temperature=1.0, group_id=17)"""
+
+    player: str
+    temperature: float
+    group_id: int | None = None  # None: this seat is not trained on
+
+    @property
+    def trained(self) -> bool:
+        return self.group_id is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GameSpec:
+    """One game to be played, decided in full: two plays of it differ only by an engine's rounding.
+
+    GameSpec(game_id=5, purpose="train", env="TicTacToe-v0", seed=90210, seats=(SeatSpec(...), SeatSpec(...)))
+    """
+
+    game_id: int  # unique among the games of this purpose in a run
+    purpose: Purpose
+    env: str  # a GameConfig's key
+    seed: int  # of the env's own random state; a group's games share it
+    seats: tuple[SeatSpec, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """One observation and one action of a seat. The token fields are empty for players that are no model.
+
+    The ids are those that the engine was given and those that it sampled, never re-encoded text.
+    """
+
+    seat: int
+    index: int  # 0-based place among the game's turns
+    player: str
+    version: int | None  # of the policy; None for everyone else
+    observation: str
+    prompt_ids: list[int]
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason | None
+    temperature: float
+    text: str  # token_ids as text
+    action: str  # what the env and, through it, the other seats were given
+    formatted: bool  # the parser found an action in the text
+    invalid: bool  # the env refused the action
+    prompt_cut: int  # tokens of old events left out of the prompt so that it fits
+    seconds: float  # until the player answered
+
+
+@dataclass(slots=True, kw_only=True)
+class GameResult:
+    """A finished game. `outcomes` are the env's own rewards per seat (or what a forfeit is worth), unshaped."""
+
+    spec: GameSpec
+    turns: list[Turn]
+    outcomes: list[float]
+    forfeit: int | None  # the seat that forfeited by invalid moves
+    truncated: bool  # cut off by the step cap
+    reason: str  # the env's last word on why the game ended
+    seconds: float
+
+    def seat_turns(self, seat: int) -> list[Turn]:
+        """The turns of one seat, in order."""
+        return [turn for turn in self.turns if turn.seat == seat]
+
+    @property
+    def num_trained(self) -> int:
+        """Number of turns that can be trained on."""
+        seats = self.spec.seats
+        return sum(seats[turn.seat].trained for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GameFailure:
+    """A game that raised: counted, told with its traceback, never trained on."""
+
+    spec: GameSpec
+    error: str  # one line
+    traceback: str
+
+
+class Reward(NamedTuple):
+    """A reward term's value before and after its weight."""
+
+    raw: float
+    weighted: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One turn as trained. `rewards` holds the turn's terms by name; they add up to `reward`."""
+
+    game_id: int
+    env: str
+    seat: int
+    turn: int  # Turn.index
+    group_id: int
+    version: int  # that sampled it
+    prompt_ids: list[int]
+    token_ids: list[int]
+    logprobs: list[float]  # of the behaviour policy, one per token id
+    temperature: float
+    finish_reason: FinishReason
+    prompt_cut: int
+    rewards: dict[str, Reward]
+    outcome: float  # of the seat's game, unshaped
+    forfeit: bool  # this seat forfeited
+
+    @property
+    def reward(self) -> float:
+        return sum(reward.weighted for reward in self.rewards.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One seat's samples of one game, in order, all of one group."""
+
+    samples: tuple[Sample, ...]
+
+    @property
+    def group_id(self) -> int:
+        return self.samples[0].group_id
+
+    @property
+    def version(self) -> int:
+        """The oldest version that sampled any of it."""
+        return min(sample.version for sample in self.samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Whole groups, oldest first, drawn for an update of version `version` into `version + 1`."""
+
+    version: int
+    samples: tuple[Sample, ...]
+
+    def staleness(self, sample: Sample) -> int:
+        """Versions between the one that sampled and the one that is updated."""
+        return self.version - sample.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What the learner says of one update. `advantages` stand in the order of the batch's samples."""
+
+    version: int  # that this update made
+    metrics: dict[str, float | None]  # names that begin with learn/
+    advantages: list[float]
