@@ -1,7 +1,8 @@
 """The config: what a run is, as one value. Declares, documents, validates and is dumped.
 
-Each default stands here and nowhere else; `configs/*.yaml` hold only what differs from them. "auto" is resolved by
-`launch.py`, which knows the machine. A mistake raises `ConfigError`, one line that names field, value and remedy.
+Each default stands here and nowhere else; `configs/*.yaml` hold only what differs from them.
+"auto" is resolved by `launch.py`, which knows the machine. A mistake raises `ConfigError`, one line
+that names field, value and remedy.
 """
 
 import difflib
@@ -20,7 +21,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0)]
 
 
 class ConfigError(ValueError):
-    """A user's mistake, told in one line: field, value, remedy. The CLI prints it and exits with 2."""
+    """A user's mistake in one line: field, value, remedy. The CLI prints it and exits with 2."""
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -30,7 +31,7 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 class Section(BaseModel):
-    """A part of the config: immutable, and an unknown key is an error that suggests the nearest one."""
+    """A part of the config: immutable; an unknown key is an error that suggests the nearest."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -51,7 +52,7 @@ class AdapterConfig(Section):
     alpha: PositiveFloat = Field(32, description="LoRA alpha; updates are scaled by alpha / rank")
     targets: str | list[str] = Field(
         "all-linear",
-        description="linear layers that get LoRA: all-linear (never lm_head), or names such as q_proj",
+        description="linear layers with LoRA: all-linear (never lm_head), or names such as q_proj",
     )
 
 
@@ -62,11 +63,11 @@ class ModelConfig(Section):
     )
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto",
-        description="base weights; auto: bfloat16 where the processor computes it fast, else float32",
+        description="of the base weights; auto: bfloat16 where the processor is fast at it",
     )
     init: str = Field(
         "auto",
-        description="where the LoRA starts: fresh, the folder of an adapter, or auto (./lora_ckpt if it fits the model)",
+        description="the LoRA's start: fresh, an adapter's folder, or auto (./lora_ckpt if it fits)",
     )
     adapter: AdapterConfig = AdapterConfig()
     chat_template: dict[str, Any] = Field(
@@ -105,7 +106,7 @@ class GameConfig(Section):
     invalid_moves: InvalidMovesConfig = InvalidMovesConfig()
     legal_moves: str | None = Field(
         None,
-        description="module:function(env) -> list of actions, for games that do not list their legal moves",
+        description="module:function(env) -> actions, for games that do not list their legal moves",
     )
 
     @property
@@ -296,7 +297,8 @@ class LearnerConfig(Section):
         step = self.steps_per_batch * self.mini_batch_size
         if self.batch_size % step:
             raise ValueError(
-                f"batch_size = {self.batch_size} is not divisible by steps_per_batch x mini_batch_size = {step}; "
+                f"batch_size = {self.batch_size} is not divisible by "
+                f"steps_per_batch x mini_batch_size = {step}; "
                 f"set learner.batch_size to {max(step, self.batch_size - self.batch_size % step)}"
             )
         if self.num > 1:
@@ -386,7 +388,7 @@ class RunConfig(Section):
 
     @property
     def fixed_opponents(self) -> dict[str, FixedOpponent]:
-        """Fixed opponents by name: those of `opponents.fixed`, and random and minimax, which need no entry."""
+        """Fixed opponents by name: those listed, and random and minimax, which need no entry."""
         built_in: list[FixedOpponent] = [RandomOpponent(), MinimaxOpponent()]
         return {opponent.key: opponent for opponent in [*built_in, *self.opponents.fixed]}
 
@@ -442,7 +444,7 @@ def load(name: str) -> RunConfig:
         ) from None
     if not isinstance(data, dict | None):
         raise ConfigError(
-            f"--config = {name!r}: holds a {type(data).__name__}; write keys such as games: and seed:"
+            f"--config = {name!r}: holds a {type(data).__name__}; write keys such as games:"
         )
     return parse(data or {})
 

@@ -1,4 +1,4 @@
-"""Where a run's files go, as a value. Everybody who reads or writes a run asks here for the path."""
+"""Where a run's files go, as a value: whoever reads or writes a run asks here for the path."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from unstable.types import Purpose
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """A run's own folder. RunFolder(Path("outputs/x")).checkpoint(12) is outputs/x/checkpoints/000012."""
+    """A run's own folder: RunFolder(Path("out")).checkpoint(12) is out/checkpoints/000012."""
 
     root: Path
 

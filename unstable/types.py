@@ -1,7 +1,8 @@
-"""What crosses a wall between rooms: frozen values, one word per thing.
+"""What crosses a wall between rooms: values, one word per thing.
 
-game (one play of an env) > seat (a player's place in it) > turn (one observation, one action). A trajectory is one
-seat's turns; a group is the trajectories whose advantages are computed together; a sample is one turn as trained.
+game (one play of an env) > seat (a player's place in it) > turn (one observation, one action).
+A trajectory is one seat's turns; a group is the trajectories whose advantages are computed
+together; a sample is one turn as trained.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ def policy_player(version: int) -> str:
 
 
 def policy_version(player: str) -> int | None:
-    """The version that a player's name holds, or None for a player that is no version of the policy.
+    """The version in a player's name, or None for a player that is no version of the policy.
 
     >>> policy_version("policy@12"), policy_version("random")
     (12, None)
@@ -35,9 +36,9 @@ def policy_version(player: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """LoRA weights under a name that is never used for other weights: `policy@3`, `checkpoint:warm`.
+    """LoRA weights under a name never used for other weights: `policy@3`, `checkpoint:warm`.
 
-    `weights` is a safetensors file with PEFT's keys, `config` what PEFT writes to `adapter_config.json`.
+    `weights` is a safetensors file with PEFT's keys, `config` PEFT's `adapter_config.json`.
     """
 
     name: str
@@ -47,9 +48,9 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """An engine's answer: what was sampled, the log-probabilities of exactly that distribution, who sampled.
+    """An engine's answer: what was sampled, and the log-probabilities of exactly that distribution.
 
-    Completion(token_ids=[58, 20, 60, 2], logprobs=[-.1, -1.3, -.2, -.05], finish_reason="stop", adapter="policy@3")
+    Completion(token_ids=[58, 2], logprobs=[-0.1, -0.05], finish_reason="stop", adapter="policy@3")
     """
 
     token_ids: list[int]  # the stop token included
@@ -75,7 +76,7 @@ class SeatSpec:
 class GameSpec:
     """One game to be played, decided in full: two plays of it differ only by an engine's rounding.
 
-    GameSpec(game_id=5, purpose="train", env="TicTacToe-v0", seed=90210, seats=(SeatSpec(...), SeatSpec(...)))
+    GameSpec(game_id=5, purpose="train", env="TicTacToe-v0", seed=90210, seats=(SeatSpec(...), ...))
     """
 
     game_id: int  # unique among the games of this purpose in a run
@@ -85,9 +86,23 @@ class GameSpec:
     seats: tuple[SeatSpec, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What the seat to move needs to know. The rules come first and stay, so that games share them.
+
+    Observation(seat=1, rules="You are X ...", events=["Player 0 ..."], board="...", notice="")
+    """
+
+    seat: int
+    rules: str
+    events: list[str]  # oldest first; the first ones are left out when a prompt is too long
+    board: str  # the last one
+    notice: str  # why the seat's last move was refused, else empty
+
+
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """One observation and one action of a seat. The token fields are empty for players that are no model.
+    """One observation and one action of a seat. Token fields are empty unless a local model played.
 
     The ids are those that the engine was given and those that it sampled, never re-encoded text.
     """
@@ -112,7 +127,7 @@ class Turn:
 
 @dataclass(slots=True, kw_only=True)
 class GameResult:
-    """A finished game. `outcomes` are the env's own rewards per seat (or what a forfeit is worth), unshaped."""
+    """A finished game. `outcomes` are the env's rewards per seat (or a forfeit's worth), unshaped."""
 
     spec: GameSpec
     turns: list[Turn]
@@ -204,8 +219,40 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What the learner says of one update. `advantages` stand in the order of the batch's samples."""
+    """What the learner says of one update; `advantages` in the order of the batch's samples."""
 
     version: int  # that this update made
     metrics: dict[str, float | None]  # names that begin with learn/
     advantages: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rating:
+    """A player's place in the registry. TrueSkill: skill is believed to be mu +- sigma."""
+
+    player: str
+    mu: float
+    sigma: float
+    games: int
+    wins: int
+    draws: int
+    losses: int
+    forfeits: int  # of the losses, those by invalid moves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalScore:
+    """How one version did against one opponent in one env. `score` is the mean outcome of its seats."""
+
+    version: int
+    env: str
+    opponent: str
+    games: int
+    wins: int
+    draws: int
+    losses: int
+    forfeits: int  # of the losses, those by the version's own invalid moves
+    legal_moves: float  # share of the version's moves that the env accepted
+    score: float  # wins plus half the draws, per game
+    low: float  # 95 % interval of score
+    high: float
