@@ -6,6 +6,7 @@ that names field, value and remedy.
 """
 
 import difflib
+import importlib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -49,7 +50,7 @@ class Section(BaseModel):
 
 class AdapterConfig(Section):
     rank: PositiveInt = Field(16, description="LoRA rank r")
-    alpha: PositiveFloat = Field(32, description="LoRA alpha; updates are scaled by alpha / rank")
+    alpha: PositiveInt = Field(32, description="LoRA alpha; updates are scaled by alpha / rank")
     targets: str | list[str] = Field(
         "all-linear",
         description="linear layers with LoRA: all-linear (never lm_head), or names such as q_proj",
@@ -67,7 +68,7 @@ class ModelConfig(Section):
     )
     init: str = Field(
         "auto",
-        description="the LoRA's start: fresh, an adapter's folder, or auto (./lora_ckpt if it fits)",
+        description="the LoRA's start: fresh, an adapter's folder, or auto (lora_ckpt if it fits)",
     )
     adapter: AdapterConfig = AdapterConfig()
     chat_template: dict[str, Any] = Field(
@@ -378,6 +379,12 @@ class RunConfig(Section):
                 f"opponents.draw.fixed = {draw.fixed}, but opponents.fixed is empty; "
                 "list an opponent there or set opponents.draw.fixed to 0"
             )
+        capacity = self.buffer.capacity
+        if capacity != "auto" and capacity < self.learner.batch_size:
+            raise ValueError(
+                f"buffer.capacity = {capacity} can never hold learner.batch_size = "
+                f"{self.learner.batch_size} samples; set buffer.capacity to at least that"
+            )
         known = [*self.fixed_opponents, "base"]
         for index, name in enumerate(self.eval.opponents):
             if name not in known:
@@ -424,6 +431,26 @@ def one_line(error: ValidationError) -> str:
     if first["type"] == "value_error":
         return f"{field}: {message}" if field else message
     return f"{field} = {first['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def import_target(field: str, target: str) -> Any:
+    """What `module:name` names; raises `ConfigError` that starts with `field` when it does not."""
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"{field} = {target!r}: write it as module:name")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{field} = {target!r}: cannot import {module_name} ({error}); "
+            "run from the folder that holds it, or put that on PYTHONPATH"
+        ) from None
+    if not hasattr(module, name):
+        names = [public for public in vars(module) if not public.startswith("_")]
+        raise ConfigError(
+            f"{field} = {target!r}: no {name} in {module_name}; {nearest(name, names)}"
+        )
+    return getattr(module, name)
 
 
 def load(name: str) -> RunConfig:

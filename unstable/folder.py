@@ -1,5 +1,6 @@
 """Where a run's files go, as a value: whoever reads or writes a run asks here for the path."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,17 @@ class RunFolder:
         if not self.checkpoints.is_dir():
             return []
         return sorted(int(path.name) for path in self.checkpoints.iterdir() if path.name.isdigit())
+
+    def prune(self, newest: int, opponents: set[int]) -> None:
+        """Keep the `newest` checkpoints whole and the adapters of `opponents`; delete the rest."""
+        for version in self.versions()[:-newest]:
+            folder = self.checkpoint(version)
+            if version not in opponents:
+                shutil.rmtree(folder)
+                continue
+            for path in folder.iterdir():
+                if not path.name.startswith("adapter_"):
+                    path.unlink()
 
     @property
     def train(self) -> Path:

@@ -66,6 +66,7 @@ class SeatSpec:
     player: str
     temperature: float
     group_id: int | None = None  # None: this seat is not trained on
+    group_size: int = 1  # trajectories in the group
 
     @property
     def trained(self) -> bool:
@@ -79,7 +80,7 @@ class GameSpec:
     GameSpec(game_id=5, purpose="train", env="TicTacToe-v0", seed=90210, seats=(SeatSpec(...), ...))
     """
 
-    game_id: int  # unique among the games of this purpose in a run
+    game_id: int  # unique in training; an evaluation's game k is the same for every version
     purpose: Purpose
     env: str  # a GameConfig's key
     seed: int  # of the env's own random state; a group's games share it
@@ -127,7 +128,7 @@ class Turn:
 
 @dataclass(slots=True, kw_only=True)
 class GameResult:
-    """A finished game. `outcomes` are the env's rewards per seat (or a forfeit's worth), unshaped."""
+    """A finished game. `outcomes` are the env's rewards by seat (or a forfeit's), unshaped."""
 
     spec: GameSpec
     turns: list[Turn]
@@ -140,6 +141,15 @@ class GameResult:
     def seat_turns(self, seat: int) -> list[Turn]:
         """The turns of one seat, in order."""
         return [turn for turn in self.turns if turn.seat == seat]
+
+    def standing(self, seat: int) -> Literal["win", "draw", "loss"]:
+        """How a seat did: by its outcome against the best other seat, or, alone, against 1 and 0."""
+        mine = self.outcomes[seat]
+        others = [outcome for other, outcome in enumerate(self.outcomes) if other != seat]
+        if not others:  # alone: 1 is solved, anything above 0 is progress
+            return "win" if mine >= 1 else "draw" if mine > 0 else "loss"
+        best = max(others)
+        return "win" if mine > best else "draw" if mine == best else "loss"
 
     @property
     def num_trained(self) -> int:
@@ -242,7 +252,7 @@ class Rating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalScore:
-    """How one version did against one opponent in one env. `score` is the mean outcome of its seats."""
+    """How one version did against one opponent in one env."""
 
     version: int
     env: str

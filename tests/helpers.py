@@ -1,0 +1,72 @@
+"""Small real models for tests: random weights, made in milliseconds, no hub."""
+
+import torch
+from safetensors.torch import save
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, TokenizersBackend
+
+from unstable.config import AdapterConfig
+from unstable.models.adapters import attach_lora, export_adapter
+from unstable.types import Adapter
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+
+
+def tiny_model(
+    vocab: int = 132,
+    hidden: int = 32,
+    layers: int = 2,
+    heads: int = 4,
+    kv_heads: int = 2,
+    seed: int = 0,
+    attention: str = "sdpa",
+) -> LlamaForCausalLM:
+    """A random Llama in fp32, frozen, in evaluation mode."""
+    config = LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=4096,
+        eos_token_id=0,
+        bos_token_id=None,
+        pad_token_id=0,
+        attn_implementation=attention,
+    )
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(config).float().eval().requires_grad_(False)
+
+
+def tiny_tokenizer() -> TokenizersBackend:
+    """One token per ASCII character, four special ones first (ids 0 to 3; 0 ends an answer)."""
+    vocab = {token: i for i, token in enumerate(SPECIAL)}
+    vocab.update({chr(code): len(SPECIAL) + code for code in range(128)})
+    backend = Tokenizer(models.WordLevel(vocab, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    tokenizer = TokenizersBackend(tokenizer_object=backend, eos_token="<|end|>", unk_token="?")
+    tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def random_adapter(model: PreTrainedModel, name: str, seed: int, rank: int = 4) -> Adapter:
+    """An adapter that changes the model's answers: A and B are both random."""
+    import copy
+
+    peft_model = attach_lora(copy.deepcopy(model), AdapterConfig(rank=rank, alpha=2 * rank), seed)
+    exported = export_adapter(peft_model, name)
+    from safetensors.torch import load
+
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {
+        key: torch.randn(value.shape, generator=generator) * 0.1
+        for key, value in load(exported.weights).items()
+    }
+    return Adapter(name=name, weights=save(tensors), config=exported.config)

@@ -1,0 +1,96 @@
+"""Reward terms: what a turn earned, named in the config, added up, each kept raw and weighted.
+
+A term is `term(result, turn, **args) -> float | None`; None means that it does not apply to the
+turn. What comes after the sum (normalising, baselines, groups) is the learner's.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from unstable.config import ConfigError, RewardConfig, import_target, nearest
+from unstable.types import GameResult, Reward, Sample, Trajectory, Turn
+
+Term = Callable[[GameResult, Turn], float | None]
+
+
+def outcome(result: GameResult, turn: Turn) -> float:
+    """The seat's outcome of the game, the same for each of its turns."""
+    return result.outcomes[turn.seat]
+
+
+def format(result: GameResult, turn: Turn) -> float:
+    """1 if the parser found an action in the answer, else 0."""
+    return float(turn.formatted)
+
+
+def invalid_move(result: GameResult, turn: Turn) -> float:
+    """1 if the env refused the action, else 0; give it a negative weight."""
+    return float(turn.invalid)
+
+
+def length(result: GameResult, turn: Turn) -> float:
+    """Number of sampled tokens; give it a small negative weight."""
+    return float(len(turn.token_ids))
+
+
+BUILT_IN: dict[str, Callable[..., float | None]] = {
+    "outcome": outcome,
+    "format": format,
+    "invalid_move": invalid_move,
+    "length": length,
+}
+
+
+class Rewards:
+    """The config's reward terms, applied to finished games."""
+
+    def __init__(self, rewards: Sequence[RewardConfig]) -> None:
+        """Raises `ConfigError` for an unknown term or a target that does not import."""
+        self._terms: dict[str, tuple[Term, float]] = {}
+        for index, reward in enumerate(rewards):
+            field = f"buffer.rewards.{index}.term"
+            if reward.term in self._terms:
+                raise ConfigError(f"{field} = {reward.term!r} stands twice; add up the weights")
+            if ":" in reward.term:
+                function = import_target(field, reward.term)
+            elif reward.term in BUILT_IN:
+                function = BUILT_IN[reward.term]
+            else:
+                hint = nearest(reward.term, list(BUILT_IN))
+                raise ConfigError(f"{field} = {reward.term!r} is no reward term; {hint}")
+            self._terms[reward.term] = (partial(function, **reward.args), reward.weight)
+
+    def trajectories(self, result: GameResult) -> list[Trajectory]:
+        """One trajectory, with rewards, for each trained seat that had a turn."""
+        found = []
+        for seat in range(len(result.spec.seats)):
+            if result.spec.seats[seat].trained and (turns := result.seat_turns(seat)):
+                samples = tuple(self._sample(result, turn) for turn in turns)
+                found.append(Trajectory(samples=samples))
+        return found
+
+    def _sample(self, result: GameResult, turn: Turn) -> Sample:
+        group_id = result.spec.seats[turn.seat].group_id
+        assert group_id is not None and turn.version is not None and turn.finish_reason is not None
+        rewards = {}
+        for name, (term, weight) in self._terms.items():
+            raw = term(result, turn)
+            if raw is not None:
+                rewards[name] = Reward(raw=raw, weighted=weight * raw)
+        return Sample(
+            game_id=result.spec.game_id,
+            env=result.spec.env,
+            seat=turn.seat,
+            turn=turn.index,
+            group_id=group_id,
+            version=turn.version,
+            prompt_ids=turn.prompt_ids,
+            token_ids=turn.token_ids,
+            logprobs=turn.logprobs,
+            temperature=turn.temperature,
+            finish_reason=turn.finish_reason,
+            prompt_cut=turn.prompt_cut,
+            rewards=rewards,
+            outcome=result.outcomes[turn.seat],
+            forfeit=result.forfeit == turn.seat,
+        )

@@ -1,0 +1,1 @@
+"""Models: base weights, tokenizer and LoRA adapters, as actors and learner ranks both need them."""

@@ -1,0 +1,123 @@
+"""LoRA adapters: made, trained in PEFT, carried as bytes, written as files that PEFT and vLLM read."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unstable.config import AdapterConfig, ConfigError
+from unstable.types import Adapter
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+WEIGHTS_FILE = "adapter_model.safetensors"
+CONFIG_FILE = "adapter_config.json"
+_PREFIX = "base_model.model."
+
+
+def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "PeftModel":
+    """The model with a trainable LoRA: fp32 masters, B zero, A drawn from `seed` alone."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    lora = LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules=config.targets,
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=model.config.name_or_path,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            peft_model = get_peft_model(model, lora)
+        except ValueError as error:
+            raise ConfigError(
+                f"model.adapter.targets = {config.targets!r}: {str(error).splitlines()[0]}; "
+                "name linear layers of the model, or all-linear"
+            ) from None
+    return peft_model  # type: ignore[return-value]
+
+
+def export_adapter(model: "PeftModel", name: str) -> Adapter:
+    """The trained LoRA as it stands, in fp32, under a name of its own."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save
+
+    state = get_peft_model_state_dict(model)
+    tensors = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
+    config = model.peft_config["default"].to_dict()
+    config["inference_mode"] = True
+    return Adapter(name=name, weights=save(tensors), config=_plain(config))
+
+
+def load_weights(model: "PeftModel", adapter: Adapter) -> None:
+    """Set the model's LoRA to the adapter's weights; raises `ConfigError` where it does not fit."""
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from safetensors.torch import load
+
+    tensors = load(adapter.weights)
+    expected = {key: value.shape for key, value in get_peft_model_state_dict(model).items()}
+    given = {key: value.shape for key, value in tensors.items()}
+    if given != expected:
+        wrong = sorted(k for k in expected.keys() | given.keys() if expected.get(k) != given.get(k))
+        raise ConfigError(
+            f"adapter {adapter.name!r} does not fit the model: {wrong[0]} is "
+            f"{_shape(given.get(wrong[0]))}, expected {_shape(expected.get(wrong[0]))}; "
+            "match model.name, model.adapter.rank and model.adapter.targets, or use --model.init fresh"
+        )
+    set_peft_model_state_dict(model, tensors)
+
+
+def read_adapter(folder: Path, name: str) -> Adapter:
+    """The adapter in a folder, under `name`; raises `ConfigError` when it holds none."""
+    for file in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / file).is_file():
+            raise ConfigError(f"adapter folder {str(folder)!r} has no {file}; give a LoRA's folder")
+    config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    return Adapter(name=name, weights=(folder / WEIGHTS_FILE).read_bytes(), config=config)
+
+
+def write_adapter(adapter: Adapter, folder: Path) -> None:
+    """The adapter's two files, synced to disk, into an existing folder."""
+    for file, content in (
+        (WEIGHTS_FILE, adapter.weights),
+        (CONFIG_FILE, json.dumps(adapter.config, indent=2).encode()),
+    ):
+        with (folder / file).open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def lora_pairs(adapter: Adapter) -> dict[str, tuple["Tensor", "Tensor", float]]:
+    """Per module of the base model: A [rank, in], B [out, rank] and the scale of B @ A."""
+    from safetensors.torch import load
+
+    rank, alpha = adapter.config["r"], adapter.config["lora_alpha"]
+    scale = alpha / rank**0.5 if adapter.config.get("use_rslora") else alpha / rank
+    tensors = load(adapter.weights)
+    pairs = {}
+    for key, a in tensors.items():
+        if key.endswith(".lora_A.weight"):
+            module = key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
+            pairs[module] = (a, tensors[key.replace(".lora_A.", ".lora_B.")], scale)
+    return pairs
+
+
+def _shape(shape: object) -> str:
+    return "missing" if shape is None else str(tuple(shape))  # type: ignore[arg-type]
+
+
+def _plain(value: object) -> object:
+    """A PEFT config as JSON holds it: sets sorted, enums by value, the rest as it is."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(_plain(item) for item in value)  # type: ignore[type-var]
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.value if hasattr(value, "value") else value

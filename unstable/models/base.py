@@ -1,0 +1,116 @@
+"""The base model: where its weights are, in which precision, and its tokenizer."""
+
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unstable.config import ConfigError, ModelConfig
+from unstable.models import smollm2
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
+
+
+def check_model(config: ModelConfig) -> None:
+    """Raise `ConfigError` where the model cannot be loaded; reads no weights."""
+    if config.name == smollm2.NAME:
+        smollm2.find_weights()
+        return
+    folder = Path(config.name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ConfigError(
+                f"model.name = {config.name!r}: the folder has no config.json; "
+                "give the folder of a model in Hugging Face form"
+            )
+        if not any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES):
+            raise ConfigError(
+                f"model.name = {config.name!r}: the folder has no weights; "
+                "put the model's *.safetensors there"
+            )
+        return
+    if config.name.startswith((".", "/", "~")):
+        raise ConfigError(
+            f"model.name = {config.name!r}: no such folder; "
+            "give a local folder, a Hugging Face id, or smollm2-135m"
+        )
+    _check_hub_model(config)
+
+
+def _check_hub_model(config: ModelConfig) -> None:
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(config.name)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"model.name = {config.name!r}: neither a local folder nor found on the model hub "
+            f"({str(error).splitlines()[0]}); check the name and the network, or use smollm2-135m"
+        ) from None
+
+
+def model_path(config: ModelConfig) -> str:
+    """What `from_pretrained` takes: a local folder or a Hugging Face id."""
+    if config.name == smollm2.NAME:
+        return str(smollm2.prepare())
+    folder = Path(config.name).expanduser()
+    return str(folder) if folder.is_dir() else config.name
+
+
+def fast_dtype() -> str:
+    """The precision that this machine computes fast: bfloat16, or float32 where that is emulated."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+    cpuinfo = Path("/proc/cpuinfo")
+    if platform.system() != "Linux" or not cpuinfo.is_file():
+        return "float32"
+    flags = set(cpuinfo.read_text(encoding="utf-8").split())
+    return "bfloat16" if flags & {"avx512_bf16", "amx_bf16", "bf16"} else "float32"
+
+
+def resolve_dtype(name: str) -> "torch.dtype":
+    """The torch dtype of `model.dtype`, "auto" included."""
+    import torch
+
+    dtype = getattr(torch, fast_dtype() if name == "auto" else name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def load_tokenizer(config: ModelConfig) -> "PreTrainedTokenizerBase":
+    """The model's tokenizer; raises `ConfigError` when it has no chat template."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_path(config))
+    if not tokenizer.chat_template:
+        raise ConfigError(
+            f"model.name = {config.name!r}: its tokenizer has no chat template; "
+            "use the instruction-tuned variant of the model"
+        )
+    return tokenizer
+
+
+def load_model(config: ModelConfig, *, attention: str = "sdpa") -> "PreTrainedModel":
+    """The frozen base model on the CPU, in evaluation mode; `attention` names its implementation."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        model_path(config), dtype=resolve_dtype(config.dtype), attn_implementation=attention
+    )
+    model.config.name_or_path = config.name  # what adapters name as their base
+    return model.eval().requires_grad_(False)
+
+
+def stop_token_ids(
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"
+) -> frozenset[int]:
+    """Ids that end an answer: the tokenizer's, and all that the model's generation config names."""
+    ids = {tokenizer.eos_token_id}
+    configured = model.generation_config.eos_token_id if model.generation_config else None
+    ids.update(configured if isinstance(configured, list) else [configured])
+    return frozenset(i for i in ids if i is not None)

