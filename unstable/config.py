@@ -7,11 +7,19 @@ that names field, value and remedy.
 
 import difflib
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 CONFIGS = Path(__file__).parent / "configs"
 Auto = Literal["auto"]
@@ -34,7 +42,9 @@ def nearest(word: str, known: list[str]) -> str:
 class Section(BaseModel):
     """A part of the config: immutable; an unknown key is an error that suggests the nearest."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), coerce_numbers_to_str=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -323,6 +333,11 @@ class EvalConfig(Section):
         ["random"], description="names of fixed opponents, or random, minimax, base"
     )
 
+    @field_validator("opponents", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
 
 class LoopConfig(Section):
     mode: Literal["auto", "sync", "async"] = Field(
@@ -348,6 +363,12 @@ class TrackingConfig(Section):
     keep_checkpoints: PositiveInt = Field(
         5, description="newest checkpoints kept with optimizer state"
     )
+
+    @field_validator("dashboard", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        # YAML reads a bare on or off as true or false.
+        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
 
 class RunConfig(Section):
@@ -453,27 +474,56 @@ def import_target(field: str, target: str) -> Any:
     return getattr(module, name)
 
 
-def load(name: str) -> RunConfig:
-    """The config of a shipped name (`default`) or of a YAML file."""
+def load(name: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """The config of a shipped name (`default`) or of a YAML file, with `overrides` by dotted path.
+
+    >>> load("default", {"games.0.env": "Nim-v0", "learner.epochs": 2}).learner.epochs
+    2
+    """
+    config = parse(_read(name))
+    if not overrides:
+        return config
+    data = config.model_dump()
+    for path, value in overrides.items():
+        _put(data, path, value)
+    return parse(data)
+
+
+def _read(name: str) -> dict[str, Any]:
     path = CONFIGS / f"{name}.yaml"
     if not path.is_file():
         path = Path(name).expanduser()
     if not path.is_file():
         shipped = sorted(p.stem for p in CONFIGS.glob("*.yaml"))
-        raise ConfigError(
-            f"--config = {name!r}: no such file or shipped config; {nearest(name, shipped)}"
-        )
+        hint = nearest(name, shipped)
+        raise ConfigError(f"--config = {name!r}: no such file or shipped config; {hint}")
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise ConfigError(
-            f"--config = {name!r}: not YAML: {' '.join(str(error).split())}"
-        ) from None
+        raise ConfigError(f"--config = {name!r}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict | None):
-        raise ConfigError(
-            f"--config = {name!r}: holds a {type(data).__name__}; write keys such as games:"
-        )
-    return parse(data or {})
+        kind = type(data).__name__
+        raise ConfigError(f"--config = {name!r}: holds a {kind}; write keys such as games:")
+    return data or {}
+
+
+def _put(data: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a dotted path; an index one past a list's end adds an entry."""
+    *parents, last = path.split(".")
+    place: Any = data
+    for key in [*parents, last]:
+        if isinstance(place, list):
+            if not key.isdigit() or int(key) > len(place):
+                raise ConfigError(f"{path}: {key!r} is no index of a list of {len(place)} entries")
+            if int(key) == len(place):
+                place.append({})
+        elif not isinstance(place, dict):
+            raise ConfigError(f"{path}: there is nothing below {key!r}'s parent, which is a value")
+        index = int(key) if isinstance(place, list) else key
+        if key is last:
+            place[index] = value
+        else:
+            place = place[index] if isinstance(place, list) else place.setdefault(index, {})
 
 
 def dump(config: RunConfig) -> str:

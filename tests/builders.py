@@ -1,0 +1,85 @@
+"""Values for tests: a finished game out of a few words."""
+
+from collections.abc import Sequence
+
+from unstable.types import GameResult, GameSpec, Purpose, SeatSpec, Turn, policy_version
+
+
+def spec(
+    players: Sequence[str] = ("policy@0", "random"),
+    *,
+    game_id: int = 0,
+    env: str = "TicTacToe-v0",
+    purpose: Purpose = "train",
+    trained: Sequence[int] | None = None,
+    group_size: int = 1,
+    group_ids: Sequence[int] | None = None,
+) -> GameSpec:
+    """A game's spec; by default the seats of the newest policy are trained, a group each."""
+    versions = [policy_version(player) for player in players]
+    newest = max((version for version in versions if version is not None), default=None)
+    if trained is None:
+        trained = [i for i, v in enumerate(versions) if v is not None and v == newest]
+    if purpose == "eval":
+        trained = []
+    ids = group_ids or [100 * game_id + seat for seat in range(len(players))]
+    seats = tuple(
+        SeatSpec(
+            player=player,
+            temperature=1.0,
+            group_id=ids[seat] if seat in trained else None,
+            group_size=group_size,
+        )
+        for seat, player in enumerate(players)
+    )
+    return GameSpec(game_id=game_id, purpose=purpose, env=env, seed=game_id, seats=seats)
+
+
+def turn(seat: int, index: int, player: str, **changes: object) -> Turn:
+    """A legal turn; a model's if the player is a version of the policy."""
+    version = policy_version(player)
+    values: dict[str, object] = {
+        "seat": seat,
+        "index": index,
+        "player": player,
+        "version": version,
+        "observation": "the board",
+        "prompt_ids": [] if version is None else [1, 2, 3],
+        "token_ids": [] if version is None else [7, 8],
+        "logprobs": [] if version is None else [-0.5, -0.25],
+        "finish_reason": None if version is None else "stop",
+        "temperature": 1.0,
+        "text": "[4]",
+        "action": "[4]",
+        "formatted": True,
+        "invalid": False,
+        "prompt_cut": 0,
+        "seconds": 0.1,
+    }
+    return Turn(**(values | changes))  # type: ignore[arg-type]
+
+
+def game(
+    players: Sequence[str] = ("policy@0", "random"),
+    outcomes: Sequence[float] = (1.0, -1.0),
+    *,
+    turns: int = 4,
+    forfeit: int | None = None,
+    **spec_changes: object,
+) -> GameResult:
+    """A finished game in which the seats took `turns` turns one after the other."""
+    played = [
+        turn(i % len(players), i, players[i % len(players)], invalid=False) for i in range(turns)
+    ]
+    if forfeit is not None:
+        last = [t for t in played if t.seat == forfeit][-1]
+        last.invalid = True
+    return GameResult(
+        spec=spec(players, **spec_changes),  # type: ignore[arg-type]
+        turns=played,
+        outcomes=list(outcomes),
+        forfeit=forfeit,
+        truncated=False,
+        reason="over",
+        seconds=1.0,
+    )

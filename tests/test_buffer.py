@@ -1,0 +1,95 @@
+"""Invariants 5 and 7: whole groups, bounded, and never more stale than allowed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import game, spec
+from unstable.buffers.buffer import Buffer
+from unstable.buffers.rewards import Rewards
+from unstable.config import RewardConfig
+
+REWARDS = Rewards([RewardConfig()])
+
+
+def add(buffer: Buffer, game_id: int, version: int = 0, turns: int = 4) -> None:
+    result = game((f"policy@{version}", "random"), game_id=game_id, turns=turns)
+    buffer.add(result.spec, REWARDS.trajectories(result))
+
+
+def test_a_batch_is_the_oldest_whole_groups_that_reach_the_size() -> None:
+    buffer = Buffer(capacity=100, batch_size=5, max_staleness=4)
+    for game_id in range(4):
+        add(buffer, game_id)  # two samples each
+    batch = buffer.draw(version=0)
+    assert batch is not None
+    assert [sample.game_id for sample in batch.samples] == [0, 0, 1, 1, 2, 2]
+    assert buffer.size == 2
+    assert buffer.draw(version=0) is None
+
+
+def test_groups_too_old_are_dropped_and_counted_when_a_batch_is_drawn() -> None:
+    buffer = Buffer(capacity=100, batch_size=2, max_staleness=2)
+    add(buffer, game_id=0, version=0)
+    add(buffer, game_id=1, version=1)
+    assert buffer.ready(version=3) == 2
+    batch = buffer.draw(version=3)
+    assert batch is not None
+    assert {sample.version for sample in batch.samples} == {1}
+    assert [batch.staleness(sample) for sample in batch.samples] == [2, 2]
+    assert buffer.dropped_stale == 2
+
+
+def test_a_full_buffer_loses_its_oldest_whole_group() -> None:
+    buffer = Buffer(capacity=5, batch_size=2, max_staleness=4)
+    for game_id in range(3):
+        add(buffer, game_id)
+    assert (buffer.size, buffer.dropped_capacity) == (4, 2)
+    batch = buffer.draw(version=0)
+    assert batch is not None
+    assert {sample.game_id for sample in batch.samples} == {1}
+
+
+def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:
+    buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
+    for game_id in range(2):
+        result = game(game_id=game_id, group_ids=[7, 8], group_size=2)
+        assert buffer.draw(version=0) is None
+        buffer.add(result.spec, REWARDS.trajectories(result))
+    batch = buffer.draw(version=0)
+    assert batch is not None
+    assert [sample.game_id for sample in batch.samples] == [0, 0, 1, 1]
+    assert {sample.group_id for sample in batch.samples} == {7}
+
+
+@given(
+    games=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), max_size=30),
+    batch_size=st.integers(1, 12),
+    capacity=st.integers(12, 40),
+)
+def test_no_sample_is_lost_unseen(
+    games: list[tuple[int, int]], batch_size: int, capacity: int
+) -> None:
+    """Whatever comes in goes out in a batch, is counted as dropped, or is still held."""
+    buffer = Buffer(capacity, batch_size, max_staleness=2)
+    came = drawn = 0
+    for game_id, (turns, version) in enumerate(games):
+        add(buffer, game_id, version, turns)
+        came += (turns + 1) // 2
+        assert buffer.size <= capacity
+    while (batch := buffer.draw(version=6)) is not None:
+        drawn += len(batch.samples)
+        assert len(batch.samples) >= batch_size
+        assert all(batch.staleness(sample) <= 2 for sample in batch.samples)
+        whole = {sample.group_id for sample in batch.samples}
+        for group in whole:
+            turns = games[group // 100][0]
+            members = [s for s in batch.samples if s.group_id == group]
+            assert len(members) == (turns + 1) // 2
+    assert came == drawn + buffer.size + buffer.dropped_stale + buffer.dropped_capacity
+
+
+def test_seats_of_a_mirror_game_are_groups_of_their_own() -> None:
+    result = game(("policy@0", "policy@0"))
+    trajectories = REWARDS.trajectories(result)
+    assert [t.group_id for t in trajectories] == [s.group_id for s in result.spec.seats]
+    assert spec(("policy@0", "policy@0")).seats[0].group_id != result.spec.seats[1].group_id

@@ -1,0 +1,79 @@
+"""Evaluation games are the same for every version, balanced over seats, and scored honestly."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import game
+from unstable.config import parse
+from unstable.evaluation.games import evaluation_games, evaluation_scores, wilson_interval
+
+
+def test_every_deal_is_played_from_every_seat_and_nothing_is_trained() -> None:
+    config = parse({"eval": {"games": 6, "opponents": ["random", "base"], "temperature": 0.5}})
+    specs = evaluation_games(config, version=3)
+    assert len(specs) == 12
+    assert [spec.game_id for spec in specs] == list(range(12))
+    assert not any(seat.trained for spec in specs for seat in spec.seats)
+    assert {seat.temperature for spec in specs for seat in spec.seats} == {0.5}
+    for first, second in zip(specs[::2], specs[1::2], strict=True):
+        assert first.seed == second.seed
+        players = [seat.player for seat in first.seats]
+        assert players[0] == "policy@3"
+        assert [seat.player for seat in second.seats] == players[::-1]
+    assert len({spec.seed for spec in specs[:6]}) == 3
+    # Both opponents are met on the same deals.
+    assert [spec.seed for spec in specs[:6]] == [spec.seed for spec in specs[6:]]
+
+
+def test_two_versions_are_judged_on_the_same_games() -> None:
+    config = parse({})
+    before, after = evaluation_games(config, 0), evaluation_games(config, 8)
+    for one, other in zip(before, after, strict=True):
+        assert (one.game_id, one.seed, one.env) == (other.game_id, other.seed, other.env)
+        renamed = tuple(
+            dataclasses.replace(seat, player=seat.player.replace("@0", "@8")) for seat in one.seats
+        )
+        assert renamed == other.seats
+
+
+def test_three_seats_are_rotated_and_one_seat_has_no_opponent() -> None:
+    three = parse({"games": [{"env": "LiarsDice-v0", "seats": 3}], "eval": {"games": 4}})
+    specs = evaluation_games(three, 0)
+    places = [[seat.player for seat in spec.seats].index("policy@0") for spec in specs]
+    assert places == [0, 1, 2, 0, 1, 2]
+    alone = parse({"games": [{"env": "TowerOfHanoi-v0", "seats": 1}], "eval": {"games": 4}})
+    assert [len(spec.seats) for spec in evaluation_games(alone, 0)] == [1] * 4
+
+
+def test_scores_count_forfeits_apart() -> None:
+    players = ("policy@2", "random")
+    results = [
+        game(players, (1.0, -1.0), purpose="eval"),
+        game(players[::-1], (-1.0, 1.0), purpose="eval"),
+        game(players, (0.0, 0.0), purpose="eval"),
+        game(players, (-1.0, 0.0), purpose="eval", forfeit=0),
+        game(players, (0.0, -1.0), purpose="eval", forfeit=1),
+    ]
+    (score,) = evaluation_scores(2, results)
+    assert (score.wins, score.draws, score.losses, score.forfeits) == (3, 1, 1, 1)
+    assert score.score == pytest.approx(0.7)
+    assert score.legal_moves == pytest.approx(0.9)
+    assert score.low < 0.7 < score.high
+
+
+def test_wilson_interval_against_worked_numbers() -> None:
+    # 8 of 10: the textbook's (0.4902, 0.9433).
+    assert wilson_interval(0.8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+
+
+@given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.integers(0, 2 * n), st.just(n))))
+def test_an_interval_holds_its_share(case: tuple[int, int]) -> None:
+    halves, count = case
+    share = halves / 2 / count
+    low, high = wilson_interval(share, count)
+    assert 0 <= low <= share + 1e-9
+    assert share - 1e-9 <= high <= 1
+    assert high - low > 0

@@ -1,0 +1,84 @@
+"""Who plays what next is decided by the seed alone."""
+
+import json
+from collections import Counter
+
+from unstable.config import RunConfig, parse
+from unstable.schedule import Schedule
+from unstable.types import GameSpec
+
+
+def config(**changes: object) -> RunConfig:
+    return parse({"seed": 3, **changes})
+
+
+def draw(schedule: Schedule, count: int) -> list[GameSpec]:
+    return [schedule.draw(2, [0, 1]) for _ in range(count)]
+
+
+def test_the_same_seed_draws_the_same_games_and_another_seed_others() -> None:
+    assert draw(Schedule(config()), 50) == draw(Schedule(config()), 50)
+    assert draw(Schedule(config()), 50) != draw(Schedule(parse({"seed": 4})), 50)
+
+
+def test_state_continues_the_series() -> None:
+    schedule = Schedule(config())
+    draw(schedule, 20)
+    other = Schedule(config())
+    other.restore(json.loads(json.dumps(schedule.state())))
+    assert draw(other, 20) == draw(schedule, 20)
+
+
+def test_shares_of_opponents_games_and_seats_are_as_configured() -> None:
+    games = [{"env": "TicTacToe-v0", "weight": 3}, {"env": "Nim-v0"}]
+    specs = draw(Schedule(config(games=games)), 4000)
+    kinds: Counter[str] = Counter()
+    policy_seats: Counter[int] = Counter()
+    for spec in specs:
+        others = [seat.player for seat in spec.seats if seat.player != "policy@2"]
+        kinds["self" if not others else "fixed" if others == ["random"] else "past"] += 1
+        if others:
+            (trained,) = [place for place, seat in enumerate(spec.seats) if seat.trained]
+            assert spec.seats[trained].player == "policy@2"
+            policy_seats[trained] += 1
+        else:
+            assert all(seat.trained for seat in spec.seats)
+    for kind, share in {"self": 0.5, "past": 0.35, "fixed": 0.15}.items():
+        assert abs(kinds[kind] / 4000 - share) < 0.03
+    assert abs(policy_seats[0] / policy_seats.total() - 0.5) < 0.05
+    assert abs(sum(spec.env == "TicTacToe-v0" for spec in specs) / 4000 - 0.75) < 0.03
+
+
+def test_ids_groups_and_seeds_are_never_used_twice() -> None:
+    specs = draw(Schedule(config()), 500)
+    groups = [seat.group_id for spec in specs for seat in spec.seats if seat.trained]
+    assert len(set(groups)) == len(groups)
+    assert [spec.game_id for spec in specs] == list(range(500))
+    assert len({spec.seed for spec in specs}) == 500
+
+
+def test_without_a_past_the_policy_plays_itself_and_fixed_opponents() -> None:
+    schedule = Schedule(config())
+    players = {seat.player for _ in range(300) for seat in schedule.draw(0, []).seats}
+    assert players == {"policy@0", "random"}
+    only_past = Schedule(config(opponents={"draw": {"self": 0, "past": 1, "fixed": 0}}))
+    assert {seat.player for seat in only_past.draw(0, []).seats} == {"policy@0"}
+    assert {seat.player for seat in only_past.draw(1, [0]).seats} == {"policy@0", "policy@1"}
+
+
+def test_one_and_three_seats() -> None:
+    alone = Schedule(config(games=[{"env": "TowerOfHanoi-v0", "seats": 1}]))
+    assert all([s.player for s in spec.seats] == ["policy@2"] for spec in draw(alone, 20))
+    three = Schedule(config(games=[{"env": "LiarsDice-v0", "seats": 3}]))
+    for spec in draw(three, 100):
+        trained = [seat for seat in spec.seats if seat.trained]
+        assert len(spec.seats) == 3
+        assert len(trained) in (1, 3)
+
+
+def test_a_fixed_models_own_temperature_is_used() -> None:
+    fixed = [{"kind": "checkpoint", "path": "somewhere", "temperature": 0.3}]
+    opponents = {"draw": {"self": 0, "past": 0, "fixed": 1}, "fixed": fixed}
+    for spec in draw(Schedule(config(opponents=opponents)), 10):
+        temperatures = {seat.player: seat.temperature for seat in spec.seats}
+        assert temperatures == {"policy@2": 1.0, "checkpoint:somewhere": 0.3}

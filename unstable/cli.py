@@ -1,0 +1,154 @@
+"""The command line: a person's words become a config, and mistakes become one line each."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from unstable.config import ConfigError, RunConfig, dump, load, nearest
+
+EVAL_USAGE = """\
+usage: unstable eval RUN_DIR [--version N] [--games N] [--opponents NAME ...] [--FIELD VALUE ...]
+
+Plays a version of a run (the newest, if none is given) against fixed opponents: random, minimax,
+base, or those that the run's config names. RUN_DIR is a folder that unstable train left."""
+
+USAGE = """\
+usage: unstable train  [--config NAME|PATH] [--FIELD VALUE ...]   train a model by self-play
+       unstable eval   RUN_DIR [--version N] [--games N] ...      play a finished version again
+       unstable config [--config NAME|PATH] [--FIELD VALUE ...]   print the resolved config
+
+Short forms: --model, --num_actors, --num_learners, --steps, --run_dir, --wandb, --seed.
+Every field has its own option, such as --learner.learning_rate 2e-5 or --games.0.env Nim-v0;
+unstable train --help lists them all."""
+
+SHORT_FORMS = {
+    "--model": "--model.name",
+    "--num_actors": "--actors.num",
+    "--num_learners": "--learner.num",
+    "--steps": "--loop.steps",
+    "--run_dir": "--tracking.run_dir",
+    "--wandb": "--tracking.wandb",
+}
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+
+def main() -> NoReturn:
+    """Entry point of `unstable`; exits with 0, 1 (failed), 2 (user's mistake) or 130 (interrupt)."""
+    sys.path.insert(0, os.getcwd())  # so that module:Class finds a user's own files
+    try:
+        sys.exit(run(sys.argv[1:]))
+    except ConfigError as error:
+        print(f"error: {_told(error)}", file=sys.stderr)
+        sys.exit(EXIT_USER_ERROR)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out a command line; raises `ConfigError` for a mistake in it."""
+    commands = {"train": _train, "eval": _evaluate, "config": _config}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if arguments else EXIT_USER_ERROR
+    name, *rest = arguments
+    if name not in commands:
+        raise ConfigError(f"command {name!r} is unknown; {nearest(name, list(commands))}")
+    return commands[name](rest)
+
+
+def _train(arguments: Sequence[str]) -> int:
+    if wants_help(arguments):
+        return _help("unstable train")
+    from unstable.launch import train
+
+    train(_configured(arguments))
+    return 0
+
+
+def _config(arguments: Sequence[str]) -> int:
+    if wants_help(arguments):
+        return _help("unstable config")
+    from unstable.launch import resolve
+
+    print(dump(resolve(_configured(arguments))), end="")
+    return 0
+
+
+def _evaluate(arguments: Sequence[str]) -> int:
+    if wants_help(arguments) or not arguments or arguments[0].startswith("-"):
+        print(EVAL_USAGE)
+        return 0 if wants_help(arguments) else EXIT_USER_ERROR
+    from unstable.launch import evaluate
+
+    run_dir, *rest = arguments
+    options = parse_options(rest, {"--games": "eval.games", "--opponents": "eval.opponents"})
+    version = options.pop("version", None)
+    evaluate(Path(run_dir), version, options)
+    return 0
+
+
+def _configured(arguments: Sequence[str]) -> RunConfig:
+    options = parse_options(arguments, SHORT_FORMS)
+    return load(str(options.pop("config", "default")), options)
+
+
+def parse_options(arguments: Sequence[str], short_forms: dict[str, str]) -> dict[str, Any]:
+    """Options by dotted path. Values are read as YAML; several values after one option are a list.
+
+    >>> parse_options(["--steps", "3", "--eval.opponents", "random", "base"], SHORT_FORMS)
+    {'loop.steps': 3, 'eval.opponents': ['random', 'base']}
+    """
+    given: dict[str, list[str]] = {}
+    values: list[str] | None = None
+    for argument in arguments:
+        if argument.startswith("--"):
+            option, equals, value = argument.partition("=")
+            name = short_forms.get(option, option.removeprefix("--"))
+            values = given.setdefault(name.replace("-", "_"), [])
+            values.extend([value] if equals else [])
+        elif values is None:
+            raise ConfigError(f"{argument!r} follows no option; write --field value")
+        else:
+            values.append(argument)
+    for name, texts in given.items():
+        if not texts:
+            raise ConfigError(f"--{name} has no value; write --{name} VALUE")
+    return {name: _value(texts) for name, texts in given.items()}
+
+
+def _value(texts: list[str]) -> Any:
+    values = [_scalar(text) for text in texts]
+    return values if len(values) > 1 else values[0]
+
+
+def _scalar(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _help(program: str) -> int:
+    """Print every field with its meaning and default."""
+    import tyro
+
+    tyro.cli(
+        RunConfig,
+        prog=program,
+        default=RunConfig(),
+        args=["--help"],
+        use_underscores=True,
+        config=(tyro.conf.AvoidSubcommands,),
+        description=USAGE,
+    )
+    return 0
+
+
+def _told(error: ConfigError) -> str:
+    """The mistake in one line, also where it was found in another process."""
+    return " ".join(str(getattr(error, "cause", error)).split())

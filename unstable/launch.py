@@ -1,0 +1,256 @@
+"""The launch: decides once which processes run, resolves every "auto", and builds the rooms."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+from unstable.buffers.buffer import Buffer
+from unstable.buffers.rewards import Rewards
+from unstable.config import ConfigError, FixedOpponent, RunConfig, dump
+from unstable.folder import RunFolder
+from unstable.games.catalog import check_game, check_opponent
+from unstable.loop import Rooms
+from unstable.loop import train as run_loop
+from unstable.models.adapters import CONFIG_FILE, read_adapter
+from unstable.models.base import check_model, fast_dtype, model_path
+from unstable.registry import Registry
+from unstable.schedule import Schedule
+from unstable.tracking.logs import setup_logging
+from unstable.tracking.tracker import Tracker
+from unstable.types import policy_player
+
+log = logging.getLogger(__name__)
+
+LORA_FOLDER = Path(__file__).resolve().parent.parent / "lora_ckpt"
+"""Where `run.sh` unzips the adapter that is shipped, if it is."""
+ACTOR_BYTES = 1_500_000_000
+"""Memory that one embedded actor of the default model takes at most."""
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """The config with every "auto" decided for this machine; raises `ConfigError` as `parse` does."""
+    data = config.model_dump()
+    if config.model.dtype == "auto":
+        data["model"]["dtype"] = fast_dtype()
+    if config.model.init == "auto":
+        data["model"]["init"] = _starting_adapter(config)
+    # Both need every core here, so that taking turns is faster than sharing them.
+    sync = config.loop.mode in ("auto", "sync")
+    data["loop"]["mode"] = "sync" if sync else "async"
+    data["actors"]["engine"] = "embedded"
+    if config.actors.num == "auto":
+        room = max(1, psutil.virtual_memory().available // ACTOR_BYTES)
+        data["actors"]["num"] = min(room, _cores() if sync else max(1, _cores() - 1))
+    if config.actors.games_in_flight == "auto":
+        data["actors"]["games_in_flight"] = 32
+    if config.buffer.capacity == "auto":
+        newest = config.buffer.max_staleness + 1
+        data["buffer"]["capacity"] = config.learner.batch_size * newest
+    if config.tracking.run_dir is None:
+        data["tracking"]["run_dir"] = str(_new_run_dir(config))
+    return RunConfig.model_validate(data)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _starting_adapter(config: RunConfig) -> str:
+    """The shipped adapter where it was made for this model, else a fresh one."""
+    file = LORA_FOLDER / CONFIG_FILE
+    if not file.is_file():
+        return "fresh"
+    base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    if base == config.model.name:
+        return str(LORA_FOLDER)
+    log.warning("%s is an adapter of %s; training starts fresh", LORA_FOLDER, base)
+    return "fresh"
+
+
+def _new_run_dir(config: RunConfig) -> Path:
+    """outputs/<model-games-opponents-time>, with a number where that is taken."""
+    model = Path(config.model.name).name
+    games = "+".join(game.key.rpartition(":")[2] for game in config.games)
+    opponents = "+".join(opponent.key for opponent in config.opponents.fixed) or "self"
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    name = f"{model}-{games}-{opponents}-{stamp}".replace("/", "_").replace(":", "_")
+    candidates = (Path("outputs") / (name + suffix) for suffix in _suffixes())
+    return next(path for path in candidates if not path.exists())
+
+
+def _suffixes() -> Iterator[str]:
+    yield ""
+    for number in range(2, 1000):
+        yield f"-{number}"
+
+
+def check(config: RunConfig) -> None:
+    """Raise `ConfigError` for what would fail later; loads no model."""
+    run_dir = Path(config.tracking.run_dir or "outputs")
+    if config.tracking.run_dir and run_dir.exists():
+        raise ConfigError(
+            f"tracking.run_dir = {str(run_dir)!r} exists; give a folder that does not exist yet"
+        )
+    check_games(config)
+    Rewards(config.buffer.rewards)
+    check_model(config.model)
+    if config.model.init not in ("auto", "fresh"):
+        read_adapter(Path(config.model.init), "start")
+    _check_writable(run_dir)
+
+
+def check_games(config: RunConfig) -> None:
+    """Raise `ConfigError` for a game that cannot be played, or an opponent that cannot play it."""
+    for game in config.games:
+        check_game(game)
+        if game.seats > 1:
+            for opponent in _opponents(config).values():
+                check_opponent(opponent, game)
+
+
+def _opponents(config: RunConfig) -> dict[str, FixedOpponent]:
+    """Fixed opponents that play in this run, by name."""
+    known = config.fixed_opponents
+    named = [name for name in config.eval.opponents if name in known] if config.eval.every else []
+    trained = [opponent.key for opponent in config.opponents.fixed]
+    return {name: known[name] for name in [*trained, *named]}
+
+
+def _check_writable(run_dir: Path) -> None:
+    parent = run_dir.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"tracking.run_dir = {str(run_dir)!r}: cannot write to {str(parent)!r}; "
+            "give a folder that you may write to"
+        )
+
+
+def train(config: RunConfig) -> RunFolder:
+    """Run a whole training; returns its folder.
+
+    Raises `ConfigError` for a user's mistake before any model is loaded, and whatever ended the run
+    otherwise. An interrupt leaves a folder that is whole up to the last version.
+    """
+    check(config)
+    config = resolve(config)
+    assert config.tracking.run_dir is not None
+    folder = RunFolder(Path(config.tracking.run_dir))
+    folder.root.mkdir(parents=True)
+    folder.config.write_text(dump(config), encoding="utf-8")
+    setup_logging(folder, "loop")
+    model_path(config.model)  # the embedded weights are unpacked once, before many processes ask
+    tracker = Tracker(config, folder)
+    reason = "failed"
+    try:
+        with _terminated_like_interrupted():
+            reason = asyncio.run(_train(config, folder, tracker))
+    except KeyboardInterrupt:
+        reason = "interrupted"
+        raise
+    except Exception:
+        log.exception("the run failed")
+        raise
+    finally:
+        tracker.finish(reason)
+        tracker.close()
+    return folder
+
+
+async def _train(config: RunConfig, folder: RunFolder, tracker: Tracker) -> str:
+    from unstable.remote import RemoteActor, RemoteLearner, cluster
+
+    num_actors = config.actors.num
+    assert isinstance(num_actors, int) and isinstance(config.buffer.capacity, int)
+    sync = config.loop.mode == "sync"
+    threads = _cores() if sync else max(1, _cores() - num_actors)
+    with cluster(num_actors + config.learner.num):
+        tracker.phase("starting")
+        actors = [RemoteActor(config, folder, index) for index in range(num_actors)]
+        learner = RemoteLearner(config, folder, threads)
+        await asyncio.gather(learner.start(), *(actor.start() for actor in actors))
+        rooms = Rooms(
+            config=config,
+            folder=folder,
+            actors=actors,
+            learner=learner,
+            buffer=Buffer(
+                config.buffer.capacity, config.learner.batch_size, config.buffer.max_staleness
+            ),
+            rewards=Rewards(config.buffer.rewards),
+            registry=make_registry(config),
+            schedule=Schedule(config),
+            tracker=tracker,
+        )
+        return await run_loop(rooms)
+
+
+def make_registry(config: RunConfig) -> Registry:
+    """The registry of a run; its anchor is the first opponent that is a program of fixed skill."""
+    opponents = _opponents(config)
+    scripted = [name for name, o in opponents.items() if o.kind in ("random", "minimax", "python")]
+    anchor = scripted[0] if scripted else None
+    return Registry(list(opponents), anchor, config.opponents.pool_size)
+
+
+@contextlib.contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does."""
+
+    def interrupt(*_: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def evaluate(run_dir: Path, version: int | None, overrides: dict[str, Any]) -> list[EvalScore]:
+    """Play a version of a run against `eval.opponents` again, print a table and return its rows.
+
+    `version` None is the newest. Raises `ConfigError` for a folder or version that is not there.
+    """
+    folder = RunFolder(run_dir)
+    if not folder.config.is_file():
+        raise ConfigError(f"RUN_DIR = {str(run_dir)!r} holds no config.yaml; give a run's folder")
+    versions = folder.versions()
+    if not versions:
+        raise ConfigError(f"RUN_DIR = {str(run_dir)!r} holds no checkpoint; nothing to evaluate")
+    version = versions[-1] if version is None else version
+    if version not in versions:
+        known = ", ".join(map(str, versions))
+        raise ConfigError(f"--version = {version}: no such checkpoint in {run_dir}; known: {known}")
+    config = load(str(folder.config), overrides)
+    check_games(config)
+    setup_logging(folder, "eval")
+    scores = asyncio.run(_evaluate(config, folder, version))
+    print_scores(scores)
+    return scores
+
+
+async def _evaluate(config: RunConfig, folder: RunFolder, version: int) -> list[EvalScore]:
+    from unstable.remote import RemoteActor, cluster
+
+    num_actors = config.actors.num
+    assert isinstance(num_actors, int), "a run's config is resolved"
+    with cluster(num_actors):
+        actors = [RemoteActor(config, folder, index) for index in range(num_actors)]
+        await asyncio.gather(*(actor.start() for actor in actors))
+        adapter = read_adapter(folder.checkpoint(version), policy_player(version))
+        await asyncio.gather(*(actor.publish(adapter) for actor in actors))
+        specs = evaluation_games(config, version)
+        shares = (specs[index::num_actors] for index in range(num_actors))
+        played = await asyncio.gather(*map(_play, actors, shares))
+    return evaluation_scores(version, list(chain(*played)))

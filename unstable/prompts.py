@@ -1,0 +1,193 @@
+"""Between a game and a model: an observation becomes token ids, an answer becomes an action.
+
+A prompt is one chat: system, then the rules, the events, the board, a notice and what to answer.
+The rules come first and stay, so that the turns and games of a seat share a prefix of ids.
+"""
+
+import importlib
+import re
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from unstable.types import Observation
+
+_MAX_UNPARSED = 200  # characters of an answer without an action that are passed on as one
+_BRACKETS = re.compile(r"\[[^\[\]]*[^\[\]\s][^\[\]]*\]")
+_BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
+
+
+@cache
+def load_target(target: str) -> Any:
+    """What `package.module:name` names; raises ValueError, ImportError or AttributeError."""
+    module, colon, name = target.partition(":")
+    if not (module and colon and name):
+        raise ValueError("not of the form package.module:name")
+    return getattr(importlib.import_module(module), name)
+
+
+def observation_text(observation: Observation) -> str:
+    """The observation as text: rules, events, board and notice, a blank line between them."""
+    parts = (observation.rules, "\n".join(observation.events), observation.board)
+    return "\n\n".join(part for part in (*parts, observation.notice) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptStyle:
+    """How a game is put to a model.
+
+    PromptStyle("answer", system="You play ...", request="Answer with ...", reasoning=False)
+    """
+
+    name: str
+    system: str  # empty: no system message
+    request: str  # the user text's last line: what to answer
+    reasoning: bool  # the text around the action is private
+    body: Callable[[Observation], str] = field(default=observation_text)
+
+    def render(self, observation: Observation) -> str:
+        """The user text."""
+        return "\n\n".join(part for part in (self.body(observation), self.request) if part)
+
+    def messages(self, observation: Observation) -> list[dict[str, str]]:
+        """The chat of a turn."""
+        user = {"role": "user", "content": self.render(observation)}
+        return [{"role": "system", "content": self.system}, user] if self.system else [user]
+
+
+_SYSTEM = "You play a game to win. Follow its rules and make only moves that it allows."
+STYLES = {
+    "answer": PromptStyle(
+        "answer",
+        system=_SYSTEM,
+        request="It is your turn. Reply with one action in square brackets and nothing else.",
+        reasoning=False,
+    ),
+    "think": PromptStyle(
+        "think",
+        system=_SYSTEM,
+        request="It is your turn. Reason step by step, "
+        "then give one action, in its square brackets, as \\boxed{[action]}.",
+        reasoning=True,
+    ),
+}
+
+
+@cache
+def load_style(name: str) -> PromptStyle:
+    """A built-in style, a `module:name` PromptStyle, or one whose user text a function writes.
+
+    The function is given the Observation; what a model says around its action counts as reasoning.
+    """
+    if name in STYLES:
+        return STYLES[name]
+    target = load_target(name)
+    if isinstance(target, PromptStyle):
+        return target
+    return PromptStyle(name, system="", request="", reasoning=True, body=target)
+
+
+def _in_brackets(text: str) -> str | None:
+    found = _BRACKETS.findall(text)
+    return found[-1] if found else None
+
+
+def _boxed(text: str) -> str | None:
+    found = _BOXED.findall(text)
+    content = found[-1].strip() if found else ""
+    if not content:
+        return None
+    return content if "[" in content else f"[{content}]"
+
+
+def _raw(text: str) -> str | None:
+    return text or None
+
+
+PARSERS: dict[str, Callable[[str], str | None]] = {
+    "brackets": _in_brackets,
+    "boxed": _boxed,
+    "raw": _raw,
+}
+
+
+class Action(NamedTuple):
+    """What is given to the env, and whether the parser found it in the answer."""
+
+    text: str
+    formatted: bool
+
+
+def parse_action(parser: str, text: str, *, reasoning: bool = False) -> Action:
+    """The action in an answer, by a built-in parser or a `module:function(text) -> str | None`.
+
+    Where there is none, the answer itself on one short line, or nothing if it is `reasoning`.
+    """
+    answer = strip_reasoning(text).strip()
+    action = (PARSERS.get(parser) or load_target(parser))(answer)
+    if action is not None:
+        return Action(action, True)
+    return Action("" if reasoning else " ".join(answer.split())[:_MAX_UNPARSED], False)
+
+
+def strip_reasoning(text: str) -> str:
+    """The text without `<think>...</think>`, also where either of the two tags is missing."""
+    answer = text.rpartition("</think>")[2]
+    return answer.partition("<think>")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A turn's prompt: what the engine is given, and the user text in it."""
+
+    ids: list[int]
+    text: str
+    cut_tokens: int  # of the oldest events, left out so that the prompt fits
+
+
+class PromptBuilder:
+    """Makes prompts with a tokenizer's chat template."""
+
+    def __init__(
+        self, tokenizer: Any, style: PromptStyle, chat_template: dict, max_prompt_tokens: int
+    ) -> None:
+        self.style = style
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
+        self._max_prompt_tokens = max_prompt_tokens
+        empty = Observation(seat=0, rules="", events=[], board="", notice="")
+        opening = self._apply_template(empty, tokenize=False)
+        self.opens_reasoning = opening.rstrip().endswith("<think>")
+
+    def build(self, observation: Observation) -> Prompt:
+        """The prompt, less the oldest events if it would be too long; ValueError if it still is."""
+        ids = self._apply_template(observation)
+        if len(ids) <= self._max_prompt_tokens:
+            return Prompt(ids, self.style.render(observation), 0)
+
+        def without(left_out: int) -> Observation:
+            return replace(observation, events=observation.events[left_out:])
+
+        def fits(left_out: int) -> bool:
+            return len(self._apply_template(without(left_out))) <= self._max_prompt_tokens
+
+        fewest = bisect_left(range(len(observation.events)), True, key=fits)
+        shorter = without(fewest)
+        kept = self._apply_template(shorter)
+        if len(kept) > self._max_prompt_tokens:
+            raise ValueError(
+                f"sampling.max_prompt_tokens = {self._max_prompt_tokens}: the prompt has "
+                f"{len(kept)} tokens even without its events; raise it"
+            )
+        return Prompt(kept, self.style.render(shorter), len(ids) - len(kept))
+
+    def _apply_template(self, observation: Observation, *, tokenize: bool = True) -> Any:
+        return self._tokenizer.apply_chat_template(
+            self.style.messages(observation),
+            tokenize=tokenize,
+            return_dict=False,
+            add_generation_prompt=True,
+            **self._chat_template,
+        )
