@@ -26,19 +26,20 @@ Every field has its own option, such as --learner.learning_rate 2e-5 or --games.
 unstable train --help lists them all."""
 
 SHORT_FORMS = {
-    "--model": "--model.name",
-    "--num_actors": "--actors.num",
-    "--num_learners": "--learner.num",
-    "--steps": "--loop.steps",
-    "--run_dir": "--tracking.run_dir",
-    "--wandb": "--tracking.wandb",
+    "--model": "model.name",
+    "--num_actors": "actors.num",
+    "--num_learners": "learner.num",
+    "--steps": "loop.steps",
+    "--run_dir": "tracking.run_dir",
+    "--wandb": "tracking.wandb",
 }
+HELP = ("-h", "--help")
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """Entry point of `unstable`; exits with 0, 1 (failed), 2 (user's mistake) or 130 (interrupt)."""
+    """Entry point of `unstable`; exits with 0, 1 (failed), 2 (user's mistake), 130 (interrupt)."""
     sys.path.insert(0, os.getcwd())  # so that module:Class finds a user's own files
     try:
         sys.exit(run(sys.argv[1:]))
@@ -52,7 +53,7 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Carry out a command line; raises `ConfigError` for a mistake in it."""
     commands = {"train": _train, "eval": _evaluate, "config": _config}
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in HELP:
         print(USAGE)
         return 0 if arguments else EXIT_USER_ERROR
     name, *rest = arguments
@@ -62,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _train(arguments: Sequence[str]) -> int:
-    if wants_help(arguments):
+    if any(argument in HELP for argument in arguments):
         return _help("unstable train")
     from unstable.launch import train
 
@@ -71,7 +72,7 @@ def _train(arguments: Sequence[str]) -> int:
 
 
 def _config(arguments: Sequence[str]) -> int:
-    if wants_help(arguments):
+    if any(argument in HELP for argument in arguments):
         return _help("unstable config")
     from unstable.launch import resolve
 
@@ -80,9 +81,10 @@ def _config(arguments: Sequence[str]) -> int:
 
 
 def _evaluate(arguments: Sequence[str]) -> int:
-    if wants_help(arguments) or not arguments or arguments[0].startswith("-"):
+    asked = any(argument in HELP for argument in arguments)
+    if asked or not arguments or arguments[0].startswith("-"):
         print(EVAL_USAGE)
-        return 0 if wants_help(arguments) else EXIT_USER_ERROR
+        return 0 if asked else EXIT_USER_ERROR
     from unstable.launch import evaluate
 
     run_dir, *rest = arguments

@@ -194,6 +194,7 @@ class OpenAIOpponent(OpponentConfig):
         return self.name or f"openai:{self.model}"
 
 
+OPPONENT_KINDS = ["random", "minimax", "python", "checkpoint", "openai"]
 FixedOpponent = (
     RandomOpponent | MinimaxOpponent | PythonOpponent | CheckpointOpponent | OpenAIOpponent
 )
@@ -445,12 +446,17 @@ def parse(data: dict[str, Any]) -> RunConfig:
 def one_line(error: ValidationError) -> str:
     """Pydantic's first complaint as "field = value: what is wrong"."""
     first = error.errors()[0]
-    # A union's member names appear in the location of an error inside it; they are no keys.
-    kinds = {"random", "minimax", "python", "checkpoint", "openai"}
+    kinds = [kind for kind in OPPONENT_KINDS if kind in first["loc"]]  # a union adds its member
     field = ".".join(str(part) for part in first["loc"] if part not in kinds)
+    if first["type"] == "union_tag_invalid":
+        given = str(first["ctx"]["tag"])
+        return f"{field}.kind = {given!r} is no kind of opponent; {nearest(given, OPPONENT_KINDS)}"
+    if first["type"] == "missing":
+        return f"{field} is missing; give it a value"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
-        return f"{field}: {message}" if field else message
+        joint = "" if not field else ": " if message.startswith("unknown key") else "."
+        return f"{field}{joint}{message}"
     return f"{field} = {first['input']!r}: {message[0].lower()}{message[1:]}"
 
 
@@ -500,7 +506,9 @@ def _read(name: str) -> dict[str, Any]:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise ConfigError(f"--config = {name!r}: not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(
+            f"--config = {name!r}: not YAML: {' '.join(str(error).split())}"
+        ) from None
     if not isinstance(data, dict | None):
         kind = type(data).__name__
         raise ConfigError(f"--config = {name!r}: holds a {kind}; write keys such as games:")
@@ -511,19 +519,19 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
     """Set the value at a dotted path; an index one past a list's end adds an entry."""
     *parents, last = path.split(".")
     place: Any = data
-    for key in [*parents, last]:
-        if isinstance(place, list):
-            if not key.isdigit() or int(key) > len(place):
-                raise ConfigError(f"{path}: {key!r} is no index of a list of {len(place)} entries")
-            if int(key) == len(place):
-                place.append({})
-        elif not isinstance(place, dict):
-            raise ConfigError(f"{path}: there is nothing below {key!r}'s parent, which is a value")
-        index = int(key) if isinstance(place, list) else key
-        if key is last:
-            place[index] = value
-        else:
-            place = place[index] if isinstance(place, list) else place.setdefault(index, {})
+    for key in parents:
+        place = place.setdefault(key, {}) if isinstance(place, dict) else place[_index(place, key)]
+        if not isinstance(place, dict | list):
+            raise ConfigError(f"{path}: {key} is a single value; nothing lies below it")
+    place[last if isinstance(place, dict) else _index(place, last)] = value
+
+
+def _index(entries: list[Any], key: str) -> int:
+    if not key.isdigit() or int(key) > len(entries):
+        raise ConfigError(f"{key!r} is no index of a list of {len(entries)} entries")
+    if int(key) == len(entries):
+        entries.append({})
+    return int(key)
 
 
 def dump(config: RunConfig) -> str:

@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,18 +16,20 @@ import psutil
 
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.rewards import Rewards
-from unstable.config import ConfigError, FixedOpponent, RunConfig, dump
+from unstable.config import ConfigError, FixedOpponent, RunConfig, dump, load
+from unstable.evaluation.games import evaluation_games, evaluation_scores
 from unstable.folder import RunFolder
 from unstable.games.catalog import check_game, check_opponent
-from unstable.loop import Rooms
+from unstable.loop import Actor, Rooms
 from unstable.loop import train as run_loop
 from unstable.models.adapters import CONFIG_FILE, read_adapter
 from unstable.models.base import check_model, fast_dtype, model_path
 from unstable.registry import Registry
 from unstable.schedule import Schedule
 from unstable.tracking.logs import setup_logging
+from unstable.tracking.text import score_line
 from unstable.tracking.tracker import Tracker
-from unstable.types import policy_player
+from unstable.types import EvalScore, GameFailure, GameResult, GameSpec, policy_player
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +40,7 @@ ACTOR_BYTES = 1_500_000_000
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """The config with every "auto" decided for this machine; raises `ConfigError` as `parse` does."""
+    """The config with every "auto" decided for this machine."""
     data = config.model_dump()
     if config.model.dtype == "auto":
         data["model"]["dtype"] = fast_dtype()
@@ -95,17 +98,11 @@ def _suffixes() -> Iterator[str]:
 
 def check(config: RunConfig) -> None:
     """Raise `ConfigError` for what would fail later; loads no model."""
-    run_dir = Path(config.tracking.run_dir or "outputs")
-    if config.tracking.run_dir and run_dir.exists():
-        raise ConfigError(
-            f"tracking.run_dir = {str(run_dir)!r} exists; give a folder that does not exist yet"
-        )
     check_games(config)
     Rewards(config.buffer.rewards)
     check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
         read_adapter(Path(config.model.init), "start")
-    _check_writable(run_dir)
 
 
 def check_games(config: RunConfig) -> None:
@@ -125,17 +122,6 @@ def _opponents(config: RunConfig) -> dict[str, FixedOpponent]:
     return {name: known[name] for name in [*trained, *named]}
 
 
-def _check_writable(run_dir: Path) -> None:
-    parent = run_dir.absolute().parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"tracking.run_dir = {str(run_dir)!r}: cannot write to {str(parent)!r}; "
-            "give a folder that you may write to"
-        )
-
-
 def train(config: RunConfig) -> RunFolder:
     """Run a whole training; returns its folder.
 
@@ -144,10 +130,7 @@ def train(config: RunConfig) -> RunFolder:
     """
     check(config)
     config = resolve(config)
-    assert config.tracking.run_dir is not None
-    folder = RunFolder(Path(config.tracking.run_dir))
-    folder.root.mkdir(parents=True)
-    folder.config.write_text(dump(config), encoding="utf-8")
+    folder = _make_folder(config)
     setup_logging(folder, "loop")
     model_path(config.model)  # the embedded weights are unpacked once, before many processes ask
     tracker = Tracker(config, folder)
@@ -164,6 +147,23 @@ def train(config: RunConfig) -> RunFolder:
     finally:
         tracker.finish(reason)
         tracker.close()
+    return folder
+
+
+def _make_folder(config: RunConfig) -> RunFolder:
+    """The run's folder with its config in it."""
+    assert config.tracking.run_dir is not None
+    folder = RunFolder(Path(config.tracking.run_dir))
+    field = f"tracking.run_dir = {str(folder.root)!r}"
+    try:
+        folder.root.mkdir(parents=True)
+        folder.config.write_text(dump(config), encoding="utf-8")
+    except FileExistsError:
+        raise ConfigError(f"{field} exists; give a folder that does not exist yet") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{field} cannot be made ({error.strerror}); give a folder that you may write to"
+        ) from None
     return folder
 
 
@@ -217,8 +217,8 @@ def _terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def evaluate(run_dir: Path, version: int | None, overrides: dict[str, Any]) -> list[EvalScore]:
-    """Play a version of a run against `eval.opponents` again, print a table and return its rows.
+def evaluate(run_dir: Path, version: int | None, overrides: Mapping[str, Any]) -> list[EvalScore]:
+    """Play a version of a run against `eval.opponents` again; prints and returns a row each.
 
     `version` None is the newest. Raises `ConfigError` for a folder or version that is not there.
     """
@@ -236,7 +236,8 @@ def evaluate(run_dir: Path, version: int | None, overrides: dict[str, Any]) -> l
     check_games(config)
     setup_logging(folder, "eval")
     scores = asyncio.run(_evaluate(config, folder, version))
-    print_scores(scores)
+    for score in scores:
+        print(score_line(score))
     return scores
 
 
@@ -252,5 +253,13 @@ async def _evaluate(config: RunConfig, folder: RunFolder, version: int) -> list[
         await asyncio.gather(*(actor.publish(adapter) for actor in actors))
         specs = evaluation_games(config, version)
         shares = (specs[index::num_actors] for index in range(num_actors))
-        played = await asyncio.gather(*map(_play, actors, shares))
+        played = await asyncio.gather(*map(_judge, actors, shares))
     return evaluation_scores(version, list(chain(*played)))
+
+
+async def _judge(actor: Actor, specs: Sequence[GameSpec]) -> list[GameResult]:
+    results = [result async for result in actor.play(specs)]
+    failures = [result for result in results if isinstance(result, GameFailure)]
+    if failures:
+        raise RuntimeError(f"{len(failures)} games failed; the first one: {failures[0].error}")
+    return [result for result in results if isinstance(result, GameResult)]

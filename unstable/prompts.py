@@ -9,12 +9,13 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from unstable.types import Observation
 
 _MAX_UNPARSED = 200  # characters of an answer without an action that are passed on as one
+_MARGIN = 32  # characters of the rules that follow the start whose ids are re-used
 _BRACKETS = re.compile(r"\[[^\[\]]*[^\[\]\s][^\[\]]*\]")
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
 
@@ -157,13 +158,13 @@ class PromptBuilder:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._max_prompt_tokens = max_prompt_tokens
+        self._start_ids = lru_cache(maxsize=256)(self._encode_start)
         empty = Observation(seat=0, rules="", events=[], board="", notice="")
-        opening = self._apply_template(empty, tokenize=False)
-        self.opens_reasoning = opening.rstrip().endswith("<think>")
+        self.opens_reasoning = self._chat(empty).rstrip().endswith("<think>")
 
     def build(self, observation: Observation) -> Prompt:
         """The prompt, less the oldest events if it would be too long; ValueError if it still is."""
-        ids = self._apply_template(observation)
+        ids = self._ids(observation)
         if len(ids) <= self._max_prompt_tokens:
             return Prompt(ids, self.style.render(observation), 0)
 
@@ -171,11 +172,11 @@ class PromptBuilder:
             return replace(observation, events=observation.events[left_out:])
 
         def fits(left_out: int) -> bool:
-            return len(self._apply_template(without(left_out))) <= self._max_prompt_tokens
+            return len(self._ids(without(left_out))) <= self._max_prompt_tokens
 
         fewest = bisect_left(range(len(observation.events)), True, key=fits)
         shorter = without(fewest)
-        kept = self._apply_template(shorter)
+        kept = self._ids(shorter)
         if len(kept) > self._max_prompt_tokens:
             raise ValueError(
                 f"sampling.max_prompt_tokens = {self._max_prompt_tokens}: the prompt has "
@@ -183,11 +184,28 @@ class PromptBuilder:
             )
         return Prompt(kept, self.style.render(shorter), len(ids) - len(kept))
 
-    def _apply_template(self, observation: Observation, *, tokenize: bool = True) -> Any:
+    def _chat(self, observation: Observation) -> str:
         return self._tokenizer.apply_chat_template(
             self.style.messages(observation),
-            tokenize=tokenize,
-            return_dict=False,
+            tokenize=False,
             add_generation_prompt=True,
             **self._chat_template,
         )
+
+    def _ids(self, observation: Observation) -> list[int]:
+        """The chat's ids; those of its start, mostly rules, are re-used from turn to turn."""
+        text, rules = self._chat(observation), observation.rules
+        cut, place = rules.rfind(" ", 0, -_MARGIN), text.find(rules)
+        if min(cut, place) >= 0:
+            start, rest = text[: place + cut], text[place + cut : place + len(rules)]
+            if (start_ids := self._start_ids(start, rest)) is not None:
+                return start_ids + self._encode(text[len(start) :])
+        return self._encode(text)
+
+    def _encode_start(self, start: str, rest: str) -> list[int] | None:
+        """Ids of `start`, or None where the tokenizer does not begin anew between it and `rest`."""
+        ids = self._encode(start)
+        return ids if ids + self._encode(rest) == self._encode(start + rest) else None
+
+    def _encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)

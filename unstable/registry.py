@@ -22,7 +22,7 @@ class Registry:
     """Players, ratings and match counts of a run."""
 
     def __init__(self, fixed: Sequence[str], anchor: str | None, pool_size: int) -> None:
-        """`fixed` names the opponents that never change; `anchor` is the one whose rating is pinned."""
+        """`fixed` names the opponents that never change, `anchor` the one with a pinned rating."""
         self.current = 0
         self._pool_size = pool_size
         self._anchor = anchor

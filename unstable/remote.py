@@ -87,7 +87,7 @@ class LearnerProcess:
         self._learner = Learner(
             config.model,
             config.learner,
-            total_updates=config.loop.steps,
+            updates=config.loop.steps,
             max_tokens=config.sampling.max_tokens,
             seed=config.seed,
             adapter=None if fresh else read_adapter(Path(config.model.init), "start"),
@@ -114,7 +114,7 @@ class RemoteActor:
     async def start(self) -> None:
         """Start the process and load the model."""
         options = _options(threads=1, max_concurrency=10_000)
-        process = ray.remote(**options)(ActorProcess)
+        process: Any = ray.remote(**options)(ActorProcess)
         self._process = process.remote(self._config, self._folder, self._index)
         await self._process.start.remote()
 
@@ -180,7 +180,7 @@ class RemoteLearner:
     """The learner as the loop sees it; its death is an error of the call that met it."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, threads: int) -> None:
-        process = ray.remote(**_options(threads))(LearnerProcess)
+        process: Any = ray.remote(**_options(threads))(LearnerProcess)
         self._process = process.remote(config, folder, threads)
 
     async def start(self) -> None:

@@ -143,7 +143,7 @@ class GameResult:
         return [turn for turn in self.turns if turn.seat == seat]
 
     def standing(self, seat: int) -> Literal["win", "draw", "loss"]:
-        """How a seat did: by its outcome against the best other seat, or, alone, against 1 and 0."""
+        """How a seat did against the best other seat; alone, how far it came."""
         mine = self.outcomes[seat]
         others = [outcome for other, outcome in enumerate(self.outcomes) if other != seat]
         if not others:  # alone: 1 is solved, anything above 0 is progress

@@ -1,9 +1,10 @@
-"""LoRA adapters: made, trained in PEFT, carried as bytes, written as files that PEFT and vLLM read."""
+"""LoRA adapters: made, carried as bytes, written as files that PEFT and vLLM read."""
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unstable.config import AdapterConfig, ConfigError
 from unstable.types import Adapter
@@ -39,7 +40,7 @@ def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "
                 f"model.adapter.targets = {config.targets!r}: {str(error).splitlines()[0]}; "
                 "name linear layers of the model, or all-linear"
             ) from None
-    return peft_model  # type: ignore[return-value]
+    return peft_model
 
 
 def export_adapter(model: "PeftModel", name: str) -> Adapter:
@@ -67,7 +68,7 @@ def load_weights(model: "PeftModel", adapter: Adapter) -> None:
         raise ConfigError(
             f"adapter {adapter.name!r} does not fit the model: {wrong[0]} is "
             f"{_shape(given.get(wrong[0]))}, expected {_shape(expected.get(wrong[0]))}; "
-            "match model.name, model.adapter.rank and model.adapter.targets, or use --model.init fresh"
+            "match model.name, model.adapter.rank and .targets, or set model.init to fresh"
         )
     set_peft_model_state_dict(model, tensors)
 
@@ -108,16 +109,16 @@ def lora_pairs(adapter: Adapter) -> dict[str, tuple["Tensor", "Tensor", float]]:
     return pairs
 
 
-def _shape(shape: object) -> str:
-    return "missing" if shape is None else str(tuple(shape))  # type: ignore[arg-type]
+def _shape(shape: Sequence[int] | None) -> str:
+    return "missing" if shape is None else str(tuple(shape))
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
     """A PEFT config as JSON holds it: sets sorted, enums by value, the rest as it is."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):
-        return sorted(_plain(item) for item in value)  # type: ignore[type-var]
+        return sorted(_plain(item) for item in value)
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.value if hasattr(value, "value") else value

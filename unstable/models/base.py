@@ -61,7 +61,7 @@ def model_path(config: ModelConfig) -> str:
 
 
 def fast_dtype() -> str:
-    """The precision that this machine computes fast: bfloat16, or float32 where that is emulated."""
+    """What this machine computes fast: bfloat16, or float32 where that is emulated."""
     import torch
 
     if torch.cuda.is_available():
@@ -96,7 +96,7 @@ def load_tokenizer(config: ModelConfig) -> "PreTrainedTokenizerBase":
 
 
 def load_model(config: ModelConfig, *, attention: str = "sdpa") -> "PreTrainedModel":
-    """The frozen base model on the CPU, in evaluation mode; `attention` names its implementation."""
+    """The frozen base model on the CPU, in evaluation mode; `attention` is its implementation."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(

@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from unstable.config import ConfigError
 
@@ -56,7 +57,7 @@ def _dequantize(weights: Path, folder: Path) -> None:
     source = {"pretrained_model_name_or_path": str(weights.parent), "gguf_file": weights.name}
     transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
     # Newer releases keep the weights packed unless told otherwise; older ones always unpack them.
-    options = {}
+    options: dict[str, Any] = {}
     if hasattr(transformers, "GgufConfig"):
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     model = transformers.AutoModelForCausalLM.from_pretrained(

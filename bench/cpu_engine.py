@@ -1,0 +1,195 @@
+"""How fast the embedded engine is on one processor thread, against transformers' `generate()`.
+
+    python bench/cpu_engine.py [--quick]
+
+Prints (a) sampled tokens per second of many requests under one adapter, (b) under three adapters
+mixed, both as ratios to `generate()` with PEFT on the same prompts, and (c) how much prompt work
+shared prefixes save in TicTacToe games. Seconds are CPU seconds of this process, which has one
+thread, so that other work on the machine disturbs less than it would the clock.
+"""
+
+import argparse
+import asyncio
+import copy
+import statistics
+import time
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+import torch
+from peft import PeftModel
+from safetensors.torch import load, save
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from unstable.collectors.embedded import EmbeddedEngine
+from unstable.config import GameConfig, ModelConfig
+from unstable.games.game import Game
+from unstable.models.adapters import attach_lora, export_adapter, load_weights
+from unstable.models.base import load_model, load_tokenizer
+from unstable.prompts import STYLES
+from unstable.types import Adapter
+
+TEMPERATURE = 0.8
+NAMES = ("policy@0", "policy@1", "policy@2")
+
+
+def random_adapter(peft_model: PeftModel, name: str, seed: int) -> Adapter:
+    """An adapter whose B is not zero, as after some training."""
+    random = torch.Generator().manual_seed(seed)
+    fresh = export_adapter(peft_model, name)
+    weights = {
+        key: torch.randn(value.shape, generator=random) * 0.01
+        for key, value in load(fresh.weights).items()
+    }
+    return Adapter(name=name, weights=save(weights), config=fresh.config)
+
+
+def random_prompts(number: int, length: int, vocab: int, seed: int) -> list[list[int]]:
+    """Prompts that share no prefix, of lengths up to `length`."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(3 * length // 4, length + 1, number)
+    return [random.integers(1, vocab, size).tolist() for size in sizes]
+
+
+def serve(
+    runner: asyncio.Runner,
+    engine: EmbeddedEngine,
+    chains: Sequence[Sequence[list[int]]],
+    names: Sequence[str],
+    new_tokens: int,
+) -> float:
+    """CPU seconds to answer chains of prompts: chains at once, by adapters in turn."""
+
+    async def answer(number: int) -> None:
+        for prompt in chains[number]:
+            await engine.generate(
+                prompt,
+                adapter=names[number % len(names)],
+                temperature=TEMPERATURE,
+                max_tokens=new_tokens,
+                seed=number,
+            )
+
+    async def answer_all() -> None:
+        await asyncio.gather(*[answer(number) for number in range(len(chains))])
+
+    began = time.process_time()
+    runner.run(answer_all())
+    return time.process_time() - began
+
+
+@torch.inference_mode()
+def generate(peft_model: PeftModel, prompts: Sequence[list[int]], new_tokens: int) -> float:
+    """CPU seconds that `generate()` takes for the same prompts, padded on the left."""
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+    config = GenerationConfig(
+        do_sample=True,
+        temperature=TEMPERATURE,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=new_tokens,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    began = time.process_time()
+    output = peft_model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+    seconds = time.process_time() - began
+    assert output.shape[1] == longest + new_tokens
+    return seconds
+
+
+def compare_speed(
+    runner: asyncio.Runner,
+    engine: EmbeddedEngine,
+    peft_model: PeftModel,
+    args: argparse.Namespace,
+) -> None:
+    """(a) and (b): rounds of all three in turn, on new prompts each time; the medians count."""
+    seconds: dict[str, list[float]] = {"generate": [], "one": [], "three": []}
+    vocab = peft_model.config.vocab_size
+    for number in range(args.rounds + 1):
+        prompts = random_prompts(args.requests, args.prompt_tokens, vocab, number)
+        others = random_prompts(args.requests, args.prompt_tokens, vocab, 1000 + number)
+        once = {
+            "generate": generate(peft_model, prompts, args.new_tokens),
+            "one": serve(runner, engine, [[p] for p in prompts], NAMES[:1], args.new_tokens),
+            "three": serve(runner, engine, [[p] for p in others], NAMES, args.new_tokens),
+        }
+        if number > 0:  # the first round warms up
+            for name, taken in once.items():
+                seconds[name].append(taken)
+    sampled = args.requests * args.new_tokens
+    speeds = {name: sampled / statistics.median(taken) for name, taken in seconds.items()}
+    print(
+        f"{args.requests} requests, {args.prompt_tokens} prompt and {args.new_tokens} new tokens, "
+        f"medians of {args.rounds}, {peft_model.dtype}:"
+    )
+    print(f"    generate(), one adapter  {speeds['generate']:6.0f} tokens/s")
+    for label, name in (("(a) ours, one adapter  ", "one"), ("(b) ours, three adapters", "three")):
+        ratio = speeds[name] / speeds["generate"]
+        print(f"{label:<28} {speeds[name]:6.0f} tokens/s = {ratio:.2f} x generate()")
+
+
+def game_prompts(tokenizer: PreTrainedTokenizerBase, seed: int) -> list[list[int]]:
+    """The prompts of a TicTacToe game of random legal moves."""
+    game, random, prompts = Game(GameConfig(), seed), np.random.default_rng(seed), []
+    while not game.done:
+        chat = STYLES["answer"].messages(game.observe())
+        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        prompts.append(list(ids))
+        game.step(str(random.choice(game.legal_moves())))
+    return prompts
+
+
+def compare_prefixes(
+    runner: asyncio.Runner, engine: EmbeddedEngine, games: Sequence[Sequence[list[int]]]
+) -> None:
+    """(c): games' prompts as they are, and with a first token that no other prompt has."""
+    first_ids = count(1)
+    apart = [[[next(first_ids), *prompt[1:]] for prompt in game] for game in games]
+    whole_s = serve(runner, engine, apart, NAMES[:1], 1)
+    before = engine.stats()
+    shared_s = serve(runner, engine, games, NAMES[:1], 1)
+    done = {name: value - before[name] for name, value in engine.stats().items()}
+    prompts, tokens = done["requests"], done["prompt_tokens"]
+    share = done["cached_prompt_tokens"] / tokens
+    print(f"{len(games)} TicTacToe games at once, {prompts:.0f} prompts of {tokens / prompts:.0f}:")
+    print(f"    every prompt whole       {whole_s:6.1f} s")
+    print(
+        f"(c) shared prefixes copied   {shared_s:6.1f} s, {whole_s / shared_s:.1f} times as fast; "
+        f"{share:.0%} of the prompt tokens are copied"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--requests", type=int, default=32, help="requests at once")
+    parser.add_argument("--prompt_tokens", type=int, default=64, help="longest prompt")
+    parser.add_argument("--new_tokens", type=int, default=48, help="sampled per request")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds")
+    parser.add_argument("--games", type=int, default=32, help="TicTacToe games at once")
+    parser.add_argument("--quick", action="store_true", help="two short rounds, a few games")
+    args = parser.parse_args()
+    if args.quick:
+        args.rounds, args.new_tokens, args.games = 2, 16, 8
+    torch.set_num_threads(1)
+    config = ModelConfig()
+    base = load_model(config)
+    peft_model = attach_lora(copy.deepcopy(base), config.adapter, seed=0).eval()
+    engine = EmbeddedEngine(base, stop_token_ids=(), max_requests=args.requests)
+    for seed, name in enumerate(NAMES):
+        engine.add_adapter(random_adapter(peft_model, name, seed))
+    load_weights(peft_model, random_adapter(peft_model, NAMES[0], 0))
+    tokenizer = load_tokenizer(config)
+    games = [game_prompts(tokenizer, seed) for seed in range(args.games)]
+    with asyncio.Runner() as runner:
+        compare_speed(runner, engine, peft_model, args)
+        compare_prefixes(runner, engine, games)
+        runner.run(engine.close())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What play costs besides the model: an engine that answers at once, 384 TicTacToe games in flight.
+
+Run: python bench/orchestration.py [--games 2000] [--in-flight 384] [--tokenizer embedded|none]
+"""
+
+import argparse
+import asyncio
+import random
+import re
+import resource
+from collections.abc import Sequence
+from time import process_time
+from typing import Any
+
+from unstable.collectors.collector import Collector
+from unstable.config import RunConfig, parse
+from unstable.types import Adapter, Completion, GameResult, GameSpec, SeatSpec, policy_player
+
+
+class ScriptedEngine:
+    """Answers a legal move without delay: it reads the moves that the prompt lists."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.seconds = 0.0
+        self._tokenizer = tokenizer
+        self._moves = {f"[{cell}]": tokenizer.encode(f"[{cell}]") for cell in range(9)}
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        adapter: str | None,
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+    ) -> Completion:
+        await asyncio.sleep(0)
+        began = process_time()
+        listed = self._tokenizer.decode(prompt_ids[-120:]).rpartition("Available Moves:")[2]
+        move = random.Random(seed).choice(re.findall(r"\[\d\]", listed))
+        ids = self._moves[move]
+        self.seconds += process_time() - began
+        return Completion(
+            token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop", adapter=adapter
+        )
+
+    def add_adapter(self, adapter: Adapter) -> None: ...
+
+    def remove_adapter(self, name: str) -> None: ...
+
+    def stats(self) -> dict[str, float]:
+        return {}
+
+    async def close(self) -> None: ...
+
+
+class TextTokenizer:
+    """Stands in for a tokenizer at almost no cost: one id per character."""
+
+    def apply_chat_template(self, messages: list, **_: Any) -> str:
+        return "".join(message["content"] for message in messages)
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [*map(ord, text)]
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return "".join(map(chr, ids))
+
+
+async def measure(config: RunConfig, tokenizer: Any, games: int) -> tuple[float, int]:
+    """Processor seconds, less the engine's, and turns, of `games` games in self-play."""
+    engine = ScriptedEngine(tokenizer)
+    collector = Collector(config, engine, tokenizer)
+    seat = SeatSpec(player=policy_player(0), temperature=1.0, group_id=0)
+    specs = [
+        GameSpec(game_id=index, purpose="train", env="TicTacToe-v0", seed=index, seats=(seat, seat))
+        for index in range(games)
+    ]
+    began = process_time()
+    turns = 0
+    async for result in collector.play(specs):
+        assert isinstance(result, GameResult), result
+        assert result.forfeit is None, result.reason
+        turns += len(result.turns)
+    return process_time() - began - engine.seconds, turns
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--games", type=int, default=2000)
+    parser.add_argument("--in-flight", type=int, default=384)
+    parser.add_argument("--tokenizer", choices=["embedded", "none"], default="embedded")
+    arguments = parser.parse_args()
+    config = parse({"actors": {"games_in_flight": arguments.in_flight}})
+    tokenizer: Any = TextTokenizer()
+    if arguments.tokenizer == "embedded":
+        from unstable.models.base import load_tokenizer
+
+        tokenizer = load_tokenizer(config.model)
+    asyncio.run(measure(config, tokenizer, arguments.in_flight))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    seconds, turns = asyncio.run(measure(config, tokenizer, arguments.games))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"tokenizer {arguments.tokenizer}: {turns} turns in {seconds:.1f} s")
+    print(f"{turns / seconds:.0f} turns/s, {1e6 * seconds / turns:.0f} us per turn")
+    print(f"peak memory {after / 1024:.0f} MB, {(after - before) / 1024:+.0f} MB while measured")
+
+
+if __name__ == "__main__":
+    main()

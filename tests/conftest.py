@@ -1,0 +1,25 @@
+"""Fixtures: a tiny model on disk, which every part takes by `model.name`."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers import tiny_model, tiny_tokenizer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no GPU on this machine"))
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of two layers with its tokenizer, in Hugging Face form."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tiny_model().save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder

@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unstable.learners.advantages import RoleBaseline, normalize_by_env
+
+ROLES = st.sampled_from([("a", 0), ("a", 1), ("b", 0)])
+ROWS = st.lists(
+    st.tuples(st.floats(-5, 5), ROLES, st.integers(0, 3)), min_size=1, max_size=20
+)  # reward, role, game
+
+
+def baseline_advantages(baseline, rows):
+    rewards, roles, games = zip(*rows, strict=True)
+    return baseline.advantages(np.array(rewards), roles, games)
+
+
+def test_baseline_by_hand():
+    baseline = RoleBaseline(decay=0.5)
+    first = baseline_advantages(
+        baseline,
+        # Game 0 has two turns of seat 0, which count as one game of reward 0.5.
+        [(1.0, ("a", 0), 0), (0.0, ("a", 0), 0), (-1.0, ("a", 1), 0), (1.5, ("a", 0), 1)],
+    )
+    assert first.tolist() == [1.0, 0.0, -1.0, 1.5]  # read before it moves, from 0
+    # Seat 0: two games of mean 1.0, kept 0.25 of 0. Seat 1: one game of -1, kept 0.5 of 0.
+    assert baseline.values == {("a", 0): 0.75, ("a", 1): -0.5}
+    second = baseline_advantages(baseline, [(1.0, ("a", 0), 2), (1.0, ("b", 0), 3)])
+    assert second.tolist() == [0.25, 1.0]
+    assert baseline.values[("a", 0)] == 0.875
+    assert baseline.values[("b", 0)] == 0.5
+
+
+def test_one_game_at_a_time_is_the_exponential_moving_average():
+    baseline = RoleBaseline(decay=0.95)
+    expected = 0.0
+    for game, reward in enumerate([1.0, -1.0, 0.5]):
+        assert baseline_advantages(baseline, [(reward, ("a", 0), game)])[0] == reward - expected
+        expected = 0.95 * expected + 0.05 * reward
+        assert baseline.values[("a", 0)] == pytest.approx(expected, abs=1e-15)
+
+
+def test_baseline_survives_its_state():
+    baseline = RoleBaseline(decay=0.9)
+    baseline_advantages(baseline, [(1.0, ("a", 0), 0)])
+    state = baseline.state_dict()
+    copy = RoleBaseline(decay=0.9)
+    copy.load_state_dict(state)
+    rows = [(2.0, ("a", 0), 1)]
+    assert baseline_advantages(copy, rows) == baseline_advantages(baseline, rows)
+    assert state == {("a", 0): pytest.approx(0.1)}  # a copy, which later updates leave alone
+
+
+def test_normalize_by_hand():
+    values = np.array([1.0, 3.0, 10.0, 5.0])
+    envs = ["a", "a", "b", "a"]
+    assert normalize_by_env(values, envs, "none").tolist() == [1.0, 3.0, 10.0, 5.0]
+    assert normalize_by_env(values, envs, "center").tolist() == [-2.0, 0.0, 0.0, 2.0]
+    deviation = (8 / 3) ** 0.5
+    assert normalize_by_env(values, envs, "zscore") == pytest.approx(
+        [-2 / deviation, 0.0, 0.0, 2 / deviation]
+    )
+
+
+@pytest.mark.parametrize("mode", ["center", "zscore"])
+@pytest.mark.parametrize("size", [1, 3, 10])
+def test_equal_rewards_give_exact_zeros(mode, size):
+    # Ten times 0.1 has a mean that is not 0.1.
+    assert normalize_by_env(np.full(size, 0.1), ["a"] * size, mode).tolist() == [0.0] * size
+
+
+@given(ROWS, st.randoms(use_true_random=False), st.sampled_from(["none", "center", "zscore"]))
+def test_permuting_the_samples_permutes_the_advantages(rows, random, mode):
+    order = list(range(len(rows)))
+    random.shuffle(order)
+    shuffled = [rows[i] for i in order]
+    baseline, other = RoleBaseline(0.95), RoleBaseline(0.95)
+    envs = [role[0] for _, role, _ in rows]
+    advantages = normalize_by_env(baseline_advantages(baseline, rows), envs, mode)
+    permuted = normalize_by_env(
+        baseline_advantages(other, shuffled), [envs[i] for i in order], mode
+    )
+    assert np.isfinite(advantages).all()
+    assert permuted == pytest.approx(advantages[order], rel=1e-9, abs=1e-9)
+    assert baseline.values == other.values

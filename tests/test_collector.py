@@ -1,0 +1,223 @@
+"""The collector: order, bounds, determinism, enough, cancellation, faults that stay in a game."""
+
+import asyncio
+import random
+from contextlib import aclosing
+
+import pytest
+
+from tests.helpers import random_adapter, tiny_model, tiny_tokenizer
+from unstable.collectors.collector import Collector
+from unstable.config import parse
+from unstable.models.adapters import write_adapter
+from unstable.types import Completion, GameFailure, GameResult, GameSpec, SeatSpec
+
+ENV = "tests.test_games:CountUp"
+
+
+class Scripted:
+    """An engine without a model: waits as it is told, answers an action by the request's seed."""
+
+    def __init__(self, delay=None) -> None:
+        self.adapters: list[str] = []
+        self.asked: list[str | None] = []
+        self.running = 0
+        self.most_running = 0
+        self.cancelled = 0
+        self._delay = delay
+        self._tokenizer = tiny_tokenizer()
+
+    def add_adapter(self, adapter) -> None:
+        self.adapters.append(adapter.name)
+
+    def remove_adapter(self, name) -> None:
+        self.adapters.remove(name)
+
+    def stats(self):
+        return {"requests": float(len(self.asked))}
+
+    async def generate(self, prompt_ids, *, adapter, temperature, max_tokens, seed):
+        self.asked.append(adapter)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            for _ in range(self._delay() if self._delay else 0):
+                random.random()  # a hostile neighbour of the games
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+        ids = self._tokenizer.encode(f"[{1 + seed % 3}]", add_special_tokens=False)
+        return Completion(
+            token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="length", adapter=adapter
+        )
+
+    async def close(self) -> None: ...
+
+
+class Faulty:
+    """Plays until the total is seen to be high, then breaks."""
+
+    def __call__(self, observation):
+        if "total 5" in observation:
+            raise RuntimeError("out of\npatience")
+        return "[1]"
+
+
+def collector(engine, in_flight=4, **changes) -> Collector:
+    data = {
+        "games": [{"env": ENV, "name": "count"}, {"env": "TicTacToe-v0"}],
+        "opponents": {"fixed": [{"kind": "python", "target": f"{__name__}:Faulty", "name": "bot"}]},
+        "actors": {"games_in_flight": in_flight},
+    }
+    return Collector(parse(data | changes), engine, tiny_tokenizer())
+
+
+def specs(count: int, players=("policy@0", "policy@0"), env="count", purpose="train"):
+    trained = purpose == "train"
+    seats = tuple(
+        SeatSpec(
+            player=player,
+            temperature=1.0,
+            group_id=0 if trained and player.startswith("policy") else None,
+        )
+        for player in players
+    )
+    return [
+        GameSpec(game_id=index, purpose=purpose, env=env, seed=index, seats=seats)
+        for index in range(count)
+    ]
+
+
+async def played(plays, pause=0) -> list[GameResult | GameFailure]:
+    results = []
+    async with aclosing(plays):
+        async for result in plays:
+            results.append(result)
+            for _ in range(pause):
+                await asyncio.sleep(0)
+    return results
+
+
+def summary(result: GameResult) -> tuple:
+    actions = [(turn.seat, turn.action, turn.observation) for turn in result.turns]
+    return result.spec.game_id, actions, result.outcomes
+
+
+async def test_games_do_not_depend_on_how_many_are_played_at_once():
+    delays = random.Random(3)
+    at_once = await played(
+        collector(Scripted(lambda: delays.randrange(9)), in_flight=16).play(specs(60))
+    )
+    one_by_one = await played(collector(Scripted(), in_flight=1).play(specs(60)))
+    assert [result.spec.game_id for result in one_by_one] == list(range(60))
+    assert [result.spec.game_id for result in at_once] != list(range(60))
+    assert sorted(map(summary, at_once)) == sorted(map(summary, one_by_one))
+
+
+async def test_games_in_flight_are_bounded_and_shared_by_all_calls():
+    engine = Scripted(lambda: 3)
+    shared = collector(engine, in_flight=6)
+    plays = [shared.play(specs(20)), shared.play(specs(4, purpose="eval"))]
+    finished: list[str] = []
+
+    async def follow(play):
+        async for result in play:
+            finished.append(result.spec.purpose)
+            assert shared.stats()["games_in_flight"] <= 6
+
+    await asyncio.gather(*map(follow, plays))
+    assert engine.most_running == 6
+    assert finished.count("train") == 20 and finished.count("eval") == 4
+    assert finished.index("eval") < 12, "a later call must not wait for the first to end"
+    assert shared.stats()["games"] == 24 and shared.stats()["games_in_flight"] == 0
+
+
+async def test_a_fault_costs_its_own_game_only():
+    mixed = specs(9)
+    mixed[4] = specs(5, players=("bot", "policy@0"))[4]
+    mixed[6] = specs(7, env="nowhere")[6]
+    faulty = collector(Scripted(lambda: 1))
+    results = {result.spec.game_id: result for result in await played(faulty.play(mixed))}
+    clean = {
+        result.spec.game_id: result for result in await played(collector(Scripted()).play(specs(9)))
+    }
+    failures = [game for game, result in results.items() if isinstance(result, GameFailure)]
+    assert set(failures) <= {4, 6} and 6 in failures
+    for game in set(range(9)) - {4, 6}:
+        assert summary(results[game]) == summary(clean[game])
+    assert faulty.stats()["failures"] == len(failures)
+
+
+async def test_a_failure_tells_what_happened():
+    games = specs(6, players=("bot", "policy@0"))
+    results = await played(collector(Scripted()).play(games))
+    failure = next(result for result in results if isinstance(result, GameFailure))
+    assert failure.error == "RuntimeError: out of patience"
+    assert "in __call__" in failure.traceback and failure.spec in games
+
+
+@pytest.mark.parametrize("in_flight", [1, 7])
+async def test_no_game_is_started_once_enough_is_on_its_way(in_flight):
+    engine = Scripted(lambda: 2)
+    results = await played(collector(engine, in_flight).play(specs(200), enough=60))
+    turns = [result.num_trained for result in results]
+    assert sum(turns) >= 60
+    assert sum(turns) < 75, "games in flight are expected to be as long as those before"
+    games = sorted(result.spec.game_id for result in results)
+    assert games == list(range(len(results))), "in order"
+
+
+async def test_enough_does_not_depend_on_who_reads():
+    runs = []
+    for pause in (0, 1, 50):
+        plays = collector(Scripted(lambda: 2), 5).play(specs(200), enough=70)
+        runs.append([summary(result) for result in await played(plays, pause)])
+    assert runs[0] == runs[1] == runs[2]
+
+
+async def test_running_out_of_specs_ends_it():
+    assert len(await played(collector(Scripted()).play(specs(3), enough=10_000))) == 3
+    assert await played(collector(Scripted()).play([])) == []
+    assert await played(collector(Scripted()).play(specs(3), enough=0)) == []
+
+
+async def test_games_are_cancelled_when_nobody_wants_them():
+    engine = Scripted(lambda: 10_000)
+    shared = collector(engine, in_flight=3)
+    reader = asyncio.create_task(played(shared.play(specs(50))))
+    while engine.running < 3:
+        await asyncio.sleep(0)
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    assert (engine.running, engine.cancelled) == (0, 3)
+    engine._delay = None
+    async with aclosing(shared.play(specs(50))) as plays:
+        async for _ in plays:
+            break
+    assert engine.running == 0 and shared.stats()["games_in_flight"] == 0
+    assert len(await played(shared.play(specs(5)))) == 5
+
+
+async def test_players_by_name(tmp_path):
+    adapter = random_adapter(tiny_model(), "policy@7", seed=0)
+    write_adapter(adapter, tmp_path)
+    fixed = [{"kind": "checkpoint", "path": str(tmp_path), "name": "warm"}, {"kind": "random"}]
+    engine = Scripted()
+    playing = collector(engine, opponents={"fixed": fixed})
+    playing.publish(adapter)
+    assert engine.adapters == ["checkpoint:warm", "policy@7"]
+    await played(playing.play(specs(1, players=("policy@7", "warm"))))
+    assert set(engine.asked) == {"policy@7", "checkpoint:warm"}
+    await played(playing.play(specs(1, players=("base", "base"))))
+    assert engine.asked[-1] is None
+    results = await played(
+        playing.play(specs(2, players=("random", "minimax"), env="TicTacToe-v0"))
+    )
+    assert all(isinstance(result, GameResult) for result in results)
+    playing.retire("policy@7")
+    assert engine.adapters == ["checkpoint:warm"]
+    assert playing.stats()["requests"] == len(engine.asked)

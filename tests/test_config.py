@@ -1,0 +1,179 @@
+"""The config declares, documents, validates and is dumped; each mistake is one line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from unstable.config import CONFIGS, ConfigError, RunConfig, dump, import_target, load, parse
+
+
+def test_dump_reads_back_equal(tmp_path: Path) -> None:
+    config = parse(
+        {
+            "games": [{"env": "Nim-v0", "args": {"piles": [1, 2]}}],
+            "opponents": {"fixed": [{"kind": "python", "target": "a:B"}, {"kind": "minimax"}]},
+            "tracking": {"dashboard": "off"},
+            "model": {"chat_template": {"enable_thinking": False}},
+        }
+    )
+    file = tmp_path / "config.yaml"
+    file.write_text(dump(config))
+    assert load(str(file)) == config
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+def test_every_shipped_config_parses(name: str) -> None:
+    assert isinstance(load(name), RunConfig)
+
+
+def test_overrides_reach_every_depth() -> None:
+    config = load(
+        "default",
+        {
+            "learner.learning_rate": "2e-5",
+            "games.0.env": "Nim-v0",
+            "games.0.args.piles": [1, 2],
+            "games.1.env": "SimpleTak-v0",
+            "opponents.fixed.1.kind": "minimax",
+            "model.name": 7,
+            "tracking.dashboard": False,
+            "eval.opponents": "base",
+        },
+    )
+    assert config.learner.learning_rate == 2e-5
+    assert [game.env for game in config.games] == ["Nim-v0", "SimpleTak-v0"]
+    assert config.games[0].args == {"piles": [1, 2]}
+    assert [opponent.key for opponent in config.opponents.fixed] == ["random", "minimax"]
+    assert config.model.name == "7"
+    assert config.tracking.dashboard == "off"
+    assert config.eval.opponents == ["base"]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"lerner": {}}, "unknown key 'lerner'; did you mean 'learner'?"),
+    ({"learner": {"epoch": 1}}, "learner: unknown key 'epoch'; did you mean 'epochs'?"),
+    (
+        {"learner": {"batch_size": 10}},
+        "learner.batch_size = 10 is not divisible by steps_per_batch x mini_batch_size = 16; "
+        "set learner.batch_size to 16",
+    ),
+    (
+        {"learner": {"num": 2}},
+        "learner.num = 2, but only one learner rank is built yet; set learner.num to 1",
+    ),
+    ({"learner": {"epochs": 0}}, "learner.epochs = 0: input should be greater than 0"),
+    (
+        {"sampling": {"top_p": 0.9}},
+        "sampling.top_p = 0.9 would train on a cut distribution; set sampling.top_p to 1",
+    ),
+    (
+        {"eval": {"opponents": ["randm"]}},
+        "eval.opponents.0 = 'randm' is no opponent; did you mean 'random'?",
+    ),
+    (
+        {"opponents": {"fixed": [{"kind": "randm"}]}},
+        "opponents.fixed.0.kind = 'randm' is no kind of opponent; did you mean 'random'?",
+    ),
+    (
+        {"opponents": {"fixed": [{"kind": "python"}]}},
+        "opponents.fixed.0.target is missing; give it a value",
+    ),
+    (
+        {"opponents": {"fixed": []}},
+        "opponents.draw.fixed = 0.15, but opponents.fixed is empty; "
+        "list an opponent there or set opponents.draw.fixed to 0",
+    ),
+    (
+        {"opponents": {"draw": {"self": 0, "past": 0, "fixed": 0}}},
+        "opponents.draw = all zero; give self, past or fixed a share above 0",
+    ),
+    (
+        {"games": [{"env": "A-v0"}, {"env": "A-v0"}]},
+        "games: two entries are called 'A-v0'; give one of them another name",
+    ),
+    (
+        {"buffer": {"capacity": 64}},
+        "buffer.capacity = 64 can never hold learner.batch_size = 128 samples; "
+        "set buffer.capacity to at least that",
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), WRONG, ids=[message[:40] for _, message in WRONG])
+def test_a_mistake_is_one_line_with_field_value_and_remedy(
+    data: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(data)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"games.3.env": "X"}, "'3' is no index of a list of 1 entries"),
+        ({"seed.x": 1}, "seed.x: seed is a single value; nothing lies below it"),
+    ],
+)
+def test_a_path_that_leads_nowhere(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load("default", overrides)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("text", ["- 1", "a: [", "3"])
+def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="^--config = ") as error:
+        load(str(file))
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_names_what_is_shipped() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'default'"):
+        load("defualt")
+
+
+def test_import_target_names_the_field() -> None:
+    assert import_target("field", "pathlib:Path") is Path
+    with pytest.raises(ConfigError, match=r"^field = 'pathlib:Pth': .* did you mean 'Path'\?$"):
+        import_target("field", "pathlib:Pth")
+
+
+def fields_of(model: type[BaseModel]) -> list[tuple[str, str | None]]:
+    return [(f"{model.__name__}.{n}", f.description) for n, f in model.model_fields.items()]
+
+
+def test_every_value_is_documented() -> None:
+    """A section needs no sentence of its own; every value in it does."""
+    from unstable import config
+
+    kinds = [c for c in vars(config).values() if isinstance(c, type) and issubclass(c, BaseModel)]
+    silent = {name for kind in kinds for name, text in fields_of(kind) if not text}
+    sections = {
+        name
+        for kind in kinds
+        for name, f in zip(
+            (n for n, _ in fields_of(kind)), kind.model_fields.values(), strict=True
+        )
+        if isinstance(f.default, BaseModel)
+    }
+    discriminators = {name for name in silent if name.endswith(".kind")}
+    assert silent - sections - discriminators == set()
+
+
+@given(st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=5), max_size=3))
+def test_any_junk_is_refused_in_one_line_or_accepted(data: dict[str, Any]) -> None:
+    try:
+        config = parse(data)
+    except ConfigError as error:
+        assert str(error)
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert yaml.safe_load(dump(config))

@@ -1,0 +1,447 @@
+"""Games: chance of their own, what a seat sees, invalid moves, ends, legal moves, perfect play."""
+
+import random
+from collections import Counter
+from itertools import permutations
+
+import numpy as np
+import pytest
+import textarena as ta
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unstable.config import (
+    CheckpointOpponent,
+    ConfigError,
+    GameConfig,
+    InvalidMovesConfig,
+    MinimaxOpponent,
+    OpenAIOpponent,
+    PythonOpponent,
+    RandomOpponent,
+)
+from unstable.games import minimax
+from unstable.games.catalog import check_game, check_opponent
+from unstable.games.envs import known_ids
+from unstable.games.game import Game
+from unstable.games.kuhn import KuhnPoker
+from unstable.games.legal_moves import lists_legal_moves
+from unstable.prompts import observation_text
+
+KUHN = "unstable.games.kuhn:KuhnPoker"
+
+
+class CountUp(ta.Env):
+    """One to many players add 1 to 3, until 10; draws from both global random states."""
+
+    def __init__(self, goal: int = 10):
+        self.goal = goal
+
+    def reset(self, num_players, seed=None):
+        assert num_players <= 3, "at most 3"
+        self.state = ta.FFAMultiPlayerState(num_players=num_players, seed=seed)
+        np.random.seed(seed % 2**32)
+        self.state.reset(game_state={"total": 0}, player_prompt_function=self._prompt)
+
+    def _prompt(self, player_id, game_state):
+        return f"You are Player {player_id}. Count to {self.goal}."
+
+    def step(self, action):
+        seat, state = self.state.current_player_id, self.state
+        state.add_observation(
+            from_id=seat, message=action, observation_type=ta.ObservationType.PLAYER_ACTION
+        )
+        if action not in ("[1]", "[2]", "[3]"):
+            if state.set_invalid_move(reason="add 1 to 3"):
+                raise AssertionError("the env must never count invalid moves itself")
+        else:
+            state.game_state["total"] += int(action[1])
+            chance = f"{random.random()} {np.random.random()} {np.random.normal()}"
+            state.add_observation(
+                f"total {state.game_state['total']}, chance {chance}",
+                observation_type=ta.ObservationType.GAME_MESSAGE,
+            )
+            if state.game_state["total"] >= self.goal:
+                state.set_game_outcome({seat: 5.0}, reason="counted")
+        return state.step()
+
+
+COUNT_UP = f"{__name__}:CountUp"
+
+
+def count_up_moves(env):
+    return ["[1]", "[2]", "[3]"]
+
+
+def game(env: str, seats: int = 2, seed: int = 0, **config) -> Game:
+    return Game(GameConfig(env=env, seats=seats, **config), seed)
+
+
+def play_randomly(game: Game, seed: int) -> list[str]:
+    """Play out with random legal moves; every observation, move and outcome."""
+    rng = random.Random(seed)
+    transcript = []
+    while not game.done:
+        observation = observation_text(game.observe())
+        action = rng.choice(game.legal_moves())
+        step = game.step(action)
+        assert not step.invalid, f"{action} was refused after: {observation}"
+        transcript += [observation, action]
+    return [*transcript, repr((game.outcomes, game.reason))]
+
+
+MIXED = [
+    GameConfig(env=KUHN, max_turns=60),
+    GameConfig(env="PigDice-v0-short", max_turns=60),
+    GameConfig(env="TicTacToe-v0"),
+    GameConfig(env="LiarsDice-v0-small", seats=3, max_turns=60),
+    GameConfig(env=COUNT_UP, seats=3, legal_moves=f"{__name__}:count_up_moves"),
+]
+
+
+def test_interleaved_games_equal_the_same_games_one_by_one():
+    configs = [MIXED[index % len(MIXED)] for index in range(200)]
+    alone = [play_randomly(Game(config, i), i) for i, config in enumerate(configs)]
+    games = [Game(config, i) for i, config in enumerate(configs)]
+    rngs = [random.Random(i) for i in range(200)]
+    transcripts: list[list[str]] = [[] for _ in games]
+    order, hostile = random.Random(7), random.Random(8)
+    while unfinished := [i for i, game in enumerate(games) if not game.done]:
+        index = order.choice(unfinished)
+        random.seed(hostile.random())
+        np.random.seed(hostile.randrange(100))
+        observation = observation_text(games[index].observe())
+        random.random()
+        action = rngs[index].choice(games[index].legal_moves())
+        np.random.normal()
+        games[index].step(action)
+        transcripts[index] += [observation, action]
+    for index, game in enumerate(games):
+        transcripts[index].append(repr((game.outcomes, game.reason)))
+    assert transcripts == alone
+    assert len({repr(transcript) for transcript in alone}) > 150
+
+
+def test_games_leave_the_global_random_state_alone():
+    random.seed(5)
+    np.random.seed(5)
+    expected = random.Random(5).random(), np.random.RandomState(5).random()
+    play_randomly(game(KUHN), 0)
+    play_randomly(Game(MIXED[-1], 0), 0)
+    assert (random.random(), np.random.random()) == expected
+
+
+def test_the_env_seed_is_not_the_games_seed():
+    first = game("PigDice-v0", seed=5)
+    rolls = random.Random(5)
+    first.step("[roll]")
+    told = observation_text(first.observe())
+    assert f"'{rolls.randint(1, 6)}'" not in told or "busted" in told
+
+
+LISTED = [
+    ("TicTacToe-v0", 2),
+    ("SimpleTak-v0", 2),
+    ("ConnectFour-v0", 2),
+    ("ConnectFour-v0-large", 2),
+    ("Nim-v0", 2),
+    ("Nim-v0-large", 2),
+    ("KuhnPoker-v0", 2),
+    (KUHN, 2),
+    ("PigDice-v0", 2),
+    ("LiarsDice-v0", 2),
+    ("LiarsDice-v0-small", 4),
+    ("Othello-v0", 2),
+    ("WildTicTacToe-v0", 2),
+    ("ThreePlayerTicTacToe-v0", 3),
+    ("Crusade-v0", 2),
+    ("SpiteAndMalice-v0", 2),
+    ("FifteenPuzzle-v0", 1),
+]
+
+
+@pytest.mark.parametrize(("env", "seats"), LISTED)
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**63 - 1))
+def test_legal_moves_are_accepted(env, seats, seed):
+    played = game(env, seats, seed, max_turns=80)
+    assert lists_legal_moves(played.config)
+    play_randomly(played, seed)
+    assert len(played.outcomes) == seats
+    assert all(-1 <= outcome <= 1 for outcome in played.outcomes)
+
+
+def test_a_seat_sees_each_thing_once_and_only_the_last_board():
+    played = game("TicTacToe-v0")
+    for action in ("[4]", "[0]", "[1]"):
+        played.observe()
+        played.step(action)
+    observation = played.observe()
+    assert observation.seat == 1
+    assert observation.rules.startswith("You are Player 1 in Tic Tac Toe.")
+    assert observation.events == [
+        "Player 0 placed their symbol (O) in cell 4.",
+        "Player 1 placed their symbol (X) in cell 0.",
+        "Player 0 placed their symbol (O) in cell 1.",
+    ]
+    assert " X | O | 2 " in observation.board
+    assert observation.notice == ""
+    assert played.observe() == observation
+
+
+def test_cards_are_private():
+    played = game(KUHN)
+    cards = {}
+    for action in ("[check]", "[bet]"):
+        observation = played.observe()
+        cards[observation.seat] = observation.events[0][-2]
+        assert len([event for event in observation.events if "Your card" in event]) == 1
+        played.step(action)
+    assert cards[0] != cards[1] and set(cards) == {0, 1}
+
+
+def test_a_board_that_is_out_of_date_is_not_shown_as_the_last_word():
+    played = game("IteratedPrisonersDilemma-v0")
+    for action in ("hello", "hi there", "[cooperate]", "[defect]"):
+        played.observe()
+        played.step(action)
+    observation = played.observe()
+    assert observation.board == ""
+    assert observation.events[:2] == ["You: hello", "Player 1: hi there"]
+    assert observation.events[-1] == "--- Starting Round 2 ---"
+
+
+def test_talk_reaches_the_other_seats():
+    played = game("SimpleNegotiation-v0")
+    played.step("Good wheat! [Offer: 1 Wheat -> 1 Wood]")
+    events = played.observe().events
+    assert events[0] == "Player 0: Good wheat! [Offer: 1 Wheat -> 1 Wood]"
+    assert "made the following offer" in events[1] and len(events) == 2
+
+
+def test_secret_mafia_is_played_to_its_end_in_its_own_order():
+    played = game("SecretMafia-v0", 6, invalid_moves=InvalidMovesConfig(allowed=2), max_turns=300)
+    rng, order = random.Random(0), []
+    while not played.done:
+        order.append(played.observe().seat)
+        alive = [seat for seat in range(6) if seat != played.seat]
+        played.step(f"I say [{rng.choice(alive)}]")
+    assert played.forfeit is not None or set(played.outcomes) == {1.0, -1.0}
+    assert order[:4] != sorted(order[:4]) or len(set(order)) == 6
+
+
+def test_the_first_invalid_move_forfeits_by_default():
+    policy = InvalidMovesConfig(forfeit_reward=-1.5, others_reward=0.5)
+    for env, seats in (("TicTacToe-v0", 2), ("LiarsDice-v0", 3), ("TowerOfHanoi-v0", 1)):
+        played = game(env, seats, invalid_moves=policy)
+        assert played.step("nothing of the kind") == (True, True)
+        assert played.forfeit == 0 and not played.truncated
+        assert played.outcomes == [-1.5, *[0.5] * (seats - 1)]
+        assert played.reason.startswith("Player 0 forfeits by an invalid move: ")
+
+
+@pytest.mark.parametrize(("env", "seats"), [("TicTacToe-v0", 2), ("Poker-v0", 3), (COUNT_UP, 3)])
+def test_allowed_retries_show_a_notice_and_count_in_a_row(env, seats):
+    played = game(env, seats, invalid_moves=InvalidMovesConfig(allowed=2))
+    seat = played.seat
+    for _ in range(2):
+        assert played.step("garbage") == (False, True)
+        observation = played.observe()
+        assert observation.seat == seat
+        assert "invalid" in observation.notice and "garbage" not in str(observation.events)
+    assert (
+        played.step({"TicTacToe-v0": "[4]", "Poker-v0": "[Call]"}.get(env, "[1]")).invalid is False
+    )
+    after = played.observe()
+    assert after.seat != seat and after.notice == "" and "garbage" not in str(after)
+    for allowed in (True, True, False):
+        step = played.step("garbage")
+        assert step.invalid and step.done is not allowed
+    assert played.forfeit == after.seat
+
+
+def test_only_refusals_in_a_row_count():
+    played = game(COUNT_UP, 1, invalid_moves=InvalidMovesConfig(allowed=1))
+    for action in ("garbage", "[1]", "garbage", "[1]", "garbage", "[1]", "garbage"):
+        assert not played.step(action).done
+    assert played.step("garbage").done and played.forfeit == 0
+
+
+def test_a_step_cap_ends_what_would_never_end():
+    for env, seats in (("PublicGoodsGame-v0", 3), ("Poker-v0", 2)):
+        policy = InvalidMovesConfig(allowed=10_000)
+        played = game(env, seats, max_turns=40, invalid_moves=policy)
+        while not played.done:
+            played.observe()
+            played.step("garbage")
+        assert (played.turns, played.truncated, played.forfeit) == (40, True, None)
+        assert played.outcomes == [0.0] * seats
+
+
+def test_rewards_are_by_seat_and_within_their_scale():
+    played = game(COUNT_UP, 3)
+    for action in ("[3]", "[3]", "[3]", "[1]"):
+        played.step(action)
+    assert played.done and played.outcomes == [1.0, 0.0, 0.0] and played.reason == "counted"
+    alone = game(COUNT_UP, 1)
+    for _ in range(4):
+        alone.step("[3]")
+    assert alone.outcomes == [5.0]
+
+
+@pytest.mark.parametrize("perfect_seat", [0, 1])
+def test_minimax_never_loses_tic_tac_toe_and_uses_every_optimal_move(perfect_seat):
+    openings = Counter()
+    for seed in range(150):
+        rng, played = random.Random(seed), game("TicTacToe-v0")
+        while not played.done:
+            perfect = played.seat == perfect_seat
+            action = rng.choice(minimax.best_moves(played.env) if perfect else played.legal_moves())
+            openings[action] += perfect and played.turns < 2
+            played.step(action)
+        assert played.outcomes[perfect_seat] >= 0
+    assert len(openings) == 9
+
+
+@pytest.mark.parametrize("env", ["Nim-v0", "Nim-v0-medium", "Nim-v0-large"])
+def test_the_first_player_wins_nim(env):
+    for seed in range(30):
+        rng, played = random.Random(seed), game(env)
+        while not played.done:
+            moves = minimax.best_moves(played.env) if played.seat == 0 else played.legal_moves()
+            played.step(rng.choice(moves))
+        assert played.outcomes == [1.0, -1.0]
+
+
+def kuhn_value(env: ta.Env) -> float:
+    """Chips per round that the opener wins when both play the equilibrium, by going through all."""
+    bluff = 1 / 3  # how often the opener bets a jack; any value up to 1/3 is an equilibrium
+    bet = {"opener": (bluff, 0, 3 * bluff), "other": (1 / 3, 0, 1)}
+    call = {"opener": (0, bluff + 1 / 3, 1), "other": (0, 1 / 3, 1)}
+
+    def value(cards: tuple[int, int], history: tuple[str, ...]) -> float:
+        env.reset(num_players=2, seed=0)
+        opener = env.state.current_player_id
+        env.state.game_state["player_cards"] = {opener: cards[0], 1 - opener: cards[1]}
+        for action in history:
+            done, _ = env.step(f"[{action}]")
+        if history and env.state.done:
+            chips = env.state.game_state["player_chips"]
+            assert sum(chips.values()) == 0
+            return chips[opener]
+        place = len(history) % 2
+        role, card = ("opener", "other")[place], cards[place]
+        if "bet" in env.state.game_state["current_legal_action_tree"]:
+            likely, actions = bet[role][card], ("bet", "check")
+        else:
+            likely, actions = call[role][card], ("call", "fold")
+        taken = value(cards, (*history, actions[0])), value(cards, (*history, actions[1]))
+        return likely * taken[0] + (1 - likely) * taken[1]
+
+    deals = list(permutations(range(3), 2))
+    return sum(value(cards, ()) for cards in deals) / len(deals)
+
+
+def test_the_corrected_kuhn_poker_is_zero_sum_and_worth_what_kuhn_proved():
+    assert kuhn_value(KuhnPoker(max_rounds=1)) == pytest.approx(-1 / 18, abs=1e-12)
+
+
+def test_textarenas_own_kuhn_poker_is_not():
+    env = ta.make("KuhnPoker-v0-raw", max_rounds=1)
+    with pytest.raises(AssertionError):
+        kuhn_value(env)
+
+
+def test_kuhn_poker_deals_no_round_after_the_last():
+    played = game(KUHN)
+    play_randomly(played, 0)
+    assert played.env.state.game_state["current_round"] == 3
+    assert sum(played.env.state.game_state["player_chips"].values()) == 0
+
+
+def takes_anything(text):
+    return text
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"env": "TicTacTo-v0"}, "did you mean 'TicTacToe-v0'?"),
+        ({"env": "TicTacToe-v0-train"}, "leave -train off; write 'TicTacToe-v0'"),
+        ({"env": "TicTacToe-v0-raw"}, "leave -raw off"),
+        ({"env": "nowhere.to:Find"}, "games.env = 'nowhere.to:Find': No module named 'nowhere'"),
+        ({"env": f"{__name__}:Missing"}, "has no attribute 'Missing'"),
+        ({"env": "unstable.config:GameConfig"}, "not a textarena.Env"),
+        ({"env": f"{__name__}:takes_anything"}, "not a textarena.Env"),
+        ({"env": "Nim-v0", "args": {"pile": 3}}, "games.args = {'pile': 3}: "),
+        ({"env": "TicTacToe-v0", "seats": 3}, "games.seats = 3: The number of players has to be 2"),
+        ({"env": COUNT_UP, "seats": 4}, "games.seats = 4: at most 3"),
+        ({"env": "Klondike-v0"}, "does not parse"),
+        ({"env": "CharacterConclave-v0", "seats": 3}, "games.env = 'CharacterConclave-v0'"),
+        ({"env": "GuessWho-v0", "seats": 1}, "set OPENROUTER_API_KEY"),
+        ({"prompt": "unstable.nowhere:style"}, "games.prompt = 'unstable.nowhere:style'"),
+        ({"prompt": "anser"}, "known: answer, think, or module:function"),
+        ({"parser": "bracket"}, "known: brackets, boxed, raw, or module:function"),
+        ({"legal_moves": f"{__name__}:nothing"}, "games.legal_moves"),
+        ({"legal_moves": f"{__name__}:COUNT_UP"}, "not callable"),
+    ],
+)
+def test_what_cannot_be_played_is_told_in_one_line(config, words, monkeypatch):
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    with pytest.raises(ConfigError) as raised:
+        check_game(GameConfig(**config))
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
+
+
+def test_word_games_say_what_they_need(monkeypatch):
+    monkeypatch.setattr("nltk.data.path", [])
+    with pytest.raises(ConfigError, match="python -m nltk.downloader words"):
+        check_game(GameConfig(env="WordChains-v0"))
+
+
+@pytest.mark.parametrize(("env", "seats"), [*LISTED, (COUNT_UP, 1), (COUNT_UP, 3)])
+def test_what_can_be_played_passes(env, seats):
+    check_game(GameConfig(env=env, seats=seats))
+
+
+def test_ids_are_written_without_variants():
+    assert "TicTacToe-v0" in known_ids() and "TicTacToe-v0-train" not in known_ids()
+    assert len(known_ids()) > 200
+
+
+class Bot:
+    def __call__(self, observation):
+        return "[0]"
+
+
+@pytest.mark.parametrize(
+    ("opponent", "env", "words"),
+    [
+        (RandomOpponent(), "SimpleNegotiation-v0", "set games.legal_moves"),
+        (MinimaxOpponent(), "ConnectFour-v0", "'minimax' in ConnectFour-v0: minimax plays TicTac"),
+        (PythonOpponent(target="nowhere:Bot"), "Nim-v0", "opponents.fixed.target = 'nowhere:Bot'"),
+        (PythonOpponent(target=f"{__name__}:Missing"), "Nim-v0", "no attribute 'Missing'"),
+        (OpenAIOpponent(model="m", api_key_env="UNSET_KEY"), "Nim-v0", "'UNSET_KEY': not set"),
+        (CheckpointOpponent(path="/nowhere"), "Nim-v0", "no adapter_config.json there"),
+    ],
+)
+def test_opponents_that_cannot_play_are_told_in_one_line(opponent, env, words):
+    with pytest.raises(ConfigError) as raised:
+        check_opponent(opponent, GameConfig(env=env))
+    assert words in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_opponents_that_can_play_pass(monkeypatch, tmp_path):
+    monkeypatch.setenv("A_KEY", "anything")
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / file).touch()
+    for opponent in (
+        RandomOpponent(),
+        MinimaxOpponent(),
+        PythonOpponent(target=f"{__name__}:Bot"),
+        OpenAIOpponent(model="m", api_key_env="A_KEY"),
+        CheckpointOpponent(path=str(tmp_path)),
+    ):
+        check_opponent(opponent, GameConfig())
+    check_opponent(RandomOpponent(), MIXED[-1])

@@ -1,0 +1,313 @@
+import math
+import shutil
+
+import pytest
+import torch
+
+from tests.helpers import tiny_model
+from tests.learner_helpers import make_sample
+from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
+from unstable.learners.learner import Learner
+from unstable.learners.optimizer import scheduled_rate
+from unstable.models.adapters import attach_lora, load_weights, read_adapter
+from unstable.types import Batch, Reward
+
+VOCAB = 12
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model(vocab=VOCAB).save_pretrained(folder)
+    return ModelConfig(name=str(folder), dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
+
+
+def make_learner(model, adapter=None, updates=4, seed=0, normalize="none", loss_norm="tokens", **c):
+    algorithm = {"normalize": normalize, "loss_norm": loss_norm}
+    config = {"batch_size": 8, "mini_batch_size": 8, "learning_rate": 1e-2} | c
+    return Learner(
+        model,
+        LearnerConfig(algorithm=algorithm, **config),
+        updates=updates,
+        max_tokens=4,
+        seed=seed,
+        adapter=adapter,
+    )
+
+
+def make_batch(version, size=8, **changes):
+    """Samples that differ in length, reward, role and temperature."""
+    samples = [
+        make_sample(
+            [1, 2, 3, i % 4],
+            [4 + (i + version) % 8] * (1 + i % 3),
+            reward=float(i % 3 - 1),
+            seat=i % 2,
+            game_id=100 * version + i // 2,
+            group_id=100 * version + i,
+            version=version,
+            temperature=1.0 + i % 2,
+            logprobs=[-2.5] * (1 + i % 3),
+            **changes,
+        )
+        for i in range(size)
+    ]
+    return Batch(version=version, samples=tuple(samples))
+
+
+def trained(learner):
+    return torch.cat([p.detach().flatten() for p in learner.optimizer.parameters])
+
+
+@pytest.fixture
+def step_gradients(monkeypatch):
+    """The gradients that every optimizer step was given, before the clip."""
+    seen = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def spy(parameters, limit):
+        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
+        return clip(parameters, limit)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spy)
+    return seen
+
+
+@pytest.mark.parametrize("loss_norm", ["tokens", "constant"])
+def test_mini_batches_do_not_change_the_gradient(model, step_gradients, loss_norm):
+    for size in (8, 4, 1):
+        learner = make_learner(model, mini_batch_size=size, loss_norm=loss_norm)
+        learner.update(make_batch(0))
+        learner.update(make_batch(1))  # B is no longer zero, so that A has a gradient as well
+    whole, halves, single = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
+    assert (whole[1] != 0).float().mean() > 0.5
+    torch.testing.assert_close(halves, whole, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
+
+
+def test_the_loss_norms_differ_by_the_share_of_tokens(model, step_gradients):
+    batch = make_batch(0)
+    for loss_norm in ("tokens", "constant"):
+        make_learner(model, loss_norm=loss_norm).update(batch)
+    num_tokens = sum(len(sample.token_ids) for sample in batch.samples)
+    by_tokens, by_constant = step_gradients
+    torch.testing.assert_close(by_tokens * num_tokens, by_constant * len(batch.samples) * 4)
+
+
+def test_metrics_say_what_was_trained_on(model):
+    batch = Batch(
+        version=0,
+        samples=(
+            make_sample([1, 2], [3], 1.0, seat=0, game_id=1, group_id=1, prompt_cut=7),
+            make_sample([1, 2, 3], [4, 5], 0.0, seat=1, game_id=1, group_id=2, version=-2),
+            make_sample(
+                [1],
+                [4, 5, 6],
+                game_id=2,
+                group_id=3,
+                finish_reason="length",
+                rewards={"outcome": Reward(1.0, 1.0), "format": Reward(1.0, 0.5)},
+                outcome=1.0,
+            ),
+        ),
+    )
+    update = make_learner(model, batch_size=3, mini_batch_size=1).update(batch)
+    metrics = update.metrics
+    assert update.version == 1
+    assert update.advantages == [1.0, 0.0, 1.5]  # baselines begin at 0
+    expected = {
+        "samples": 3,
+        "groups": 3,
+        "tokens_trained": 6,
+        "reward_mean": 2.5 / 3,
+        "outcome_mean": 2 / 3,
+        "advantage_mean": 2.5 / 3,
+        "sequence_length_mean": 4.0,
+        "sequence_length_max": 5,
+        "completion_length_mean": 2.0,
+        "truncated": 1,
+        "truncated_share": 1 / 3,
+        "prompt_cut_samples": 1,
+        "prompt_cut_tokens": 7,
+        "staleness_mean": 2 / 3,
+        "staleness_max": 2,
+        "optimizer_steps": 1,
+        "skipped_steps": 0,
+        "learning_rate": 1e-2,
+        "baseline/env/0": (1 - 0.95**2) * 1.25,
+        "baseline/env/1": 0.0,
+    }
+    for name, value in expected.items():
+        assert metrics[f"learn/{name}"] == pytest.approx(value), name
+    assert all(value is None or type(value) is float for value in metrics.values())
+
+
+def test_mismatch_is_zero_where_the_learner_agrees_with_the_sampler(model):
+    plain = plain_policy(model)
+    samples = []
+    for sample in make_batch(0).samples:
+        ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+        logits = plain(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1]
+        logprobs = torch.log_softmax(logits / sample.temperature, -1)
+        chosen = logprobs.gather(1, torch.tensor(sample.token_ids)[:, None])[:, 0].tolist()
+        samples.append(
+            make_sample(
+                sample.prompt_ids, sample.token_ids, logprobs=chosen, temperature=sample.temperature
+            )
+        )
+    # Several steps, so that later ones see other weights: the mismatch is that of the first.
+    learner = make_learner(model, steps_per_batch=2, mini_batch_size=4, epochs=2)
+    metrics = learner.update(Batch(version=0, samples=tuple(samples))).metrics
+    assert metrics["learn/optimizer_steps"] == 4
+    assert metrics["learn/mismatch_abs_max"] == pytest.approx(0, abs=1e-5)
+    assert metrics["learn/mismatch_kl"] == pytest.approx(0, abs=1e-9)
+    assert metrics["learn/importance_weight_max"] > 1.001
+
+
+def test_save_and_load_between_updates_change_nothing(model, tmp_path):
+    changes = {"steps_per_batch": 2, "mini_batch_size": 2, "schedule": "cosine", "epochs": 2}
+    straight = make_learner(model, normalize="zscore", **changes)
+    straight_updates = [straight.update(make_batch(version)) for version in range(4)]
+
+    first = make_learner(model, normalize="zscore", **changes)
+    for version in range(2):
+        first.update(make_batch(version))
+    folder = tmp_path / "checkpoints" / "000002"
+    adapter = first.save(folder, {"games": [1, 2]})
+    assert adapter.name == "policy@2"
+    assert read_adapter(folder, "policy@2") == adapter
+
+    second = make_learner(model, normalize="zscore", **changes)
+    assert second.load(folder) == {"games": [1, 2]}
+    updates = [second.update(make_batch(version)) for version in (2, 3)]
+    assert torch.equal(trained(second), trained(straight))
+    for update, expected in zip(updates, straight_updates[2:], strict=True):
+        assert update.version == expected.version
+        assert update.advantages == expected.advantages
+        for name in update.metrics.keys() - {"learn/tokens_per_second"}:
+            assert update.metrics[name] == expected.metrics[name], name
+
+
+def test_a_checkpoint_is_whole_and_never_overwritten(model, tmp_path):
+    learner = make_learner(model)
+    (tmp_path / ".000000.partial").mkdir()
+    (tmp_path / ".000000.partial" / "half").touch()  # of a process that was killed
+    learner.save(tmp_path / "000000", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["000000"]
+    assert sorted(path.name for path in (tmp_path / "000000").iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "learner.pt",
+        "run_state.json",
+    ]
+    with pytest.raises(FileExistsError, match="000000"):
+        learner.save(tmp_path / "000000", {})
+    shutil.rmtree(tmp_path / "000000")
+
+
+def test_a_given_adapter_is_where_training_starts(model, tmp_path):
+    teacher = make_learner(model)
+    teacher.update(make_batch(0))
+    adapter = teacher.save(tmp_path / "000001", {})
+    student = make_learner(model, adapter=adapter, seed=5)
+    assert student.version == 0
+    assert torch.equal(trained(student), trained(teacher))
+    assert not torch.equal(trained(make_learner(model, seed=5)), trained(teacher))
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_three_end_it(model):
+    learner = make_learner(model)
+    before = trained(learner)
+    bad = {"logprobs": [math.nan] * 3, "token_ids": [4] * 3}
+    spoilt = [make_sample([1, 2], reward=1.0, **bad) for _ in range(8)]
+    for version in range(2):
+        update = learner.update(Batch(version=version, samples=tuple(spoilt)))
+        assert update.metrics["learn/skipped_steps"] == 1
+        assert update.metrics["learn/optimizer_steps"] == 0
+        assert update.metrics["learn/loss"] is None
+        assert update.metrics["learn/grad_norm"] is None
+    assert torch.equal(trained(learner), before)
+    assert learner.update(make_batch(2)).metrics["learn/skipped_steps"] == 0
+    assert not torch.equal(trained(learner), before)
+    for version in (3, 4):
+        learner.update(Batch(version=version, samples=tuple(spoilt)))
+    with pytest.raises(FloatingPointError, match="3 optimizer steps in a row"):
+        learner.update(Batch(version=5, samples=tuple(spoilt)))
+
+
+def test_a_batch_of_another_version_is_refused(model):
+    with pytest.raises(AssertionError):
+        make_learner(model).update(make_batch(1))
+
+
+def test_schedules_by_hand():
+    rates = {}
+    for schedule in ("constant", "linear", "cosine"):
+        config = LearnerConfig(learning_rate=1.0, warmup_steps=2, schedule=schedule)
+        rates[schedule] = [scheduled_rate(config, step, 6) for step in range(8)]
+    assert rates["constant"] == [0.5, 1, 1, 1, 1, 1, 1, 1]
+    assert rates["linear"] == [0.5, 1, 1, 0.75, 0.5, 0.25, 0, 0]
+    assert rates["cosine"] == pytest.approx([0.5, 1, 1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0, 0])
+
+
+def plain_policy(model):
+    """The model with a LoRA of the learner's shape, by transformers and PEFT alone."""
+    return attach_lora(tiny_model(vocab=VOCAB), model.adapter, seed=0)
+
+
+# The tiny model's frozen output layer keeps its logits within 1: hot, it could not be sure.
+BANDIT_TEMPERATURE = 0.05
+
+
+def play_bandit(learner, model, folder, rewarded, updates, batch_size=32):
+    """Emit 7 after the prompt 3 and 9 after the prompt 5; returns losses and last mean outcomes."""
+    player = plain_policy(model)
+    generator = torch.Generator().manual_seed(0)
+    wanted_B = torch.tensor([7, 9]).repeat(batch_size // 2)
+    prompts_BT = torch.tensor([[1, 3], [1, 5]]).repeat(batch_size // 2, 1)
+    losses, outcomes = [], []
+    for version in range(updates):
+        load_weights(player, learner.save(folder / f"{version:06d}", {}))
+        with torch.no_grad():
+            logits_BV = player(input_ids=prompts_BT).logits[:, -1]
+            logprobs_BV = torch.log_softmax(logits_BV / BANDIT_TEMPERATURE, -1)
+        actions_B = torch.multinomial(logprobs_BV.exp(), 1, generator=generator)[:, 0]
+        samples = []
+        for prompt, action, wanted, logprobs in zip(
+            prompts_BT.tolist(), actions_B.tolist(), wanted_B.tolist(), logprobs_BV, strict=True
+        ):
+            outcome = float(action == wanted)
+            samples.append(
+                make_sample(
+                    prompt,
+                    [action],
+                    reward=outcome if rewarded else 0.0,
+                    outcome=outcome,
+                    temperature=BANDIT_TEMPERATURE,
+                    logprobs=[logprobs[action].item()],
+                    game_id=version * batch_size + len(samples),
+                )
+            )
+        update = learner.update(Batch(version=version, samples=tuple(samples)))
+        assert update.metrics["learn/mismatch_abs_max"] < 1e-4  # what was sampled is what is scored
+        losses.append(update.metrics["learn/loss"])
+        outcomes.append(update.metrics["learn/outcome_mean"])
+    return losses, outcomes
+
+
+def test_a_bandit_is_solved_from_chance(model, tmp_path):
+    learner = make_learner(model, normalize="center", learning_rate=2e-2, updates=25)
+    losses, outcomes = play_bandit(learner, model, tmp_path / "a", rewarded=True, updates=25)
+    assert outcomes[0] < 0.3
+    assert sum(outcomes[-5:]) / 5 >= 0.9
+    again = make_learner(model, normalize="center", learning_rate=2e-2, updates=25)
+    repeated, _ = play_bandit(again, model, tmp_path / "b", rewarded=True, updates=5)
+    assert repeated == losses[:5]
+
+
+def test_without_rewards_nothing_is_learned(model, tmp_path):
+    learner = make_learner(model, normalize="center", learning_rate=2e-2)
+    before = trained(learner)
+    losses, _ = play_bandit(learner, model, tmp_path, rewarded=False, updates=4)
+    assert losses == [0.0] * 4
+    assert torch.equal(trained(learner), before)

@@ -1,0 +1,274 @@
+"""The loop on real rooms, in this process: tiny model, real games, no Ray."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import textarena
+
+from unstable.buffers.buffer import Buffer
+from unstable.buffers.rewards import Rewards
+from unstable.collectors.collector import Collector
+from unstable.collectors.embedded import EmbeddedEngine
+from unstable.config import RunConfig, parse
+from unstable.folder import RunFolder
+from unstable.launch import make_registry, resolve
+from unstable.learners.learner import Learner
+from unstable.loop import Rooms, evaluate, train
+from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.schedule import Schedule
+from unstable.tracking.tracker import Tracker
+from unstable.types import Adapter, Batch, GameFailure, GameResult, GameSpec, Update
+
+
+class LocalActor:
+    """An actor without a process of its own."""
+
+    def __init__(self, config: RunConfig) -> None:
+        model, tokenizer = load_model(config.model), load_tokenizer(config.model)
+        engine = EmbeddedEngine(model, stop_token_ids(model, tokenizer))
+        self.collector = Collector(config, engine, tokenizer)
+
+    def play(
+        self, specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncIterator[GameResult | GameFailure]:
+        return self.collector.play(specs, enough)
+
+    async def publish(self, adapter: Adapter) -> None:
+        self.collector.publish(adapter)
+
+    async def retire(self, name: str) -> None:
+        self.collector.retire(name)
+
+    async def stats(self) -> dict[str, float]:
+        return self.collector.stats()
+
+
+class LocalLearner:
+    """A learner without a process of its own."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
+        self.folder = folder
+        self.learner = Learner(
+            config.model,
+            config.learner,
+            updates=config.loop.steps,
+            max_tokens=config.sampling.max_tokens,
+            seed=config.seed,
+        )
+
+    async def update(self, batch: Batch) -> Update:
+        return self.learner.update(batch)
+
+    async def save(self, version: int, run_state: dict[str, Any]) -> Adapter:
+        return self.learner.save(self.folder.checkpoint(version), run_state)
+
+
+def make_rooms(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes: Any) -> Rooms:
+    data = {
+        "model": {"name": str(tiny_folder), "dtype": "float32", "adapter": {"rank": 4}},
+        "sampling": {"max_tokens": 4},
+        "learner": {"batch_size": 16, "mini_batch_size": 8, "learning_rate": 1e-3},
+        "eval": {"every": 2, "games": 4},
+        "loop": {"mode": "sync", "steps": 3},
+        "tracking": {"run_dir": str(run_dir), "dashboard": "off", "keep_checkpoints": 2},
+        **changes,
+    }
+    config = resolve(parse(data))
+    assert isinstance(config.buffer.capacity, int)
+    folder = RunFolder(run_dir)
+    return Rooms(
+        config=config,
+        folder=folder,
+        actors=[LocalActor(config) for _ in range(num_actors)],
+        learner=LocalLearner(config, folder),
+        buffer=Buffer(
+            config.buffer.capacity, config.learner.batch_size, config.buffer.max_staleness
+        ),
+        rewards=Rewards(config.buffer.rewards),
+        registry=make_registry(config),
+        schedule=Schedule(config),
+        tracker=Tracker(config, folder),
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def played(folder: RunFolder, purpose: str = "train") -> list[dict[str, Any]]:
+    games = [game for path in sorted((folder.root / "games").glob(f"{purpose}-*")) for game in lines(path)]
+    for game in games:
+        del game["seconds"]
+        for turn in game["turns"]:
+            del turn["seconds"]
+    return games
+
+
+def losses(folder: RunFolder) -> list[float | None]:
+    return [row.get("learn/loss") for row in lines(folder.metrics)]
+
+
+async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path: Path) -> None:
+    rooms = make_rooms(tiny_folder, tmp_path / "run")
+    assert await train(rooms) == "all updates made"
+    folder = rooms.folder
+    assert [row["version"] for row in lines(folder.metrics)] == [0, 1, 2, 3]
+    assert all(loss is not None for loss in losses(folder)[1:])
+    for update in (1, 2, 3):
+        samples = lines(folder.samples(update))
+        assert len(samples) >= 16
+        assert all(sample["staleness"] <= 4 for sample in samples)
+    assert len(played(folder, "eval")) == 3 * 4  # before, after update 2, after the last
+    players = {row.player for row in rooms.registry.ratings()}
+    assert {"policy@0", "policy@3", "random"} <= players
+    # Adapters of opponents stay; what a resume needs stays for the newest two.
+    assert folder.versions() == [0, 1, 2, 3]
+    whole = [v for v in folder.versions() if len(list(folder.checkpoint(v).iterdir())) > 2]
+    assert whole == [2, 3]
+
+
+async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_path: Path) -> None:
+    runs = []
+    for name in ("one", "two"):
+        rooms = make_rooms(tiny_folder, tmp_path / name, num_actors=2)
+        await train(rooms)
+        runs.append(rooms.folder)
+    one, two = runs
+    assert losses(one) == losses(two)
+    for purpose in ("train", "eval"):
+        games = [{g["game"]: g for g in played(folder, purpose)} for folder in runs]
+        assert games[0] == games[1]
+    weights = [(f.checkpoint(3) / "adapter_model.safetensors").read_bytes() for f in runs]
+    assert weights[0] == weights[1]
+    other = make_rooms(tiny_folder, tmp_path / "three", seed=1)
+    await train(other)
+    assert losses(other.folder) != losses(one)
+
+
+async def test_both_at_once_makes_all_updates_within_the_staleness(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    rooms = make_rooms(
+        tiny_folder,
+        tmp_path / "run",
+        num_actors=2,
+        loop={"mode": "async", "steps": 4},
+        actors={"games_in_flight": 4},
+        buffer={"max_staleness": 2},
+    )
+    assert await train(rooms) == "all updates made"
+    assert rooms.registry.current == 4
+    for update in (1, 2, 3, 4):
+        assert all(sample["staleness"] <= 2 for sample in lines(rooms.folder.samples(update)))
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_time_runs_out(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
+    rooms = make_rooms(
+        tiny_folder,
+        tmp_path / "run",
+        loop={"mode": mode, "steps": 10_000, "max_time": 1.5},
+        actors={"games_in_flight": 4},
+    )
+    assert await train(rooms) == "time is up"
+    last = rooms.registry.current
+    assert 0 < last < 10_000
+    assert rooms.evaluated == last
+
+
+async def test_evaluation_touches_nothing_that_is_trained(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """Invariant 15: with and without evaluation, the same games are trained on, to the bit."""
+    folders = []
+    for every in (0, 1):
+        evaluation = {"every": every, "games": 4}
+        rooms = make_rooms(tiny_folder, tmp_path / str(every), eval=evaluation)
+        await train(rooms)
+        folders.append(rooms.folder)
+    silent, judged = folders
+    assert not played(silent, "eval")
+    assert len(played(judged, "eval")) == 4 * 4
+    assert played(silent) == played(judged)
+    assert losses(silent) == losses(judged)
+
+
+async def test_evaluating_twice_plays_the_same_games(tiny_folder: Path, tmp_path: Path) -> None:
+    rooms = make_rooms(tiny_folder, tmp_path / "run", loop={"mode": "sync", "steps": 0})
+    await train(rooms)
+    first = played(rooms.folder, "eval")
+    before = (rooms.buffer.stats(), rooms.schedule.state(), rooms.registry.current)
+    await evaluate(rooms)
+    assert played(rooms.folder, "eval")[len(first) :] == first
+    assert (rooms.buffer.stats(), rooms.schedule.state(), rooms.registry.current) == before
+
+
+class MoodyEnv(textarena.Env):
+    """A game that raises for one seed in three, after a move."""
+
+    def reset(self, num_players: int, seed: int | None = None) -> None:
+        self.state = textarena.TwoPlayerState(num_players=num_players, seed=None)
+        self.state.reset(
+            game_state={}, player_prompt_function=lambda player_id, game_state: "Say [x]."
+        )
+        self.moody = (seed or 0) % 3 == 0
+
+    def step(self, action: str) -> tuple[bool, dict[str, Any]]:
+        if self.moody:
+            raise OSError("the dice are gone")
+        self.state.set_winner(player_id=self.state.current_player_id, reason="said it")
+        return self.state.step()
+
+
+MOODY = {
+    "games": [{"env": f"{__name__}:MoodyEnv", "name": "Moody"}],
+    "opponents": {"draw": {"self": 1, "past": 1, "fixed": 0}, "fixed": []},
+    "eval": {"every": 0},
+}
+
+
+async def test_a_failed_game_costs_one_game(tiny_folder: Path, tmp_path: Path) -> None:
+    """Invariant 17: counted, told with its traceback, and the run goes on."""
+    rooms = make_rooms(
+        tiny_folder,
+        tmp_path / "run",
+        **MOODY,
+        loop={"mode": "sync", "steps": 2, "max_failures": 1000},
+    )
+    assert await train(rooms) == "all updates made"
+    assert rooms.failures > 0
+    rows = lines(rooms.folder.metrics)
+    assert sum(row["collect/failures"] for row in rows) == rooms.failures
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_too_many_failed_games_end_the_run(
+    tiny_folder: Path, tmp_path: Path, mode: str
+) -> None:
+    rooms = make_rooms(
+        tiny_folder,
+        tmp_path / "run",
+        **MOODY,
+        loop={"mode": mode, "steps": 1000, "max_failures": 3},
+    )
+    with pytest.raises(RuntimeError, match="4 games failed.*the dice are gone"):
+        await train(rooms)
+
+
+class BrokenLearner(LocalLearner):
+    async def update(self, batch: Batch) -> Update:
+        raise FloatingPointError("the loss is nan")
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_a_dead_learner_ends_the_run_with_its_own_error(
+    tiny_folder: Path, tmp_path: Path, mode: str
+) -> None:
+    rooms = make_rooms(tiny_folder, tmp_path / "run", loop={"mode": mode, "steps": 3})
+    rooms.learner = BrokenLearner(rooms.config, rooms.folder)
+    with pytest.raises(FloatingPointError, match="the loss is nan"):
+        await asyncio.wait_for(train(rooms), timeout=60)

@@ -1,0 +1,166 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers import random_adapter, tiny_model
+from tests.learner_helpers import make_sample
+from unstable.config import AdapterConfig, ConfigError
+from unstable.learners.attention import ATTENTION
+from unstable.learners.packing import mini_batches, pack_samples
+from unstable.learners.policy import Policy
+from unstable.models.adapters import attach_lora, load_weights
+
+NO_SHARING = 10**9
+IDS = st.integers(0, 2)  # few ids, so that prefixes are often shared
+SAMPLES = st.lists(
+    st.builds(
+        make_sample,
+        st.lists(IDS, min_size=1, max_size=12),
+        st.lists(IDS, min_size=1, max_size=4),
+        temperature=st.sampled_from([0.5, 1.0, 1.7]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+ADAPTER = random_adapter(tiny_model(), "random", seed=1)
+
+
+def adapted(attention):
+    model = tiny_model(attention=attention)
+    peft_model = attach_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
+    load_weights(peft_model, ADAPTER)
+    return peft_model
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return Policy(adapted(ATTENTION))
+
+
+def plain_scores(peft_model, sample):
+    """Logprobs and entropies of one sample, by a plain forward of the model."""
+    ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+    logits = peft_model(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1]
+    logprobs = torch.log_softmax(logits / sample.temperature, -1)
+    chosen = logprobs.gather(1, torch.tensor(sample.token_ids)[:, None])[:, 0]
+    return chosen, -(logprobs.exp() * logprobs).sum(-1)
+
+
+def gradients(module, scores):
+    """Gradient of an arbitrary function of the scores, over all trained parameters."""
+    weights = torch.linspace(-1, 1, len(scores))
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    grads = torch.autograd.grad((weights * scores).sum(), parameters)
+    return torch.cat([grad.flatten() for grad in grads])
+
+
+def test_pack_by_hand():
+    samples = [make_sample([5, 6, 7], [8, 9]), make_sample([5, 6], [1, 2, 3])]
+    pack = pack_samples(samples, min_shared=2)
+    # Inputs 5 6 7 8 and 5 6 1 2: one root of two tokens, two branches of two.
+    assert sorted(pack.ids_T.tolist()) == [1, 2, 5, 6, 7, 8]
+    assert pack.segments.query_lengths == [2, 2, 2]
+    assert pack.segments.key_lengths == [2, 4, 4]
+    assert pack.ids_T[pack.predictors_N].tolist() == [7, 8, 6, 1, 2]
+    assert pack.positions_T[pack.predictors_N].tolist() == [2, 3, 1, 2, 3]
+    assert pack.targets_N.tolist() == [8, 9, 1, 2, 3]
+    assert pack.samples_N.tolist() == [0, 0, 1, 1, 1]
+    assert pack_samples(samples, min_shared=3).segments.query_lengths == [4, 4]
+
+
+def test_packed_equals_a_plain_forward_one_by_one(policy):
+    shared = list(range(20, 60))
+    samples = [
+        make_sample([*shared, 1, 2, 3], [4, 5, 0]),
+        make_sample([*shared, 1, 2, 3], [4, 6, 0], temperature=0.6),
+        make_sample([*shared, 9], [4]),
+        make_sample(shared, [1, 2, 3, 4, 0]),  # its answer is the others' prompt
+        make_sample([7], [8, 8], temperature=2.0),
+    ]
+    plain = adapted("sdpa")
+    scores = [plain_scores(plain, sample) for sample in samples]
+    expected, expected_entropies = (torch.cat(parts) for parts in zip(*scores, strict=True))
+    pack = pack_samples(samples)
+    assert len(pack.ids_T) < sum(len(s.prompt_ids) for s in samples)
+    logprobs, entropies = policy(pack)
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropies, expected_entropies, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        gradients(policy, logprobs), gradients(plain, expected), atol=1e-5, rtol=1e-5
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(SAMPLES, st.integers(1, 4))
+def test_sharing_changes_neither_logprobs_nor_gradients(policy, samples, min_shared):
+    shared = pack_samples(samples, min_shared=min_shared)
+    apart = pack_samples(samples, min_shared=NO_SHARING)
+    assert len(shared.ids_T) <= len(apart.ids_T)
+    logprobs, expected = policy(shared)[0], policy(apart)[0]
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        gradients(policy, logprobs), gradients(policy, expected), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_only_what_predicts_a_sampled_token_gets_gradient(policy):
+    pack = pack_samples([make_sample([5, 6, 7], [8, 9]), make_sample([5, 1], [2])])
+    states = []
+    decoder = policy.model.get_base_model().get_decoder()
+    handle = decoder.register_forward_hook(lambda *args: states.append(args[2].last_hidden_state))
+    logprobs, _ = policy(pack)
+    handle.remove()
+    (grad,) = torch.autograd.grad(logprobs.sum(), states)
+    touched = grad[0].abs().sum(-1).nonzero()[:, 0]
+    assert touched.tolist() == sorted(pack.predictors_N.tolist())
+
+
+def test_lora_masters_are_fp32_on_a_bfloat16_base():
+    policy = Policy(attach_lora(tiny_model(attention=ATTENTION).bfloat16(), AdapterConfig(), 0))
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    frozen = [p for p in policy.parameters() if not p.requires_grad]
+    assert {p.dtype for p in trained} == {torch.float32}
+    assert {p.dtype for p in frozen} == {torch.bfloat16}
+    logprobs, _ = policy(pack_samples([make_sample([1, 2], [3])]))
+    grads = torch.autograd.grad(logprobs.sum(), trained)
+    assert {grad.dtype for grad in grads} == {torch.float32}
+
+
+def test_models_that_would_be_scored_wrongly_are_refused():
+    capped = tiny_model()
+    capped.config.final_logit_softcapping = 30.0
+    with pytest.raises(ConfigError, match="final_logit_softcapping = 30.0"):
+        Policy(attach_lora(capped, AdapterConfig(), 0))
+    sliding = tiny_model()
+    sliding.config.layer_types = ["full_attention", "sliding_attention"]
+    with pytest.raises(ConfigError, match="full attention"):
+        Policy(attach_lora(sliding, AdapterConfig(), 0))
+    with pytest.raises(ConfigError, match="lm_head"):
+        Policy(attach_lora(tiny_model(), AdapterConfig(targets=["q_proj", "lm_head"]), 0))
+
+
+def test_mini_batches_keep_like_prompts_together():
+    prompts = [[1, 2], [3, 4], [1, 2, 5], [3, 1]]
+    samples = [make_sample(prompt, [0]) for prompt in prompts]
+    assert mini_batches(samples, 2) == [[0, 2], [3, 1]]
+    assert mini_batches(samples, 3) == [[0, 2, 3], [1]]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 0.1)], ids=["fp32", "bf16"]
+)
+def test_a_gpu_scores_as_the_cpu_does(policy, dtype, tolerance):
+    shared = list(range(20, 60))
+    samples = [make_sample([*shared, i], [4, 5, 0]) for i in range(4)] + [make_sample([7], [8])]
+    expected, _ = policy(pack_samples(samples))
+    on_gpu = Policy(adapted(ATTENTION)).to(device="cuda", dtype=dtype)
+    logprobs, _ = on_gpu(pack_samples(samples).to(torch.device("cuda")))
+    torch.testing.assert_close(logprobs.cpu(), expected, atol=tolerance, rtol=0)
+    grad = gradients(on_gpu, logprobs.cpu()).float().cpu()
+    similarity = torch.cosine_similarity(grad, gradients(policy, expected), dim=0)
+    assert similarity > 0.99

@@ -1,0 +1,102 @@
+"""The house: which outside packages and which other rooms a file may import."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "unstable"
+HEAVY = {"torch", "transformers", "peft", "ray", "vllm", "textarena", "wandb", "openai"}
+PLAIN = {"numpy", "pydantic", "yaml"}
+LEAVES = {"types", "config", "seeds", "folder", "prompts", "models", "games"}
+ROOMS = {"collectors", "buffers", "learners", "evaluation", "tracking"}
+EVERYTHING = LEAVES | ROOMS | {"loop", "schedule", "registry", "remote", "launch"}
+
+# file or room: (outside packages besides PLAIN, parts of unstable)
+ALLOWED: dict[str, tuple[set[str], set[str]]] = {
+    "__init__": (set(), {"config", "folder", "launch"}),
+    "types": (set(), set()),
+    "config": (set(), set()),
+    "seeds": (set(), set()),
+    "folder": (set(), {"types"}),
+    "prompts": (set(), {"types", "config"}),
+    "models": ({"torch", "transformers", "peft", "safetensors"}, {"types", "config", "models"}),
+    "games": ({"textarena", "nltk"}, {"types", "config", "seeds", "prompts", "games"}),
+    "cli": ({"tyro"}, EVERYTHING),
+    "launch": ({"psutil"}, EVERYTHING),
+    "remote": ({"ray", "torch"}, EVERYTHING - {"launch", "loop"}),
+    "loop": (set(), LEAVES - {"models", "games"} | ROOMS | {"schedule", "registry"}),
+    "schedule": (set(), {"types", "config", "seeds"}),
+    "registry": ({"trueskill"}, {"types", "config"}),
+    "collectors": ({"torch", "transformers", "openai"}, LEAVES | {"collectors"}),
+    "buffers": (set(), {"types", "config", "seeds", "buffers"}),
+    "learners": ({"torch", "transformers", "peft", "safetensors"}, LEAVES | {"learners"}),
+    "evaluation": (set(), {"types", "config", "seeds", "evaluation"}),
+    "tracking": ({"rich", "wandb", "psutil", "pynvml"}, LEAVES - {"models", "games"} | {"tracking"}),
+}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of all that a file imports, type-checking and local imports included."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(p.relative_to(PACKAGE)) for p in FILES])
+def test_a_file_imports_only_what_its_room_may(path: Path) -> None:
+    outside, inside = ALLOWED[room_of(path)]
+    for name in imports(path):
+        top, _, rest = name.partition(".")
+        if top == "unstable":
+            part = rest.partition(".")[0]
+            assert not part or part in inside or part not in EVERYTHING | {"cli"}, name
+        else:
+            assert top in outside | PLAIN | set(sys.stdlib_module_names), name
+
+
+def test_every_part_of_the_package_is_in_the_table() -> None:
+    assert {room_of(path) for path in FILES} == set(ALLOWED)
+
+
+def test_vllm_and_http_stay_in_one_file_each() -> None:
+    for package, file in (("openai", "collectors/endpoint.py"),):
+        holders = {
+            str(path.relative_to(PACKAGE))
+            for path in FILES
+            if any(name.partition(".")[0] == package for name in imports(path))
+        }
+        assert holders == {file}
+
+
+@pytest.mark.parametrize("module", ["unstable", "unstable.cli", "unstable.loop"])
+def test_importing_stays_light(module: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded & HEAVY == set()
+
+
+def test_no_file_uses_the_global_random_state() -> None:
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            owner = ast.unparse(node.func.value)
+            allowed = {"Random", "getstate", "setstate", "default_rng", "Generator", "Philox"}
+            allowed |= {"get_state", "set_state", "SeedSequence"}
+            if owner in ("random", "np.random", "numpy.random"):
+                assert node.func.attr in allowed, f"{path}:{node.lineno}"

@@ -1,0 +1,392 @@
+"""What the tracker writes is what happened, and no sink can stop a run."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tracking_helpers import (
+    lines,
+    make_config,
+    make_game,
+    make_rating,
+    make_score,
+    make_tracker,
+    make_trajectories,
+    printed,
+    run_updates,
+)
+from unstable.config import ConfigError
+from unstable.tracking.metrics import EngineMetrics, Reducer, entropy, opponents
+from unstable.tracking.sinks import LineFile, read_rows, write_whole
+from unstable.tracking.text import duration, number, sparkline
+from unstable.types import Batch, Reward, Turn, Update
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_means_are_weighted_by_turns_not_by_games(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    for game in (make_game(0, turns=1), make_game(1, turns=5, outcomes=(-1.0, 1.0))):
+        tracker.add_trajectory(game, make_trajectories(game), version=1)
+    tracker.end_update(1)
+    row = lines(tmp_path / "metrics.jsonl")[0]
+    # Trained turns: 0 | 0, 2, 4, with 2 | 2, 4, 6 tokens and outcome 1 | -1, -1, -1.
+    assert row["collect/trained_turns"] == 4
+    assert row["collect/completion_length"] == pytest.approx(14 / 4)
+    assert row["collect/reward/outcome"] == pytest.approx(-2 / 4)
+    assert row["collect/reward"] == pytest.approx(-2 / 4 + 0.1)
+    assert row["collect/outcome/TicTacToe-v0/0"] == pytest.approx(0.0)
+    assert row["collect/outcome/TicTacToe-v0/1"] is None
+    assert row["collect/game_length"] == pytest.approx(3.0)
+    assert row["collect/prompt_cut_share"] == pytest.approx(1 / 4)
+    assert row["collect/prompt_cut_tokens"] == pytest.approx(5.0)
+    assert row["collect/seconds_per_character"] == pytest.approx(
+        4 * 0.5 / (4 * len("Zug [0] ✓") + 0 + 0 + 2 + 4)
+    )
+    assert row["collect/versus/random/win"] == pytest.approx(0.5)
+    assert row["collect/opponent/self"] == 0.0
+    assert row["collect/distinct_games/TicTacToe-v0"] == 1.0
+
+
+@given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_a_mean_does_not_depend_on_how_values_come(chunks: list[list[float]]) -> None:
+    reducer = Reducer(counts=[], means=["mean"])
+    for chunk in chunks:
+        reducer.add("mean", sum(chunk), len(chunk))
+    values = [value for chunk in chunks for value in chunk]
+    assert reducer.take()["mean"] == pytest.approx(sum(values) / len(values), abs=1e-6)
+    assert reducer.take() == {"mean": None}
+
+
+def test_results_are_counted_by_opponent_and_forfeits_apart(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    games = [
+        make_game(0, ("policy@3", "policy@3"), (0, 1), (1.0, -1.0)),
+        make_game(1, ("policy@1", "policy@3"), (1,), (0.0, 0.0)),
+        make_game(2, ("policy@3", "random"), (0,), (-1.0, 0.0), turns=3, forfeit=0),
+        make_game(3, ("random", "policy@3"), (1,), (-1.0, 0.0), turns=3, forfeit=0),
+    ]
+    for game in games:
+        tracker.add_trajectory(game, make_trajectories(game), version=3)
+    tracker.end_update(3)
+    row = lines(tmp_path / "metrics.jsonl")[0]
+
+    def versus(opponent: str) -> list[float]:
+        names = ("games", "win", "draw", "loss", "forfeit")
+        return [row[f"collect/versus/{opponent}/{name}"] for name in names]
+
+    assert versus("self") == [2, 0.5, 0, 0.5, 0]
+    assert versus("past") == [1, 0, 1, 0, 0]
+    assert versus("random") == versus("fixed") == [2, 0.5, 0, 0.5, 0.5]
+    assert versus("others") == pytest.approx([3, 1 / 3, 1 / 3, 1 / 3, 1 / 3])
+    assert row["collect/forfeits"] == 2
+    assert row["collect/draws"] == 1
+    assert row["collect/opponent/random"] == 0.5
+    assert opponents(make_game(4, ("policy@3",), (0,), (1.0,))) == ["alone"]
+
+
+def test_engine_counters_are_differenced_and_survive_a_restart() -> None:
+    engine = EngineMetrics()
+    assert engine.values(1.0) == {}
+    engine.add(0, {"sampled_tokens": 100, "decode_steps": 10, "running": 3})
+    engine.add(1, {"sampled_tokens": 50, "decode_steps": 5, "running": 4})
+    engine.reset()
+    engine.add(0, {"sampled_tokens": 130, "decode_steps": 20, "running": 1})
+    engine.add(1, {"sampled_tokens": 20, "decode_steps": 5, "running": 2})  # began anew at 0
+    row = engine.values(seconds=10.0)
+    assert row["collect/engine/tokens_per_second"] == pytest.approx((30 + 20) / 10)
+    assert row["collect/engine/tokens_per_step"] == pytest.approx(50 / 10)
+    assert row["collect/engine/running"] == 3
+    assert row["collect/engine/cached_share"] is None
+
+
+def test_entropy_by_hand() -> None:
+    from collections import Counter
+
+    assert entropy(Counter()) is None
+    assert entropy(Counter(a=5)) == pytest.approx(0.0)
+    assert entropy(Counter(a=1, b=1, c=2)) == pytest.approx(1.5 * math.log(2))
+
+
+def test_games_are_read_back_as_they_were(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    result = make_game(5, turns=5, forfeit=0)
+    tracker.add_trajectory(result, make_trajectories(result), version=7, actor=2)
+    tracker.add_eval_episode(make_game(5, trained=(), purpose="eval"), version=7)
+    tracker.add_trajectory(result, [], version=8)
+    [evaluation] = lines(tmp_path / "games" / "eval-000007.jsonl")
+    assert evaluation["actor"] is None and evaluation["turns"][0]["rewards"] is None
+    [game] = lines(tmp_path / "games" / "train-000007.jsonl")
+    assert len(lines(tmp_path / "games" / "train-000008.jsonl")) == 1
+    assert (game["game"], game["version"], game["actor"], game["forfeit"]) == (5, 7, 2, 0)
+    assert game["players"] == ["policy@1", "random"]
+    assert [seat["group_id"] for seat in game["seats"]] == [50, None]
+    for turn, record in zip(result.turns, game["turns"], strict=True):
+        rewards = record.pop("rewards")
+        assert Turn(**record) == turn
+        expected = {
+            "outcome": {"raw": 1.0, "weighted": 1.0},
+            "format": {"raw": 1.0, "weighted": 0.1},
+        }
+        assert rewards == (expected if turn.seat == 0 else None)
+
+
+def test_samples_are_read_back_as_trained(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    [trajectory] = make_trajectories(make_game(5, turns=5))
+    batch = Batch(version=4, samples=trajectory.samples)
+    tracker.log_samples(Update(version=5, metrics={}, advantages=[0.1, -0.2, 0.3]), batch)
+    records = lines(tmp_path / "train" / "000005.jsonl")
+    assert [record["advantage"] for record in records] == [0.1, -0.2, 0.3]
+    for sample, record in zip(batch.samples, records, strict=True):
+        assert record["prompt_ids"] == sample.prompt_ids
+        assert record["token_ids"] == sample.token_ids
+        assert record["logprobs"] == sample.logprobs
+        assert record["reward"] == sample.reward
+        assert record["staleness"] == 3
+        assert {k: Reward(**v) for k, v in record["rewards"].items()} == sample.rewards
+
+
+def test_rows_keep_their_names_and_hold_null_for_what_is_not_there(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.log_evaluation([make_score(0)])
+    tracker.end_update(0)
+    tracker.log_learner({"learn/loss": math.nan})
+    tracker.end_update(1)
+    first, second = read_rows(tmp_path / "metrics.jsonl")
+    assert set(first) <= set(second)
+    assert first["eval/TicTacToe-v0/random/score"] == 0.5
+    assert second["eval/TicTacToe-v0/random/score"] is None
+    assert second["learn/loss"] is None
+    tracker.close()
+    resumed = make_tracker(tmp_path)
+    resumed.end_update(2)
+    assert set(read_rows(tmp_path / "metrics.jsonl")[2]) == set(second)
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_every_name_written_is_documented(tmp_path: Path) -> None:
+    config = make_config(games=[{"env": "TicTacToe-v0"}, {"env": "Sokoban-v0", "seats": 1}])
+    tracker = make_tracker(tmp_path, config)
+    run_updates(tracker)
+    learners = (ROOT / "unstable" / "learners").glob("*.py")
+    learned = (re.findall(r'"(learn/[^"]+)"', path.read_text()) for path in learners)
+    names = {
+        *read_rows(tmp_path / "metrics.jsonl")[-1],
+        *(name for some in learned for name in some),
+    }
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `([^`]+)` \| [^|]+ \| [^|]* \| [^|]+ \|$", text, re.MULTILINE)
+    assert len(documented) == len(set(documented)) > 80
+    patterns = [re.sub("<[a-z]+>", "[^/]+", name) for name in documented]
+    missing = [name for name in names if not any(re.fullmatch(p, name) for p in patterns)]
+    assert not missing
+    assert any(name.startswith("collect/versus/alone/") for name in names)
+
+
+def test_phases_share_out_the_time_of_a_row(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker)
+    for row in read_rows(tmp_path / "metrics.jsonl"):
+        names = [name for name in row if name.startswith("time/") and name != "time/total"]
+        assert sum(row[name] or 0.0 for name in names) == pytest.approx(row["time/total"], abs=0.05)
+    assert row["time/play"] and row["time/update"] and row["time/publish"]
+
+
+def test_progress_goes_on_with_every_game(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.phase("playing", 2, 5)
+    result = make_game(0, turns=3)
+    tracker.add_trajectory(result, make_trajectories(result), version=0)
+    assert (tracker.view.phase.done, tracker.view.phase.total) == (4, 5)
+    tracker.add_trajectory(result, make_trajectories(result), version=0)
+    assert tracker.view.phase.done == 5
+    tracker.phase("evaluating", 0, 3)
+    tracker.add_eval_episode(result, version=0)
+    assert tracker.view.phase.done == 1
+
+
+def test_a_dead_sink_is_told_once_and_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker = make_tracker(tmp_path)
+    (tmp_path / "games").write_text("a file where the folder should be")
+    run_updates(tracker)
+    assert printed(tracker).count("the games' file cannot be written") == 1
+    failed = [record for record in caplog.records if "the games' file" in record.message]
+    assert len(failed) == 1 and failed[0].exc_info
+    assert len(read_rows(tmp_path / "metrics.jsonl")) == 3
+    (tmp_path / "games").unlink()  # it works again
+    tracker.add_eval_episode(make_game(0), version=9)
+    assert (tmp_path / "games" / "train-000009.jsonl").exists()
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.end_update(0)
+    tracker._metrics.close()  # from here on every write raises
+    tracker.end_update(1)
+    tracker.end_update(2)
+    assert [row["version"] for row in read_rows(tmp_path / "metrics.jsonl")] == [0]
+    assert printed(tracker).count("cannot be written") == 1
+
+
+def test_a_torn_line_is_cut_when_the_file_is_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a":1}\n{"a":')
+    file = LineFile(path)
+    file.write({"a": 2})
+    file.close()
+    assert lines(path) == [{"a": 1}, {"a": 2}]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(ConfigError, match=r"tracking\.run_dir.*out.*another folder"):
+        make_tracker(tmp_path / "out")
+
+
+def test_ratings_are_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.log_ratings([make_rating("policy@0", 25.0)])
+    before = (tmp_path / "ratings.json").read_bytes()
+    assert json.loads(before)["players"][0]["mu"] == 25.0
+
+    def die(*_: object) -> None:
+        raise OSError("power cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", die)
+        tracker.log_ratings([make_rating("policy@1", 30.0)])
+    assert (tmp_path / "ratings.json").read_bytes() == before
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path, b"")
+
+
+def test_without_a_dashboard_an_update_is_a_line(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker, updates=1)
+    evaluation, update = [line for line in printed(tracker).splitlines() if "version 1" not in line]
+    assert evaluation == (
+        "evaluation of version 0 · TicTacToe-v0 against random: score 0.50 (0.30 to 0.70) · 6 won, "
+        "4 drawn, 6 lost (2 by forfeit) · 90 % legal moves"
+    )
+    assert re.fullmatch(
+        r"update 1/3 · 2 games, 1 against others \(1 won, 0 drawn, 0 lost\) · 0 forfeits · "
+        r"1 failed · reward 0\.5 · loss 0\.042 · \d+ s",
+        update,
+    )
+
+
+def test_the_summary_holds_first_and_last_evaluation_and_says_where_all_lies(
+    tmp_path: Path,
+) -> None:
+    tracker = make_tracker(tmp_path / "out")
+    run_updates(tracker)
+    tracker.close()
+    resumed = make_tracker(tmp_path / "out")
+    assert len(resumed.view.rows) == 3 and resumed.view.version == 2
+    resumed.finish("all updates made")
+    resumed.close()
+    resumed.close()
+    text = printed(resumed)
+    assert "all updates made" in text and "version 2 · 4 games · 10 trained turns" in text
+    evaluation = next(line for line in text.splitlines() if line.startswith("TicTacToe-v0"))
+    assert evaluation.split()[2:6] == ["0.50", "0.30–0.70", "0.60", "0.40–0.80"]
+    assert re.search(r"^self +4 +0 % +100 %", text, re.MULTILINE)
+    assert re.search(r"^policy@2 +26\.0", text, re.MULTILINE)
+    assert str(tmp_path / "out" / "metrics.jsonl") in text
+
+
+def test_the_summary_of_a_run_that_did_nothing(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.finish("failed")
+    assert "failed" in printed(tracker)
+
+
+def test_wandb_offline_gets_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    logged: list[dict[str, Any]] = []
+    log = wandb.Run.log
+    monkeypatch.setattr(wandb.Run, "log", lambda run, row: (logged.append(row), log(run, row))[1])
+    config = make_config(tracking={"dashboard": "off", "wandb": "unstable-test"})
+    tracker = make_tracker(tmp_path, config)
+    run_updates(tracker)
+    assert wandb.run.config["learner"]["batch_size"] == config.learner.batch_size
+    first_id = wandb.run.id
+    tracker.close()
+    assert [row["version"] for row in logged] == [0, 1, 2]
+    assert logged[2]["learn/loss"] == 0.042 and "learn/grad_norm" not in logged[2]
+    [file] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    deadline = time.monotonic() + 20
+    while file.stat().st_size < 1000 and time.monotonic() < deadline:
+        time.sleep(0.05)  # its service process writes behind `finish`
+    assert file.stat().st_size > 1000
+    resumed = make_tracker(tmp_path, config)
+    assert wandb.run.id == first_id
+    resumed.close()
+
+
+def test_logs_of_libraries_go_to_the_file_whenever_they_are_imported(tmp_path: Path) -> None:
+    script = f"""
+import logging, warnings
+from pathlib import Path
+early = logging.getLogger("early")
+early.addHandler(logging.StreamHandler())
+from unstable.folder import RunFolder
+from unstable.tracking.logs import setup_logging
+setup_logging(RunFolder(Path({str(tmp_path)!r})), "actor-0")
+import torch
+from transformers.utils import logging as transformers_logging
+early.warning("from early")
+logging.getLogger("torch.distributed").warning("from torch")
+transformers_logging.get_logger("transformers.modeling_utils").warning("from transformers")
+warnings.warn("from warnings")
+logging.getLogger("httpx").info("chatter")
+logging.getLogger("unstable.loop").info("from us")
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    text = (tmp_path / "logs" / "actor-0.log").read_text()
+    for source in ("early", "torch", "transformers", "warnings", "us"):
+        assert f"from {source}" in text
+    assert "chatter" not in text
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", text)
+
+
+def test_the_room_loads_neither_torch_nor_wandb() -> None:
+    script = (
+        "import sys, unstable.tracking.tracker\n"
+        "print([m for m in ('torch', 'wandb', 'textarena', 'ray') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.0, "0"), (99.96, "100"), (-1234.5, "-1,234"), (1e-4, "0.0001")],
+)
+def test_numbers(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_durations_and_sparklines() -> None:
+    assert [duration(s) for s in (0.4, 59.4, 59.6, 3599.6)] == [
+        "0 s",
+        "59 s",
+        "1 min 00 s",
+        "1 h 00 min",
+    ]
+    assert sparkline([], 5) == sparkline([None], 5) == ""
+    assert sparkline([1.0, 1.0], 5) == "▄▄"
+    assert sparkline([5.0, 0.0, None, 7.0], 3) == "▁ █"

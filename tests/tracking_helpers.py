@@ -1,0 +1,204 @@
+"""Games, batches and whole runs in small, to feed a tracker with."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from unstable.buffers.buffer import Buffer
+from unstable.config import RunConfig, parse
+from unstable.folder import RunFolder
+from unstable.tracking.tracker import Tracker
+from unstable.types import (
+    Batch,
+    EvalScore,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    Purpose,
+    Rating,
+    Reward,
+    Sample,
+    SeatSpec,
+    Trajectory,
+    Turn,
+    Update,
+    policy_version,
+)
+
+ENGINE = {
+    "requests": 8.0,
+    "prompt_tokens": 100.0,
+    "cached_prompt_tokens": 75.0,
+    "sampled_tokens": 40.0,
+    "decode_steps": 10.0,
+    "prefill_seconds": 0.5,
+    "decode_seconds": 1.5,
+    "running": 3.0,
+    "waiting": 1.0,
+    "games_in_flight": 4.0,
+}
+
+
+def make_config(**sections: Any) -> RunConfig:
+    return parse({"tracking": {"dashboard": "off"}, "loop": {"steps": 3}, **sections})
+
+
+def make_turn(seat: int, index: int, player: str, tokens: int, invalid: bool = False) -> Turn:
+    """A turn whose numbers all depend on its place."""
+    version = policy_version(player)
+    ids = list(range(tokens)) if version is not None else []
+    return Turn(
+        seat=seat,
+        index=index,
+        player=player,
+        version=version,
+        observation=f"The rules.\n\n[0] [1]\nboard {index}",
+        prompt_ids=[7, 8, 9][: index + 1] if ids else [],
+        token_ids=ids,
+        logprobs=[-0.1 / 3 * (k + 1) for k in ids],
+        finish_reason="stop" if ids else None,
+        temperature=1.0,
+        text=f"Zug [{index}] ✓" + "!" * index,
+        action=f"[{index}]",
+        formatted=not invalid,
+        invalid=invalid,
+        prompt_cut=5 if index == 2 else 0,
+        seconds=0.5,
+    )
+
+
+def make_game(
+    game_id: int,
+    players: tuple[str, ...] = ("policy@1", "random"),
+    trained: tuple[int, ...] = (0,),
+    outcomes: tuple[float, ...] = (1.0, -1.0),
+    turns: int = 3,
+    forfeit: int | None = None,
+    purpose: Purpose = "train",
+) -> GameResult:
+    seats = tuple(
+        SeatSpec(player=player, temperature=1.0, group_id=10 * game_id + seat)
+        if seat in trained
+        else SeatSpec(player=player, temperature=1.0)
+        for seat, player in enumerate(players)
+    )
+    spec = GameSpec(game_id=game_id, purpose=purpose, env="TicTacToe-v0", seed=4, seats=seats)
+    last = turns - 1
+    return GameResult(
+        spec=spec,
+        turns=[
+            make_turn(
+                index % len(players),
+                index,
+                players[index % len(players)],
+                tokens=2 + index,
+                invalid=forfeit is not None and index == last,
+            )
+            for index in range(turns)
+        ],
+        outcomes=list(outcomes),
+        forfeit=forfeit,
+        truncated=False,
+        reason="three in a row",
+        seconds=2.0,
+    )
+
+
+def make_trajectories(result: GameResult) -> list[Trajectory]:
+    trajectories = []
+    for seat, spec in enumerate(result.spec.seats):
+        if spec.group_id is None:
+            continue
+        samples = tuple(
+            Sample(
+                game_id=result.spec.game_id,
+                env=result.spec.env,
+                seat=seat,
+                turn=turn.index,
+                group_id=spec.group_id,
+                version=turn.version or 0,
+                prompt_ids=turn.prompt_ids,
+                token_ids=turn.token_ids,
+                logprobs=turn.logprobs,
+                temperature=1.0,
+                finish_reason="stop",
+                prompt_cut=turn.prompt_cut,
+                rewards={
+                    "outcome": Reward(result.outcomes[seat], result.outcomes[seat]),
+                    "format": Reward(1.0, 0.1),
+                },
+                outcome=result.outcomes[seat],
+                forfeit=result.forfeit == seat,
+            )
+            for turn in result.seat_turns(seat)
+        )
+        trajectories.append(Trajectory(samples=samples))
+    return trajectories
+
+
+def make_tracker(root: Path, config: RunConfig | None = None, **options: Any) -> Tracker:
+    console = Console(file=io.StringIO(), width=200)
+    return Tracker(config or make_config(), RunFolder(root), console=console, **options)
+
+
+def printed(tracker: Tracker) -> str:
+    file = tracker._console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def make_score(version: int, opponent: str = "random", score: float = 0.5) -> EvalScore:
+    return EvalScore(
+        version=version,
+        env="TicTacToe-v0",
+        opponent=opponent,
+        games=16,
+        wins=6,
+        draws=4,
+        losses=6,
+        forfeits=2,
+        legal_moves=0.9,
+        score=score,
+        low=score - 0.2,
+        high=score + 0.2,
+    )
+
+
+def make_rating(player: str, mu: float) -> Rating:
+    return Rating(player=player, mu=mu, sigma=2.0, games=12, wins=6, draws=2, losses=4, forfeits=1)
+
+
+def run_updates(tracker: Tracker, updates: int = 2) -> None:
+    """The calls that a run makes, on small games."""
+    tracker.phase("evaluating", 0, 16)
+    tracker.log_evaluation([make_score(0)])
+    tracker.log_ratings([make_rating("policy@0", 25.0), make_rating("random", 20.0)])
+    tracker.end_update(0)
+    for version in range(updates):
+        tracker.phase("playing", 0, 8)
+        result = make_game(version, players=(f"policy@{version}", "random"))
+        mirror = make_game(100 + version, (f"policy@{version}",) * 2, (0, 1), (0.0, 0.0))
+        samples: list[Sample] = []
+        for game in (result, mirror):
+            trajectories = make_trajectories(game)
+            samples += [sample for each in trajectories for sample in each.samples]
+            tracker.add_trajectory(game, trajectories, version)
+        tracker.add_failure(GameFailure(spec=result.spec, error="KeyError: 3", traceback="..."))
+        tracker.phase("updating")
+        metrics = {"learn/loss": 0.042, "learn/grad_norm": None}
+        update = Update(version=version + 1, metrics=metrics, advantages=[0.5] * len(samples))
+        tracker.log_learner(update.metrics)
+        tracker.log_samples(update, Batch(version=version, samples=tuple(samples)))
+        tracker.phase("publishing")
+        tracker.log_evaluation([make_score(version + 1, score=0.6)])
+        tracker.log_actor(0, {name: (version + 1) * value for name, value in ENGINE.items()})
+        tracker.log_buffer(Buffer(64, 8, 4).stats())
+        tracker.log_ratings([make_rating(f"policy@{version + 1}", 26.0), make_rating("random", 20)])
+        tracker.end_update(version + 1)

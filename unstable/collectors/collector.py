@@ -1,0 +1,232 @@
+"""Many games at once on one event loop: started in order, bounded, each its own fault border."""
+
+import asyncio
+import traceback
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from unstable.collectors.engine import Engine
+from unstable.collectors.play import play_game
+from unstable.collectors.players import (
+    MinimaxPlayer,
+    ModelPlayer,
+    Player,
+    PythonPlayer,
+    RandomPlayer,
+)
+from unstable.config import (
+    CheckpointOpponent,
+    GameConfig,
+    MinimaxOpponent,
+    OpenAIOpponent,
+    PythonOpponent,
+    RandomOpponent,
+    RunConfig,
+)
+from unstable.prompts import PromptBuilder, load_style
+from unstable.types import (
+    BASE,
+    Adapter,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    SeatSpec,
+    policy_version,
+)
+
+
+class Collector:
+    """Plays games with one engine. `actors.games_in_flight` must be a number by now.
+
+    Fixed `checkpoint` opponents are given to the engine at once; versions come by `publish`.
+    """
+
+    def __init__(self, config: RunConfig, engine: Engine, tokenizer: Any) -> None:
+        assert isinstance(config.actors.games_in_flight, int)
+        self._config = config
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._limit = config.actors.games_in_flight
+        self._opponents = config.fixed_opponents
+        self._games = config.game_by_key
+        self._prompts = {
+            key: PromptBuilder(
+                tokenizer,
+                load_style(game.prompt),
+                config.model.chat_template,
+                config.sampling.max_prompt_tokens,
+            )
+            for key, game in self._games.items()
+        }
+        self._endpoints: dict[tuple[str, str, float], Player] = {}
+        self._plays: list[_Play] = []
+        self._tally = _Tally()
+        for opponent in config.opponents.fixed:
+            if isinstance(opponent, CheckpointOpponent):
+                self._add_checkpoint(opponent)
+
+    def publish(self, adapter: Adapter) -> None:
+        """Let games name this version from now on."""
+        self._engine.add_adapter(adapter)
+
+    def retire(self, name: str) -> None:
+        """Forget a version that no game names any more."""
+        self._engine.remove_adapter(name)
+
+    def stats(self) -> dict[str, float]:
+        """The engine's numbers, and games, turns and failures since the start, games in flight."""
+        return {
+            **self._engine.stats(),
+            "games": self._tally.games,
+            "turns": self._tally.turns,
+            "failures": self._tally.failures,
+            "games_in_flight": self._games_in_flight,
+        }
+
+    async def play(
+        self, specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncIterator[GameResult | GameFailure]:
+        """Play the specs in order and yield results as games finish, failures among them.
+
+        With `enough`, a game is started only while the finished games' trained turns, and those
+        to expect of the games in flight, are fewer; specs that were not started are left out. What
+        is started depends on the order of finishing alone, never on who reads. Several calls share
+        `games_in_flight` evenly. Closing the iterator cancels its games.
+        """
+        play = _Play(deque(specs), enough)
+        self._plays.append(play)
+        try:
+            self._start_games()
+            while not play.over(self._tally):
+                yield await play.results.get()
+        finally:
+            play.waiting.clear()
+            for task in play.running:
+                task.cancel()
+            await asyncio.gather(*play.running, return_exceptions=True)
+            self._plays.remove(play)
+
+    @property
+    def _games_in_flight(self) -> int:
+        return sum(len(play.running) for play in self._plays)
+
+    def _start_games(self) -> None:
+        while self._games_in_flight < self._limit:
+            hungry = [play for play in self._plays if play.wants_more(self._tally)]
+            if not hungry:
+                return
+            play = min(hungry, key=lambda play: len(play.running))
+            task = asyncio.create_task(self._play_game(play.waiting.popleft()))
+            play.running[task] = None
+            task.add_done_callback(partial(self._finish, play))
+
+    def _finish(self, play: "_Play", task: asyncio.Task[GameResult | GameFailure]) -> None:
+        del play.running[task]
+        if not task.cancelled():
+            result = task.result()
+            play.results.put_nowait(result)
+            play.trained_turns += self._tally.add(result)
+        self._start_games()
+
+    async def _play_game(self, spec: GameSpec) -> GameResult | GameFailure:
+        try:
+            game = self._games[spec.env]
+            players = [self._player(game, seat) for seat in spec.seats]
+            return await play_game(spec, game, players, self._config.seed)
+        except Exception as error:  # the fault border: whatever goes wrong costs this one game
+            line = " ".join(f"{type(error).__name__}: {error}".split())
+            return GameFailure(spec=spec, error=line, traceback=traceback.format_exc())
+
+    def _player(self, game: GameConfig, seat: SeatSpec) -> Player:
+        if seat.player == BASE:
+            return self._model_player(game, seat, None)
+        if policy_version(seat.player) is not None:
+            return self._model_player(game, seat, seat.player)
+        match self._opponents[seat.player]:
+            case RandomOpponent():
+                return RandomPlayer()
+            case MinimaxOpponent():
+                return MinimaxPlayer()
+            case PythonOpponent(target=target):
+                return PythonPlayer(target)
+            case CheckpointOpponent() as opponent:
+                return self._model_player(game, seat, _adapter_name(opponent))
+            case OpenAIOpponent() as opponent:
+                return self._endpoint(game, seat, opponent)
+
+    def _model_player(self, game: GameConfig, seat: SeatSpec, adapter: str | None) -> Player:
+        return ModelPlayer(
+            engine=self._engine,
+            adapter=adapter,
+            prompts=self._prompts[game.key],
+            tokenizer=self._tokenizer,
+            parser=game.parser,
+            temperature=seat.temperature,
+            max_tokens=self._config.sampling.max_tokens,
+        )
+
+    def _endpoint(self, game: GameConfig, seat: SeatSpec, opponent: OpenAIOpponent) -> Player:
+        from unstable.collectors.endpoint import OpenAIPlayer
+
+        key = (game.key, seat.player, seat.temperature)
+        if key not in self._endpoints:
+            self._endpoints[key] = OpenAIPlayer(opponent, game, seat.temperature)
+        return self._endpoints[key]
+
+    def _add_checkpoint(self, opponent: CheckpointOpponent) -> None:
+        from unstable.models.adapters import read_adapter
+
+        folder = Path(opponent.path).expanduser()
+        self._engine.add_adapter(read_adapter(folder, _adapter_name(opponent)))
+
+
+def _adapter_name(opponent: CheckpointOpponent) -> str:
+    return f"checkpoint:{opponent.key}"
+
+
+class _Tally:
+    """What this collector has played since it began."""
+
+    def __init__(self) -> None:
+        self.games = 0
+        self.turns = 0
+        self.failures = 0
+        self._training_games = 0
+        self._trained_turns = 0
+
+    def add(self, result: GameResult | GameFailure) -> int:
+        """Count a game that ended; returns its trained turns."""
+        if isinstance(result, GameFailure):
+            self.failures += 1
+            return 0
+        self.games += 1
+        self.turns += len(result.turns)
+        self._training_games += any(seat.trained for seat in result.spec.seats)
+        self._trained_turns += result.num_trained
+        return result.num_trained
+
+    @property
+    def mean_trained_turns(self) -> float:
+        """Trained turns to expect of a training game; 1 before there was any."""
+        return self._trained_turns / self._training_games if self._training_games else 1.0
+
+
+class _Play:
+    """One call of `Collector.play`: what waits, what runs, what is ready to be read."""
+
+    def __init__(self, waiting: deque[GameSpec], enough: int | None) -> None:
+        self.waiting = waiting
+        self.running: dict[asyncio.Task[GameResult | GameFailure], None] = {}  # in starting order
+        self.results: asyncio.Queue[GameResult | GameFailure] = asyncio.Queue()
+        self.trained_turns = 0
+        self._enough = float("inf") if enough is None else enough
+
+    def wants_more(self, tally: _Tally) -> bool:
+        expected = self.trained_turns + len(self.running) * tally.mean_trained_turns
+        return bool(self.waiting) and expected < self._enough
+
+    def over(self, tally: _Tally) -> bool:
+        return not self.running and self.results.empty() and not self.wants_more(tally)

@@ -1,0 +1,62 @@
+"""What serves the model: token ids in, token ids with their log-probabilities out."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from unstable.types import Adapter, Completion
+
+
+class Engine(Protocol):
+    """Answers many requests at once, each under its own adapter. One event loop uses it."""
+
+    def add_adapter(self, adapter: Adapter) -> None:
+        """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
+
+    def remove_adapter(self, name: str) -> None:
+        """Forget an adapter and all that was computed under it. No request in flight may use it."""
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        adapter: str | None,
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+    ) -> Completion:
+        """Sample an answer to the prompt; `adapter` None is the base model.
+
+        Temperature 0 takes the likeliest token, and the logprobs are then those of temperature 1.
+        `seed` decides the answer's chance, and nothing else's. Raises `ValueError` for an unknown
+        adapter and for a request that cannot be served.
+        """
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the start, and gauges: how many requests are running and waiting now."""
+
+    async def close(self) -> None:
+        """Stop serving; requests in flight fail."""
+
+
+def check_request(
+    prompt_ids: Sequence[int],
+    *,
+    temperature: float,
+    max_tokens: int,
+    vocab_size: int,
+    max_length: int,
+) -> None:
+    """Raise `ValueError` for what no engine can answer, before it can disturb other requests."""
+    if not prompt_ids:
+        raise ValueError("the prompt is empty; give at least one token id")
+    if min(prompt_ids) < 0 or max(prompt_ids) >= vocab_size:
+        raise ValueError(f"a token id of the prompt is outside the vocabulary of {vocab_size}")
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature = {temperature}; give 0 (greedy) or a positive number")
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens = {max_tokens}; an answer has at least 1 token")
+    if len(prompt_ids) + max_tokens > max_length:
+        raise ValueError(
+            f"{len(prompt_ids)} prompt tokens and max_tokens = {max_tokens} exceed the engine's "
+            f"{max_length}; shorten sampling.max_prompt_tokens or sampling.max_tokens"
+        )

@@ -1,0 +1,56 @@
+"""One game from its first observation to its outcome: pure of everything but game and players."""
+
+from collections.abc import Sequence
+from time import perf_counter
+
+from unstable.collectors.players import Player
+from unstable.config import GameConfig
+from unstable.games.game import Game
+from unstable.seeds import derive_seed
+from unstable.types import GameResult, GameSpec, Turn, policy_version
+
+
+async def play_game(
+    spec: GameSpec, config: GameConfig, players: Sequence[Player], run_seed: int
+) -> GameResult:
+    """Play `spec` with one player per seat; whatever an env or a player raises comes through."""
+    began = perf_counter()
+    game = Game(config, spec.seed)
+    turns: list[Turn] = []
+    while not game.done:
+        observation = game.observe()
+        seat = observation.seat
+        seed = derive_seed(run_seed, spec.purpose, spec.game_id, seat, len(turns))
+        asked = perf_counter()
+        answer = await players[seat].act(observation, game, seed)
+        seconds = perf_counter() - asked
+        step = game.step(answer.action)
+        turns.append(
+            Turn(
+                seat=seat,
+                index=len(turns),
+                player=spec.seats[seat].player,
+                version=policy_version(spec.seats[seat].player),
+                observation=answer.observation,
+                prompt_ids=answer.prompt_ids,
+                token_ids=answer.token_ids,
+                logprobs=answer.logprobs,
+                finish_reason=answer.finish_reason,
+                temperature=spec.seats[seat].temperature,
+                text=answer.text,
+                action=answer.action,
+                formatted=answer.formatted,
+                invalid=step.invalid,
+                prompt_cut=answer.prompt_cut,
+                seconds=seconds,
+            )
+        )
+    return GameResult(
+        spec=spec,
+        turns=turns,
+        outcomes=game.outcomes,
+        forfeit=game.forfeit,
+        truncated=game.truncated,
+        reason=game.reason,
+        seconds=perf_counter() - began,
+    )

@@ -1,0 +1,117 @@
+"""Who sits at a seat: a model, a scripted player, a user's own, all asked the same way."""
+
+import inspect
+import random
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from unstable.collectors.engine import Engine
+from unstable.games import minimax
+from unstable.games.game import Game
+from unstable.prompts import PromptBuilder, load_target, observation_text, parse_action
+from unstable.types import FinishReason, Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a player did with an observation. Token fields stay empty unless a local model answered.
+
+    Answer(observation="You are X ...", text="[4]", action="[4]")
+    """
+
+    observation: str  # as the player saw it
+    text: str
+    action: str
+    formatted: bool = True
+    prompt_ids: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    prompt_cut: int = 0  # tokens
+
+
+class Player(Protocol):
+    """A player of one game, whose every choice follows from the turn's `seed`."""
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlayer:
+    """A local model: the base model, or the base model with an adapter of the engine."""
+
+    engine: Engine
+    adapter: str | None
+    prompts: PromptBuilder
+    tokenizer: Any
+    parser: str
+    temperature: float
+    max_tokens: int
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        prompt = self.prompts.build(observation)
+        completion = await self.engine.generate(
+            prompt.ids,
+            adapter=self.adapter,
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            seed=seed,
+        )
+        text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        # Where the template itself opens the reasoning, the answer holds only its end.
+        answer = f"<think>{text}" if self.prompts.opens_reasoning else text
+        action = parse_action(self.parser, answer, reasoning=self.prompts.style.reasoning)
+        return Answer(
+            observation=prompt.text,
+            text=text,
+            action=action.text,
+            formatted=action.formatted,
+            prompt_ids=prompt.ids,
+            token_ids=completion.token_ids,
+            logprobs=completion.logprobs,
+            finish_reason=completion.finish_reason,
+            prompt_cut=prompt.cut_tokens,
+        )
+
+
+class RandomPlayer:
+    """Uniform over the legal moves."""
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        return _scripted(observation, random.Random(seed).choice(game.legal_moves()))
+
+
+class MinimaxPlayer:
+    """Uniform over the optimal moves."""
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        return _scripted(observation, random.Random(seed).choice(minimax.best_moves(game.env)))
+
+
+class PythonPlayer:
+    """A user's own: an instance of `module:Class` (made anew for each game), or a function.
+
+    It is called with the observation's text and returns the action; it may be async. If it takes an
+    argument `rng`, it is given a `random.Random` that makes its games repeatable.
+    """
+
+    def __init__(self, target: str) -> None:
+        found: Any = load_target(target)
+        self._target = target
+        self._call: Any = found() if inspect.isclass(found) else found
+        self._takes_rng = "rng" in inspect.signature(self._call).parameters
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        chance = {"rng": random.Random(seed)} if self._takes_rng else {}
+        action = self._call(observation_text(observation), **chance)
+        if inspect.isawaitable(action):
+            action = await action
+        if not isinstance(action, str):
+            raise TypeError(
+                f"{self._target} returned {type(action).__name__}, not the action's text"
+            )
+        return _scripted(observation, action)
+
+
+def _scripted(observation: Observation, action: str) -> Answer:
+    return Answer(observation=observation_text(observation), text=action, action=action)

@@ -1,0 +1,193 @@
+"""One play of an env: its own chance, what each seat has been told, and how it ends.
+
+TextArena draws from the process-wide `random` and repeats every board to every seat. Here each game
+owns its random state, so that games can be interleaved, and each seat sees what it needs, once.
+"""
+
+import random
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from numpy.random import MT19937
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
+from textarena import GAME_ID, ObservationType
+from textarena.core import Message
+
+from unstable.config import GameConfig
+from unstable.games.envs import make_env
+from unstable.games.legal_moves import legal_moves
+from unstable.seeds import derive_seed
+from unstable.types import Observation
+
+_SPOKEN = {ObservationType.GAME_MESSAGE, ObservationType.GAME_ACTION_DESCRIPTION}
+_TOKEN = re.compile(r"\[[^\[\]]*\]")
+
+
+class StepResult(NamedTuple):
+    """What became of an action: the game is over; the env refused it."""
+
+    done: bool
+    invalid: bool
+
+
+class Game:
+    """One play, begun: observe and step in turn until `done`, then read `outcomes` and the rest.
+
+    Invalid moves are counted here and not by the env, so that every game follows the config: a seat
+    that makes more than `invalid_moves.allowed` in a row forfeits, which ends the game for all.
+    """
+
+    def __init__(self, config: GameConfig, seed: int) -> None:
+        self.config = config
+        self.turns = 0
+        self.done = False
+        self.outcomes = [0.0] * config.seats
+        self.forfeit: int | None = None
+        self.truncated = False
+        self.reason = ""
+        self._chance = random.Random(derive_seed(seed, "chance")).getstate()
+        self._numpy_chance = MT19937(derive_seed(seed, "numpy"))
+        self._views = [_View(seat) for seat in range(config.seats)]
+        self._refusals = [0] * config.seats
+        with self._own_chance():
+            self.env = make_env(config)
+            self.env.reset(num_players=config.seats, seed=derive_seed(seed, "env"))
+        # One more than is allowed, so that the env itself never ends a game over invalid moves.
+        self.env.state.error_allowance = config.invalid_moves.allowed + 1
+        self._share_messages(mover=None, invalid=False)
+
+    @property
+    def seat(self) -> int:
+        """The seat to move."""
+        return self.env.state.current_player_id
+
+    def observe(self) -> Observation:
+        """What the seat to move needs to know; asking twice gives the same."""
+        with self._own_chance():
+            seat, messages = self.env.get_observation()
+        self._views[seat].add(messages)
+        return self._views[seat].observation()
+
+    def legal_moves(self) -> list[str]:
+        """The legal actions of the seat to move; ValueError for a game that does not list them."""
+        return legal_moves(self.config, self.env, self._views[self.seat].board)
+
+    def step(self, action: str) -> StepResult:
+        """Give the env an action of the seat to move."""
+        assert not self.done, "the game is over"
+        seat, state = self.seat, self.env.state
+        errors = getattr(state, "error_count", 0)
+        state.game_info[seat]["invalid_move"] = False
+        with self._own_chance():
+            over, _ = self.env.step(action)
+        invalid = getattr(state, "error_count", 0) > errors or state.game_info[seat]["invalid_move"]
+        self.turns += 1
+        self._refusals[seat] = self._refusals[seat] + 1 if invalid else 0
+        self._share_messages(seat, invalid)
+        if invalid and (over or self._refusals[seat] > self.config.invalid_moves.allowed):
+            self._end_by_forfeit(seat)
+        elif over:
+            self._end()
+        elif self.turns >= self.config.max_turns:
+            self.truncated = self.done = True
+            self.reason = f"cut off after {self.turns} turns"
+        return StepResult(self.done, invalid)
+
+    def _share_messages(self, mover: int | None, invalid: bool) -> None:
+        for seat, queue in self.env.state.observations.items():
+            self._views[seat].add(queue, refused=invalid, mine=seat == mover)
+            queue.clear()
+
+    def _end_by_forfeit(self, seat: int) -> None:
+        policy = self.config.invalid_moves
+        self.done = True
+        self.forfeit = seat
+        self.outcomes = [policy.others_reward] * self.config.seats
+        self.outcomes[seat] = policy.forfeit_reward
+        why = self._views[seat].refusal or self._last_word()
+        self.reason = f"Player {seat} forfeits by an invalid move: {why}".removesuffix(": ")
+
+    def _end(self) -> None:
+        self.done = True
+        rewards = self.env.state.rewards or {}
+        outcomes = [rewards.get(seat, 0.0) for seat in range(self.config.seats)]
+        if self.config.seats > 1:  # Poker pays up to 3, where every other game ends at 1
+            outcomes = [max(-1.0, min(1.0, outcome)) for outcome in outcomes]
+        self.outcomes = [float(outcome) for outcome in outcomes]
+        self.reason = self._last_word()
+
+    def _last_word(self) -> str:
+        infos = self.env.state.game_info.values()
+        return next((str(info["reason"]) for info in infos if info.get("reason")), "")
+
+    @contextmanager
+    def _own_chance(self) -> Iterator[None]:
+        """Swap the game's random states in, for one call of the env; nothing may await inside."""
+        outer, outer_numpy = random.getstate(), get_bit_generator()
+        random.setstate(self._chance)
+        set_bit_generator(self._numpy_chance)
+        try:
+            yield
+        finally:
+            self._chance = random.getstate()
+            random.setstate(outer)
+            set_bit_generator(outer_numpy)
+
+
+class _View:
+    """What one seat has been told: rules, events in order, the last board, the last refusal."""
+
+    def __init__(self, seat: int) -> None:
+        self.board = ""
+        self.refusal = ""
+        self._seat = seat
+        self._rules: list[str] = []
+        self._events: list[str] = []
+        self._notice = ""
+        self._board_place = 0  # number of events before the board
+        self._board_is_old = False  # the game has said something since
+
+    def add(self, messages: list[Message], *, refused: bool = False, mine: bool = False) -> None:
+        """Take in what a step of the env said; `refused`: it refused the action, `mine` or not."""
+        if mine:
+            self._notice = self.refusal = ""
+        described = any(kind in _SPOKEN or _is_board(kind) for _, _, kind in messages)
+        for sender, message, kind in messages:
+            text = message.strip()
+            if not text:
+                continue
+            if kind is ObservationType.PROMPT:
+                self._rules.append(text)
+            elif _is_board(kind):
+                self.board, self._board_place, self._board_is_old = text, len(self._events), False
+            elif kind is ObservationType.PLAYER_ACTION:
+                # Talk is told as it was said; a bare [move] only if the env does not describe it.
+                if not refused and not (described and _TOKEN.fullmatch(text)):
+                    self._events.append(f"{self._name(sender)}: {text}")
+            elif kind is ObservationType.GAME_ADMIN and refused and mine:
+                self._notice = text
+                self.refusal = text.partition("Reason: ")[2].partition(" Please resubmit")[0]
+            else:
+                self._events.append(text)
+                self._board_is_old |= kind is ObservationType.GAME_MESSAGE
+
+    def observation(self) -> Observation:
+        """A board that the game has spoken after stands where it was said, among the events."""
+        events, board = list(self._events), self.board
+        if self._board_is_old and board:
+            events.insert(self._board_place, board)
+            board = ""
+        rules = "\n\n".join(self._rules)
+        return Observation(
+            seat=self._seat, rules=rules, events=events, board=board, notice=self._notice
+        )
+
+    def _name(self, sender: int) -> str:
+        # Envs of one player sign his actions as the game's.
+        return "You" if sender in (self._seat, GAME_ID) else f"Player {sender}"
+
+
+def _is_board(kind: ObservationType) -> bool:
+    return kind is ObservationType.GAME_BOARD

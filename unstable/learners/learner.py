@@ -1,0 +1,143 @@
+"""The learner: batches in, versions of the policy out; saves and restores all that it is."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unstable.config import LearnerConfig, ModelConfig
+from unstable.learners.algorithm import Algorithm, StepReport
+from unstable.learners.attention import ATTENTION
+from unstable.learners.metrics import batch_metrics, step_metrics
+from unstable.learners.optimizer import PolicyOptimizer
+from unstable.learners.policy import Policy
+from unstable.learners.reinforce import Reinforce
+from unstable.models.adapters import (
+    attach_lora,
+    export_adapter,
+    load_weights,
+    read_adapter,
+    write_adapter,
+)
+from unstable.models.base import load_model
+from unstable.seeds import derive_seed
+from unstable.types import Adapter, Batch, Update, policy_player
+
+STATE_FILE = "learner.pt"
+RUN_STATE_FILE = "run_state.json"
+
+
+class Learner:
+    """The owner of the trained weights, on the GPU if there is one.
+
+    `adapter` is the start, none a fresh LoRA drawn from `seed`; `updates` is how many the run will
+    make, for the schedule; `max_tokens` is the longest completion, for the constant loss norm.
+    """
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        learner: LearnerConfig,
+        *,
+        updates: int,
+        max_tokens: int,
+        seed: int,
+        adapter: Adapter | None = None,
+    ) -> None:
+        self.config = learner
+        self.seed = seed
+        self.version = 0
+        base = load_model(model, attention=ATTENTION)
+        self.model = attach_lora(base, model.adapter, derive_seed(seed, "lora"))
+        if adapter is not None:
+            load_weights(self.model, adapter)
+        self.policy = Policy(self.model).to("cuda" if torch.cuda.is_available() else "cpu")
+        total_steps = updates * learner.epochs * learner.steps_per_batch
+        self.optimizer = PolicyOptimizer(self.policy.parameters(), learner, total_steps)
+        self.algorithm: Algorithm = Reinforce(
+            learner.algorithm,
+            self.policy,
+            self.optimizer,
+            mini_batch_size=learner.mini_batch_size,
+            max_tokens=max_tokens,
+        )
+
+    def update(self, batch: Batch) -> Update:
+        """Train on the batch, which makes the next version.
+
+        Raises `FloatingPointError` when loss or gradient is not finite several steps in a row.
+        """
+        assert batch.version == self.version, f"batch {batch.version}, learner {self.version}"
+        assert len(batch.samples) >= self.config.steps_per_batch
+        started = time.perf_counter()
+        advantages_S = self.algorithm.advantages(batch.samples)
+        shuffle = np.random.default_rng(derive_seed(self.seed, "shuffle", self.version))
+        reports: list[StepReport] = []
+        for _ in range(self.config.epochs):
+            order = shuffle.permutation(len(batch.samples))
+            for chosen in np.array_split(order, self.config.steps_per_batch):
+                samples = [batch.samples[i] for i in chosen]
+                reports.append(self.algorithm.step(samples, advantages_S[chosen]))
+        self.version += 1
+        seconds = time.perf_counter() - started
+        tokens = sum(len(sample.prompt_ids) + len(sample.token_ids) for sample in batch.samples)
+        metrics = {
+            **batch_metrics(batch, advantages_S),
+            **step_metrics(reports, self.config.algorithm.importance_cap),
+            **self.algorithm.metrics(),
+            "learn/tokens_per_second": self.config.epochs * tokens / seconds,
+        }
+        return Update(version=self.version, metrics=metrics, advantages=advantages_S.tolist())
+
+    def save(self, folder: Path, run_state: dict[str, Any]) -> Adapter:
+        """Write the version to `folder`, whole or not at all, and return its adapter.
+
+        The folder holds the adapter in fp32, this learner's state, and `run_state` as JSON; raises
+        `FileExistsError` rather than write over anything. Every random choice derives from the
+        seed and the version, so there is no random state to keep.
+        """
+        if folder.exists():
+            raise FileExistsError(f"checkpoint {folder} is there already; nothing is overwritten")
+        adapter = export_adapter(self.model, policy_player(self.version))
+        scratch = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(scratch, ignore_errors=True)  # what a killed process has left
+        scratch.mkdir(parents=True)
+        write_adapter(adapter, scratch)
+        state = {
+            "version": self.version,
+            "optimizer": self.optimizer.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+        }
+        torch.save(state, scratch / STATE_FILE)
+        (scratch / RUN_STATE_FILE).write_text(json.dumps(run_state), encoding="utf-8")
+        for path in (scratch / STATE_FILE, scratch / RUN_STATE_FILE, scratch):
+            _sync(path)
+        scratch.rename(folder)
+        _sync(folder.parent)
+        return adapter
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        """Become what `save` wrote to `folder`; returns the run state given to it."""
+        load_weights(self.model, read_adapter(folder, folder.name))
+        state = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
+        self.version = state["version"]
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.algorithm.load_state_dict(state["algorithm"])
+        run_state: dict[str, Any] = json.loads(
+            (folder / RUN_STATE_FILE).read_text(encoding="utf-8")
+        )
+        return run_state
+
+
+def _sync(path: Path) -> None:
+    """Make a file, or the names in a folder, outlast a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,92 @@
+"""The optimizer: AdamW with a schedule and a clip, which refuses to step on what is not finite."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from unstable.config import LearnerConfig
+
+MAX_SKIPS = 3
+"""Optimizer steps in a row that may be refused before training is given up."""
+
+
+class PolicyOptimizer:
+    """Steps the trained parameters; call `step` once their gradients are summed up.
+
+    `total_steps` is where the schedule ends. Short memories (beta2 = 0.95, some 20 steps) suit
+    runs of few steps whose gradients change as the opponents do.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], config: LearnerConfig, total_steps: int
+    ) -> None:
+        self.config = config
+        self.total_steps = total_steps
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self.adamw = torch.optim.AdamW(
+            self.parameters,
+            lr=config.learning_rate,
+            betas=(0.9, 0.95),
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+        self.steps = 0  # tried, refused ones included
+        self.skips_in_row = 0
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step."""
+        return scheduled_rate(self.config, self.steps, self.total_steps)
+
+    def step(self, loss: float) -> float | None:
+        """Clip, step, clear the gradients; returns their norm before the clip, or None if refused.
+
+        Refused when `loss` or the norm is not finite; raises `FloatingPointError` when that
+        happens `MAX_SKIPS` times in a row.
+        """
+        for group in self.adamw.param_groups:
+            group["lr"] = self.learning_rate
+        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip))
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        if finite:
+            self.adamw.step()
+        self.adamw.zero_grad()
+        self.steps += 1
+        self.skips_in_row = 0 if finite else self.skips_in_row + 1
+        if self.skips_in_row == MAX_SKIPS:
+            raise FloatingPointError(
+                f"loss or gradient not finite in {MAX_SKIPS} optimizer steps in a row "
+                f"(loss {loss}, gradient norm {norm})"
+            )
+        return norm if finite else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resume needs."""
+        return {
+            "adamw": self.adamw.state_dict(),
+            "steps": self.steps,
+            "skips_in_row": self.skips_in_row,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self.adamw.load_state_dict(state["adamw"])
+        self.steps = state["steps"]
+        self.skips_in_row = state["skips_in_row"]
+
+
+def scheduled_rate(config: LearnerConfig, step: int, total_steps: int) -> float:
+    """Learning rate of the 0-based optimizer step: a linear rise, then the schedule down to 0."""
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    rest = max(1, total_steps - config.warmup_steps)
+    progress = min(1.0, (step - config.warmup_steps) / rest)
+    factors = {
+        "constant": 1.0,
+        "linear": 1.0 - progress,
+        "cosine": 0.5 * (1.0 + math.cos(math.pi * progress)),
+    }
+    return config.learning_rate * factors[config.schedule]

@@ -1,0 +1,73 @@
+"""The trained model as one module, so that what wraps modules (DDP, FSDP2) has one to wrap."""
+
+from typing import cast
+
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from unstable.config import ConfigError
+from unstable.learners.logprobs import selected_logprobs
+from unstable.learners.packing import Pack
+
+# Attributes that change logits or attention in ways that this scorer does not compute.
+_LOGIT_CHANGES = (
+    "final_logit_softcapping",
+    "attn_logit_softcapping",
+    "logits_scaling",
+    "logit_scale",
+)
+
+
+class Policy(nn.Module):
+    """A causal language model with a LoRA, loaded with `attention.ATTENTION`, that scores packs.
+
+    Inner modules are never called from outside. Raises `ConfigError` for a model whose logits
+    are more than a bias-free linear layer of its last hidden states.
+    """
+
+    def __init__(self, model: PeftModel) -> None:
+        super().__init__()
+        self.model = model
+        _check_scorable(self._causal_model)
+
+    @property
+    def _causal_model(self) -> PreTrainedModel:
+        return cast(PreTrainedModel, self.model.get_base_model())
+
+    def forward(self, pack: Pack) -> tuple[Tensor, Tensor]:
+        """Logprobs [N] and entropies [N] (without gradient) of the pack's sampled tokens, fp32."""
+        causal_model = self._causal_model
+        hidden_1TD = causal_model.get_decoder()(
+            input_ids=pack.ids_T[None],
+            position_ids=pack.positions_T[None],
+            use_cache=False,
+            segments=pack.segments,
+        ).last_hidden_state
+        return selected_logprobs(
+            hidden_1TD[0, pack.predictors_N],
+            causal_model.get_output_embeddings().weight,
+            pack.targets_N,
+            pack.temperatures_N,
+        )
+
+
+def _check_scorable(model: PreTrainedModel) -> None:
+    config, head = model.config, model.get_output_embeddings()
+    for name in _LOGIT_CHANGES:
+        value = getattr(config, name, None)
+        if value not in (None, 1):
+            raise ConfigError(
+                f"model.name = {config.name_or_path!r}: {name} = {value} is not supported in "
+                "training; use a model without it"
+            )
+    if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or []):
+        raise ConfigError(
+            f"model.name = {config.name_or_path!r}: has layers without full attention, which "
+            "training does not support; use a model with full attention"
+        )
+    if type(head) is not nn.Linear or head.bias is not None:
+        raise ConfigError(
+            f"model.name = {config.name_or_path!r}: its output layer is not linear without bias, "
+            "or has a LoRA; use another model, or leave lm_head out of model.adapter.targets"
+        )

@@ -1,0 +1,1 @@
+"""Tracking: seeing must not disturb doing. It receives what happened, and steers nothing."""

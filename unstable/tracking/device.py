@@ -1,0 +1,68 @@
+"""How busy the machine is: processor, memory and, where NVML is there, GPUs."""
+
+import time
+from contextlib import suppress
+
+import psutil
+
+GB = 1e9
+
+
+class DeviceProbe:
+    """Reads `device/*`, at most once in `max_age_s` seconds: finding all processes takes time."""
+
+    def __init__(self, max_age_s: float = 2.0) -> None:
+        self._max_age_s = max_age_s
+        self._process = psutil.Process()
+        self._gpus = _gpu_handles()
+        psutil.cpu_percent()  # the first call only starts the clock
+        self._read_at = time.monotonic()
+        self._row = {**self._memory(), **self._gpu()}
+
+    def read(self) -> dict[str, float]:
+        """Values by metric name."""
+        if time.monotonic() - self._read_at >= self._max_age_s:
+            self._read_at = time.monotonic()
+            self._row = {
+                "device/cpu_percent": psutil.cpu_percent(),
+                **self._memory(),
+                **self._gpu(),
+            }
+        return self._row
+
+    def _memory(self) -> dict[str, float]:
+        total = 0
+        for process in [self._process, *self._process.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):  # it ended since it was listed
+                total += process.memory_info().rss
+        return {
+            "device/process_memory_gb": total / GB,
+            "device/memory_percent": psutil.virtual_memory().percent,
+        }
+
+    def _gpu(self) -> dict[str, float]:
+        row = {}
+        for index, handle in enumerate(self._gpus):
+            import pynvml
+
+            name = f"device/gpu{index}"
+            # A sliced GPU has no utilisation to tell, and a lost one nothing at all.
+            with suppress(pynvml.NVMLError):
+                memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+                row[f"{name}_memory_gb"] = memory.used / GB
+                row[f"{name}_memory_percent"] = 100 * memory.used / memory.total
+                row[f"{name}_percent"] = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        return row
+
+
+def _gpu_handles() -> list[object]:
+    """NVML's handles of the machine's GPUs; none without the library or a driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    return [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]

@@ -1,0 +1,279 @@
+"""What the numbers of a row are made of: sums and counts, so that every mean is weighted rightly.
+
+Each name is told in `docs/metrics.md`. A name that depends on the run (an env, an opponent, a
+reward term) is there from the first row on, as far as the config knows it.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from unstable.config import RunConfig
+from unstable.types import (
+    EvalScore,
+    GameResult,
+    Rating,
+    Trajectory,
+    Turn,
+    policy_player,
+    policy_version,
+)
+
+Row = dict[str, float | None]
+
+COUNTS = ["games", "turns", "trained_turns", "tokens", "forfeits", "truncated", "draws", "failures"]
+MEANS = [
+    "reward",
+    "game_length",
+    "prompt_length",
+    "completion_length",
+    "format_share",
+    "invalid_share",
+    "length_share",
+    "prompt_cut_share",
+    "prompt_cut_tokens",
+    "seconds_per_game",
+    "seconds_per_turn",
+    "seconds_per_character",
+]
+
+
+def part(name: str) -> str:
+    """A name as one part of a metric's name: slashes separate parts, so they become colons.
+
+    >>> part("openai:some/model")
+    'openai:some:model'
+    """
+    return name.replace("/", ":")
+
+
+def opponents(result: GameResult) -> list[str]:
+    """What the trained seats played against: `alone`, `self`, or `others` and what those are.
+
+    Those are `past`, or `fixed` and the fixed player's name.
+    """
+    players = [seat.player for seat in result.spec.seats if not seat.trained]
+    if not players:
+        return ["self"] if len(result.spec.seats) > 1 else ["alone"]
+    fixed = [player for player in players if policy_version(player) is None]
+    kinds = ["past"] if len(fixed) < len(players) else []
+    return ["others", *kinds, *(["fixed", *dict.fromkeys(fixed)] if fixed else [])]
+
+
+class Reducer:
+    """Counts and weighted means by name; a name stays, as 0 or as None, once it was there."""
+
+    def __init__(self, counts: Iterable[str], means: Iterable[str]) -> None:
+        self._counts = dict.fromkeys(counts, 0)
+        self._totals = dict.fromkeys(means, 0.0)
+        self._weights = dict.fromkeys(self._totals, 0.0)
+
+    def count(self, name: str, by: int = 1) -> None:
+        self._counts[name] = self._counts.get(name, 0) + by
+
+    def add(self, name: str, total: float, weight: float = 1.0) -> None:
+        """Adds `weight` observations that sum to `total`."""
+        self._totals[name] = self._totals.get(name, 0.0) + total
+        self._weights[name] = self._weights.get(name, 0.0) + weight
+
+    def take(self) -> Row:
+        """Every count, and every mean or None; starts anew."""
+        means = {
+            name: total / self._weights[name] if self._weights[name] else None
+            for name, total in self._totals.items()
+        }
+        row: Row = {**self._counts, **means}
+        for values in (self._counts, self._totals, self._weights):
+            values.update(dict.fromkeys(values, 0))
+        return row
+
+
+class PlayMetrics:
+    """`collect/*`: what finished training games say, since the last `take`."""
+
+    def __init__(self, config: RunConfig) -> None:
+        fixed = [part(opponent.key) for opponent in config.opponents.fixed]
+        alone = ["alone"] if any(game.seats == 1 for game in config.games) else []
+        labels = [*alone, "self", "others", "past", "fixed", *fixed]
+        terms = [part(reward.term) for reward in config.buffer.rewards]
+        self._sums = Reducer(
+            counts=[
+                *(f"collect/{name}" for name in COUNTS),
+                *(f"collect/versus/{label}/games" for label in labels),
+            ],
+            means=[
+                *(f"collect/{name}" for name in MEANS),
+                *(f"collect/reward/{term}" for term in terms),
+                *(f"collect/opponent/{label}" for label in labels),
+                *(
+                    f"collect/versus/{label}/{share}"
+                    for label in labels
+                    for share in ("win", "draw", "loss", "forfeit")
+                ),
+                *(
+                    f"collect/outcome/{part(game.key)}/{seat}"
+                    for game in config.games
+                    for seat in range(game.seats)
+                ),
+            ],
+        )
+        self._labels = labels
+        self._envs = [game.key for game in config.games]
+        self._forget_actions()
+
+    def _forget_actions(self) -> None:
+        self._actions: dict[str, Counter[str]] = {env: Counter() for env in self._envs}
+        self._courses: dict[str, Counter[tuple[str, ...]]] = {env: Counter() for env in self._envs}
+
+    def add_game(self, result: GameResult, trajectories: Sequence[Trajectory]) -> None:
+        """Takes in a finished game and the trajectories made of it."""
+        sums, env, seats = self._sums, result.spec.env, result.spec.seats
+        trained = [turn for turn in result.turns if seats[turn.seat].trained]
+        sums.count("collect/games")
+        sums.count("collect/turns", len(result.turns))
+        sums.count("collect/trained_turns", len(trained))
+        sums.count("collect/tokens", sum(len(turn.token_ids) for turn in result.turns))
+        sums.count("collect/forfeits", result.forfeit is not None)
+        sums.count("collect/truncated", result.truncated)
+        sums.add("collect/game_length", len(result.turns))
+        sums.add("collect/seconds_per_game", result.seconds)
+        for seat, spec in enumerate(seats):
+            if spec.trained:
+                sums.add(f"collect/outcome/{part(env)}/{seat}", result.outcomes[seat])
+        self._add_turns(trained)
+        self._add_standings(result)
+        for sample in (sample for each in trajectories for sample in each.samples):
+            sums.add("collect/reward", sample.reward)
+            for term, reward in sample.rewards.items():
+                sums.add(f"collect/reward/{part(term)}", reward.raw)
+        self._actions[env].update(turn.action for turn in trained)
+        self._courses[env][tuple(turn.action for turn in result.turns)] += 1
+
+    def add_failure(self) -> None:
+        """Takes in a game that raised."""
+        self._sums.count("collect/failures")
+
+    def _add_turns(self, trained: Sequence[Turn]) -> None:
+        sums = self._sums
+        for turn in trained:
+            sums.add("collect/prompt_length", len(turn.prompt_ids))
+            sums.add("collect/completion_length", len(turn.token_ids))
+            sums.add("collect/format_share", turn.formatted)
+            sums.add("collect/invalid_share", turn.invalid)
+            sums.add("collect/length_share", turn.finish_reason == "length")
+            sums.add("collect/prompt_cut_share", turn.prompt_cut > 0)
+            if turn.prompt_cut:
+                sums.add("collect/prompt_cut_tokens", turn.prompt_cut)
+            sums.add("collect/seconds_per_turn", turn.seconds)
+            sums.add("collect/seconds_per_character", turn.seconds, len(turn.text))
+
+    def _add_standings(self, result: GameResult) -> None:
+        against = [part(opponent) for opponent in opponents(result)]
+        for label in dict.fromkeys([*self._labels, *against]):
+            self._sums.add(f"collect/opponent/{label}", label in against)
+        trained = [seat for seat, spec in enumerate(result.spec.seats) if spec.trained]
+        standings = {seat: result.standing(seat) for seat in trained}
+        self._sums.count("collect/draws", "draw" in standings.values())
+        for label in against:
+            for seat in trained:
+                name = f"collect/versus/{label}"
+                self._sums.count(f"{name}/games")
+                for share in ("win", "draw", "loss"):
+                    self._sums.add(f"{name}/{share}", standings[seat] == share)
+                self._sums.add(f"{name}/forfeit", seat == result.forfeit)
+
+    def take(self, seconds: float) -> Row:
+        """All `collect/*` of the games since the last call, `seconds` ago."""
+        row = self._sums.take()
+        for name in ("games", "turns"):
+            row[f"collect/{name}_per_second"] = (row[f"collect/{name}"] or 0) / seconds
+        for env in self._envs:
+            courses = self._courses[env]
+            row[f"collect/action_entropy/{part(env)}"] = entropy(self._actions[env])
+            row[f"collect/distinct_games/{part(env)}"] = (
+                len(courses) / courses.total() if courses else None
+            )
+        self._forget_actions()
+        return row
+
+
+def entropy(counts: Counter[str]) -> float | None:
+    """Shannon entropy of the counted values in nats; None if nothing was counted."""
+    total = counts.total()
+    if not total:
+        return None
+    return math.log(total) - sum(n * math.log(n) for n in counts.values()) / total
+
+
+class EngineMetrics:
+    """`collect/engine/*`: how engines' counters, which only grow, moved since the last `take`."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, Mapping[str, float]] = {}
+        self._moved: defaultdict[str, float] = defaultdict(float)
+
+    def add(self, actor: int, stats: Mapping[str, float]) -> None:
+        """Takes in an actor's counters; a counter that fell is a restarted actor's."""
+        before = self._last.get(actor, {})
+        for name, value in stats.items():
+            last = before.get(name, 0.0)
+            self._moved[name] += value - last if value >= last else value
+        self._last[actor] = dict(stats)
+
+    def values(self, seconds: float) -> Row:
+        """All `collect/engine/*` since the last `reset`, `seconds` ago; {} without an engine."""
+        if not self._last:
+            return {}
+        moved = self._moved
+        row: Row = {
+            f"collect/engine/{name}": moved[name]
+            for name in ("requests", "prompt_tokens", "prefill_seconds", "decode_seconds")
+        }
+        row["collect/engine/cached_share"] = _ratio(
+            moved["cached_prompt_tokens"], moved["prompt_tokens"]
+        )
+        row["collect/engine/tokens_per_step"] = _ratio(
+            moved["sampled_tokens"], moved["decode_steps"]
+        )
+        row["collect/engine/tokens_per_second"] = moved["sampled_tokens"] / seconds
+        for level in ("running", "waiting", "games_in_flight"):
+            row[f"collect/engine/{level}"] = sum(
+                stats.get(level, 0.0) for stats in self._last.values()
+            )
+        return row
+
+    def reset(self) -> None:
+        self._moved.clear()
+
+
+def _ratio(part_of: float, whole: float) -> float | None:
+    return part_of / whole if whole else None
+
+
+def evaluation_metrics(scores: Iterable[EvalScore]) -> Row:
+    """`eval/<env>/<opponent>/*`."""
+    fields = ("score", "low", "high", "games", "wins", "draws", "losses", "forfeits", "legal_moves")
+    return {
+        f"eval/{part(score.env)}/{part(score.opponent)}/{field}": getattr(score, field)
+        for score in scores
+        for field in fields
+    }
+
+
+def current_policy(ratings: Iterable[Rating]) -> str | None:
+    """The newest version of the policy that has a rating."""
+    versions = [policy_version(rating.player) for rating in ratings]
+    known = [version for version in versions if version is not None]
+    return policy_player(max(known)) if known else None
+
+
+def rating_metrics(ratings: Sequence[Rating]) -> Row:
+    """`rating/<player>/*`: of the newest version, as `policy`, and of players that never change."""
+    current = current_policy(ratings)
+    row: Row = {}
+    for rating in ratings:
+        if rating.player == current or policy_version(rating.player) is None:
+            name = "policy" if rating.player == current else part(rating.player)
+            row[f"rating/{name}/mu"] = rating.mu
+            row[f"rating/{name}/sigma"] = rating.sigma
+    return row

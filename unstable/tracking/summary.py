@@ -1,0 +1,118 @@
+"""What came out of a run, read from its files alone: so it holds for a resumed run as well."""
+
+import json
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from unstable.folder import RunFolder
+from unstable.tracking.metrics import Row
+from unstable.tracking.sinks import read_rows
+from unstable.tracking.text import duration, number, percent
+
+TOP_RATINGS = 10
+RESULTS = ("win", "draw", "loss", "forfeit")
+
+
+def summary(folder: RunFolder, reason: str) -> RenderableType:
+    """A run's results, evaluations, ratings and files, for a terminal."""
+    rows = read_rows(folder.metrics)
+    parts: list[RenderableType] = [Text(""), _head(rows, reason)]
+    for table in (_results(rows), _evaluations(rows), _ratings(folder.ratings)):
+        if table.row_count:
+            parts += [Text(""), table]
+    return Group(*parts, Text(""), _places(folder))
+
+
+def _total(rows: list[Row], name: str) -> int:
+    return round(sum(row.get(name) or 0 for row in rows))
+
+
+def _head(rows: list[Row], reason: str) -> Text:
+    seconds = sum(row["time/total"] or 0.0 for row in rows)
+    parts = [
+        f"version {rows[-1]['version'] if rows else 0}",
+        f"{_total(rows, 'collect/games'):,} games",
+        f"{_total(rows, 'collect/trained_turns'):,} trained turns",
+        f"{_total(rows, 'collect/forfeits'):,} forfeits",
+        f"{_total(rows, 'collect/failures'):,} failed",
+        duration(seconds),
+    ]
+    return Text(f"The run ended: {reason}\n", style="bold").append(
+        " · ".join(parts), style="not bold"
+    )
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A table whose first column is words and whose others are numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", header_style="dim")
+    return table
+
+
+def _results(rows: list[Row]) -> Table:
+    """The policy in training, over the whole run, by what it played against."""
+    table = _table("Training games, a trained seat each", "against", "games", *RESULTS)
+    prefix = "collect/versus/"
+    names = {name.split("/")[2]: None for row in rows for name in row if name.startswith(prefix)}
+    for name in names:
+        games = [row.get(f"{prefix}{name}/games") or 0 for row in rows]
+        if not sum(games):
+            continue
+        shares = [
+            sum(
+                n * (row.get(f"{prefix}{name}/{share}") or 0)
+                for n, row in zip(games, rows, strict=True)
+            )
+            / sum(games)
+            for share in RESULTS
+        ]
+        table.add_row(Text(name), f"{sum(games):,.0f}", *(percent(share) for share in shares))
+    return table
+
+
+def _evaluations(rows: list[Row]) -> Table:
+    """First against last evaluation."""
+    columns = ("env", "against", "first", "95 %", "last", "95 %", "games", "legal moves")
+    table = _table("Evaluation: wins plus half the draws, per game", *columns)
+    names = {name.rpartition("/")[0]: None for row in rows for name in row if name[:5] == "eval/"}
+    for name in names:
+        scored = [row for row in rows if row.get(f"{name}/score") is not None]
+        if not scored:
+            continue
+        _, env, opponent = name.split("/")
+        cells = []
+        for row in (scored[0], scored[-1]):
+            score, low, high = (row[f"{name}/{field}"] or 0.0 for field in ("score", "low", "high"))
+            cells += [f"{score:.2f}", f"{low:.2f}–{high:.2f}"]
+        last = scored[-1]
+        legal = percent(last[f"{name}/legal_moves"])
+        table.add_row(Text(env), Text(opponent), *cells, number(last[f"{name}/games"]), legal)
+    return table
+
+
+def _ratings(path: Path) -> Table:
+    """The strongest players."""
+    table = _table("Ratings", "player", "mu", "sigma", "games", "won", "drawn", "lost", "forfeits")
+    players = json.loads(path.read_bytes())["players"] if path.exists() else []
+    for player in sorted(players, key=lambda player: -player["mu"])[:TOP_RATINGS]:
+        counts = (player[name] for name in ("games", "wins", "draws", "losses", "forfeits"))
+        rating = (f"{player['mu']:.1f}", f"{player['sigma']:.1f}")
+        table.add_row(Text(player["player"]), *rating, *(f"{count:,}" for count in counts))
+    return table
+
+
+def _places(folder: RunFolder) -> Text:
+    versions = folder.versions()
+    last = folder.checkpoint(versions[-1]) if versions else folder.checkpoints
+    lines = {
+        "everything": folder.root,
+        "adapter": last,
+        "metrics": folder.metrics,
+        "games": folder.root / "games",
+        "logs": folder.root / "logs",
+    }
+    return Text("\n".join(f"{what:<12}{path}" for what, path in lines.items()))

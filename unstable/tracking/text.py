@@ -1,0 +1,88 @@
+"""Numbers and events as people read them."""
+
+from collections.abc import Mapping, Sequence
+
+from unstable.types import EvalScore
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, or all of a whole part; a dash for what has no value.
+
+    >>> [number(x) for x in (None, 3.0, 12345.6, 0.042137, -0.31)]
+    ['–', '3', '12,346', '0.0421', '-0.31']
+    """
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def percent(share: float | None) -> str:
+    """A share as whole percent. percent(0.514) is '51 %'"""
+    return "–" if share is None else f"{100 * share:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as they are read.
+
+    >>> duration(41.2), duration(245), duration(3 * 3600 + 125)
+    ('41 s', '4 min 05 s', '3 h 02 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """The last `width` values as blocks, from the least to the greatest of them.
+
+    >>> sparkline([0.0, None, 1.0, 0.5], width=4)
+    '▁ █▄'
+    """
+    shown = values[-width:]
+    known = [value for value in shown if value is not None]
+    if not known:
+        return ""
+    low, span = min(known), max(known) - min(known)
+    return "".join(
+        " " if value is None else BLOCKS[int((value - low) / span * 7) if span else 3]
+        for value in shown
+    )
+
+
+def update_line(row: Mapping[str, float | None], steps: int) -> str:
+    """An update in one line, for a terminal without a dashboard and for logs."""
+
+    def count(name: str) -> int:
+        return int(row[name] or 0)
+
+    versus = "collect/versus/others"
+    others = count(f"{versus}/games")
+    games = f"{count('collect/games')} games"
+    if others:
+        won, drawn, lost = (
+            round(others * (row[f"{versus}/{share}"] or 0)) for share in ("win", "draw", "loss")
+        )
+        games += f", {others} against others ({won} won, {drawn} drawn, {lost} lost)"
+    parts = [f"update {count('version')}/{steps}", games, f"{count('collect/forfeits')} forfeits"]
+    if count("collect/failures"):
+        parts.append(f"{count('collect/failures')} failed")
+    for label, name in (("reward", "collect/reward"), ("loss", "learn/loss")):
+        if row.get(name) is not None:
+            parts.append(f"{label} {number(row[name])}")
+    parts.append(duration(row["time/total"] or 0.0))
+    return " · ".join(parts)
+
+
+def score_line(score: EvalScore) -> str:
+    """An evaluation against one opponent in one line."""
+    return (
+        f"evaluation of version {score.version} · {score.env} against {score.opponent}: "
+        f"score {score.score:.2f} ({score.low:.2f} to {score.high:.2f}) · {score.wins} won, "
+        f"{score.draws} drawn, {score.losses} lost ({score.forfeits} by forfeit) · "
+        f"{percent(score.legal_moves)} legal moves"
+    )

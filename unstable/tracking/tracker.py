@@ -1,0 +1,289 @@
+"""The tracker: hears of everything that happens in a run, writes it down and shows it."""
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from unstable.config import ConfigError, RunConfig
+from unstable.folder import RunFolder
+from unstable.tracking.dashboard import start_dashboard
+from unstable.tracking.device import DeviceProbe
+from unstable.tracking.metrics import (
+    EngineMetrics,
+    PlayMetrics,
+    Row,
+    evaluation_metrics,
+    rating_metrics,
+)
+from unstable.tracking.records import Record, game_record, sample_records
+from unstable.tracking.sinks import (
+    Guard,
+    LineFile,
+    WandbRun,
+    json_line,
+    read_rows,
+    write_lines,
+    write_whole,
+)
+from unstable.tracking.summary import summary
+from unstable.tracking.text import score_line, update_line
+from unstable.tracking.view import HISTORY, Phase, View
+from unstable.types import (
+    Batch,
+    EvalScore,
+    GameFailure,
+    GameResult,
+    Purpose,
+    Rating,
+    Trajectory,
+    Update,
+)
+
+logger = logging.getLogger(__name__)
+
+PHASES = {
+    "playing": "play",
+    "updating": "update",
+    "evaluating": "evaluate",
+    "publishing": "publish",
+}
+"""The verb by which a phase's time is logged; another phase keeps its name."""
+RECENT_SCORES = 50
+
+
+class Tracker:
+    """What a run tells, in `folder`'s files, on `console` and, if asked for, in W&B.
+
+    It is a plain object of the driver's process. Raises `ConfigError` if `folder` or W&B cannot be
+    written at the start; after that a sink's failure is told once and stops nothing.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        *,
+        console: Console | None = None,
+        device: str = "",
+    ) -> None:
+        """`device` is the machine in words, for the dashboard's head."""
+        self.folder = folder
+        self._console = console or Console()
+        self._dashboard: Live | None = None
+        now = time.monotonic()
+        self.view = View(
+            config=config,
+            name=folder.root.name,
+            device=device,
+            started=now,
+            row_started=now,
+            phase=Phase("starting", 0, None, now),
+        )
+        self._row: Row = {}
+        self._names: dict[str, None] = {}
+        self._spent_until = now
+        self._times = dict.fromkeys(PHASES.values(), 0.0)
+        self._play = PlayMetrics(config)
+        self._engine = EngineMetrics()
+        self._device = DeviceProbe()
+        self._guard = Guard(self._tell)
+        self._games: dict[Purpose, LineFile] = {}
+        try:
+            for directory in (self.get_checkpoint_dir(), self.get_train_dir()):
+                directory.mkdir(parents=True, exist_ok=True)
+            self._metrics = LineFile(folder.metrics)
+        except OSError as error:
+            raise ConfigError(
+                f"tracking.run_dir = '{folder.root}': cannot be written ({error.strerror}); "
+                "choose another folder"
+            ) from None
+        if rows := read_rows(folder.metrics):  # the run is resumed
+            self._names.update(dict.fromkeys(rows[-1]))
+            self.view.rows = tuple(rows[-HISTORY:])
+            self.view.version = rows[-1]["version"]
+        self._wandb = WandbRun(config, folder) if config.tracking.wandb else None
+        if self._wandb is not None and self._wandb.url is not None:
+            self._tell(f"Weights & Biases: {self._wandb.url}")
+        self._dashboard = start_dashboard(self.view, self._console)
+
+    def get_checkpoint_dir(self) -> Path:
+        """Where checkpoints go."""
+        return self.folder.checkpoints
+
+    def get_train_dir(self) -> Path:
+        """Where the samples as trained go."""
+        return self.folder.train
+
+    def phase(self, name: str, done: float = 0, total: float | None = None) -> None:
+        """Says what the run is at, and how far: `done` of `total`.
+
+        From there "playing" goes on by itself with every sample, "evaluating" with every game.
+        """
+        self._spend()
+        same = name == self.view.phase.name
+        started = self.view.phase.started if same else time.monotonic()
+        self.view.phase = Phase(name, done, total, started)
+
+    def add_trajectory(
+        self, result: GameResult, trajectories: Sequence[Trajectory], version: int, actor: int = 0
+    ) -> None:
+        """Takes in a training game that finished while `version` was the current one."""
+        self._play.add_game(result, trajectories)
+        self.view.add_game(result)
+        self._advance("playing", sum(len(each.samples) for each in trajectories))
+        self._write_game(version, game_record(result, trajectories, version, actor))
+
+    def add_eval_episode(self, result: GameResult, version: int) -> None:
+        """Takes in a finished game of the evaluation of `version`."""
+        self._advance("evaluating", 1)
+        self._write_game(version, game_record(result, [], version, None))
+
+    def add_failure(self, failure: GameFailure) -> None:
+        """Takes in a game that raised."""
+        spec = failure.spec
+        self._play.add_failure()
+        self.view.failures += 1
+        logger.error(
+            "%s game %d of %s failed: %s\n%s",
+            spec.purpose,
+            spec.game_id,
+            spec.env,
+            failure.error,
+            failure.traceback,
+        )
+
+    def log_learner(self, metrics: Mapping[str, float | None]) -> None:
+        """Takes in the learner's metrics, under the names that they have."""
+        self._row.update(metrics)
+
+    def log_samples(self, update: Update, batch: Batch) -> None:
+        """Takes in the samples as `update` trained on them."""
+        records = sample_records(batch, update.advantages)
+        path = self.folder.samples(update.version)
+        self._guard("the samples' file", write_lines, path, records)
+
+    def log_evaluation(self, scores: Sequence[EvalScore]) -> None:
+        """Takes in how a version did against each opponent."""
+        self._row.update(evaluation_metrics(scores))
+        self.view.scores = (*scores, *self.view.scores)[:RECENT_SCORES]
+        if self._dashboard is None:
+            for score in scores:
+                self._tell(score_line(score))
+
+    def log_ratings(self, ratings: Sequence[Rating]) -> None:
+        """Takes in everybody's rating, as of now."""
+        self._row.update(rating_metrics(ratings))
+        self.view.ratings = tuple(ratings)
+        lines = json_line({"players": [asdict(rating) for rating in ratings]})
+        self._guard("the ratings' file", write_whole, self.folder.ratings, lines)
+
+    def log_actor(self, actor: int, stats: Mapping[str, float]) -> None:
+        """Takes in an engine's counters, which count from the actor's start."""
+        self._engine.add(actor, stats)
+        self.view.engine = self._engine.values(self._seconds())
+
+    def log_buffer(self, stats: Mapping[str, float]) -> None:
+        """Takes in what the buffer holds and has dropped."""
+        row: Row = {f"buffer/{name}": value for name, value in stats.items()}
+        self._row.update(row)
+        self.view.buffer = row
+
+    def end_update(self, version: int) -> None:
+        """Puts all that came since the last call into a row of `metrics.jsonl`.
+
+        A run whose time is up has two rows of its last version; the second holds what came after.
+        """
+        self._spend()
+        row = self._finish_row(version)
+        is_new, self.view.version = version > self.view.version, version
+        self.view.rows = (*self.view.rows, row)[-HISTORY:]
+        self._guard("the metrics' file", self._metrics.write, row)
+        if self._wandb is not None:
+            self._guard("Weights & Biases", self._wandb.log, row)
+        if self._dashboard is None and is_new:
+            self._tell(update_line(row, self.view.config.loop.steps))
+
+    def finish(self, reason: str) -> None:
+        """Stops the dashboard and prints what came out of the run, which ended by `reason`."""
+        self._stop_dashboard()
+        self._console.print(summary(self.folder, reason))
+
+    def close(self) -> None:
+        """Gives the terminal back and closes every sink; a second call does nothing."""
+        self._stop_dashboard()
+        for file in (self._metrics, *self._games.values()):
+            file.close()
+        if self._wandb is not None:
+            self._guard("Weights & Biases", self._wandb.close)
+            self._wandb = None
+
+    def _advance(self, name: str, by: int) -> None:
+        phase = self.view.phase
+        if phase.name == name and phase.total is not None:
+            self.view.phase = phase._replace(done=min(phase.done + by, phase.total))
+
+    def _seconds(self) -> float:
+        """Since the last row; never 0, since rates are divided by it."""
+        return max(time.monotonic() - self.view.row_started, 1e-9)
+
+    def _spend(self) -> None:
+        """Counts the time since the last call for the phase that the run is at."""
+        now = time.monotonic()
+        verb = PHASES.get(self.view.phase.name, self.view.phase.name)
+        self._times[verb] = self._times.get(verb, 0.0) + now - self._spent_until
+        self._spent_until = now
+
+    def _finish_row(self, version: int) -> Row:
+        seconds = self._seconds()
+        row: Row = {
+            "version": version,
+            "time": time.time(),
+            **self._play.take(seconds),
+            **self._engine.values(seconds),
+            **self._row,
+            **{f"time/{name}": value for name, value in self._times.items()},
+            "time/total": seconds,
+            **self._device.read(),
+        }
+        self._names.update(dict.fromkeys(row))
+        self._row = {}
+        self.view.row_started = time.monotonic()
+        self._times = dict.fromkeys(self._times, 0.0)
+        self._engine.reset()
+        return {name: _finite(row.get(name)) for name in self._names}
+
+    def _write_game(self, version: int, record: Record) -> None:
+        self._guard("the games' file", self._append_game, version, record)
+
+    def _append_game(self, version: int, record: Record) -> None:
+        purpose: Purpose = record["purpose"]
+        path = self.folder.games(purpose, version)
+        file = self._games.get(purpose)
+        if file is None or file.path != path:
+            if file is not None:
+                file.close()
+            file = self._games[purpose] = LineFile(path)
+        file.write(record)
+
+    def _stop_dashboard(self) -> None:
+        if self._dashboard is not None:
+            self._guard("the dashboard", self._dashboard.stop)
+            self._dashboard = None
+
+    def _tell(self, line: str) -> None:
+        """Tells the person at the terminal."""
+        self.view.notice = line
+        if self._dashboard is None:
+            self._console.print(Text(line), soft_wrap=True)
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no word for what is not finite."""
+    return value if value is not None and math.isfinite(value) else None
