@@ -134,12 +134,17 @@ async def run_at_once(rooms: Rooms, deadline: float) -> None:
     """Asynchronous: games are always in flight while updates are made out of what has arrived."""
     in_flight = rooms.config.actors.games_in_flight
     assert isinstance(in_flight, int), "launch resolves auto"
-    async with asyncio.TaskGroup() as group:
-        places = [index for index in range(len(rooms.actors)) for _ in range(in_flight)]
-        games = [group.create_task(keep_playing(rooms, index)) for index in places]
-        await keep_learning(rooms, deadline)
-        for game in games:
-            game.cancel()
+    places = [index for index in range(len(rooms.actors)) for _ in range(in_flight)]
+    tasks = [asyncio.create_task(keep_playing(rooms, index)) for index in places]
+    tasks.append(asyncio.create_task(keep_learning(rooms, deadline)))
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()  # only learning ends by itself; playing ends by an error
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def keep_playing(rooms: Rooms, index: int) -> None:
@@ -188,6 +193,7 @@ async def collect(
             continue
         trajectories = rooms.rewards.trajectories(result)
         rooms.tracker.add_trajectory(result, trajectories, version, index)
+        rooms.tracker.log_actor(index, await rooms.actors[index].stats())
         played.append((result, trajectories))
     return played
 
@@ -220,8 +226,6 @@ async def learn(rooms: Rooms, batch: Batch) -> None:
     every = rooms.config.eval.every
     if every and (update.version % every == 0 or is_done(rooms)):
         await evaluate(rooms)
-    for index, actor in enumerate(rooms.actors):
-        rooms.tracker.log_actor(index, await actor.stats())
     rooms.tracker.log_buffer(rooms.buffer.stats())
     rooms.tracker.log_ratings(rooms.registry.ratings())
     rooms.tracker.end_update(update.version)
