@@ -1,7 +1,9 @@
 """Small real models for tests: random weights, made in milliseconds, no hub."""
 
+import copy
+
 import torch
-from safetensors.torch import save
+from safetensors.torch import load, save
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, TokenizersBackend
 
@@ -58,15 +60,11 @@ def tiny_tokenizer() -> TokenizersBackend:
 
 def random_adapter(model: PreTrainedModel, name: str, seed: int, rank: int = 4) -> Adapter:
     """An adapter that changes the model's answers: A and B are both random."""
-    import copy
-
-    peft_model = attach_lora(copy.deepcopy(model), AdapterConfig(rank=rank, alpha=2 * rank), seed)
-    exported = export_adapter(peft_model, name)
-    from safetensors.torch import load
-
+    lora = AdapterConfig(rank=rank, alpha=2 * rank)
+    exported = export_adapter(attach_lora(copy.deepcopy(model), lora, seed), name)
     generator = torch.Generator().manual_seed(seed)
+    shapes = {key: value.shape for key, value in sorted(load(exported.weights).items())}
     tensors = {
-        key: torch.randn(value.shape, generator=generator) * 0.1
-        for key, value in load(exported.weights).items()
+        key: 0.1 * torch.randn(shape, generator=generator) for key, shape in shapes.items()
     }
     return Adapter(name=name, weights=save(tensors), config=exported.config)

@@ -10,19 +10,8 @@ import textarena as ta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unstable.config import (
-    CheckpointOpponent,
-    ConfigError,
-    GameConfig,
-    InvalidMovesConfig,
-    MinimaxOpponent,
-    OpenAIOpponent,
-    PythonOpponent,
-    RandomOpponent,
-)
+from unstable.config import GameConfig, InvalidMovesConfig
 from unstable.games import minimax
-from unstable.games.catalog import check_game, check_opponent
-from unstable.games.envs import known_ids
 from unstable.games.game import Game
 from unstable.games.kuhn import KuhnPoker
 from unstable.games.legal_moves import lists_legal_moves
@@ -357,91 +346,3 @@ def test_kuhn_poker_deals_no_round_after_the_last():
     play_randomly(played, 0)
     assert played.env.state.game_state["current_round"] == 3
     assert sum(played.env.state.game_state["player_chips"].values()) == 0
-
-
-def takes_anything(text):
-    return text
-
-
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"env": "TicTacTo-v0"}, "did you mean 'TicTacToe-v0'?"),
-        ({"env": "TicTacToe-v0-train"}, "leave -train off; write 'TicTacToe-v0'"),
-        ({"env": "TicTacToe-v0-raw"}, "leave -raw off"),
-        ({"env": "nowhere.to:Find"}, "games.env = 'nowhere.to:Find': No module named 'nowhere'"),
-        ({"env": f"{__name__}:Missing"}, "has no attribute 'Missing'"),
-        ({"env": "unstable.config:GameConfig"}, "not a textarena.Env"),
-        ({"env": f"{__name__}:takes_anything"}, "not a textarena.Env"),
-        ({"env": "Nim-v0", "args": {"pile": 3}}, "games.args = {'pile': 3}: "),
-        ({"env": "TicTacToe-v0", "seats": 3}, "games.seats = 3: The number of players has to be 2"),
-        ({"env": COUNT_UP, "seats": 4}, "games.seats = 4: at most 3"),
-        ({"env": "Klondike-v0"}, "does not parse"),
-        ({"env": "CharacterConclave-v0", "seats": 3}, "games.env = 'CharacterConclave-v0'"),
-        ({"env": "GuessWho-v0", "seats": 1}, "set OPENROUTER_API_KEY"),
-        ({"prompt": "unstable.nowhere:style"}, "games.prompt = 'unstable.nowhere:style'"),
-        ({"prompt": "anser"}, "known: answer, think, or module:function"),
-        ({"parser": "bracket"}, "known: brackets, boxed, raw, or module:function"),
-        ({"legal_moves": f"{__name__}:nothing"}, "games.legal_moves"),
-        ({"legal_moves": f"{__name__}:COUNT_UP"}, "not callable"),
-    ],
-)
-def test_what_cannot_be_played_is_told_in_one_line(config, words, monkeypatch):
-    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
-    with pytest.raises(ConfigError) as raised:
-        check_game(GameConfig(**config))
-    assert words in str(raised.value)
-    assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
-
-
-def test_word_games_say_what_they_need(monkeypatch):
-    monkeypatch.setattr("nltk.data.path", [])
-    with pytest.raises(ConfigError, match="python -m nltk.downloader words"):
-        check_game(GameConfig(env="WordChains-v0"))
-
-
-@pytest.mark.parametrize(("env", "seats"), [*LISTED, (COUNT_UP, 1), (COUNT_UP, 3)])
-def test_what_can_be_played_passes(env, seats):
-    check_game(GameConfig(env=env, seats=seats))
-
-
-def test_ids_are_written_without_variants():
-    assert "TicTacToe-v0" in known_ids() and "TicTacToe-v0-train" not in known_ids()
-    assert len(known_ids()) > 200
-
-
-class Bot:
-    def __call__(self, observation):
-        return "[0]"
-
-
-@pytest.mark.parametrize(
-    ("opponent", "env", "words"),
-    [
-        (RandomOpponent(), "SimpleNegotiation-v0", "set games.legal_moves"),
-        (MinimaxOpponent(), "ConnectFour-v0", "'minimax' in ConnectFour-v0: minimax plays TicTac"),
-        (PythonOpponent(target="nowhere:Bot"), "Nim-v0", "opponents.fixed.target = 'nowhere:Bot'"),
-        (PythonOpponent(target=f"{__name__}:Missing"), "Nim-v0", "no attribute 'Missing'"),
-        (OpenAIOpponent(model="m", api_key_env="UNSET_KEY"), "Nim-v0", "'UNSET_KEY': not set"),
-        (CheckpointOpponent(path="/nowhere"), "Nim-v0", "no adapter_config.json there"),
-    ],
-)
-def test_opponents_that_cannot_play_are_told_in_one_line(opponent, env, words):
-    with pytest.raises(ConfigError) as raised:
-        check_opponent(opponent, GameConfig(env=env))
-    assert words in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_opponents_that_can_play_pass(monkeypatch, tmp_path):
-    monkeypatch.setenv("A_KEY", "anything")
-    for file in ("adapter_config.json", "adapter_model.safetensors"):
-        (tmp_path / file).touch()
-    for opponent in (
-        RandomOpponent(),
-        MinimaxOpponent(),
-        PythonOpponent(target=f"{__name__}:Bot"),
-        OpenAIOpponent(model="m", api_key_env="A_KEY"),
-        CheckpointOpponent(path=str(tmp_path)),
-    ):
-        check_opponent(opponent, GameConfig())
-    check_opponent(RandomOpponent(), MIXED[-1])

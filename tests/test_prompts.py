@@ -1,7 +1,7 @@
 """Prompts: what is asked, what is cut, and what is read out of any answer whatever."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import TokenizersBackend
@@ -17,6 +17,8 @@ from unstable.prompts import (
 )
 from unstable.types import Observation
 
+QUIET = settings(deadline=None, derandomize=True)
+TINY = tiny_tokenizer()
 BUILT_IN = ("brackets", "boxed", "raw")
 
 
@@ -32,7 +34,7 @@ def observation(**changes) -> Observation:
 
 
 def builder(style: str = "answer", max_prompt_tokens: int = 2048, **chat_template) -> PromptBuilder:
-    return PromptBuilder(tiny_tokenizer(), load_style(style), chat_template, max_prompt_tokens)
+    return PromptBuilder(TINY, load_style(style), chat_template, max_prompt_tokens)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +84,7 @@ PIECES = st.sampled_from(
 )
 
 
+@QUIET
 @given(st.lists(PIECES | st.text(max_size=5), max_size=60).map("".join), st.sampled_from(BUILT_IN))
 def test_any_answer_is_parsed(text, parser):
     action, formatted = parse_action(parser, text)
@@ -94,6 +97,7 @@ def test_any_answer_is_parsed(text, parser):
         assert action.startswith("[") and action.endswith("]") and action in text
 
 
+@QUIET
 @given(st.text(), st.text())
 def test_reasoning_is_removed(secret, answer):
     cleaned = strip_reasoning(f"<think>{secret}</think>{answer}")
@@ -112,7 +116,7 @@ def test_the_prompt_is_the_chat_templates_and_the_rules_come_first():
     user = f"The rules.\n\nfirst\nsecond\nthird\n\nThe board.\n\nNot so.\n\n{style.request}"
     assert prompt.text == user
     text = f"<|system|>{style.system}<|end|><|user|>{user}<|end|><|assistant|>"
-    assert tiny_tokenizer().decode(prompt.ids) == text
+    assert TINY.decode(prompt.ids) == text
     assert prompt.cut_tokens == 0
 
 
@@ -137,10 +141,11 @@ RULES = (
     "You may bet, call or fold.  On your turn: [bet] adds a chip to the pot, and so does [call]."
 )
 EVENTS = "Player 1 bets a chip.\nPlayer 0 may call or fold.\n\nYour turn: [bet] [call]"
-TOKENIZERS = [trained_tokenizer(True), trained_tokenizer(False), tiny_tokenizer()]
+TOKENIZERS = [trained_tokenizer(True), trained_tokenizer(False), TINY]
 TEXTS = st.text("ab \n.,'[]é") | st.just(RULES) | st.just(EVENTS)
 
 
+@QUIET
 @given(st.data(), st.sampled_from(TOKENIZERS))
 def test_ids_are_those_of_the_chat_template(data, tokenizer):
     built = PromptBuilder(tokenizer, STYLES["answer"], {}, 100_000)
@@ -168,6 +173,7 @@ def test_empty_parts_leave_no_gap():
     assert prompt.text == f"The rules.\n\n{STYLES['answer'].request}"
 
 
+@QUIET
 @given(st.lists(st.text("ab", min_size=1, max_size=30), max_size=12), st.integers(0, 200))
 def test_the_oldest_events_are_left_out_until_it_fits(events, spare):
     bare = builder().build(observation(events=[]))

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from unstable.config import ConfigError, RunConfig, dump, load, nearest
+from unstable.config import ConfigError, RunConfig, RunFailedError, dump, load, nearest
 
 EVAL_USAGE = """\
 usage: unstable eval RUN_DIR [--version N] [--games N] [--opponents NAME ...] [--FIELD VALUE ...]
@@ -34,6 +34,7 @@ SHORT_FORMS = {
     "--wandb": "tracking.wandb",
 }
 HELP = ("-h", "--help")
+EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 
@@ -46,6 +47,9 @@ def main() -> NoReturn:
     except ConfigError as error:
         print(f"error: {_told(error)}", file=sys.stderr)
         sys.exit(EXIT_USER_ERROR)
+    except RunFailedError as error:
+        print(f"error: {_told(error)}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
 
@@ -151,6 +155,6 @@ def _help(program: str) -> int:
     return 0
 
 
-def _told(error: ConfigError) -> str:
-    """The mistake in one line, also where it was found in another process."""
+def _told(error: Exception) -> str:
+    """The error in one line, also where it was found in another process."""
     return " ".join(str(getattr(error, "cause", error)).split())

@@ -33,6 +33,10 @@ class ConfigError(ValueError):
     """A user's mistake in one line: field, value, remedy. The CLI prints it and exits with 2."""
 
 
+class RunFailedError(RuntimeError):
+    """A run that ended by a fault, told in one line that says where the details are."""
+
+
 def nearest(word: str, known: list[str]) -> str:
     """A hint that names the known word closest to `word`, or lists what is known."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)

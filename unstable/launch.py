@@ -16,7 +16,7 @@ import psutil
 
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.rewards import Rewards
-from unstable.config import ConfigError, FixedOpponent, RunConfig, dump, load
+from unstable.config import ConfigError, FixedOpponent, RunConfig, RunFailedError, dump, load
 from unstable.evaluation.games import evaluation_games, evaluation_scores
 from unstable.folder import RunFolder
 from unstable.games.catalog import check_game, check_opponent
@@ -125,8 +125,8 @@ def _opponents(config: RunConfig) -> dict[str, FixedOpponent]:
 def train(config: RunConfig) -> RunFolder:
     """Run a whole training; returns its folder.
 
-    Raises `ConfigError` for a user's mistake before any model is loaded, and whatever ended the run
-    otherwise. An interrupt leaves a folder that is whole up to the last version.
+    Raises `ConfigError` for a user's mistake, before any model is loaded where that can be, and
+    `RunFailedError` for whatever ended the run otherwise. An interrupt leaves a folder that is whole up to the last version.
     """
     check(config)
     config = resolve(config)
@@ -141,13 +141,21 @@ def train(config: RunConfig) -> RunFolder:
     except KeyboardInterrupt:
         reason = "interrupted"
         raise
-    except Exception:
-        log.exception("the run failed")
+    except ConfigError:
         raise
+    except Exception as error:
+        log.exception("the run failed")
+        raise RunFailedError(f"{_first_line(error)}; details in {folder.log('loop')}") from error
     finally:
         tracker.finish(reason)
         tracker.close()
     return folder
+
+
+def _first_line(error: Exception) -> str:
+    cause = getattr(error, "cause", None) or error  # Ray wraps what another process raised
+    text = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {text[0]}" if text else type(cause).__name__
 
 
 def _make_folder(config: RunConfig) -> RunFolder:

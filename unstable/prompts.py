@@ -159,8 +159,8 @@ class PromptBuilder:
         self._chat_template = chat_template
         self._max_prompt_tokens = max_prompt_tokens
         self._start_ids = lru_cache(maxsize=256)(self._encode_start)
-        empty = Observation(seat=0, rules="", events=[], board="", notice="")
-        self.opens_reasoning = self._chat(empty).rstrip().endswith("<think>")
+        opening = self._chat([{"role": "user", "content": "?"}])
+        self.opens_reasoning = opening.rstrip().endswith("<think>")
 
     def build(self, observation: Observation) -> Prompt:
         """The prompt, less the oldest events if it would be too long; ValueError if it still is."""
@@ -184,17 +184,14 @@ class PromptBuilder:
             )
         return Prompt(kept, self.style.render(shorter), len(ids) - len(kept))
 
-    def _chat(self, observation: Observation) -> str:
+    def _chat(self, messages: list[dict[str, str]]) -> str:
         return self._tokenizer.apply_chat_template(
-            self.style.messages(observation),
-            tokenize=False,
-            add_generation_prompt=True,
-            **self._chat_template,
+            messages, tokenize=False, add_generation_prompt=True, **self._chat_template
         )
 
     def _ids(self, observation: Observation) -> list[int]:
         """The chat's ids; those of its start, mostly rules, are re-used from turn to turn."""
-        text, rules = self._chat(observation), observation.rules
+        text, rules = self._chat(self.style.messages(observation)), observation.rules
         cut, place = rules.rfind(" ", 0, -_MARGIN), text.find(rules)
         if min(cut, place) >= 0:
             start, rest = text[: place + cut], text[place + cut : place + len(rules)]

@@ -47,9 +47,10 @@ class _Request:
 class EmbeddedEngine:
     """Serves a Hugging Face causal language model, which it owns until `close`.
 
-    `max_requests` run at once and as many prefixes are remembered; prompt and answer together have
-    at most `max_length` tokens. A forward blocks the event loop. The same requests in the same
-    order get the same answers to the bit; in other company answers differ only by rounding.
+    `max_requests` run at once and as many prefixes are remembered: about as many as there are games
+    in flight, since attention also passes over idle slots between busy ones. Prompt and answer
+    together have at most `max_length` tokens. A forward blocks the event loop. The same requests in
+    the same order get the same answers to the bit; in other company they differ only by rounding.
     Raises `ValueError` for a model whose attention it cannot compute.
     """
 

@@ -2,6 +2,7 @@
 
 import inspect
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -96,9 +97,9 @@ class PythonPlayer:
     """
 
     def __init__(self, target: str) -> None:
-        found: Any = load_target(target)
+        found = load_target(target)
         self._target = target
-        self._call: Any = found() if inspect.isclass(found) else found
+        self._call: Callable[..., Any] = found() if isinstance(found, type) else found
         self._takes_rng = "rng" in inspect.signature(self._call).parameters
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:

@@ -29,7 +29,7 @@ def selected_logprobs(
 
 
 class _SelectedLogprobs(torch.autograd.Function):
-    """Backward computes each chunk's logits again: time for a third of a gigabyte."""
+    """Backward computes the logits of each chunk again, so that none are kept."""
 
     @staticmethod
     def forward(

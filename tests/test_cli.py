@@ -1,0 +1,303 @@
+"""The command line as a person meets it: real processes, a tiny model, two updates."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from unstable.cli import SHORT_FORMS, parse_options, run
+from unstable.config import ConfigError
+
+SMALL = """
+model: {{name: {model}, dtype: float32, adapter: {{rank: 4}}}}
+sampling: {{max_tokens: 4}}
+actors: {{num: 1, games_in_flight: 8}}
+learner: {{batch_size: 16, mini_batch_size: 8}}
+eval: {{every: 2, games: 2}}
+loop: {{steps: 2}}
+"""
+
+
+@pytest.fixture
+def project(tiny_folder: Path, tmp_path: Path) -> Path:
+    """A user's folder with a config of their own in it."""
+    (tmp_path / "small.yaml").write_text(SMALL.format(model=tiny_folder))
+    return tmp_path
+
+
+def command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-c", "from unstable.cli import main; main()", *arguments]
+
+
+def unstable(
+    folder: Path, *arguments: str, **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command(arguments),
+        cwd=folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def no_developers_lines(text: str) -> bool:
+    words = ("Traceback", "Warning", "(raylet)", "ERROR", "INFO", "DEBUG", ".py:")
+    return not any(word in text for word in words)
+
+
+def test_train_then_eval_then_the_same_config_again(project: Path) -> None:
+    done = unstable(project, "train", "--config", "small.yaml", "--run_dir", "run", "--seed", "5")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert no_developers_lines(done.stdout + done.stderr)
+    assert "update 2/2" in done.stdout
+    assert [row["version"] for row in rows(project / "run/metrics.jsonl")] == [0, 1, 2]
+    assert (project / "run/checkpoints/000002/adapter_model.safetensors").is_file()
+    for component in ("loop", "learner", "actor-0"):
+        assert (project / f"run/logs/{component}.log").is_file()
+
+    judged = unstable(project, "eval", "run", "--version", "1", "--games", "4")
+    assert judged.returncode == 0, judged.stderr
+    assert "evaluation of version 1" in judged.stdout
+    assert "TicTacToe-v0 against random" in judged.stdout
+
+    again = unstable(project, "train", "--config", "run/config.yaml", "--run_dir", "again")
+    assert again.returncode == 0, again.stderr
+    first, second = (rows(project / name / "metrics.jsonl") for name in ("run", "again"))
+    assert [row["learn/loss"] for row in first[1:]] == [row["learn/loss"] for row in second[1:]]
+
+
+USERS_MODULE = '''
+"""A game and a bot of a user's own."""
+
+import random
+import re
+
+import textarena as ta
+
+
+class Countdown(ta.Env):
+    """Take 1 or 2 from the pile; who takes the last one wins."""
+
+    def __init__(self, pile=5):
+        self.pile = pile
+
+    def reset(self, num_players, seed=None):
+        self.random = random.Random(seed)
+        self.state = ta.TwoPlayerState(num_players=num_players, seed=None)
+        pile = self.pile + self.random.randint(0, 1)
+        self.state.reset(game_state={"pile": pile}, player_prompt_function=self.prompt)
+        self.show()
+
+    def prompt(self, player_id, game_state):
+        return f"You are player {player_id}. Take 1 or 2; the last one wins. Answer [1] or [2]."
+
+    def show(self):
+        pile = self.state.game_state["pile"]
+        self.state.add_observation(f"{pile} left", observation_type=ta.ObservationType.GAME_BOARD)
+
+    def step(self, action):
+        found = re.search(r"\\[([12])\\]", action)
+        if not found or int(found[1]) > self.state.game_state["pile"]:
+            self.state.set_invalid_move(reason="take 1 or 2")
+        else:
+            self.state.game_state["pile"] -= int(found[1])
+            if self.state.game_state["pile"] == 0:
+                self.state.set_winner(self.state.current_player_id, reason="took the last one")
+            else:
+                self.show()
+        return self.state.step()
+
+
+def legal(env):
+    return [f"[{n}]" for n in (1, 2) if n <= env.state.game_state["pile"]]
+
+
+class TakeOne:
+    def __call__(self, observation):
+        return "[1]"
+'''
+
+
+def test_a_users_game_and_bot_come_in_through_yaml_alone(project: Path) -> None:
+    (project / "mine.py").write_text(USERS_MODULE)
+    config = yaml.safe_load((project / "small.yaml").read_text())
+    config["games"] = [
+        {
+            "env": "mine:Countdown",
+            "name": "Countdown",
+            "args": {"pile": 3},
+            "legal_moves": "mine:legal",
+        }
+    ]
+    config["opponents"] = {
+        "draw": {"self": 0, "past": 0, "fixed": 1},
+        "fixed": [{"kind": "python", "target": "mine:TakeOne"}, {"kind": "random"}],
+    }
+    config["eval"]["opponents"] = ["python:TakeOne", "random"]
+    (project / "mine.yaml").write_text(yaml.safe_dump(config))
+    done = unstable(project, "train", "--config", "mine.yaml", "--run_dir", "run")
+    assert done.returncode == 0, done.stderr
+    games = [g for path in (project / "run/games").glob("*.jsonl") for g in rows(path)]
+    players = {player for game in games for player in game["players"]}
+    assert {"policy@0", "random", "python:TakeOne"} <= players
+    bots = [t for g in games for t in g["turns"] if t["player"] == "python:TakeOne"]
+    assert bots
+    assert all(turn["action"] == "[1]" and not turn["invalid"] for turn in bots)
+
+
+def test_two_games_at_once_on_two_actors(project: Path) -> None:
+    games = ["--games.0.env", "Nim-v0", "--games.1.env", "SimpleTak-v0", "--num_actors", "2"]
+    done = unstable(project, "train", "--config", "small.yaml", "--run_dir", "run", *games)
+    assert done.returncode == 0, done.stderr
+    played = [g for path in (project / "run/games").glob("train-*.jsonl") for g in rows(path)]
+    assert {game["env"] for game in played} == {"Nim-v0", "SimpleTak-v0"}
+    assert {game["actor"] for game in played} == {0, 1}
+
+
+def start(project: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """A long run in the background, once its first update is on file."""
+    process = subprocess.Popen(
+        command(["train", "--config", "small.yaml", "--run_dir", "run", *arguments]),
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    metrics = project / "run/metrics.jsonl"
+    while not (metrics.is_file() and len(rows(metrics)) > 1):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return process
+
+
+def children(process: "subprocess.Popen[str]", name: str = "") -> list[psutil.Process]:
+    found = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in found if name in " ".join(child.cmdline())]
+
+
+def test_an_interrupt_leaves_a_folder_that_eval_reads(project: Path) -> None:
+    process = start(project, "--steps", "100000")
+    family = children(process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal's Ctrl-C does
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    psutil.wait_procs(family, timeout=20)
+    assert not [child for child in family if child.is_running()]
+    judged = unstable(project, "eval", "run", "--games", "2")
+    assert judged.returncode == 0, judged.stderr
+    assert "TicTacToe-v0 against random" in judged.stdout
+
+
+def test_a_killed_actor_is_started_again_and_its_games_are_played(project: Path) -> None:
+    process = start(project, "--steps", "12", "--learner.batch_size", "64")
+    (actor,) = children(process, "ActorProcess")
+    actor.send_signal(signal.SIGKILL)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert "started again" in (project / "run/logs/loop.log").read_text()
+    for path in (project / "run/games").glob("train-*.jsonl"):
+        assert all(game["turns"] for game in rows(path))
+    played = [
+        game["game"] for path in (project / "run/games").glob("train-*.jsonl") for game in rows(path)
+    ]
+    assert len(played) == len(set(played))
+
+
+def test_a_killed_learner_ends_the_run_with_exit_code_1(project: Path) -> None:
+    process = start(project, "--steps", "100000")
+    (learner,) = children(process, "LearnerProcess")
+    learner.send_signal(signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "error: " in output
+    assert "logs/loop.log" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--games.0.env", "TicTacTo-v0"], ["games.0.env = 'TicTacTo-v0'", "'TicTacToe-v0'"]),
+        (["--learner.batch_sise", "8"], ["unknown key 'batch_sise'", "'batch_size'"]),
+        (["--learner.batch_size", "12"], ["learner.batch_size = 12", "not divisible", "set"]),
+        (["--eval.opponents", "randm"], ["eval.opponents.0 = 'randm'", "'random'"]),
+        (["--num_learners", "2"], ["learner.num = 2", "set learner.num to 1"]),
+        (["--sampling.top_p", "0.9"], ["sampling.top_p = 0.9", "set sampling.top_p to 1"]),
+        (["--run_dir", "."], ["tracking.run_dir = '.'", "exists"]),
+        (["--run_dir", "/proc/none/run"], ["tracking.run_dir = '/proc/none/run'", "give a folder"]),
+        (["--model", "./nowhere"], ["model.name = './nowhere'", "no such folder"]),
+        (["--model", "empty"], ["model.name = 'empty'", "no weights"]),
+        (
+            ["--opponents.fixed.1.kind", "openai", "--opponents.fixed.1.model", "m"],
+            ["opponents.fixed.1.api_key_env = 'OPENAI_API_KEY'", "not set"],
+        ),
+        (["--games.0.env", "IteratedPrisonersDilemma-v0"], ["random", "legal moves"]),
+        (["--games.0.env", "ConnectFour-v0", "--eval.opponents", "minimax"], ["minimax"]),
+        (["--model.init", "empty"], ["empty", "adapter_config.json"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    project: Path, arguments: list[str], words: list[str]
+) -> None:
+    (project / "empty").mkdir()
+    (project / "empty/config.json").write_text("{}")
+    environment = {"OPENAI_API_KEY": ""}
+    done = unstable(project, "train", "--config", "small.yaml", *arguments, **environment)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
+    for word in words:
+        assert word in done.stderr
+    assert not (project / "outputs").exists()
+
+
+def test_help_shows_every_field_with_meaning_and_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["train", "--help"])
+    assert ended.value.code == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--learner.learning_rate FLOAT AdamW's peak learning rate (default: 0.0001)" in shown
+    assert "--games.0.env STR" in shown
+
+
+def test_printed_config_runs_again(project: Path) -> None:
+    arguments = ["config", "--config", "small.yaml", "--learner.epochs", "3"]
+    printed = unstable(project, *arguments).stdout
+    assert "auto" not in yaml.safe_load(printed)["loop"].values()
+    (project / "printed.yaml").write_text(printed)
+    again = unstable(project, "config", "--config", "printed.yaml").stdout
+    assert again == printed
+
+
+def test_options_are_paths_and_yaml_values() -> None:
+    arguments = ["--steps=3", "--loop.max-time", "1e3", "--eval.opponents", "random", "base"]
+    assert parse_options(arguments, SHORT_FORMS) == {
+        "loop.steps": 3,
+        "loop.max_time": "1e3",
+        "eval.opponents": ["random", "base"],
+    }
+    for wrong in (["3"], ["--steps"]):
+        with pytest.raises(ConfigError):
+            parse_options(wrong, SHORT_FORMS)
+    with pytest.raises(ConfigError, match="did you mean 'train'"):
+        run(["tain"])
