@@ -110,13 +110,13 @@ def test_long_answers_are_parsed_at_once(parser):
         parse_action(parser, piece * 20_000)
 
 
-def test_the_prompt_is_the_chat_templates_and_the_rules_come_first():
-    prompt = builder().build(observation(notice="Not so."))
-    style = STYLES["answer"]
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+def test_the_prompt_is_the_chat_templates_and_the_rules_come_first(style):
+    prompt = builder(style.name).build(observation(notice="Not so."))
     user = f"The rules.\n\nfirst\nsecond\nthird\n\nThe board.\n\nNot so.\n\n{style.request}"
     assert prompt.text == user
-    text = f"<|system|>{style.system}<|end|><|user|>{user}<|end|><|assistant|>"
-    assert TINY.decode(prompt.ids) == text
+    system = f"<|system|>{style.system}<|end|>" if style.system else ""
+    assert TINY.decode(prompt.ids) == f"{system}<|user|>{user}<|end|><|assistant|>"
     assert prompt.cut_tokens == 0
 
 

@@ -58,17 +58,16 @@ class PromptStyle:
         return [{"role": "system", "content": self.system}, user] if self.system else [user]
 
 
-_SYSTEM = "You play a game to win. Follow its rules and make only moves that it allows."
 STYLES = {
     "answer": PromptStyle(
         "answer",
-        system=_SYSTEM,
-        request="It is your turn. Reply with one action in square brackets and nothing else.",
+        system="",  # a small model follows the request better without one
+        request="Answer with only your action in square brackets, nothing else.",
         reasoning=False,
     ),
     "think": PromptStyle(
         "think",
-        system=_SYSTEM,
+        system="You play a game to win. Follow its rules and make only moves that it allows.",
         request="It is your turn. Reason step by step, "
         "then give one action, in its square brackets, as \\boxed{[action]}.",
         reasoning=True,

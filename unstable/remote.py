@@ -44,10 +44,17 @@ class ActorProcess:
 
         setup_logging(self._folder, f"actor-{self._index}")
         torch.set_num_threads(1)
-        tokenizer = load_tokenizer(self._config.model)
-        model = load_model(self._config.model)
-        engine = EmbeddedEngine(model, stop_token_ids(model, tokenizer))
-        self._collector = Collector(self._config, engine, tokenizer)
+        config = self._config
+        tokenizer = load_tokenizer(config.model)
+        model = load_model(config.model)
+        assert isinstance(config.actors.games_in_flight, int), "launch resolves auto"
+        engine = EmbeddedEngine(
+            model,
+            stop_token_ids(model, tokenizer),
+            max_requests=config.actors.games_in_flight,
+            max_length=config.sampling.max_prompt_tokens + config.sampling.max_tokens,
+        )
+        self._collector = Collector(config, engine, tokenizer)
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None

@@ -101,6 +101,11 @@ class EmbeddedEngine:
         self._lora.remove(name)
         self._table.forget(name)
 
+    def forget_prefixes(self) -> None:
+        """Drop the prefix cache, so that answers owe nothing to what came before. Only when idle."""
+        assert not self._waiting and not self._running, "requests are in flight"
+        self._table.clear()
+
     async def generate(
         self,
         prompt_ids: Sequence[int],

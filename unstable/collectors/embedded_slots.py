@@ -37,6 +37,11 @@ class SlotTable:
 
     def __init__(self, num_slots: int, max_length: int) -> None:
         self.ids = np.zeros((num_slots, max_length), dtype=np.int64)
+        self.clear()
+
+    def clear(self) -> None:
+        """As if nothing had ever been here; no slot may be busy."""
+        num_slots = len(self.ids)
         self.length = np.zeros(num_slots, dtype=np.int64)
         self.computed = np.zeros(num_slots, dtype=np.int64)
         self._adapters: list[str | None] = [None] * num_slots

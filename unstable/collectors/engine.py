@@ -15,6 +15,9 @@ class Engine(Protocol):
     def remove_adapter(self, name: str) -> None:
         """Forget an adapter and all that was computed under it. No request in flight may use it."""
 
+    def forget_prefixes(self) -> None:
+        """Drop the prefix cache, so that answers owe nothing to what came before. Only when idle."""
+
     async def generate(
         self,
         prompt_ids: Sequence[int],
