@@ -48,6 +48,8 @@ class ScriptedEngine:
 
     def remove_adapter(self, name: str) -> None: ...
 
+    def forget_prefixes(self) -> None: ...
+
     def stats(self) -> dict[str, float]:
         return {}
 

@@ -64,7 +64,5 @@ def random_adapter(model: PreTrainedModel, name: str, seed: int, rank: int = 4) 
     exported = export_adapter(attach_lora(copy.deepcopy(model), lora, seed), name)
     generator = torch.Generator().manual_seed(seed)
     shapes = {key: value.shape for key, value in sorted(load(exported.weights).items())}
-    tensors = {
-        key: 0.1 * torch.randn(shape, generator=generator) for key, shape in shapes.items()
-    }
+    tensors = {key: 0.1 * torch.randn(shape, generator=generator) for key, shape in shapes.items()}
     return Adapter(name=name, weights=save(tensors), config=exported.config)

@@ -38,9 +38,7 @@ def command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-c", "from unstable.cli import main; main()", *arguments]
 
 
-def unstable(
-    folder: Path, *arguments: str, **variables: str
-) -> "subprocess.CompletedProcess[str]":
+def unstable(folder: Path, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         command(arguments),
         cwd=folder,
@@ -217,7 +215,9 @@ def test_a_killed_actor_is_started_again_and_its_games_are_played(project: Path)
     for path in (project / "run/games").glob("train-*.jsonl"):
         assert all(game["turns"] for game in rows(path))
     played = [
-        game["game"] for path in (project / "run/games").glob("train-*.jsonl") for game in rows(path)
+        game["game"]
+        for path in (project / "run/games").glob("train-*.jsonl")
+        for game in rows(path)
     ]
     assert len(played) == len(set(played))
 
@@ -271,7 +271,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert not (project / "outputs").exists()
 
 
-def test_help_shows_every_field_with_meaning_and_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_every_field_with_meaning_and_default(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as ended:
         run(["train", "--help"])
     assert ended.value.code == 0

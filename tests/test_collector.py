@@ -33,6 +33,8 @@ class Scripted:
     def remove_adapter(self, name) -> None:
         self.adapters.remove(name)
 
+    def forget_prefixes(self) -> None: ...
+
     def stats(self):
         return {"requests": float(len(self.asked))}
 
@@ -200,6 +202,19 @@ async def test_games_are_cancelled_when_nobody_wants_them():
             break
     assert engine.running == 0 and shared.stats()["games_in_flight"] == 0
     assert len(await played(shared.play(specs(5)))) == 5
+
+
+async def test_a_retired_version_is_removed_once_no_game_in_flight_needs_it():
+    engine = Scripted(delay=lambda: 3)
+    playing = collector(engine)
+    playing.publish(random_adapter(tiny_model(), "policy@7", seed=0))
+    async with aclosing(playing.play(specs(2, players=("policy@7", "base")))) as results:
+        await anext(results)
+        playing.retire("policy@7")
+        assert engine.adapters == ["policy@7"]
+        async for result in results:
+            assert isinstance(result, GameResult)
+    assert engine.adapters == []
 
 
 async def test_players_by_name(tmp_path):

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from unstable.config import CONFIGS, ConfigError, RunConfig, dump, import_target, load, parse
+from unstable.config import CONFIGS, ConfigError, RunConfig, dump, load, parse
+from unstable.targets import load_target
 
 
 def test_dump_reads_back_equal(tmp_path: Path) -> None:
@@ -140,10 +141,19 @@ def test_a_missing_file_names_what_is_shipped() -> None:
         load("defualt")
 
 
-def test_import_target_names_the_field() -> None:
-    assert import_target("field", "pathlib:Path") is Path
-    with pytest.raises(ConfigError, match=r"^field = 'pathlib:Pth': .* did you mean 'Path'\?$"):
-        import_target("field", "pathlib:Pth")
+def test_a_target_names_the_field() -> None:
+    assert load_target("pathlib:Path", "field") is Path
+    for target, words in {
+        "pathlib:Pth": "field = 'pathlib:Pth': pathlib has no Pth; did you mean 'Path'?",
+        "pathlib": "field = 'pathlib': write it as package.module:name",
+    }.items():
+        with pytest.raises(ConfigError) as error:
+            load_target(target, "field")
+        assert str(error.value) == words
+    with pytest.raises(
+        ConfigError, match="^field = 'no_such:x': cannot import no_such .* PYTHONPATH$"
+    ):
+        load_target("no_such:x", "field")
 
 
 def fields_of(model: type[BaseModel]) -> list[tuple[str, str | None]]:
@@ -159,9 +169,7 @@ def test_every_value_is_documented() -> None:
     sections = {
         name
         for kind in kinds
-        for name, f in zip(
-            (n for n, _ in fields_of(kind)), kind.model_fields.values(), strict=True
-        )
+        for name, f in zip((n for n, _ in fields_of(kind)), kind.model_fields.values(), strict=True)
         if isinstance(f.default, BaseModel)
     }
     discriminators = {name for name in silent if name.endswith(".kind")}

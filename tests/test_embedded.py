@@ -354,6 +354,19 @@ async def test_a_removed_adapter_leaves_nothing_behind() -> None:
     torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=0)
 
 
+async def test_forgotten_prefixes_are_computed_anew() -> None:
+    async with serving(make_model()) as engine:
+        first = await ask(engine, RULES, max_tokens=2)
+        engine.forget_prefixes()
+        assert await ask(engine, RULES, max_tokens=2) == first
+        assert engine.stats()["cached_prompt_tokens"] == 0
+        request = asyncio.create_task(ask(engine, RULES))
+        await asyncio.sleep(0)
+        with pytest.raises(AssertionError, match="in flight"):
+            engine.forget_prefixes()
+        await request
+
+
 async def test_an_adapter_in_use_is_not_removed() -> None:
     async with serving(make_model(), adapters_of("llama")) as engine:
         request = asyncio.create_task(ask(engine, RULES, adapter="policy@0"))

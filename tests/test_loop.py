@@ -100,7 +100,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def played(folder: RunFolder, purpose: str = "train") -> list[dict[str, Any]]:
-    games = [game for path in sorted((folder.root / "games").glob(f"{purpose}-*")) for game in lines(path)]
+    games = [
+        game
+        for path in sorted((folder.root / "games").glob(f"{purpose}-*"))
+        for game in lines(path)
+    ]
     for game in games:
         del game["seconds"]
         for turn in game["turns"]:
@@ -255,7 +259,7 @@ async def test_too_many_failed_games_end_the_run(
         **MOODY,
         loop={"mode": mode, "steps": 1000, "max_failures": 3},
     )
-    with pytest.raises(RuntimeError, match="4 games failed.*the dice are gone"):
+    with pytest.raises(RuntimeError, match=r"\d+ games failed, more than .* the dice are gone"):
         await train(rooms)
 
 

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "unstable"
 HEAVY = {"torch", "transformers", "peft", "ray", "vllm", "textarena", "wandb", "openai"}
 PLAIN = {"numpy", "pydantic", "yaml"}
-LEAVES = {"types", "config", "seeds", "folder", "prompts", "models", "games"}
+LEAVES = {"types", "config", "seeds", "folder", "targets", "prompts", "models", "games"}
 ROOMS = {"collectors", "buffers", "learners", "evaluation", "tracking"}
 EVERYTHING = LEAVES | ROOMS | {"loop", "schedule", "registry", "remote", "launch"}
 
@@ -21,9 +21,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "config": (set(), set()),
     "seeds": (set(), set()),
     "folder": (set(), {"types"}),
-    "prompts": (set(), {"types", "config"}),
+    "targets": (set(), {"config"}),
+    "prompts": (set(), {"types", "config", "targets"}),
     "models": ({"torch", "transformers", "peft", "safetensors"}, {"types", "config", "models"}),
-    "games": ({"textarena", "nltk"}, {"types", "config", "seeds", "prompts", "games"}),
+    "games": ({"textarena", "nltk"}, {"types", "config", "seeds", "targets", "prompts", "games"}),
     "cli": ({"tyro"}, EVERYTHING),
     "launch": ({"psutil"}, EVERYTHING),
     "remote": ({"ray", "torch"}, EVERYTHING - {"launch", "loop"}),
@@ -31,10 +32,13 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "schedule": (set(), {"types", "config", "seeds"}),
     "registry": ({"trueskill"}, {"types", "config"}),
     "collectors": ({"torch", "transformers", "openai"}, LEAVES | {"collectors"}),
-    "buffers": (set(), {"types", "config", "seeds", "buffers"}),
+    "buffers": (set(), {"types", "config", "targets", "buffers"}),
     "learners": ({"torch", "transformers", "peft", "safetensors"}, LEAVES | {"learners"}),
     "evaluation": (set(), {"types", "config", "seeds", "evaluation"}),
-    "tracking": ({"rich", "wandb", "psutil", "pynvml"}, LEAVES - {"models", "games"} | {"tracking"}),
+    "tracking": (
+        {"rich", "wandb", "psutil", "pynvml"},
+        LEAVES - {"models", "games"} | {"tracking"},
+    ),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

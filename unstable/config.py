@@ -6,7 +6,6 @@ that names field, value and remedy.
 """
 
 import difflib
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -462,26 +461,6 @@ def one_line(error: ValidationError) -> str:
         joint = "" if not field else ": " if message.startswith("unknown key") else "."
         return f"{field}{joint}{message}"
     return f"{field} = {first['input']!r}: {message[0].lower()}{message[1:]}"
-
-
-def import_target(field: str, target: str) -> Any:
-    """What `module:name` names; raises `ConfigError` that starts with `field` when it does not."""
-    module_name, _, name = target.partition(":")
-    if not module_name or not name:
-        raise ConfigError(f"{field} = {target!r}: write it as module:name")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            f"{field} = {target!r}: cannot import {module_name} ({error}); "
-            "run from the folder that holds it, or put that on PYTHONPATH"
-        ) from None
-    if not hasattr(module, name):
-        names = [public for public in vars(module) if not public.startswith("_")]
-        raise ConfigError(
-            f"{field} = {target!r}: no {name} in {module_name}; {nearest(name, names)}"
-        )
-    return getattr(module, name)
 
 
 def load(name: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:

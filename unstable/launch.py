@@ -67,6 +67,12 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _machine() -> str:
+    """The machine in words."""
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{_cores()} cores, {memory:.0f} GiB"
+
+
 def _starting_adapter(config: RunConfig) -> str:
     """The shipped adapter where it was made for this model, else a fresh one."""
     file = LORA_FOLDER / CONFIG_FILE
@@ -107,11 +113,12 @@ def check(config: RunConfig) -> None:
 
 def check_games(config: RunConfig) -> None:
     """Raise `ConfigError` for a game that cannot be played, or an opponent that cannot play it."""
-    for game in config.games:
-        check_game(game)
+    places = {o.key: f"opponents.fixed.{i}" for i, o in enumerate(config.opponents.fixed)}
+    for index, game in enumerate(config.games):
+        check_game(game, f"games.{index}")
         if game.seats > 1:
-            for opponent in _opponents(config).values():
-                check_opponent(opponent, game)
+            for name, opponent in _opponents(config).items():
+                check_opponent(opponent, game, places.get(name, "eval.opponents"))
 
 
 def _opponents(config: RunConfig) -> dict[str, FixedOpponent]:
@@ -126,14 +133,15 @@ def train(config: RunConfig) -> RunFolder:
     """Run a whole training; returns its folder.
 
     Raises `ConfigError` for a user's mistake, before any model is loaded where that can be, and
-    `RunFailedError` for whatever ended the run otherwise. An interrupt leaves a folder that is whole up to the last version.
+    `RunFailedError` for whatever ended the run otherwise. An interrupt leaves a folder that is
+    whole up to the last version.
     """
     check(config)
     config = resolve(config)
     folder = _make_folder(config)
     setup_logging(folder, "loop")
     model_path(config.model)  # the embedded weights are unpacked once, before many processes ask
-    tracker = Tracker(config, folder)
+    tracker = Tracker(config, folder, device=_machine())
     reason = "failed"
     try:
         with _terminated_like_interrupted():

@@ -4,7 +4,6 @@ A prompt is one chat: system, then the rules, the events, the board, a notice an
 The rules come first and stay, so that the turns and games of a seat share a prefix of ids.
 """
 
-import importlib
 import re
 from bisect import bisect_left
 from collections.abc import Callable
@@ -12,21 +11,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
+from unstable.targets import load_target
 from unstable.types import Observation
 
 _MAX_UNPARSED = 200  # characters of an answer without an action that are passed on as one
 _MARGIN = 32  # characters of the rules that follow the start whose ids are re-used
 _BRACKETS = re.compile(r"\[[^\[\]]*[^\[\]\s][^\[\]]*\]")
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
-
-
-@cache
-def load_target(target: str) -> Any:
-    """What `package.module:name` names; raises ValueError, ImportError or AttributeError."""
-    module, colon, name = target.partition(":")
-    if not (module and colon and name):
-        raise ValueError("not of the form package.module:name")
-    return getattr(importlib.import_module(module), name)
 
 
 def observation_text(observation: Observation) -> str:

@@ -7,7 +7,8 @@ turn. What comes after the sum (normalising, baselines, groups) is the learner's
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from unstable.config import ConfigError, RewardConfig, import_target, nearest
+from unstable.config import ConfigError, RewardConfig, nearest
+from unstable.targets import load_target
 from unstable.types import GameResult, Reward, Sample, Trajectory, Turn
 
 Term = Callable[[GameResult, Turn], float | None]
@@ -52,7 +53,7 @@ class Rewards:
             if reward.term in self._terms:
                 raise ConfigError(f"{field} = {reward.term!r} stands twice; add up the weights")
             if ":" in reward.term:
-                function = import_target(field, reward.term)
+                function = load_target(reward.term, field)
             elif reward.term in BUILT_IN:
                 function = BUILT_IN[reward.term]
             else:

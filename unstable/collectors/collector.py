@@ -63,6 +63,7 @@ class Collector:
         }
         self._endpoints: dict[tuple[str, str, float], Player] = {}
         self._plays: list[_Play] = []
+        self._retired: set[str] = set()
         self._tally = _Tally()
         for opponent in config.opponents.fixed:
             if isinstance(opponent, CheckpointOpponent):
@@ -73,8 +74,15 @@ class Collector:
         self._engine.add_adapter(adapter)
 
     def retire(self, name: str) -> None:
-        """Forget a version that no game names any more."""
-        self._engine.remove_adapter(name)
+        """Forget a version that no new game names, as soon as no game in flight does."""
+        self._retired.add(name)
+        self._remove_retired()
+
+    def _remove_retired(self) -> None:
+        needed = {seat.player for play in self._plays for spec in play.specs for seat in spec.seats}
+        for name in sorted(self._retired - needed):
+            self._engine.remove_adapter(name)
+        self._retired &= needed
 
     def stats(self) -> dict[str, float]:
         """The engine's numbers, and games, turns and failures since the start, games in flight."""
@@ -96,6 +104,8 @@ class Collector:
         is started depends on the order of finishing alone, never on who reads. Several calls share
         `games_in_flight` evenly. Closing the iterator cancels its games.
         """
+        if not self._plays:
+            self._engine.forget_prefixes()  # games then depend on nothing that was played before
         play = _Play(deque(specs), enough)
         self._plays.append(play)
         try:
@@ -108,6 +118,7 @@ class Collector:
                 task.cancel()
             await asyncio.gather(*play.running, return_exceptions=True)
             self._plays.remove(play)
+            self._remove_retired()
 
     @property
     def _games_in_flight(self) -> int:
@@ -218,6 +229,7 @@ class _Play:
     """One call of `Collector.play`: what waits, what runs, what is ready to be read."""
 
     def __init__(self, waiting: deque[GameSpec], enough: int | None) -> None:
+        self.specs = tuple(waiting)
         self.waiting = waiting
         self.running: dict[asyncio.Task[GameResult | GameFailure], None] = {}  # in starting order
         self.results: asyncio.Queue[GameResult | GameFailure] = asyncio.Queue()

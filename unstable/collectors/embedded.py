@@ -102,7 +102,7 @@ class EmbeddedEngine:
         self._table.forget(name)
 
     def forget_prefixes(self) -> None:
-        """Drop the prefix cache, so that answers owe nothing to what came before. Only when idle."""
+        """Drop the prefix cache: answers then owe nothing to earlier ones. Only when idle."""
         assert not self._waiting and not self._running, "requests are in flight"
         self._table.clear()
 

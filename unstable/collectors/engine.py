@@ -16,7 +16,7 @@ class Engine(Protocol):
         """Forget an adapter and all that was computed under it. No request in flight may use it."""
 
     def forget_prefixes(self) -> None:
-        """Drop the prefix cache, so that answers owe nothing to what came before. Only when idle."""
+        """Drop the prefix cache: answers then owe nothing to earlier ones. Only when idle."""
 
     async def generate(
         self,

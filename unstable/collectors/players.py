@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from unstable.collectors.engine import Engine
 from unstable.games import minimax
 from unstable.games.game import Game
-from unstable.prompts import PromptBuilder, load_target, observation_text, parse_action
+from unstable.prompts import PromptBuilder, observation_text, parse_action
+from unstable.targets import load_target
 from unstable.types import FinishReason, Observation
 
 
@@ -97,7 +98,7 @@ class PythonPlayer:
     """
 
     def __init__(self, target: str) -> None:
-        found = load_target(target)
+        found: Any = load_target(target)
         self._target = target
         self._call: Callable[..., Any] = found() if isinstance(found, type) else found
         self._takes_rng = "rng" in inspect.signature(self._call).parameters

@@ -21,76 +21,87 @@ from unstable.games import minimax
 from unstable.games.envs import env_class, known_ids, make_env
 from unstable.games.game import Game
 from unstable.games.legal_moves import lists_legal_moves
-from unstable.prompts import PARSERS, STYLES, PromptStyle, load_target
+from unstable.prompts import PARSERS, STYLES, PromptStyle
+from unstable.targets import load_target
 
 _MAX_REASON = 200  # characters of an env's own error that are quoted
-_IMPORT_ERRORS = (ImportError, AttributeError, ValueError, SyntaxError)
 
 
-def check_game(config: GameConfig) -> None:
-    """Raise `ConfigError` where the game cannot be played; makes the env and tries one step."""
-    _check_id(config.env)
+def check_game(config: GameConfig, field: str = "games") -> None:
+    """Raise `ConfigError` where the game cannot be played; makes the env and tries one step.
+
+    `field` is the game's place in the config, such as games.0.
+    """
+    _check_id(config.env, field)
     try:
         cls = env_class(config)
+    except ConfigError as error:
+        raise ConfigError(f"{field}.env{str(error).removeprefix('target')}") from error
     except Exception as error:  # an env's module may raise anything, here and below
-        raise _complaint("env", config.env, error) from error
+        raise _complaint(f"{field}.env", config.env, error) from error
     if not (isinstance(cls, type) and issubclass(cls, textarena.Env)):
-        raise ConfigError(f"games.env = {config.env!r}: not a textarena.Env; give the class of one")
-    _check_targets(config)
+        raise ConfigError(
+            f"{field}.env = {config.env!r}: not a textarena.Env; give the class of one"
+        )
+    _check_targets(config, field)
     try:
         make_env(config)
     except TypeError as error:
-        raise _complaint("args", config.args, error) from error
+        raise _complaint(f"{field}.args", config.args, error) from error
     except Exception as error:
-        raise _complaint("env", config.env, error) from error
+        raise _complaint(f"{field}.env", config.env, error) from error
     try:
         game = Game(config, seed=0)
     except AssertionError as error:
-        raise _complaint("seats", config.seats, error) from error
+        raise _complaint(f"{field}.seats", config.seats, error) from error
     except Exception as error:
-        raise _complaint("env", config.env, error) from error
+        raise _complaint(f"{field}.env", config.env, error) from error
     try:
         game.observe()
         game.step("")
     except Exception as error:
-        raise _complaint("env", config.env, error) from error
+        raise _complaint(f"{field}.env", config.env, error) from error
 
 
-def _check_id(env: str) -> None:
+def _check_id(env: str, field: str) -> None:
     if ":" in env or env in (known := known_ids()):
         return
     for suffix in ("-train", "-raw"):
         if env.removesuffix(suffix) in known:
             raise ConfigError(
-                f"games.env = {env!r}: leave {suffix} off; write {env.removesuffix(suffix)!r}"
+                f"{field}.env = {env!r}: leave {suffix} off; write {env.removesuffix(suffix)!r}"
             )
-    raise ConfigError(f"games.env = {env!r}: no such TextArena id; {nearest(env, known)}")
+    raise ConfigError(f"{field}.env = {env!r}: no such TextArena id; {nearest(env, known)}")
 
 
-def _check_targets(config: GameConfig) -> None:
-    for field, target, built_in in (
+def _check_targets(config: GameConfig, field: str) -> None:
+    for name, target, built_in in (
         ("prompt", config.prompt, STYLES),
         ("parser", config.parser, PARSERS),
     ):
         if target not in built_in:
             known = ", ".join(built_in)
-            _check_target(f"games.{field}", target, f"known: {known}, or module:function")
+            _check_target(f"{field}.{name}", target, f"known: {known}, or module:function")
     if config.legal_moves is not None:
-        _check_target("games.legal_moves", config.legal_moves, "give module:function(env)")
+        _check_target(f"{field}.legal_moves", config.legal_moves, "give module:function(env)")
 
 
 def _check_target(field: str, target: str, remedy: str) -> None:
-    try:
-        found = load_target(target)
-    except _IMPORT_ERRORS as error:
-        raise ConfigError(f"{field} = {target!r}: {_line(error)}; {remedy}") from None
+    if ":" not in target:
+        raise ConfigError(f"{field} = {target!r}: there is none of that name; {remedy}")
+    found = load_target(target, field)
     if not callable(found) and not isinstance(found, PromptStyle):
         raise ConfigError(f"{field} = {target!r}: not callable; {remedy}")
 
 
-def check_opponent(opponent: FixedOpponent, game: GameConfig) -> None:
-    """Raise `ConfigError` where this opponent cannot play this game."""
-    prefix = f"opponents.fixed = {opponent.key!r} in {game.key}"
+def check_opponent(
+    opponent: FixedOpponent, game: GameConfig, field: str = "opponents.fixed"
+) -> None:
+    """Raise `ConfigError` where this opponent cannot play this game.
+
+    `field` is where the config names it, such as opponents.fixed.0 or eval.opponents.
+    """
+    prefix = f"{field} = {opponent.key!r} in {game.key}"
     if isinstance(opponent, RandomOpponent) and not lists_legal_moves(game):
         raise ConfigError(
             f"{prefix}: the game does not list its legal moves; "
@@ -101,22 +112,22 @@ def check_opponent(opponent: FixedOpponent, game: GameConfig) -> None:
             f"{prefix}: minimax plays TicTacToe and Nim only; choose another opponent"
         )
     if isinstance(opponent, PythonOpponent):
-        _check_target("opponents.fixed.target", opponent.target, "give module:Class")
+        _check_target(f"{field}.target", opponent.target, "give module:Class")
     if isinstance(opponent, OpenAIOpponent) and not os.environ.get(opponent.api_key_env):
         raise ConfigError(
-            f"opponents.fixed.api_key_env = {opponent.api_key_env!r}: not set; export the "
+            f"{field}.api_key_env = {opponent.api_key_env!r}: not set; export the "
             "endpoint's key in it (any text, where the endpoint asks for none)"
         )
     if isinstance(opponent, CheckpointOpponent):
         for file in ("adapter_config.json", "adapter_model.safetensors"):
             if not (Path(opponent.path).expanduser() / file).is_file():
                 raise ConfigError(
-                    f"opponents.fixed.path = {opponent.path!r}: no {file} there; "
+                    f"{field}.path = {opponent.path!r}: no {file} there; "
                     "give the folder of a LoRA adapter"
                 )
 
 
-def _complaint(field: str, value: Any, error: Exception) -> ConfigError:
+def _complaint(path: str, value: Any, error: Exception) -> ConfigError:
     reason, remedy = _line(error), "choose another game"
     if isinstance(error, LookupError) and "nltk" in str(error):
         reason = "the game needs NLTK's word lists"
@@ -126,11 +137,11 @@ def _complaint(field: str, value: Any, error: Exception) -> ConfigError:
     elif isinstance(error, SyntaxError):
         reason = f"its file does not parse on this Python ({error.msg})"
         remedy = "use Python 3.12 or choose another game"
-    elif field == "args":
+    elif path.endswith(".args"):
         remedy = "give the arguments of the env's constructor"
-    elif field == "seats":
+    elif path.endswith(".seats"):
         remedy = "give the number of players that the game takes"
-    return ConfigError(f"games.{field} = {value!r}: {reason}; {remedy}")
+    return ConfigError(f"{path} = {value!r}: {reason}; {remedy}")
 
 
 def _line(error: Exception) -> str:

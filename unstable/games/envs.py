@@ -8,7 +8,7 @@ import textarena
 from textarena.envs.registration import ENV_REGISTRY
 
 from unstable.config import GameConfig
-from unstable.prompts import load_target
+from unstable.targets import load_target
 
 
 def known_ids() -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from unstable.config import GameConfig
 from unstable.games.envs import env_class, is_a
-from unstable.prompts import load_target
+from unstable.targets import load_target
 
 
 def _grid(env: Any) -> list[str]:

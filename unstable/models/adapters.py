@@ -48,7 +48,8 @@ def export_adapter(model: "PeftModel", name: str) -> Adapter:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save
 
-    state = get_peft_model_state_dict(model)
+    # Told not to, PEFT does not ask a hub whether the vocabulary was changed.
+    state = get_peft_model_state_dict(model, save_embedding_layers=False)
     tensors = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
     config = model.peft_config["default"].to_dict()
     config["inference_mode"] = True
@@ -61,7 +62,8 @@ def load_weights(model: "PeftModel", adapter: Adapter) -> None:
     from safetensors.torch import load
 
     tensors = load(adapter.weights)
-    expected = {key: value.shape for key, value in get_peft_model_state_dict(model).items()}
+    own = get_peft_model_state_dict(model, save_embedding_layers=False)
+    expected = {key: value.shape for key, value in own.items()}
     given = {key: value.shape for key, value in tensors.items()}
     if given != expected:
         wrong = sorted(k for k in expected.keys() | given.keys() if expected.get(k) != given.get(k))

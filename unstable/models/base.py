@@ -102,7 +102,8 @@ def load_model(config: ModelConfig, *, attention: str = "sdpa") -> "PreTrainedMo
     model = AutoModelForCausalLM.from_pretrained(
         model_path(config), dtype=resolve_dtype(config.dtype), attn_implementation=attention
     )
-    model.config.name_or_path = config.name  # what adapters name as their base
+    # What adapters name as their base: the name that a person gave, not this machine's path.
+    model.name_or_path = model.config.name_or_path = config.name
     return model.eval().requires_grad_(False)
 
 
