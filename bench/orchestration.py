@@ -99,13 +99,22 @@ def main() -> None:
         from unstable.models.base import load_tokenizer
 
         tokenizer = load_tokenizer(config.model)
+    idle = peak_memory_mb()
     asyncio.run(measure(config, tokenizer, arguments.in_flight))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    warm = peak_memory_mb()
     seconds, turns = asyncio.run(measure(config, tokenizer, arguments.games))
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(f"tokenizer {arguments.tokenizer}: {turns} turns in {seconds:.1f} s")
     print(f"{turns / seconds:.0f} turns/s, {1e6 * seconds / turns:.0f} us per turn")
-    print(f"peak memory {after / 1024:.0f} MB, {(after - before) / 1024:+.0f} MB while measured")
+    print(
+        f"memory: {idle:.0f} MB before the first game (libraries), {warm - idle:+.0f} MB for "
+        f"{arguments.in_flight} games in flight, {peak_memory_mb() - warm:+.0f} MB after "
+        f"{arguments.games} more"
+    )
+
+
+def peak_memory_mb() -> float:
+    """The process's largest resident memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

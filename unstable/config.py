@@ -37,9 +37,12 @@ class RunFailedError(RuntimeError):
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """A hint that names the known word closest to `word`, or lists what is known."""
+    """A hint: the known word closest to `word`, or else the first of those that are known."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    listed = sorted(known)
+    return f"known: {', '.join(listed[:8])}{', ...' if len(listed) > 8 else ''}"
 
 
 class Section(BaseModel):

@@ -46,13 +46,13 @@ def resolve(config: RunConfig) -> RunConfig:
         data["model"]["dtype"] = fast_dtype()
     if config.model.init == "auto":
         data["model"]["init"] = _starting_adapter(config)
-    # Both need every core here, so that taking turns is faster than sharing them.
-    sync = config.loop.mode in ("auto", "sync")
+    # Measured on two cores (docs/benchmarks.md): at once is faster, if each has a core of its own.
+    sync = config.loop.mode == "sync" or (config.loop.mode == "auto" and _cores() == 1)
     data["loop"]["mode"] = "sync" if sync else "async"
     data["actors"]["engine"] = "embedded"
     if config.actors.num == "auto":
         room = max(1, psutil.virtual_memory().available // ACTOR_BYTES)
-        data["actors"]["num"] = min(room, _cores() if sync else max(1, _cores() - 1))
+        data["actors"]["num"] = min(room, _cores() if sync else max(1, _cores() // 2))
     if config.actors.games_in_flight == "auto":
         data["actors"]["games_in_flight"] = 32
     if config.buffer.capacity == "auto":

@@ -167,6 +167,7 @@ async def keep_learning(rooms: Rooms, deadline: float) -> None:
     """One update after another, each as soon as its batch is there."""
     batch_size = rooms.config.learner.batch_size
     while not is_done(rooms):
+        rooms.tracker.phase("playing", rooms.buffer.ready(rooms.registry.current), batch_size)
         seconds = None if deadline == math.inf else deadline - time.monotonic()
         try:
             async with asyncio.timeout(seconds), rooms.changed:
