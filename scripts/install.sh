@@ -38,7 +38,7 @@ install_unstable() {
     step "make .venv" "install Python's venv module (Debian: apt install python3-venv)" \
       "$python" -m venv "$venv"
   fi
-  local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check
+  local pip=("$venv/bin/python" -m pip install -qq --disable-pip-version-check
     --constraint "$root/constraints.txt")
   if [ "$flavour" = cpu ]; then
     step "install torch (CPU)" "check the network and the disk" _install_cpu_torch "${pip[@]}"

@@ -17,8 +17,9 @@ from unstable.config import RunConfig, parse
 from unstable.folder import RunFolder
 from unstable.launch import make_registry, resolve
 from unstable.learners.learner import Learner
-from unstable.loop import Rooms, evaluate, train
+from unstable.loop import evaluate, train
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.rooms import Rooms
 from unstable.schedule import Schedule
 from unstable.tracking.tracker import Tracker
 from unstable.types import Adapter, Batch, GameFailure, GameResult, GameSpec, Update

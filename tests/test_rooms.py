@@ -12,7 +12,7 @@ HEAVY = {"torch", "transformers", "peft", "ray", "vllm", "textarena", "wandb", "
 PLAIN = {"numpy", "pydantic", "yaml"}
 LEAVES = {"types", "config", "seeds", "folder", "targets", "prompts", "models", "games"}
 ROOMS = {"collectors", "buffers", "learners", "evaluation", "tracking"}
-EVERYTHING = LEAVES | ROOMS | {"loop", "schedule", "registry", "remote", "launch"}
+EVERYTHING = LEAVES | ROOMS | {"loop", "rooms", "schedule", "registry", "remote", "launch"}
 
 # file or room: (outside packages besides PLAIN, parts of unstable)
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
@@ -28,7 +28,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "cli": ({"tyro"}, EVERYTHING),
     "launch": ({"psutil"}, EVERYTHING),
     "remote": ({"ray", "torch"}, EVERYTHING - {"launch", "loop"}),
-    "loop": (set(), LEAVES - {"models", "games"} | ROOMS | {"schedule", "registry"}),
+    "loop": (set(), {"types", "evaluation", "rooms"}),
+    "rooms": (set(), EVERYTHING - {"models", "games", "launch", "remote", "loop"}),
     "schedule": (set(), {"types", "config", "seeds"}),
     "registry": ({"trueskill"}, {"types", "config"}),
     "collectors": ({"torch", "transformers", "openai"}, LEAVES | {"collectors"}),

