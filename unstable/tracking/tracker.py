@@ -2,6 +2,7 @@
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -75,7 +76,8 @@ class Tracker:
     ) -> None:
         """`device` is the machine in words, for the dashboard's head."""
         self.folder = folder
-        self._console = console or Console()
+        # A file has no width; Rich would take 80 columns for one.
+        self._console = console or Console(width=None if sys.stdout.isatty() else 160)
         self._dashboard: Live | None = None
         now = time.monotonic()
         self.view = View(
