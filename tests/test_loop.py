@@ -154,8 +154,9 @@ async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_pa
     assert losses(other.folder) != losses(one)
 
 
+@pytest.mark.parametrize("max_staleness", [0, 2])
 async def test_both_at_once_makes_all_updates_within_the_staleness(
-    tiny_folder: Path, tmp_path: Path
+    tiny_folder: Path, tmp_path: Path, max_staleness: int
 ) -> None:
     rooms = make_rooms(
         tiny_folder,
@@ -163,12 +164,14 @@ async def test_both_at_once_makes_all_updates_within_the_staleness(
         num_actors=2,
         loop={"mode": "async", "steps": 4},
         actors={"games_in_flight": 4},
-        buffer={"max_staleness": 2},
+        buffer={"max_staleness": max_staleness},
     )
     assert await train(rooms) == "all updates made"
     assert rooms.registry.current == 4
     for update in (1, 2, 3, 4):
-        assert all(sample["staleness"] <= 2 for sample in lines(rooms.folder.samples(update)))
+        assert all(
+            sample["staleness"] <= max_staleness for sample in lines(rooms.folder.samples(update))
+        )
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

@@ -124,6 +124,8 @@ async def keep_learning(rooms: Rooms, deadline: float) -> None:
             return
         assert batch is not None
         await learn(rooms, batch)
+        async with rooms.changed:
+            rooms.changed.notify_all()  # what was ready may be too old for the new version
 
 
 async def play(
