@@ -23,7 +23,7 @@ sampling: {{max_tokens: 4}}
 actors: {{num: 1, games_in_flight: 8}}
 learner: {{batch_size: 16, mini_batch_size: 8}}
 eval: {{every: 2, games: 2}}
-loop: {{steps: 2}}
+loop: {{steps: 2, mode: sync}}
 """
 
 
@@ -192,7 +192,7 @@ def children(process: "subprocess.Popen[str]", name: str = "") -> list[psutil.Pr
 
 
 def test_an_interrupt_leaves_a_folder_that_eval_reads(project: Path) -> None:
-    process = start(project, "--steps", "100000")
+    process = start(project, "--steps", "100000", "--loop.mode", "async")
     family = children(process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal's Ctrl-C does
     output, _ = process.communicate(timeout=60)
@@ -205,12 +205,14 @@ def test_an_interrupt_leaves_a_folder_that_eval_reads(project: Path) -> None:
     assert "TicTacToe-v0 against random" in judged.stdout
 
 
-def test_a_killed_actor_is_started_again_and_its_games_are_played(project: Path) -> None:
-    process = start(project, "--steps", "12", "--learner.batch_size", "64")
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_killed_actor_is_started_again_and_its_games_are_played(project: Path, mode: str) -> None:
+    process = start(project, "--steps", "12", "--learner.batch_size", "64", "--loop.mode", mode)
     (actor,) = children(process, "ActorProcess")
     actor.send_signal(signal.SIGKILL)
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
+    assert no_developers_lines(output)
     assert "started again" in (project / "run/logs/loop.log").read_text()
     for path in (project / "run/games").glob("train-*.jsonl"):
         assert all(game["turns"] for game in rows(path))
@@ -229,6 +231,7 @@ def test_a_killed_learner_ends_the_run_with_exit_code_1(project: Path) -> None:
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "error: " in output
+    assert no_developers_lines(output)
     assert "logs/loop.log" in output
 
 

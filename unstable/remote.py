@@ -120,10 +120,13 @@ class RemoteActor:
 
     async def start(self) -> None:
         """Start the process and load the model."""
-        options = _options(threads=1, max_concurrency=10_000)
-        process: Any = ray.remote(**options)(ActorProcess)
-        self._process = process.remote(self._config, self._folder, self._index)
-        await self._process.start.remote()
+        self._process = await self._begin()
+
+    async def _begin(self) -> Any:
+        process: Any = ray.remote(**_options(threads=1, max_concurrency=10_000))(ActorProcess)
+        begun = process.remote(self._config, self._folder, self._index)
+        await begun.start.remote()
+        return begun
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
@@ -145,23 +148,28 @@ class RemoteActor:
 
     async def publish(self, adapter: Adapter) -> None:
         """Make a version playable."""
-        await self._call("publish", adapter)
         self._published.append(adapter.name)
+        await self._tell("publish", adapter)
 
     async def retire(self, name: str) -> None:
-        """Forget a version that no game will ask for again."""
-        await self._call("retire", name)
+        """Forget a version that no new game will ask for."""
         self._published.remove(name)
+        await self._tell("retire", name)
+
+    async def _tell(self, method: str, argument: object) -> None:
+        """Call the process; one that takes a dead one's place knows already, by `_published`."""
+        process = self._process
+        try:
+            await getattr(process, method).remote(argument)
+        except RayActorError as error:
+            await self._revive(process, error)
 
     async def stats(self) -> dict[str, float]:
         """The engine's counters."""
-        return await self._call("stats")
-
-    async def _call(self, method: str, *arguments: object) -> Any:
         while True:
             process = self._process
             try:
-                return await getattr(process, method).remote(*arguments)
+                return await process.stats.remote()
             except RayActorError as error:
                 await self._revive(process, error)
 
@@ -175,12 +183,15 @@ class RemoteActor:
                 raise error
             log.warning("actor %d died and is started again: %s", self._index, error)
             ray.kill(dead)
-            await self.start()
-            for name in self._published:
-                version = policy_version(name)
+            process = await self._begin()
+            given: set[str] = set()
+            while lacking := [name for name in self._published if name not in given]:
+                version = policy_version(lacking[0])
                 assert version is not None
-                adapter = read_adapter(self._folder.checkpoint(version), name)
-                await self._process.publish.remote(adapter)
+                adapter = read_adapter(self._folder.checkpoint(version), lacking[0])
+                await process.publish.remote(adapter)
+                given.add(lacking[0])
+            self._process = process
 
 
 class RemoteLearner:
@@ -208,6 +219,8 @@ def cluster(processes: int) -> Iterator[None]:
     """Ray on this machine, with room for `processes`, silent, and gone afterwards."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray prints a dead worker's story, thirty lines of it, without asking; ours is in the log.
+    ray._private.worker.print_to_stdstream = lambda *_, **__: None
     ray.init(
         num_cpus=processes,
         include_dashboard=False,
