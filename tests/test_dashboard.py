@@ -75,6 +75,32 @@ def test_it_is_there_before_anything_has_happened(tmp_path: Path, width: int, he
     assert len(render(tracker.view, width, height).splitlines()) == height
 
 
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_ratings_and_scores_may_come_before_the_first_training_game(
+    tmp_path: Path, width: int, height: int
+) -> None:
+    """As they do after the evaluation of version 0."""
+    tracker = make_tracker(tmp_path)
+    tracker.log_ratings([make_rating("policy@0", 20.0), make_rating("random", 25.0)])
+    text = render(tracker.view, width, height)
+    assert "policy@0" in text
+    assert "cannot be shown" not in text
+
+
+def test_a_pane_that_fails_leaves_the_others_and_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker)
+    monkeypatch.setattr(View, "frequencies", lambda self: 1 / 0)
+    for _ in range(2):
+        text = render(tracker.view, 120, 40)
+        assert "cannot be shown" in text
+        assert "─ learner ─" in text
+    failures = [record for record in caplog.records if "cannot be drawn" in record.message]
+    assert len(failures) == 1
+
+
 def test_a_notice_is_shown(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     tracker.view.notice = "the games' file cannot be written"

@@ -136,6 +136,29 @@ async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path:
     assert whole == [2, 3]
 
 
+async def test_what_is_trained_on_is_what_was_sampled(tiny_folder: Path, tmp_path: Path) -> None:
+    """Invariant 1: ids and logprobs travel from the engine to the loss as they are."""
+    rooms = make_rooms(tiny_folder, tmp_path / "run")
+    await train(rooms)
+    turns = {
+        (game["game"], index): turn
+        for game in played(rooms.folder)
+        for index, turn in enumerate(game["turns"])
+    }
+    tokenizer = load_tokenizer(rooms.config.model)
+    trained = [sample for update in (1, 2, 3) for sample in lines(rooms.folder.samples(update))]
+    assert trained
+    for sample in trained:
+        turn = turns[sample["game"], sample["turn"]]
+        for name in ("prompt_ids", "token_ids", "logprobs", "version", "finish_reason"):
+            assert sample[name] == turn[name]
+        assert turn["seat"] == sample["seat"]
+        prompt = tokenizer.decode(turn["prompt_ids"])
+        assert prompt.endswith("<|assistant|>")
+        assert turn["observation"] in prompt
+        assert len(turn["logprobs"]) == len(turn["token_ids"])
+
+
 async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_path: Path) -> None:
     runs = []
     for name in ("one", "two"):

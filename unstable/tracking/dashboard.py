@@ -1,6 +1,7 @@
 """The live dashboard: panes over a `View`, drawn by Rich in a thread of its own."""
 
 import io
+import logging
 import time
 from collections.abc import Callable
 
@@ -19,6 +20,8 @@ from unstable.tracking.metrics import current_policy
 from unstable.tracking.text import duration, number, percent, sparkline
 from unstable.tracking.view import View
 from unstable.types import Rating, policy_version
+
+logger = logging.getLogger(__name__)
 
 LEARNER_FIRST = (
     "collect/reward",
@@ -109,7 +112,22 @@ class _Fit:
         self._draw = draw
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._draw(options.max_width, options.height or console.height)
+        try:
+            yield self._draw(options.max_width, options.height or console.height)
+        except Exception as error:  # a sink: what it cannot show must not freeze what it can
+            _report(self._draw, error)
+            yield Text("cannot be shown; see logs/loop.log", style="dim")
+
+
+_reported: set[str] = set()
+
+
+def _report(draw: Callable[[int, int], RenderableType], error: Exception) -> None:
+    """Logs a pane's error, once for each kind."""
+    kind = f"{draw.__qualname__} {error!r}"
+    if kind not in _reported:
+        _reported.add(kind)
+        logger.error("a pane of the dashboard cannot be drawn", exc_info=error)
 
 
 def _pane(title: str, draw: Callable[[int, int], RenderableType]) -> Panel:

@@ -89,6 +89,8 @@ class View:
 
     def frequencies(self) -> dict[str, float]:
         """Share of recent games in which a player was the opponent; the policy is its own."""
+        if not self.recent:
+            return {}
         games = Counter(player for played in self.recent for player in played.players)
         itself = current_policy(self.ratings)
         if itself is not None:
