@@ -73,6 +73,8 @@ def test_train_then_eval_then_the_same_config_again(project: Path) -> None:
     assert "evaluation of version 1" in judged.stdout
     assert "TicTacToe-v0 against random" in judged.stdout
 
+    saved = yaml.safe_load((project / "run/config.yaml").read_text())
+    assert saved["tracking"]["run_dir"] is None  # it runs again, and elsewhere
     again = unstable(project, "train", "--config", "run/config.yaml", "--run_dir", "again")
     assert again.returncode == 0, again.stderr
     first, second = (rows(project / name / "metrics.jsonl") for name in ("run", "again"))

@@ -58,8 +58,6 @@ def resolve(config: RunConfig) -> RunConfig:
     if config.buffer.capacity == "auto":
         newest = config.buffer.max_staleness + 1
         data["buffer"]["capacity"] = config.learner.batch_size * newest
-    if config.tracking.run_dir is None:
-        data["tracking"]["run_dir"] = str(_new_run_dir(config))
     return RunConfig.model_validate(data)
 
 
@@ -167,13 +165,15 @@ def _first_line(error: Exception) -> str:
 
 
 def _make_folder(config: RunConfig) -> RunFolder:
-    """The run's folder with its config in it."""
-    assert config.tracking.run_dir is not None
-    folder = RunFolder(Path(config.tracking.run_dir))
+    """The run's folder with its config in it, which runs again, in a folder of its own."""
+    run_dir = config.tracking.run_dir
+    folder = RunFolder(_new_run_dir(config) if run_dir is None else Path(run_dir).expanduser())
     field = f"tracking.run_dir = {str(folder.root)!r}"
+    elsewhere = config.tracking.model_copy(update={"run_dir": None})
     try:
         folder.root.mkdir(parents=True)
-        folder.config.write_text(dump(config), encoding="utf-8")
+        again = config.model_copy(update={"tracking": elsewhere})
+        folder.config.write_text(dump(again), encoding="utf-8")
     except FileExistsError:
         raise ConfigError(f"{field} exists; give a folder that does not exist yet") from None
     except OSError as error:
