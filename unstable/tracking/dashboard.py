@@ -165,8 +165,8 @@ def head(view: View) -> RenderableType:
     parts = [games, config.model.name, config.loop.mode, view.device, view.name]
     table = _grid("left", "right")
     table.add_row(
-        Text(" unstable ", style="bold reverse").append(
-            "  " + " · ".join(part for part in parts if part), style="not bold not reverse"
+        Text.assemble(
+            (" unstable ", "bold reverse"), "  " + " · ".join(part for part in parts if part)
         ),
         Text(duration(time.monotonic() - view.started)),
     )
