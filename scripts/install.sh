@@ -53,10 +53,10 @@ install_unstable() {
 
 # PyTorch's own index has CPU builds; where it does not answer, pip's usual index has to do.
 _install_cpu_torch() {
-  local index=()
   if "$1" - "$TORCH_CPU_INDEX/torch/" 2>/dev/null <<<'import sys, urllib.request as r
 r.urlopen(sys.argv[1], timeout=5)'; then
-    index=(--index-url "$TORCH_CPU_INDEX")
+    # What torch needs comes with the other packages, from the usual index, as pinned.
+    "$@" --no-deps --index-url "$TORCH_CPU_INDEX" torch && return
   fi
-  "$@" "${index[@]}" torch
+  "$@" torch
 }

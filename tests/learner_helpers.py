@@ -1,8 +1,16 @@
-"""Samples made by hand, for the learner's tests."""
+"""Samples made by hand and a learner of a tiny model, for the learner's tests."""
 
 from typing import Any
 
-from unstable.types import Reward, Sample
+import torch
+
+from tests.helpers import tiny_model
+from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
+from unstable.learners.learner import Learner
+from unstable.models.adapters import attach_lora, load_weights
+from unstable.types import Batch, Reward, Sample
+
+VOCAB = 12
 
 
 def make_sample(
@@ -27,3 +35,86 @@ def make_sample(
         "forfeit": False,
     }
     return Sample(**(fields | changes))
+
+
+def save_model(folder):
+    """A tiny model with `VOCAB` words in `folder`, as a learner's config names it."""
+    tiny_model(vocab=VOCAB).save_pretrained(folder)
+    return ModelConfig(name=str(folder), dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
+
+
+def spy_on_gradients(monkeypatch):
+    """A list of the gradients that every optimizer step will be given, before the clip."""
+    seen = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def spy(parameters, limit):
+        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
+        return clip(parameters, limit)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spy)
+    return seen
+
+
+def make_learner(model, adapter=None, updates=4, seed=0, algorithm=None, **config):
+    """A learner of `model`, by default with plain REINFORCE."""
+    defaults = {"batch_size": 8, "mini_batch_size": 8, "learning_rate": 1e-2}
+    return Learner(
+        model,
+        LearnerConfig(algorithm=algorithm or {"normalize": "none"}, **defaults | config),
+        updates=updates,
+        max_tokens=4,
+        seed=seed,
+        adapter=adapter,
+    )
+
+
+def trained(learner):
+    """All trained parameters in one row."""
+    return torch.cat([p.detach().flatten() for p in learner.optimizer.parameters])
+
+
+def plain_policy(model):
+    """The model with a LoRA of the learner's shape, by transformers and PEFT alone."""
+    return attach_lora(tiny_model(vocab=VOCAB), model.adapter, seed=0)
+
+
+# The tiny model's frozen output layer keeps its logits within 1: hot, it could not be sure.
+BANDIT_TEMPERATURE = 0.05
+
+
+def play_bandit(learner, model, folder, rewarded, updates, batch_size=32):
+    """Emit 7 after the prompt 3 and 9 after 5, a group a prompt; losses and mean outcomes."""
+    player = plain_policy(model)
+    generator = torch.Generator().manual_seed(0)
+    wanted_B = torch.tensor([7, 9]).repeat(batch_size // 2)
+    prompts_BT = torch.tensor([[1, 3], [1, 5]]).repeat(batch_size // 2, 1)
+    losses, outcomes = [], []
+    for version in range(updates):
+        load_weights(player, learner.save(folder / f"{version:06d}", {}))
+        with torch.no_grad():
+            logits_BV = player(input_ids=prompts_BT).logits[:, -1]
+            logprobs_BV = torch.log_softmax(logits_BV / BANDIT_TEMPERATURE, -1)
+        actions_B = torch.multinomial(logprobs_BV.exp(), 1, generator=generator)[:, 0]
+        samples = []
+        for prompt, action, wanted, logprobs in zip(
+            prompts_BT.tolist(), actions_B.tolist(), wanted_B.tolist(), logprobs_BV, strict=True
+        ):
+            outcome = float(action == wanted)
+            samples.append(
+                make_sample(
+                    prompt,
+                    [action],
+                    reward=outcome if rewarded else 0.0,
+                    outcome=outcome,
+                    temperature=BANDIT_TEMPERATURE,
+                    logprobs=[logprobs[action].item()],
+                    game_id=version * batch_size + len(samples),
+                    group_id=2 * version + len(samples) % 2,
+                )
+            )
+        update = learner.update(Batch(version=version, samples=tuple(samples)))
+        assert update.metrics["learn/mismatch_abs_max"] < 1e-4  # what was sampled is what is scored
+        losses.append(update.metrics["learn/loss"])
+        outcomes.append(update.metrics["learn/outcome_mean"])
+    return losses, outcomes

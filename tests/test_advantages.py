@@ -3,7 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstable.learners.advantages import RoleBaseline, normalize_by_env
+from tests.learner_helpers import make_sample
+from unstable.learners.advantages import (
+    RoleBaseline,
+    by_trajectory,
+    deviation_by,
+    normalize_by_env,
+)
+from unstable.learners.grpo import group_advantages, group_relative
+from unstable.learners.rloo import leave_one_out
 
 ROLES = st.sampled_from([("a", 0), ("a", 1), ("b", 0)])
 ROWS = st.lists(
@@ -84,3 +92,76 @@ def test_permuting_the_samples_permutes_the_advantages(rows, random, mode):
     assert np.isfinite(advantages).all()
     assert permuted == pytest.approx(advantages[order], rel=1e-9, abs=1e-9)
     assert baseline.values == other.values
+
+
+def test_leave_one_out_by_hand():
+    advantages = leave_one_out(np.array([1.0, 0.0, 0.0, 1.0]), [7, 7, 7, 7])
+    assert advantages == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
+    mixed = leave_one_out(np.array([1.0, 5.0, 3.0, 9.0]), [1, 2, 1, 3])
+    assert mixed.tolist() == [-2.0, 0.0, 2.0, 0.0]  # alone in groups 2 and 3
+
+
+def test_group_relative_by_hand():
+    rewards = np.array([1.0, 0.0, 0.0, 1.0, 4.0, 4.0, 9.0])
+    groups = [0, 0, 0, 0, 1, 1, 2]
+    envs = ["a"] * 4 + ["b"] * 3
+    centered = [0.5, -0.5, -0.5, 0.5, 0.0, 0.0, 0.0]
+    assert group_relative(rewards, groups, envs, "none").tolist() == centered
+    assert group_relative(rewards, groups, envs, "group").tolist() == [2 * x for x in centered]
+    by_batch = group_relative(rewards, groups, ["a"] * 7, "batch")
+    assert by_batch == pytest.approx(np.array(centered) / rewards.std())
+    assert group_relative(rewards, groups, envs, "batch") == pytest.approx(2 * np.array(centered))
+
+
+def test_rounding_is_no_deviation():
+    assert deviation_by(np.array([1.0, 1.0 + 1e-15, 3.0, 5.0]), [0, 0, 1, 1]).tolist() == [
+        1e-6,
+        1e-6,
+        1.0,
+        1.0,
+    ]
+
+
+def test_a_trajectory_counts_once_however_many_turns_it_has():
+    # Game 0 has three turns of 0.1, whose mean would be rounded to something else than game 1's.
+    samples = [
+        make_sample([1], [2], 0.1, game_id=0, group_id=4),
+        make_sample([1], [2], 0.1, game_id=1, group_id=4),
+        make_sample([1], [2], 0.1, game_id=0, group_id=4),
+        make_sample([1], [2], 0.7, game_id=0, seat=1, group_id=5),
+        make_sample([1], [2], 0.1, game_id=0, group_id=4),
+    ]
+    table = by_trajectory(samples, np.array([sample.reward for sample in samples]))
+    assert table.rewards_T.tolist() == [0.1, 0.1, 0.7]
+    assert table.groups_T == [4, 4, 5]
+    assert table.trajectories_S.tolist() == [0, 1, 0, 2, 0]
+
+
+@given(
+    st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 5), st.integers(0, 1)), min_size=1),
+    st.randoms(use_true_random=False),
+    st.sampled_from(["none", "group", "batch"]),
+)
+def test_permuting_the_samples_permutes_group_advantages(rows, random, scale):
+    samples = [
+        make_sample([1], [2], reward, game_id=game, seat=seat, group_id=2 * (game % 2) + seat)
+        for reward, game, seat in rows
+    ]
+    order = list(range(len(rows)))
+    random.shuffle(order)
+    rewards = np.array([sample.reward for sample in samples])
+    advantages = group_advantages(samples, rewards, scale)
+    shuffled = group_advantages([samples[i] for i in order], rewards[order], scale)
+    assert np.isfinite(advantages).all()
+    assert shuffled == pytest.approx(advantages[order], rel=1e-6, abs=1e-6)
+    turns = {(sample.game_id, sample.seat): advantages[i] for i, sample in enumerate(samples)}
+    assert all(turns[s.game_id, s.seat] == a for s, a in zip(samples, advantages, strict=True))
+
+
+@given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 3)), min_size=1))
+def test_leave_one_out_equals_its_definition(rows):
+    rewards, groups = np.array([r for r, _ in rows]), [g for _, g in rows]
+    for i, advantage in enumerate(leave_one_out(rewards, groups)):
+        others = [r for j, (r, g) in enumerate(rows) if g == groups[i] and j != i]
+        expected = rewards[i] - sum(others) / len(others) if others else 0.0
+        assert advantage == pytest.approx(expected, abs=1e-9)

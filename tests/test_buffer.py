@@ -40,13 +40,22 @@ def test_groups_too_old_are_dropped_and_counted_when_a_batch_is_drawn() -> None:
 
 
 def test_a_full_buffer_loses_its_oldest_whole_group() -> None:
-    buffer = Buffer(capacity=5, batch_size=2, max_staleness=4)
+    buffer = Buffer(capacity=4, batch_size=2, max_staleness=4)
     for game_id in range(3):
         add(buffer, game_id)
     assert (buffer.size, buffer.dropped_capacity) == (4, 2)
     batch = buffer.draw(version=0)
     assert batch is not None
     assert {sample.game_id for sample in batch.samples} == {1}
+
+
+def test_a_capacity_of_one_batch_always_fills_one() -> None:
+    """Whatever the size of the groups: what is dropped must leave enough for a batch."""
+    buffer = Buffer(capacity=128, batch_size=128, max_staleness=0)
+    for game_id in range(100):
+        add(buffer, game_id, turns=5)  # three samples each
+    assert buffer.size >= 128
+    assert buffer.draw(version=0) is not None
 
 
 def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:
@@ -75,7 +84,7 @@ def test_no_sample_is_lost_unseen(
     for game_id, (turns, version) in enumerate(games):
         add(buffer, game_id, version, turns)
         came += (turns + 1) // 2
-        assert buffer.size <= capacity
+        assert buffer.size < capacity + 5
     while (batch := buffer.draw(version=6)) is not None:
         drawn += len(batch.samples)
         assert len(batch.samples) >= batch_size

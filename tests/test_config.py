@@ -90,6 +90,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "list an opponent there or set opponents.draw.fixed to 0",
     ),
     (
+        {"opponents": {"fixed": [{"kind": "random", "name": "policy@0"}]}},
+        "opponents.fixed.0.name = 'policy@0' has a meaning of its own; give it another name",
+    ),
+    (
         {"opponents": {"draw": {"self": 0, "past": 0, "fixed": 0}}},
         "opponents.draw = all zero; give self, past or fixed a share above 0",
     ),

@@ -3,35 +3,34 @@ import math
 import pytest
 import torch
 
-from tests.helpers import tiny_model
-from tests.learner_helpers import make_sample
-from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
-from unstable.learners.learner import Learner
+from tests.learner_helpers import (
+    make_learner,
+    make_sample,
+    plain_policy,
+    play_bandit,
+    save_model,
+    spy_on_gradients,
+    trained,
+)
+from unstable.config import LearnerConfig
 from unstable.learners.optimizer import scheduled_rate
-from unstable.models.adapters import attach_lora, load_weights, read_adapter
+from unstable.models.adapters import read_adapter
 from unstable.types import Batch, Reward
-
-VOCAB = 12
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    tiny_model(vocab=VOCAB).save_pretrained(folder)
-    return ModelConfig(name=str(folder), dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
+    return save_model(tmp_path_factory.mktemp("model"))
 
 
-def make_learner(model, adapter=None, updates=4, seed=0, normalize="none", loss_norm="tokens", **c):
-    algorithm = {"normalize": normalize, "loss_norm": loss_norm}
-    config = {"batch_size": 8, "mini_batch_size": 8, "learning_rate": 1e-2} | c
-    return Learner(
-        model,
-        LearnerConfig(algorithm=algorithm, **config),
-        updates=updates,
-        max_tokens=4,
-        seed=seed,
-        adapter=adapter,
-    )
+@pytest.fixture
+def step_gradients(monkeypatch):
+    return spy_on_gradients(monkeypatch)
+
+
+def plain(**changes):
+    """REINFORCE, its advantages not normalised."""
+    return {"name": "reinforce", "normalize": "none"} | changes
 
 
 def make_batch(version, size=8, **changes):
@@ -54,28 +53,10 @@ def make_batch(version, size=8, **changes):
     return Batch(version=version, samples=tuple(samples))
 
 
-def trained(learner):
-    return torch.cat([p.detach().flatten() for p in learner.optimizer.parameters])
-
-
-@pytest.fixture
-def step_gradients(monkeypatch):
-    """The gradients that every optimizer step was given, before the clip."""
-    seen = []
-    clip = torch.nn.utils.clip_grad_norm_
-
-    def spy(parameters, limit):
-        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
-        return clip(parameters, limit)
-
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spy)
-    return seen
-
-
 @pytest.mark.parametrize("loss_norm", ["tokens", "constant"])
 def test_mini_batches_do_not_change_the_gradient(model, step_gradients, loss_norm):
     for size in (8, 4, 1):
-        learner = make_learner(model, mini_batch_size=size, loss_norm=loss_norm)
+        learner = make_learner(model, mini_batch_size=size, algorithm=plain(loss_norm=loss_norm))
         learner.update(make_batch(0))
         learner.update(make_batch(1))  # B is no longer zero, so that A has a gradient as well
     whole, halves, single = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
@@ -87,7 +68,7 @@ def test_mini_batches_do_not_change_the_gradient(model, step_gradients, loss_nor
 def test_the_loss_norms_differ_by_the_share_of_tokens(model, step_gradients):
     batch = make_batch(0)
     for loss_norm in ("tokens", "constant"):
-        make_learner(model, loss_norm=loss_norm).update(batch)
+        make_learner(model, algorithm=plain(loss_norm=loss_norm)).update(batch)
     num_tokens = sum(len(sample.token_ids) for sample in batch.samples)
     by_tokens, by_constant = step_gradients
     torch.testing.assert_close(by_tokens * num_tokens, by_constant * len(batch.samples) * 4)
@@ -165,10 +146,10 @@ def test_mismatch_is_zero_where_the_learner_agrees_with_the_sampler(model):
 
 def test_save_and_load_between_updates_change_nothing(model, tmp_path):
     changes = {"steps_per_batch": 2, "mini_batch_size": 2, "schedule": "cosine", "epochs": 2}
-    straight = make_learner(model, normalize="zscore", **changes)
+    straight = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
     straight_updates = [straight.update(make_batch(version)) for version in range(4)]
 
-    first = make_learner(model, normalize="zscore", **changes)
+    first = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
     for version in range(2):
         first.update(make_batch(version))
     folder = tmp_path / "checkpoints" / "000002"
@@ -176,7 +157,7 @@ def test_save_and_load_between_updates_change_nothing(model, tmp_path):
     assert adapter.name == "policy@2"
     assert read_adapter(folder, "policy@2") == adapter
 
-    second = make_learner(model, normalize="zscore", **changes)
+    second = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
     assert second.load(folder) == {"games": [1, 2]}
     updates = [second.update(make_batch(version)) for version in (2, 3)]
     assert torch.equal(trained(second), trained(straight))
@@ -248,63 +229,20 @@ def test_schedules_by_hand():
     assert rates["cosine"] == pytest.approx([0.5, 1, 1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0, 0])
 
 
-def plain_policy(model):
-    """The model with a LoRA of the learner's shape, by transformers and PEFT alone."""
-    return attach_lora(tiny_model(vocab=VOCAB), model.adapter, seed=0)
-
-
-# The tiny model's frozen output layer keeps its logits within 1: hot, it could not be sure.
-BANDIT_TEMPERATURE = 0.05
-
-
-def play_bandit(learner, model, folder, rewarded, updates, batch_size=32):
-    """Emit 7 after the prompt 3 and 9 after the prompt 5; returns losses and last mean outcomes."""
-    player = plain_policy(model)
-    generator = torch.Generator().manual_seed(0)
-    wanted_B = torch.tensor([7, 9]).repeat(batch_size // 2)
-    prompts_BT = torch.tensor([[1, 3], [1, 5]]).repeat(batch_size // 2, 1)
-    losses, outcomes = [], []
-    for version in range(updates):
-        load_weights(player, learner.save(folder / f"{version:06d}", {}))
-        with torch.no_grad():
-            logits_BV = player(input_ids=prompts_BT).logits[:, -1]
-            logprobs_BV = torch.log_softmax(logits_BV / BANDIT_TEMPERATURE, -1)
-        actions_B = torch.multinomial(logprobs_BV.exp(), 1, generator=generator)[:, 0]
-        samples = []
-        for prompt, action, wanted, logprobs in zip(
-            prompts_BT.tolist(), actions_B.tolist(), wanted_B.tolist(), logprobs_BV, strict=True
-        ):
-            outcome = float(action == wanted)
-            samples.append(
-                make_sample(
-                    prompt,
-                    [action],
-                    reward=outcome if rewarded else 0.0,
-                    outcome=outcome,
-                    temperature=BANDIT_TEMPERATURE,
-                    logprobs=[logprobs[action].item()],
-                    game_id=version * batch_size + len(samples),
-                )
-            )
-        update = learner.update(Batch(version=version, samples=tuple(samples)))
-        assert update.metrics["learn/mismatch_abs_max"] < 1e-4  # what was sampled is what is scored
-        losses.append(update.metrics["learn/loss"])
-        outcomes.append(update.metrics["learn/outcome_mean"])
-    return losses, outcomes
-
-
 def test_a_bandit_is_solved_from_chance(model, tmp_path):
-    learner = make_learner(model, normalize="center", learning_rate=2e-2, updates=25)
+    learner = make_learner(
+        model, algorithm=plain(normalize="center"), learning_rate=2e-2, updates=25
+    )
     losses, outcomes = play_bandit(learner, model, tmp_path / "a", rewarded=True, updates=25)
     assert outcomes[0] < 0.3
     assert sum(outcomes[-5:]) / 5 >= 0.9
-    again = make_learner(model, normalize="center", learning_rate=2e-2, updates=25)
+    again = make_learner(model, algorithm=plain(normalize="center"), learning_rate=2e-2, updates=25)
     repeated, _ = play_bandit(again, model, tmp_path / "b", rewarded=True, updates=5)
     assert repeated == losses[:5]
 
 
 def test_without_rewards_nothing_is_learned(model, tmp_path):
-    learner = make_learner(model, normalize="center", learning_rate=2e-2)
+    learner = make_learner(model, algorithm=plain(normalize="center"), learning_rate=2e-2)
     before = trained(learner)
     losses, _ = play_bandit(learner, model, tmp_path, rewarded=False, updates=4)
     assert losses == [0.0] * 4

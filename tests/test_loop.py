@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import textarena
 
+from tests.builders import game
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.rewards import Rewards
 from unstable.collectors.collector import Collector
@@ -102,13 +103,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def played(folder: RunFolder, purpose: str = "train") -> list[dict[str, Any]]:
     games = [
-        game
+        record
         for path in sorted((folder.root / "games").glob(f"{purpose}-*"))
-        for game in lines(path)
+        for record in lines(path)
     ]
-    for game in games:
-        del game["seconds"]
-        for turn in game["turns"]:
+    for record in games:
+        del record["seconds"]
+        for turn in record["turns"]:
             del turn["seconds"]
     return games
 
@@ -209,6 +210,25 @@ async def test_time_runs_out(tiny_folder: Path, tmp_path: Path, mode: str) -> No
     last = rooms.registry.current
     assert 0 < last < 10_000
     assert rooms.evaluated == last
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_time_runs_out_even_where_a_batch_is_always_ready(
+    tiny_folder: Path, tmp_path: Path, mode: str
+) -> None:
+    rooms = make_rooms(
+        tiny_folder,
+        tmp_path / "run",
+        loop={"mode": mode, "steps": 10_000, "max_time": 1.0},
+        learner={"batch_size": 1, "mini_batch_size": 1},
+        buffer={"capacity": 100_000, "max_staleness": 100_000},
+        actors={"games_in_flight": 2},
+    )
+    for game_id in range(5000):
+        result = game(game_id=10**6 + game_id)
+        rooms.buffer.add(result.spec, rooms.rewards.trajectories(result))
+    assert await train(rooms) == "time is up"
+    assert rooms.buffer.size > 0
 
 
 async def test_evaluation_touches_nothing_that_is_trained(

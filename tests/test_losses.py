@@ -6,7 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unstable.learners.logprobs import selected_logprobs
-from unstable.learners.losses import kl_estimates, reinforce_loss
+from unstable.learners.losses import (
+    clipped_loss,
+    clipped_weight_loss,
+    kl_estimates,
+    kl_penalties,
+    masked_weights,
+    policy_ratios,
+    reinforce_loss,
+    sequence_mask,
+    truncated_weights,
+)
 
 LOGPROBS = st.lists(
     st.tuples(st.floats(-150, 0), st.floats(-150, 0), st.floats(-3, 3)), min_size=1, max_size=12
@@ -59,6 +69,111 @@ def test_kl_estimate_is_schulmans_k3(rows):
     log_ratios = (logprobs - behaviour).clamp(-20, 20)
     torch.testing.assert_close(estimates, log_ratios.exp() - 1 - log_ratios, atol=1e-9, rtol=1e-9)
     assert (estimates >= 0).all()
+
+
+# Tokens 0 and 2 are of unit 0, token 1 is alone in unit 1.
+UNITS = torch.tensor([0, 1, 0])
+
+
+def test_ratios_by_hand():
+    now = torch.log(torch.tensor([0.4, 0.3, 0.9])).requires_grad_()
+    old = torch.log(torch.tensor([0.2, 0.6, 0.1]))
+    assert policy_ratios(now, old).tolist() == pytest.approx([2.0, 0.5, 9.0])
+    assert policy_ratios(now, old, UNITS).tolist() == pytest.approx([18.0, 0.5, 18.0])
+    means = policy_ratios(now, old, UNITS, length_normalized=True)
+    assert means.tolist() == pytest.approx([18**0.5, 0.5, 18**0.5])
+    # The gradient of a product's logarithm reaches all its tokens; that of the mean is halved.
+    means[0].backward()
+    assert now.grad.tolist() == pytest.approx([18**0.5 / 2, 0.0, 18**0.5 / 2])
+
+
+def test_clipped_loss_by_hand():
+    ratios = torch.tensor([1.5, 0.5, 1.1, 5.0, 0.5, 1.5]).requires_grad_()
+    advantages = torch.tensor([1.0, -1.0, 2.0, -1.0, 1.0, -1.0])
+    terms = {"clip_low": 0.2, "clip_high": 0.28, "normalizer": 1.0}
+    gains = [1.28, -0.8, 2.2, -3.0, 0.5, -1.5]
+    loss = clipped_loss(ratios, advantages, dual_clip=3.0, **terms)
+    loss.backward()
+    assert loss.item() == pytest.approx(-sum(gains))
+    # No gradient where the clip holds; otherwise that of ratio * advantage.
+    assert ratios.grad.tolist() == pytest.approx([0.0, 0.0, -2.0, 0.0, -1.0, 1.0])
+    without = clipped_loss(ratios, advantages, **terms)
+    assert without.item() == pytest.approx(-sum(gains) + 2.0)
+
+
+def test_clipped_weight_loss_by_hand():
+    logprobs = torch.tensor([-1.0, -2.0, -3.0]).requires_grad_()
+    ratios = torch.tensor([9.0, 0.1, 1.0])
+    loss = clipped_weight_loss(
+        logprobs,
+        ratios,
+        torch.tensor([1.0, -1.0, 2.0]),
+        clip_low=0.5,
+        clip_high=4.0,
+        normalizer=2.0,
+    )
+    loss.backward()
+    assert loss.item() == pytest.approx(-(5 * -1 + 0.5 * -1 * -2 + 1 * 2 * -3) / 2)
+    assert logprobs.grad.tolist() == pytest.approx([-2.5, 0.25, -1.0])  # a clip stops none
+
+
+def test_importance_weights_by_hand():
+    logs = torch.log(torch.tensor([4.0, 0.1, 0.25]))
+    assert truncated_weights(logs, 2.0).tolist() == pytest.approx([2.0, 0.1, 0.25])
+    assert masked_weights(logs, 0.2, 2.0).tolist() == pytest.approx([0.0, 0.0, 0.25])
+    # The geometric mean of unit 0 is 1, whatever its tokens' ratios.
+    assert sequence_mask(logs, UNITS, 0.5, 2.0).tolist() == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("difference", [-120.0, 120.0])
+@pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("units", [None, torch.tensor([0, 0])])
+def test_absurd_ratios_stay_finite_when_clipped(difference, advantage, units):
+    logprobs = torch.tensor([min(0.0, difference), 0.0], requires_grad=True)
+    old = torch.tensor([min(0.0, -difference), 0.0])
+    ratios = policy_ratios(logprobs, old, units)
+    advantages = torch.full((2,), advantage)
+    loss = clipped_loss(
+        ratios, advantages, clip_low=0.2, clip_high=0.2, dual_clip=3.0, normalizer=1
+    )
+    loss = loss + kl_penalties(logprobs, old).sum() * abs(advantage)
+    loss.backward()
+    assert math.isfinite(loss.item())
+    assert logprobs.grad.isfinite().all()
+    if advantage == 0.0:
+        assert logprobs.grad.tolist() == [0.0, 0.0]
+
+
+def plain_clipped(logprob, old, advantage, low, high, dual):
+    ratio = math.exp(max(-20.0, min(20.0, logprob - old)))
+    gain = min(ratio * advantage, max(1 - low, min(1 + high, ratio)) * advantage)
+    return -max(gain, dual * advantage) if advantage < 0 else -gain
+
+
+@given(LOGPROBS, st.floats(0.01, 1), st.floats(0.01, 2), st.floats(1.01, 5))
+def test_clipped_losses_equal_plain_python_and_add_up(rows, low, high, dual):
+    logprobs, old, advantages = torch.tensor(rows, dtype=torch.float64).T
+    terms = {"clip_low": low, "clip_high": high, "dual_clip": dual, "normalizer": 7.0}
+    expected = sum(plain_clipped(*row, low, high, dual) for row in rows) / 7
+    whole = clipped_loss(policy_ratios(logprobs, old), advantages, **terms)
+    assert whole.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    parts = [
+        clipped_loss(policy_ratios(logprobs[i::2], old[i::2]), advantages[i::2], **terms)
+        for i in (0, 1)
+    ]
+    assert sum(parts).item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@given(LOGPROBS)
+def test_kl_penalty_is_zero_at_the_reference_and_pulls_towards_it(rows):
+    logprobs, reference, _ = torch.tensor(rows, dtype=torch.float64).T
+    logprobs = logprobs.clone().requires_grad_()
+    penalties = kl_penalties(logprobs, reference)
+    penalties.sum().backward()
+    assert (penalties >= 0).all()
+    assert kl_penalties(reference, reference).tolist() == [0.0] * len(rows)
+    differences = (logprobs - reference).detach()
+    assert (logprobs.grad * differences >= 0).all()
 
 
 def plain_logprobs(hidden, head, targets, temperatures):

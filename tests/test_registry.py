@@ -58,9 +58,10 @@ def test_a_player_in_two_of_three_seats_is_rated_once_with_their_mean() -> None:
     assert rating(made, "policy@0")[0] > 25
 
 
-def test_a_forfeit_is_a_loss_and_counted_apart() -> None:
+@pytest.mark.parametrize("worth", [-1.0, 0.0])
+def test_a_forfeit_is_a_loss_and_counted_apart(worth: float) -> None:
     made = registry()
-    made.record(game(("policy@0", "random"), (-1.0, 0.0), forfeit=0))
+    made.record(game(("policy@0", "random"), (worth, 0.0), forfeit=0))
     (row,) = [row for row in made.ratings() if row.player == "policy@0"]
     assert (row.losses, row.forfeits) == (1, 1)
     assert row.mu < 25

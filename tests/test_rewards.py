@@ -50,6 +50,15 @@ def test_only_trained_seats_give_trajectories() -> None:
     assert rewards.trajectories(game(("random", "policy@0"), turns=1)) == []
 
 
+def test_wrong_arguments_and_values_are_told() -> None:
+    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args = \{'foo': 1\}: .*'foo'"):
+        Rewards([RewardConfig(term="outcome", args={"foo": 1})])
+    with pytest.raises(ConfigError, match="not callable"):
+        Rewards([RewardConfig(term=f"{__name__}:__name__")])
+    with pytest.raises(ValueError, match="reward term outcome returned nan"):
+        Rewards([RewardConfig()]).trajectories(game(outcomes=(float("nan"), 0.0)))
+
+
 @pytest.mark.parametrize(
     ("term", "message"),
     [

@@ -313,6 +313,24 @@ def test_the_summary_of_a_run_that_did_nothing(tmp_path: Path) -> None:
     assert "failed" in printed(tracker)
 
 
+def test_a_terminal_that_goes_away_stops_nothing(tmp_path: Path) -> None:
+    """As with `run.sh | head -1`: Rich itself would end the process."""
+    code = (
+        "import sys; from pathlib import Path; from tests.tracking_helpers import *\n"
+        f"t = Tracker(make_config(), RunFolder(Path({str(tmp_path / 'run')!r})))\n"
+        "for i in range(2000): t._tell('a line that nobody reads ' * 20)\n"
+        "t.finish('done'); t.close(); print('alive', file=sys.stderr)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert "alive" in process.stderr.read()
+    assert process.wait(60) == 0
+
+
 def test_wandb_offline_gets_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")

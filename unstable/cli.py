@@ -1,5 +1,6 @@
 """The command line: a person's words become a config, and mistakes become one line each."""
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from unstable.config import ConfigError, RunConfig, RunFailedError, dump, load, nearest
+from unstable.config import ConfigError, RunConfig, RunFailedError, dump, fields, load, nearest
 
 EVAL_USAGE = """\
 usage: unstable eval RUN_DIR [--version N] [--games N] [--opponents NAME ...] [--FIELD VALUE ...]
@@ -104,7 +105,7 @@ def _configured(arguments: Sequence[str]) -> RunConfig:
 
 
 def parse_options(arguments: Sequence[str], short_forms: dict[str, str]) -> dict[str, Any]:
-    """Options by dotted path. Values are read as YAML; several values after one option are a list.
+    """Options by dotted path. Several values after one option are a list.
 
     >>> parse_options(["--steps", "3", "--eval.opponents", "random", "base"], SHORT_FORMS)
     {'loop.steps': 3, 'eval.opponents': ['random', 'base']}
@@ -133,25 +134,27 @@ def _value(texts: list[str]) -> Any:
 
 
 def _scalar(text: str) -> Any:
+    """Lists and mappings as YAML, numbers, true, false and null as JSON, all else as it stands."""
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return yaml.safe_load(text) if text[:1] in ("[", "{") else json.loads(text)
+    except (ValueError, yaml.YAMLError):
         return text
 
 
 def _help(program: str) -> int:
     """Print every field with its meaning and default."""
-    import tyro
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    tyro.cli(
-        RunConfig,
-        prog=program,
-        default=RunConfig(),
-        args=["--help"],
-        use_underscores=True,
-        config=(tyro.conf.AvoidSubcommands,),
-        description=USAGE,
-    )
+    print(f"{USAGE}\n\noptions of {program} (N counts from 0; one past the end adds an entry):\n")
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for option in fields(RunConfig):
+        text = Text(option.meaning).append(option.default and f" ({option.default})", style="dim")
+        table.add_row(Text(f"--{option.path}", style="bold"), text)
+    Console(soft_wrap=True).print(table)
     return 0
 
 

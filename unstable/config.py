@@ -6,15 +6,18 @@ that names field, value and remedy.
 """
 
 import difflib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin
 
 import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -147,7 +150,9 @@ class OpponentConfig(Section):
 
 
 class RandomOpponent(OpponentConfig):
-    kind: Literal["random"] = "random"
+    kind: Literal["random"] = Field(
+        "random", description="random, minimax, python, checkpoint or openai"
+    )
 
     @property
     def key(self) -> str:
@@ -200,6 +205,7 @@ class OpenAIOpponent(OpponentConfig):
         return self.name or f"openai:{self.model}"
 
 
+RESERVED_NAMES = ("base", "self", "past", "fixed", "others", "alone")
 OPPONENT_KINDS = ["random", "minimax", "python", "checkpoint", "openai"]
 FixedOpponent = (
     RandomOpponent | MinimaxOpponent | PythonOpponent | CheckpointOpponent | OpenAIOpponent
@@ -271,16 +277,36 @@ class BufferConfig(Section):
     )
 
 
+Aggregation = Literal["token", "turn", "sequence", "constant"]
+RatioLevel = Literal["token", "turn", "sequence"]
+ClipLow = Annotated[float, Field(gt=0, le=1)]
+
+
 class AlgorithmConfig(Section):
-    name: Literal["reinforce"] = Field("reinforce", description="the algorithm")
+    """What all algorithms have; docs/algorithms.md says what each one is."""
+
+    name: str = Field(description="the algorithm, or package.module:Class of your own")
+    kl_reward: NonNegativeFloat = Field(
+        0.0, description="weight of the KL to the starting policy, taken off the reward; 0: none"
+    )
+    kl_loss: NonNegativeFloat = Field(
+        0.0, description="weight of the KL to the starting policy, added to the loss; 0: none"
+    )
+    importance_cap: PositiveFloat = Field(
+        2.0, description="upper bound of a token's importance weight"
+    )
+
+
+class ReinforceConfig(AlgorithmConfig):
+    name: Literal["reinforce"] = Field(
+        "reinforce",
+        description="the algorithm; others: reinforce++, rloo, grpo, gspo, cispo, module:Class",
+    )
     baseline_decay: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.95, description="decay of the reward baseline of each (env, seat); 0 forgets at once"
     )
     normalize: Literal["none", "center", "zscore"] = Field(
         "center", description="advantages within each env and batch: none, centred, or z-scored"
-    )
-    importance_cap: PositiveFloat = Field(
-        2.0, description="upper bound of a token's importance weight"
     )
     loss_norm: Literal["tokens", "constant"] = Field(
         "tokens",
@@ -288,10 +314,132 @@ class AlgorithmConfig(Section):
     )
 
 
+class ClippedConfig(AlgorithmConfig):
+    """Algorithms that clip the ratio of the policy to the one that the update began with."""
+
+    clip_low: ClipLow = Field(0.2, description="ratios below 1 - clip_low are clipped")
+    clip_high: PositiveFloat = Field(0.2, description="ratios above 1 + clip_high are clipped")
+    aggregation: Aggregation = Field(
+        "token",
+        description="the loss is a mean over the step's tokens, over its turns' means or its "
+        "trajectories' means, or a sum divided by samples x sampling.max_tokens",
+    )
+    importance: Literal["none", "truncate", "mask", "sequence_mask"] = Field(
+        "truncate",
+        description="correction for what was sampled by another policy or engine: none, weights "
+        "up to importance_cap, or zero outside importance_floor to importance_cap for a token "
+        "or, by the geometric mean, for a whole sequence",
+    )
+    importance_floor: PositiveFloat = Field(
+        0.5, description="lower bound of the importance weights that the masks keep"
+    )
+    mask_truncated: bool = Field(
+        False, description="turns that were cut at sampling.max_tokens get no gradient"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.importance_floor >= self.importance_cap:
+            raise ValueError(
+                f"importance_floor = {self.importance_floor} keeps nothing below importance_cap = "
+                f"{self.importance_cap}; set it lower"
+            )
+        return self
+
+
+class SurrogateConfig(ClippedConfig):
+    """Algorithms with the clipped surrogate loss of PPO."""
+
+    ratio: RatioLevel = Field(
+        "token", description="the ratio is each token's, its turn's, or its whole trajectory's"
+    )
+    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
+        3.0, description="ratios above this are clipped where the advantage is negative; null: none"
+    )
+
+
+class ReinforcePlusPlusConfig(SurrogateConfig):
+    name: Literal["reinforce++"] = Field("reinforce++", description="the algorithm")
+
+
+class RLOOConfig(SurrogateConfig):
+    name: Literal["rloo"] = Field("rloo", description="the algorithm")
+    ratio: RatioLevel = Field(
+        "sequence", description=SurrogateConfig.model_fields["ratio"].description
+    )
+    aggregation: Aggregation = Field(
+        "sequence", description=ClippedConfig.model_fields["aggregation"].description
+    )
+    normalize_advantages: bool = Field(
+        False, description="z-score the advantages within each env and batch"
+    )
+    reward_clip: tuple[float, float] | None = Field(
+        None, description="lowest and highest reward of a turn, before any KL; null: no bounds"
+    )
+
+
+class GRPOConfig(SurrogateConfig):
+    name: Literal["grpo"] = Field("grpo", description="the algorithm")
+    scale: Literal["none", "group", "batch"] = Field(
+        "group",
+        description="advantages are divided by the deviation of the group's rewards, of the "
+        "batch's rewards in the env, or not at all",
+    )
+
+
+class GSPOConfig(SurrogateConfig):
+    name: Literal["gspo"] = Field("gspo", description="the algorithm")
+    ratio: Literal["turn", "sequence"] = Field(
+        "sequence", description="the ratio is a geometric mean over a turn, or a whole trajectory"
+    )
+    clip_low: ClipLow = Field(
+        3.0e-4, description=ClippedConfig.model_fields["clip_low"].description
+    )
+    clip_high: PositiveFloat = Field(
+        4.0e-4, description=ClippedConfig.model_fields["clip_high"].description
+    )
+    aggregation: Aggregation = Field(
+        "sequence", description=ClippedConfig.model_fields["aggregation"].description
+    )
+
+
+class CISPOConfig(ClippedConfig):
+    name: Literal["cispo"] = Field("cispo", description="the algorithm")
+    clip_low: ClipLow = Field(1.0, description="ratios below 1 - clip_low are clipped; 1: none are")
+    clip_high: PositiveFloat = Field(
+        4.0, description=ClippedConfig.model_fields["clip_high"].description
+    )
+
+
+class CustomAlgorithmConfig(AlgorithmConfig):
+    args: dict[str, Any] = Field({}, description="whatever your algorithm reads from config.args")
+
+
+ALGORITHMS = ["reinforce", "reinforce++", "rloo", "grpo", "gspo", "cispo"]
+
+
+def _algorithm_tag(value: Any) -> str:
+    name = value.get("name", "reinforce") if isinstance(value, dict) else "reinforce"
+    name = value.name if isinstance(value, AlgorithmConfig) else str(name)
+    return "custom" if ":" in name else name
+
+
+AnyAlgorithm = Annotated[
+    Annotated[ReinforceConfig, Tag("reinforce")]
+    | Annotated[ReinforcePlusPlusConfig, Tag("reinforce++")]
+    | Annotated[RLOOConfig, Tag("rloo")]
+    | Annotated[GRPOConfig, Tag("grpo")]
+    | Annotated[GSPOConfig, Tag("gspo")]
+    | Annotated[CISPOConfig, Tag("cispo")]
+    | Annotated[CustomAlgorithmConfig, Tag("custom")],
+    Discriminator(_algorithm_tag),
+]
+
+
 class LearnerConfig(Section):
     num: PositiveInt = Field(1, description="learner ranks")
     parallel: Literal["ddp"] = Field("ddp", description="how several ranks share the work")
-    algorithm: AlgorithmConfig = AlgorithmConfig()
+    algorithm: AnyAlgorithm = ReinforceConfig()
     learning_rate: PositiveFloat = Field(1.0e-4, description="AdamW's peak learning rate")
     weight_decay: NonNegativeFloat = Field(0.0, description="AdamW's weight decay")
     schedule: Literal["constant", "linear", "cosine"] = Field(
@@ -368,7 +516,7 @@ class TrackingConfig(Section):
         "auto", description="live dashboard; auto: on a terminal"
     )
     keep_checkpoints: PositiveInt = Field(
-        5, description="newest checkpoints kept with optimizer state"
+        5, description="newest checkpoints kept; older ones go once they are no opponents either"
     )
 
     @field_validator("dashboard", mode="before")
@@ -399,6 +547,12 @@ class RunConfig(Section):
     def _consistent(self) -> Self:
         _refuse_twins("games", [game.key for game in self.games])
         _refuse_twins("opponents.fixed", [opponent.key for opponent in self.opponents.fixed])
+        for index, opponent in enumerate(self.opponents.fixed):
+            if opponent.key in RESERVED_NAMES or opponent.key.startswith("policy@"):
+                raise ValueError(
+                    f"opponents.fixed.{index}.name = {opponent.key!r} has a meaning of its own; "
+                    "give it another name"
+                )
         draw = self.opponents.draw
         if draw.self + draw.past + draw.fixed <= 0:
             raise ValueError("opponents.draw = all zero; give self, past or fixed a share above 0")
@@ -452,10 +606,13 @@ def parse(data: dict[str, Any]) -> RunConfig:
 def one_line(error: ValidationError) -> str:
     """Pydantic's first complaint as "field = value: what is wrong"."""
     first = error.errors()[0]
-    kinds = [kind for kind in OPPONENT_KINDS if kind in first["loc"]]  # a union adds its member
-    field = ".".join(str(part) for part in first["loc"] if part not in kinds)
+    members = [*OPPONENT_KINDS, *ALGORITHMS, "custom"]  # which a union adds to the place
+    field = ".".join(str(part) for part in first["loc"] if part not in members)
     if first["type"] == "union_tag_invalid":
         given = str(first["ctx"]["tag"])
+        if field == "learner.algorithm":
+            hint = nearest(given, ALGORITHMS)
+            return f"{field}.name = {given!r} is no algorithm or module:Class; {hint}"
         return f"{field}.kind = {given!r} is no kind of opponent; {nearest(given, OPPONENT_KINDS)}"
     if first["type"] == "missing":
         return f"{field} is missing; give it a value"
@@ -476,6 +633,9 @@ def load(name: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     if not overrides:
         return config
     data = config.model_dump()
+    current = config.learner.algorithm.name
+    if overrides.get("learner.algorithm.name", current) != current:
+        data["learner"]["algorithm"] = {}  # another algorithm has other keys
     for path, value in overrides.items():
         _put(data, path, value)
     return parse(data)
@@ -518,6 +678,47 @@ def _index(entries: list[Any], key: str) -> int:
     if int(key) == len(entries):
         entries.append({})
     return int(key)
+
+
+class Option(NamedTuple):
+    """A field as `--help` shows it: Option("learner.epochs", "times that ...", "default: 1")"""
+
+    path: str
+    meaning: str
+    default: str
+
+
+def fields(section: type[BaseModel]) -> list[Option]:
+    """Every value of a section and of those below it, once; N stands for a list's index."""
+    found: dict[str, Option] = {}
+    for option in _fields(section, ""):
+        found.setdefault(option.path, option)
+    return list(found.values())
+
+
+def _fields(section: type[BaseModel], prefix: str) -> Iterator[Option]:
+    for name, field in section.model_fields.items():
+        below = list(_sections(field.annotation))
+        in_list = get_origin(field.annotation) is list
+        path = f"{prefix}{name}{'.N' if in_list and below else ''}"
+        meaning = field.description or ""
+        if not below:
+            needed = field.is_required()
+            yield Option(
+                path, meaning, "needed" if needed else f"default: {json.dumps(field.default)}"
+            )
+        elif meaning:
+            yield Option(path, meaning, "")
+        for inner in below:
+            yield from _fields(inner, f"{path}.")
+
+
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The sections that a field's type is made of, if any."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections(part)
 
 
 def dump(config: RunConfig) -> str:

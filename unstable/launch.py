@@ -5,7 +5,9 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 
 LORA_FOLDER = Path(__file__).resolve().parent.parent / "lora_ckpt"
 """Where `run.sh` unzips the adapter that is shipped, if it is."""
+GROUPED = ("rloo", "grpo", "gspo", "cispo")
+"""Algorithms that learn nothing from groups of one, which is all that the schedule makes so far."""
 ACTOR_BYTES = 1_500_000_000
 """Memory that one embedded actor of the default model takes at most."""
 
@@ -76,10 +80,12 @@ def _starting_adapter(config: RunConfig) -> str:
     file = LORA_FOLDER / CONFIG_FILE
     if not file.is_file():
         return "fresh"
-    base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    if base == config.model.name:
+    shipped = json.loads(file.read_text(encoding="utf-8"))
+    wanted = config.model.adapter
+    expected = (config.model.name, wanted.rank, wanted.alpha)
+    if expected == tuple(shipped.get(k) for k in ("base_model_name_or_path", "r", "lora_alpha")):
         return str(LORA_FOLDER)
-    log.warning("%s is an adapter of %s; training starts fresh", LORA_FOLDER, base)
+    print(f"{LORA_FOLDER} is not an adapter for this model, rank and alpha; training starts fresh")
     return "fresh"
 
 
@@ -102,11 +108,17 @@ def _suffixes() -> Iterator[str]:
 
 def check(config: RunConfig) -> None:
     """Raise `ConfigError` for what would fail later; loads no model."""
+    algorithm = config.learner.algorithm.name
+    if algorithm in GROUPED:
+        raise ConfigError(
+            f"learner.algorithm.name = {algorithm!r} compares games of a group, and every game is "
+            "a group of its own yet; use reinforce or reinforce++"
+        )
     check_games(config)
     Rewards(config.buffer.rewards)
     check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
-        read_adapter(Path(config.model.init), "start")
+        read_adapter(Path(config.model.init).expanduser(), "start")
 
 
 def check_games(config: RunConfig) -> None:
@@ -132,7 +144,7 @@ def train(config: RunConfig) -> RunFolder:
 
     Raises `ConfigError` for a user's mistake, before any model is loaded where that can be, and
     `RunFailedError` for whatever ended the run otherwise. An interrupt leaves a folder that is
-    whole up to the last version.
+    whole up to the last version. In a notebook, call it in a thread: it runs its own event loop.
     """
     check(config)
     config = resolve(config)
@@ -142,20 +154,31 @@ def train(config: RunConfig) -> RunFolder:
     tracker = Tracker(config, folder, device=_machine())
     reason = "failed"
     try:
-        with _terminated_like_interrupted():
+        with _terminated_like_interrupted(), _failures_told(folder.log("loop")):
             reason = asyncio.run(_train(config, folder, tracker))
     except KeyboardInterrupt:
         reason = "interrupted"
         raise
     except ConfigError:
+        shutil.rmtree(folder.root)  # nothing was played: the repaired command may use the name
+        raise
+    finally:
+        if folder.root.is_dir():
+            tracker.finish(reason)
+        tracker.close()
+    return folder
+
+
+@contextlib.contextmanager
+def _failures_told(log_file: Path) -> Iterator[None]:
+    """What ends a run by a fault goes to the log with its traceback, and on as one line."""
+    try:
+        yield
+    except ConfigError:
         raise
     except Exception as error:
         log.exception("the run failed")
-        raise RunFailedError(f"{_first_line(error)}; details in {folder.log('loop')}") from error
-    finally:
-        tracker.finish(reason)
-        tracker.close()
-    return folder
+        raise RunFailedError(f"{_first_line(error)}; details in {log_file}") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -226,6 +249,9 @@ def _terminated_like_interrupted() -> Iterator[None]:
     def interrupt(*_: Any) -> NoReturn:
         raise KeyboardInterrupt
 
+    if threading.current_thread() is not threading.main_thread():  # only that one may
+        yield
+        return
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
@@ -248,13 +274,23 @@ def evaluate(run_dir: Path, version: int | None, overrides: Mapping[str, Any]) -
     if version not in versions:
         known = ", ".join(map(str, versions))
         raise ConfigError(f"--version = {version}: no such checkpoint in {run_dir}; known: {known}")
-    config = load(str(folder.config), overrides)
+    config = _judging(load(str(folder.config), overrides))
     check_games(config)
+    check_model(config.model)
     setup_logging(folder, "eval")
-    scores = asyncio.run(_evaluate(config, folder, version))
+    with _failures_told(folder.log("eval")):
+        scores = asyncio.run(_evaluate(config, folder, version))
     for score in scores:
         print(score_line(score))
     return scores
+
+
+def _judging(config: RunConfig) -> RunConfig:
+    """The config with no other opponents than those that judge."""
+    named = [o for o in config.opponents.fixed if o.key in config.eval.opponents]
+    opponents = config.opponents.model_copy(update={"fixed": named})
+    evaluation = config.eval.model_copy(update={"every": 1})
+    return config.model_copy(update={"opponents": opponents, "eval": evaluation})
 
 
 async def _evaluate(config: RunConfig, folder: RunFolder, version: int) -> list[EvalScore]:

@@ -49,12 +49,12 @@ async def train(rooms: Rooms) -> str:
 
 async def take_turns(rooms: Rooms, deadline: float) -> None:
     """Synchronous: play until a batch is there, finish the games in flight, update, go on."""
-    while not rooms.is_done:
-        while (batch := rooms.buffer.draw(rooms.registry.current)) is None:
-            if time.monotonic() > deadline:
-                return
+    while not rooms.is_done and time.monotonic() < deadline:
+        batch = rooms.buffer.draw(rooms.registry.current)
+        if batch is None:
             await play_round(rooms)
-        await learn(rooms, batch)
+        else:
+            await learn(rooms, batch)
 
 
 async def play_round(rooms: Rooms) -> None:
@@ -110,7 +110,7 @@ async def keep_playing(rooms: Rooms, index: int) -> None:
 async def keep_learning(rooms: Rooms, deadline: float) -> None:
     """One update after another, each as soon as its batch is there."""
     batch_size = rooms.config.learner.batch_size
-    while not rooms.is_done:
+    while not rooms.is_done and time.monotonic() < deadline:
         rooms.tracker.phase("playing", rooms.buffer.ready(rooms.registry.current), batch_size)
         seconds = None if deadline == math.inf else deadline - time.monotonic()
         try:
@@ -132,9 +132,9 @@ async def play(
     rooms: Rooms, index: int, specs: Sequence[GameSpec], enough: int | None = None
 ) -> list[Finished]:
     """Have one actor play games, with their trajectories; each is on file as soon as it is over."""
-    version = rooms.registry.current
     played: list[Finished] = []
     async for result in rooms.actors[index].play(specs, enough):
+        version = rooms.registry.current
         if isinstance(result, GameFailure):
             rooms.count(result)
             continue
@@ -143,7 +143,8 @@ async def play(
             rooms.tracker.add_trajectory(result, trajectories, version, index)
         else:
             rooms.tracker.add_eval_episode(result, version)
-        rooms.tracker.log_actor(index, await rooms.actors[index].stats())
+        if rooms.stats_due(index):
+            rooms.tracker.log_actor(index, await rooms.actors[index].stats())
         played.append((result, trajectories))
     return played
 
@@ -185,10 +186,11 @@ async def publish(rooms: Rooms, version: int) -> None:
     rooms.registry.current = version
     rooms.published.add(version)
     kept = {version, *rooms.registry.past()}
+    # What retires below goes with the next version: games in flight may need it once more.
+    rooms.folder.prune(rooms.config.tracking.keep_checkpoints, opponents=kept | rooms.published)
     for old in rooms.published - kept:
         await asyncio.gather(*(actor.retire(policy_player(old)) for actor in rooms.actors))
     rooms.published &= kept
-    rooms.folder.prune(rooms.config.tracking.keep_checkpoints, opponents=kept)
 
 
 async def evaluate(rooms: Rooms) -> None:

@@ -51,7 +51,7 @@ class Registry:
             counts = self._results.setdefault(spec.player, Counter())
             counts[result.standing(seat)] += 1
             counts["forfeit"] += result.forfeit == seat
-            scores.setdefault(spec.player, []).append(result.outcomes[seat])
+            scores.setdefault(spec.player, []).append(result.ranked_outcomes[seat])
         for player in scores:
             self._results[player]["games"] += 1
         if len(scores) > 1:

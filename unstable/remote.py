@@ -97,7 +97,7 @@ class LearnerProcess:
             updates=config.loop.steps,
             max_tokens=config.sampling.max_tokens,
             seed=config.seed,
-            adapter=None if fresh else read_adapter(Path(config.model.init), "start"),
+            adapter=None if fresh else read_adapter(Path(config.model.init).expanduser(), "start"),
         )
 
     def update(self, batch: Batch) -> Update:
@@ -135,8 +135,9 @@ class RemoteActor:
         left = {spec.game_id: spec for spec in specs}
         while True:
             process = self._process
+            stream = process.play.remote(list(left.values()), enough)
             try:
-                async for reference in process.play.remote(list(left.values()), enough):
+                async for reference in stream:
                     result = await reference
                     del left[result.spec.game_id]
                     if enough is not None and isinstance(result, GameResult):
@@ -145,6 +146,9 @@ class RemoteActor:
                 return
             except RayActorError as error:
                 await self._revive(process, error)
+            except (asyncio.CancelledError, GeneratorExit):
+                ray.cancel(stream)
+                raise
 
     async def publish(self, adapter: Adapter) -> None:
         """Make a version playable."""

@@ -1,6 +1,8 @@
 """What a run consists of: the rooms, and what the loop asks of an actor and a learner."""
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,6 +15,8 @@ from unstable.registry import Registry
 from unstable.schedule import Schedule
 from unstable.tracking.tracker import Tracker
 from unstable.types import Adapter, Batch, GameFailure, GameResult, GameSpec, Update
+
+STATS_EVERY_S = 2.0
 
 
 class Actor(Protocol):
@@ -51,6 +55,7 @@ class Rooms:
     schedule: Schedule
     tracker: Tracker
     failures: int = 0
+    asked: dict[int, float] = field(default_factory=dict)  # when an actor last told its numbers
     published: set[int] = field(default_factory=set)
     evaluated: int = -1  # the last version that was
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)  # what the buffer holds
@@ -59,6 +64,13 @@ class Rooms:
     def is_done(self) -> bool:
         """All updates are made."""
         return self.registry.current >= self.config.loop.steps
+
+    def stats_due(self, index: int) -> bool:
+        """Whether it is time to ask an actor for its numbers; if so, it counts as asked."""
+        due = time.monotonic() - self.asked.get(index, -math.inf) > STATS_EVERY_S
+        if due:
+            self.asked[index] = time.monotonic()
+        return due
 
     def count(self, failure: GameFailure) -> None:
         """The fault border is a game: its failure is counted, and too many end the run."""

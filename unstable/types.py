@@ -5,6 +5,7 @@ A trajectory is one seat's turns; a group is the trajectories whose advantages a
 together; a sample is one turn as trained.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -143,13 +144,24 @@ class GameResult:
         return [turn for turn in self.turns if turn.seat == seat]
 
     def standing(self, seat: int) -> Literal["win", "draw", "loss"]:
-        """How a seat did against the best other seat; alone, how far it came."""
-        mine = self.outcomes[seat]
-        others = [outcome for other, outcome in enumerate(self.outcomes) if other != seat]
-        if not others:  # alone: 1 is solved, anything above 0 is progress
-            return "win" if mine >= 1 else "draw" if mine > 0 else "loss"
-        best = max(others)
-        return "win" if mine > best else "draw" if mine == best else "loss"
+        """How a seat did: a win has the best outcome, and somebody did worse.
+
+        A forfeit is a loss, whatever it is worth. Alone, 1 is a win and anything above 0 a draw.
+        """
+        ranked = self.ranked_outcomes
+        if seat == self.forfeit:
+            return "loss"
+        if len(ranked) == 1:
+            return "win" if ranked[0] >= 1 else "draw" if ranked[0] > 0 else "loss"
+        if ranked[seat] < max(ranked):
+            return "loss"
+        return "win" if min(ranked) < max(ranked) else "draw"
+
+    @property
+    def ranked_outcomes(self) -> list[float]:
+        """Outcomes by seat for comparing only: who forfeited is last, whatever that is worth."""
+        pairs = enumerate(self.outcomes)
+        return [-math.inf if seat == self.forfeit else outcome for seat, outcome in pairs]
 
     @property
     def num_trained(self) -> int:

@@ -6,6 +6,8 @@ from unstable.types import Batch, GameSpec, Sample, Trajectory
 class Buffer:
     """Whole groups in the order in which they were completed.
 
+    The oldest leave as long as `capacity` samples remain without them, so that at most one group's
+    samples are held beyond it.
     A group that is still missing members waits outside the order. `max_staleness` is enforced at
     the moment of use: what is too old when a batch is drawn is dropped, and counted.
     """
@@ -28,9 +30,12 @@ class Buffer:
                 del self._waiting[trajectory.group_id]
                 samples = tuple(sample for member in members for sample in member.samples)
                 self._groups[trajectory.group_id] = samples
-        while self.size > self._capacity:
-            oldest = next(iter(self._groups))
-            self.dropped_capacity += len(self._groups.pop(oldest))
+        size = self.size
+        for group_id, samples in list(self._groups.items()):
+            if size - len(samples) < self._capacity:
+                break
+            size -= len(samples)
+            self.dropped_capacity += len(self._groups.pop(group_id))
 
     @property
     def size(self) -> int:

@@ -4,6 +4,8 @@ A term is `term(result, turn, **args) -> float | None`; None means that it does 
 turn. What comes after the sum (normalising, baselines, groups) is the learner's.
 """
 
+import inspect
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,7 +21,7 @@ def outcome(result: GameResult, turn: Turn) -> float:
     return result.outcomes[turn.seat]
 
 
-def format(result: GameResult, turn: Turn) -> float:
+def action_format(result: GameResult, turn: Turn) -> float:
     """1 if the parser found an action in the answer, else 0."""
     return float(turn.formatted)
 
@@ -36,7 +38,7 @@ def length(result: GameResult, turn: Turn) -> float:
 
 BUILT_IN: dict[str, Callable[..., float | None]] = {
     "outcome": outcome,
-    "format": format,
+    "format": action_format,
     "invalid_move": invalid_move,
     "length": length,
 }
@@ -59,6 +61,7 @@ class Rewards:
             else:
                 hint = nearest(reward.term, list(BUILT_IN))
                 raise ConfigError(f"{field} = {reward.term!r} is no reward term; {hint}")
+            _check_call(function, reward, field.removesuffix(".term"))
             self._terms[reward.term] = (partial(function, **reward.args), reward.weight)
 
     def trajectories(self, result: GameResult) -> list[Trajectory]:
@@ -77,6 +80,8 @@ class Rewards:
         for name, (term, weight) in self._terms.items():
             raw = term(result, turn)
             if raw is not None:
+                if not math.isfinite(raw):
+                    raise ValueError(f"reward term {name} returned {raw}")
                 rewards[name] = Reward(raw=raw, weighted=weight * raw)
         return Sample(
             game_id=result.spec.game_id,
@@ -95,3 +100,15 @@ class Rewards:
             outcome=result.outcomes[turn.seat],
             forfeit=result.forfeit == turn.seat,
         )
+
+
+def _check_call(function: Callable[..., float | None], reward: RewardConfig, field: str) -> None:
+    if not callable(function):
+        raise ConfigError(f"{field}.term = {reward.term!r} is not callable; name a function")
+    try:
+        inspect.signature(function).bind("result", "turn", **reward.args)
+    except TypeError as error:
+        raise ConfigError(
+            f"{field}.args = {reward.args!r}: {error}; "
+            f"{reward.term} is called with (result, turn) and these"
+        ) from None

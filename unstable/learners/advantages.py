@@ -1,17 +1,24 @@
 """Advantages: pure functions of a batch's rewards, computed on whole groups before any shuffle."""
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from statistics import mean
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unstable.types import Sample
+
 Role = tuple[str, int]
 """An env and a seat in it."""
 
 Floats = NDArray[np.float64]
+
+MIN_DEVIATION = 1e-6
+"""Smallest deviation that advantages are divided by."""
 
 
 class RoleBaseline:
@@ -39,8 +46,8 @@ class RoleBaseline:
         for role, by_game in rewards.items():
             means = [math.fsum(turns) / len(turns) for turns in by_game.values()]
             kept = self.decay ** len(means)
-            mean = math.fsum(means) / len(means)
-            self.values[role] = kept * self.values.get(role, 0.0) + (1 - kept) * mean
+            average = math.fsum(means) / len(means)
+            self.values[role] = kept * self.values.get(role, 0.0) + (1 - kept) * average
         return advantages_S
 
     def state_dict(self) -> dict[Role, float]:
@@ -52,6 +59,73 @@ class RoleBaseline:
         self.values = dict(state)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryTable:
+    """A batch by trajectory: what a group compares is a seat's whole game, not one turn of it."""
+
+    rewards_T: Floats  # mean over the trajectory's turns
+    groups_T: list[int]
+    envs_T: list[str]
+    trajectories_S: NDArray[np.int64]  # which trajectory each sample belongs to
+
+
+def trajectories(samples: Sequence[Sample]) -> NDArray[np.int64]:
+    """Index [S], from 0 in order of appearance, of the trajectory that each sample belongs to."""
+    index: dict[tuple[int, int], int] = {}
+    keys = [(sample.game_id, sample.seat) for sample in samples]
+    return np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
+
+
+def by_trajectory(samples: Sequence[Sample], rewards_S: Floats) -> TrajectoryTable:
+    """The samples' rewards [S] by trajectory.
+
+    The mean over turns, not the sum: a term such as the outcome stands on every turn of a
+    trajectory, and a sum would count it once for each.
+    """
+    trajectories_S = trajectories(samples)
+    turns: dict[int, list[int]] = defaultdict(list)
+    for place, trajectory in enumerate(trajectories_S.tolist()):
+        turns[trajectory].append(place)
+    firsts = [samples[places[0]] for places in turns.values()]
+    rewards = rewards_S.tolist()
+    # Exact before it is rounded, so that trajectories of equal rewards tie whatever their length.
+    means = [mean([rewards[place] for place in places]) for places in turns.values()]
+    return TrajectoryTable(
+        rewards_T=np.array(means),
+        groups_T=[sample.group_id for sample in firsts],
+        envs_T=[sample.env for sample in firsts],
+        trajectories_S=trajectories_S,
+    )
+
+
+def group_sizes(groups_T: Sequence[int]) -> Floats:
+    """How many trajectories [T] the group of each has."""
+    sizes = Counter(groups_T)
+    return np.array([float(sizes[group]) for group in groups_T])
+
+
+def center_by(values: Floats, keys: Sequence[Hashable]) -> Floats:
+    """Each value minus the mean of those with its key; exact zeros where they are all equal."""
+    centered = np.zeros_like(values)
+    for places in _places(keys):
+        group = values[places]
+        # Compared, not subtracted: the mean of equal numbers may differ from them by rounding.
+        if group.min() < group.max():
+            centered[places] = group - math.fsum(group) / len(group)
+    return centered
+
+
+def deviation_by(values: Floats, keys: Sequence[Hashable]) -> Floats:
+    """The population standard deviation of the values with each one's key; at least a millionth.
+
+    Less than that is rounding, which a division would blow up.
+    """
+    deviations = np.empty_like(values)
+    for places in _places(keys):
+        deviations[places] = max(float(values[places].std()), MIN_DEVIATION)
+    return deviations
+
+
 def normalize_by_env(
     advantages_S: Floats, envs: Sequence[str], mode: Literal["none", "center", "zscore"]
 ) -> Floats:
@@ -61,14 +135,13 @@ def normalize_by_env(
     """
     if mode == "none":
         return advantages_S.copy()
-    normalized_S = np.zeros_like(advantages_S)
-    names = np.array(envs)
-    for env in set(envs):
-        members = names == env
-        values = advantages_S[members]
-        # Compared, not subtracted: the mean of equal numbers may differ from them by rounding.
-        if values.min() == values.max():
-            continue
-        centered = values - math.fsum(values) / len(values)
-        normalized_S[members] = centered / centered.std() if mode == "zscore" else centered
-    return normalized_S
+    centered_S = center_by(advantages_S, envs)
+    return centered_S / deviation_by(advantages_S, envs) if mode == "zscore" else centered_S
+
+
+def _places(keys: Sequence[Hashable]) -> list[list[int]]:
+    """Places that have the same key, key by key."""
+    places: dict[Hashable, list[int]] = defaultdict(list)
+    for place, key in enumerate(keys):
+        places[key].append(place)
+    return list(places.values())

@@ -1,13 +1,49 @@
 """What an algorithm is to the learner, which owns everything that algorithms have in common."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unstable.learners.advantages import Floats
 from unstable.types import Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A batch with all that is frozen before its first optimizer step; lists are by sample."""
+
+    samples: Sequence[Sample]
+    rewards_S: Floats  # as shaped by bounds and KL
+    advantages_S: Floats
+    units: list[NDArray]  # indices of the samples that optimizer steps and mini-batches keep whole
+    old_logprobs: list[Tensor] | None = None  # None: the one step's own are the old ones
+    reference_logprobs: list[Tensor] | None = None  # None: no KL is asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """The N sampled tokens of a mini-batch, as a loss sees them."""
+
+    logprobs_N: Tensor  # the only ones with a gradient
+    old_logprobs_N: Tensor  # of the policy that the update began with
+    behaviour_logprobs_N: Tensor  # of the engine that sampled
+    reference_logprobs_N: Tensor | None  # of the policy that the run began with
+    advantages_N: Tensor
+    normalizers_N: Tensor  # what a token's loss is divided by, over the whole optimizer step
+    turns_N: Tensor  # index of the turn that each belongs to, from 0 in this mini-batch
+    sequences_N: Tensor  # the same for trajectories
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A mini-batch's share of the step's loss, and what the loss weighed each token by."""
+
+    value: Tensor
+    ratios_N: Tensor  # before any clip
+    means: Mapping[str, Tensor] = field(default_factory=dict)  # metrics: [N], told as token means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,18 +55,19 @@ class StepReport:
     learning_rate: float
     logprobs_N: Tensor
     behaviour_logprobs_N: Tensor
-    ratios_N: Tensor  # importance ratios before the cap
+    ratios_N: Tensor
     entropies_N: Tensor
+    means: Mapping[str, Tensor]
 
 
 class Algorithm(Protocol):
     """One file an algorithm: pure advantages, a pure loss, and the optimizer step between them."""
 
-    def advantages(self, samples: Sequence[Sample]) -> Floats:
-        """One advantage per sample, of whole groups, before any shuffle."""
+    def prepare(self, samples: Sequence[Sample]) -> Prepared:
+        """Advantages of whole groups, before any shuffle, and all else that steps keep frozen."""
 
-    def step(self, samples: Sequence[Sample], advantages_S: Floats) -> StepReport:
-        """One optimizer step on all of the samples."""
+    def step(self, prepared: Prepared, chosen: NDArray) -> StepReport:
+        """One optimizer step on the chosen samples."""
 
     def metrics(self) -> dict[str, float | None]:
         """The algorithm's own, with names that begin with learn/."""

@@ -12,11 +12,11 @@ import torch
 
 from unstable.config import LearnerConfig, ModelConfig
 from unstable.learners.algorithm import Algorithm, StepReport
+from unstable.learners.algorithms import algorithm_class
 from unstable.learners.attention import ATTENTION
 from unstable.learners.metrics import batch_metrics, step_metrics
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.policy import Policy
-from unstable.learners.reinforce import Reinforce
 from unstable.models.adapters import (
     attach_lora,
     export_adapter,
@@ -52,19 +52,21 @@ class Learner:
         self.config = learner
         self.seed = seed
         self.version = 0
+        algorithm = algorithm_class(learner.algorithm)
         base = load_model(model, attention=ATTENTION)
         self.model = attach_lora(base, model.adapter, derive_seed(seed, "lora"))
         if adapter is not None:
             load_weights(self.model, adapter)
         self.policy = Policy(self.model).to("cuda" if torch.cuda.is_available() else "cpu")
-        total_steps = updates * learner.epochs * learner.steps_per_batch
-        self.optimizer = PolicyOptimizer(self.policy.parameters(), learner, total_steps)
-        self.algorithm: Algorithm = Reinforce(
+        steps = learner.epochs * learner.steps_per_batch
+        self.optimizer = PolicyOptimizer(self.policy.parameters(), learner, updates * steps)
+        self.algorithm: Algorithm = algorithm(
             learner.algorithm,
             self.policy,
             self.optimizer,
             mini_batch_size=learner.mini_batch_size,
             max_tokens=max_tokens,
+            steps_per_update=steps,
         )
 
     def update(self, batch: Batch) -> Update:
@@ -75,24 +77,28 @@ class Learner:
         assert batch.version == self.version, f"batch {batch.version}, learner {self.version}"
         assert len(batch.samples) >= self.config.steps_per_batch
         started = time.perf_counter()
-        advantages_S = self.algorithm.advantages(batch.samples)
+        prepared = self.algorithm.prepare(batch.samples)
+        units = prepared.units
+        num_steps = min(self.config.steps_per_batch, len(units))
         shuffle = np.random.default_rng(derive_seed(self.seed, "shuffle", self.version))
         reports: list[StepReport] = []
         for _ in range(self.config.epochs):
-            order = shuffle.permutation(len(batch.samples))
-            for chosen in np.array_split(order, self.config.steps_per_batch):
-                samples = [batch.samples[i] for i in chosen]
-                reports.append(self.algorithm.step(samples, advantages_S[chosen]))
+            order = shuffle.permutation(len(units))
+            for part in np.array_split(order, num_steps):
+                chosen = np.concatenate([units[i] for i in part])
+                reports.append(self.algorithm.step(prepared, chosen))
         self.version += 1
         seconds = time.perf_counter() - started
         tokens = sum(len(sample.prompt_ids) + len(sample.token_ids) for sample in batch.samples)
         metrics = {
-            **batch_metrics(batch, advantages_S),
+            **batch_metrics(batch, prepared),
             **step_metrics(reports, self.config.algorithm.importance_cap),
             **self.algorithm.metrics(),
             "learn/tokens_per_second": self.config.epochs * tokens / seconds,
         }
-        return Update(version=self.version, metrics=metrics, advantages=advantages_S.tolist())
+        return Update(
+            version=self.version, metrics=metrics, advantages=prepared.advantages_S.tolist()
+        )
 
     def save(self, folder: Path, run_state: dict[str, Any]) -> Adapter:
         """Write the version to `folder`, whole or not at all, and return its adapter.

@@ -23,7 +23,7 @@ def reinforce_loss(
     advantages_N: Tensor,
     *,
     cap: float,
-    normalizer: float,
+    normalizer: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """REINFORCE with truncated importance weights: the loss, and the ratios [N] before the cap.
 
@@ -33,7 +33,93 @@ def reinforce_loss(
     """
     ratios_N = log_ratios(logprobs_N, behaviour_logprobs_N).exp()
     weights_N = ratios_N.clamp(max=cap)
-    return -(weights_N * advantages_N * logprobs_N).sum() / normalizer, ratios_N
+    return -(weights_N * advantages_N * logprobs_N / normalizer).sum(), ratios_N
+
+
+def policy_ratios(
+    logprobs_N: Tensor,
+    old_logprobs_N: Tensor,
+    units_N: Tensor | None = None,
+    *,
+    length_normalized: bool = False,
+) -> Tensor:
+    """Ratios [N], with gradient, of the policy to the old one, of what each token belongs to.
+
+    A unit's ratio is the product over its tokens, or their geometric mean (GSPO's sequence ratio,
+    https://arxiv.org/abs/2507.18071); without units each token has its own. Finite whatever the
+    logprobs: logarithms are clamped to `MAX_LOG_RATIO`, beyond which there is no gradient.
+    """
+    differences_N = logprobs_N - old_logprobs_N
+    if units_N is not None:
+        differences_N = _unit_sums(differences_N, units_N, mean=length_normalized)
+    return differences_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def clipped_loss(
+    ratios_N: Tensor,
+    advantages_N: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+    weights_N: Tensor | float = 1.0,
+    normalizer: float | Tensor,
+) -> Tensor:
+    """PPO's clipped surrogate, https://arxiv.org/abs/1707.06347, with a bound for either side.
+
+    loss = -sum(weight * min(ratio * A, clip(ratio, 1 - low, 1 + high) * A) / normalizer). Bounds
+    that differ: DAPO, https://arxiv.org/abs/2503.14476. Where A < 0 the minimum is at least
+    dual_clip * A, since nothing else bounds it: https://arxiv.org/abs/1912.09729.
+    """
+    clipped_N = ratios_N.clamp(1 - clip_low, 1 + clip_high)
+    gains_N = torch.minimum(ratios_N * advantages_N, clipped_N * advantages_N)
+    if dual_clip is not None:
+        bounded_N = torch.maximum(gains_N, dual_clip * advantages_N)
+        gains_N = torch.where(advantages_N < 0, bounded_N, gains_N)
+    return -(weights_N * gains_N / normalizer).sum()
+
+
+def clipped_weight_loss(
+    logprobs_N: Tensor,
+    ratios_N: Tensor,
+    advantages_N: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    weights_N: Tensor | float = 1.0,
+    normalizer: float | Tensor,
+) -> Tensor:
+    """CISPO, https://arxiv.org/abs/2506.13585: the ratio is clipped as a constant weight.
+
+    loss = -sum(weight * clip(ratio, 1 - low, 1 + high) * A * logprob / normalizer): no token loses
+    its gradient by the clip.
+    """
+    clipped_N = ratios_N.detach().clamp(1 - clip_low, 1 + clip_high)
+    return -(weights_N * clipped_N * advantages_N * logprobs_N / normalizer).sum()
+
+
+def truncated_weights(log_ratios_N: Tensor, cap: float) -> Tensor:
+    """Importance weights [N] up to `cap`: TIS, https://fengyao.notion.site/off-policy-rl."""
+    return log_ratios_N.exp().clamp(max=cap)
+
+
+def masked_weights(log_ratios_N: Tensor, low: float, high: float) -> Tensor:
+    """Importance weights [N] in [low, high], zero for all others.
+
+    IcePop of Ring-1T, https://arxiv.org/abs/2510.18855.
+    """
+    weights_N = log_ratios_N.exp()
+    return torch.where((weights_N >= low) & (weights_N <= high), weights_N, 0.0)
+
+
+def sequence_mask(log_ratios_N: Tensor, units_N: Tensor, low: float, high: float) -> Tensor:
+    """1 for tokens [N] whose unit's geometric mean ratio is in [low, high], 0 for all others.
+
+    A sequence that is off in many tokens is off as a whole:
+    https://verl.readthedocs.io/en/latest/algo/rollout_corr.html.
+    """
+    means_N = _unit_sums(log_ratios_N, units_N, mean=True).exp()
+    return ((means_N >= low) & (means_N <= high)).to(log_ratios_N.dtype)
 
 
 def kl_estimates(logprobs_N: Tensor, behaviour_logprobs_N: Tensor) -> Tensor:
@@ -43,3 +129,19 @@ def kl_estimates(logprobs_N: Tensor, behaviour_logprobs_N: Tensor) -> Tensor:
     """
     log_ratios_N = log_ratios(logprobs_N, behaviour_logprobs_N)
     return torch.expm1(log_ratios_N) - log_ratios_N
+
+
+def kl_penalties(logprobs_N: Tensor, reference_logprobs_N: Tensor) -> Tensor:
+    """Estimates [N] of KL(now || reference), never negative, with gradient: k3, as in GRPO."""
+    differences_N = reference_logprobs_N - logprobs_N
+    clamped_N = differences_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return torch.expm1(clamped_N) - clamped_N
+
+
+def _unit_sums(values_N: Tensor, units_N: Tensor, *, mean: bool) -> Tensor:
+    """For each token [N] the sum, or mean, of the values of its unit; units count from 0."""
+    num_units = int(units_N.max()) + 1
+    sums_U = values_N.new_zeros(num_units).index_add(0, units_N, values_N)
+    if mean:
+        sums_U = sums_U / torch.bincount(units_N, minlength=num_units).clamp(min=1)
+    return sums_U[units_N]

@@ -145,7 +145,20 @@ def _common_length(a: list[int], b: list[int], start: int) -> int:
     return next((i for i in range(start, end) if a[i] != b[i]), end)
 
 
-def mini_batches(samples: Sequence[Sample], size: int) -> list[list[int]]:
-    """Indices of the samples, `size` at a time; those that share most of their prompts together."""
-    order = sorted(range(len(samples)), key=lambda i: samples[i].prompt_ids)
-    return [order[start : start + size] for start in range(0, len(order), size)]
+def mini_batches(
+    samples: Sequence[Sample], size: int, units: Sequence[int] | None = None
+) -> list[list[int]]:
+    """Indices of the samples, `size` at a time; those that share most of their prompts together.
+
+    With `units`, samples of one unit stay together, at the price of more than `size` samples where
+    a unit alone has more.
+    """
+    members: dict[int, list[int]] = {}
+    for index, unit in enumerate(range(len(samples)) if units is None else units):
+        members.setdefault(unit, []).append(index)
+    batches: list[list[int]] = []
+    for chosen in sorted(members.values(), key=lambda unit: samples[unit[0]].prompt_ids):
+        if not batches or len(batches[-1]) + len(chosen) > size:
+            batches.append([])
+        batches[-1] += chosen
+    return batches

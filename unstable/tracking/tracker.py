@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -76,8 +77,7 @@ class Tracker:
     ) -> None:
         """`device` is the machine in words, for the dashboard's head."""
         self.folder = folder
-        # A file has no width; Rich would take 80 columns for one.
-        self._console = console or Console(width=None if sys.stdout.isatty() else 160)
+        self._console = console or Terminal()
         self._dashboard: Live | None = None
         now = time.monotonic()
         self.view = View(
@@ -215,7 +215,7 @@ class Tracker:
     def finish(self, reason: str) -> None:
         """Stops the dashboard and prints what came out of the run, which ended by `reason`."""
         self._stop_dashboard()
-        self._console.print(summary(self.folder, reason))
+        self._guard("the summary", lambda: self._console.print(summary(self.folder, reason)))
 
     def close(self) -> None:
         """Gives the terminal back and closes every sink; a second call does nothing."""
@@ -283,7 +283,20 @@ class Tracker:
         """Tells the person at the terminal."""
         self.view.notice = line
         if self._dashboard is None:
-            self._console.print(Text(line), soft_wrap=True)
+            self._guard("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))
+
+
+class Terminal(Console):
+    """The terminal; when nobody reads it any more, the run goes on in silence."""
+
+    def __init__(self) -> None:
+        # A file has no width; Rich would take 80 columns for one.
+        super().__init__(width=None if sys.stdout.isatty() else 160)
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process here."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,0 +1,301 @@
+"""Every algorithm learns, is exact however it is split, and refers to where it began."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.learner_helpers import (
+    make_learner,
+    make_sample,
+    play_bandit,
+    save_model,
+    spy_on_gradients,
+    trained,
+)
+from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
+from unstable.learners.algorithms import BUILT_IN
+from unstable.learners.policy_gradient import token_normalizers
+from unstable.types import Batch
+
+DOCS = Path(__file__).parent.parent / "docs" / "algorithms.md"
+GROUPED = ["rloo", "grpo", "gspo", "cispo"]
+CLIPPED = ["reinforce++", *GROUPED]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+def make_groups(version=0, rewards=(1.0, 0.0, -1.0, 0.5), turns=(1, 2, 3, 2), **changes):
+    """Two groups of four trajectories of one to three turns, that differ in length as well."""
+    samples = [
+        make_sample(
+            [1, 2, 3, seat, turn],
+            [4 + (game + turn + version) % 8] * (1 + (game + turn) % 3),
+            reward=rewards[game],
+            seat=seat,
+            turn=turn,
+            game_id=4 * version + game,
+            group_id=2 * version + seat,
+            version=version,
+            logprobs=[-2.5 - 0.1 * turn] * (1 + (game + turn) % 3),
+            **changes,
+        )
+        for game in range(4)
+        for seat in range(2)
+        for turn in range(turns[game])
+    ]
+    return Batch(version=version, samples=tuple(samples))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1},
+        {"name": "reinforce++", "ratio": "turn", "aggregation": "turn"},
+        {"name": "rloo", "kl_reward": 0.1, "importance": "sequence_mask"},
+        {"name": "grpo", "kl_loss": 0.1, "importance": "mask", "aggregation": "constant"},
+        {"name": "gspo", "clip_low": 0.2, "clip_high": 0.2},
+        {"name": "cispo"},
+    ],
+    ids=lambda algorithm: algorithm["name"],
+)
+def test_mini_batches_do_not_change_the_gradient(model, monkeypatch, algorithm):
+    gradients = spy_on_gradients(monkeypatch)
+    for size in (16, 3, 1):
+        learner = make_learner(
+            model, algorithm=algorithm, batch_size=48, mini_batch_size=size, epochs=2
+        )
+        learner.update(make_groups(0))
+        learner.update(make_groups(1))
+    whole, thirds, single = (torch.stack(gradients[i : i + 4]) for i in (0, 4, 8))
+    assert (whole[-1] != 0).float().mean() > 0.5
+    torch.testing.assert_close(thirds, whole, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_a_bandit_is_solved_from_chance(model, tmp_path, name):
+    learner = make_learner(
+        model, algorithm={"name": name}, learning_rate=5e-3, updates=40, epochs=2
+    )
+    _, outcomes = play_bandit(learner, model, tmp_path, True, updates=40, batch_size=64)
+    assert outcomes[0] < 0.3
+    assert sum(outcomes[-5:]) / 5 >= 0.9
+
+
+def test_the_same_seed_gives_the_same_losses_and_no_reward_nothing(model, tmp_path):
+    def losses(folder, rewarded):
+        learner = make_learner(
+            model, algorithm={"name": "grpo", "kl_loss": 0.1 * rewarded}, epochs=2
+        )
+        before = trained(learner)
+        found, _ = play_bandit(learner, model, tmp_path / folder, rewarded, updates=4)
+        return found, torch.equal(trained(learner), before)
+
+    first, unchanged = losses("a", True)
+    assert losses("b", True) == (first, unchanged) and not unchanged
+    assert losses("c", False) == ([0.0] * 4, True)
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_of_one_and_ties_teach_nothing(model, name):
+    learner = make_learner(model, algorithm={"name": name})
+    before = trained(learner)
+    update = learner.update(make_groups(rewards=[0.1] * 4))
+    assert update.advantages == [0.0] * 16
+    assert update.metrics["learn/tied_groups"] == 2
+    alone = tuple(
+        make_sample([1, 2], [3], reward=float(i), group_id=i, game_id=i) for i in range(2)
+    )
+    update = learner.update(Batch(version=1, samples=alone))
+    assert update.advantages == [0.0] * 2
+    assert update.metrics["learn/lone_groups"] == update.metrics["learn/groups"] == 2
+    assert update.metrics["learn/tied_groups"] == 0
+    assert torch.equal(trained(learner), before)
+
+
+def test_every_turn_has_its_trajectorys_advantage(model):
+    advantages = make_learner(model, algorithm={"name": "rloo"}).update(make_groups()).advantages
+    # (1, 0, -1, 0.5): each minus the mean of the other three; two seats, 1 + 2 + 3 + 2 turns.
+    by_game = [1 + 1 / 6, -1 / 6, -1.5, 0.5]
+    expected = [by_game[game] for game in range(4) for _ in range(2 * (1, 2, 3, 2)[game])]
+    assert advantages == pytest.approx(expected)
+
+
+def test_rewards_are_bounded_and_advantages_normalised(model):
+    algorithm = {"name": "rloo", "reward_clip": [-0.5, 0.75], "normalize_advantages": True}
+    update = make_learner(model, algorithm=algorithm).update(make_groups(turns=(1, 1, 1, 1)))
+    assert update.metrics["learn/reward_mean"] == pytest.approx(0.125)
+    assert update.metrics["learn/reward_shaped_mean"] == pytest.approx(0.1875)
+    assert np.mean(update.advantages) == pytest.approx(0)
+    assert np.std(update.advantages) == pytest.approx(1)
+
+
+def test_old_logprobs_are_those_before_the_first_step(model):
+    algorithm = {"name": "grpo", "importance": "none", "clip_low": 0.05, "clip_high": 0.05}
+    once = make_learner(model, algorithm=algorithm).update(make_groups())
+    assert once.metrics["learn/ratio_max"] == 1.0
+    learner = make_learner(model, algorithm=algorithm, epochs=4, learning_rate=5e-2)
+    metrics = learner.update(make_groups()).metrics
+    assert metrics["learn/ratio_max"] > 1.05
+    assert 0 < metrics["learn/clipped_high"] < 1
+    assert 0 < metrics["learn/clipped_low"] < 1
+
+
+def test_truncated_turns_get_no_gradient_but_count(model):
+    def moved(**changes):
+        learner = make_learner(model, algorithm={"name": "rloo"} | changes)
+        before = trained(learner)
+        update = learner.update(make_groups(finish_reason="length"))
+        assert any(update.advantages)
+        return not torch.equal(trained(learner), before)
+
+    assert moved()
+    assert not moved(mask_truncated=True)
+
+
+def test_what_the_masks_drop_is_counted_and_not_trained_on(model):
+    for importance in ("mask", "sequence_mask"):
+        algorithm = {"name": "grpo", "importance": importance}
+        learner = make_learner(model, algorithm=algorithm)
+        before = trained(learner)
+        samples = [make_sample([1, 2], [3], reward=i, game_id=i, logprobs=[-9.0]) for i in range(4)]
+        update = learner.update(Batch(version=0, samples=tuple(samples)))
+        assert update.metrics["learn/importance_masked"] == 1.0
+        assert torch.equal(trained(learner), before)
+
+
+def test_a_fresh_adapter_has_no_kl(model):
+    learner = make_learner(model, algorithm={"name": "grpo", "kl_reward": 1.0, "kl_loss": 1.0})
+    first = learner.update(make_groups(0)).metrics
+    assert first["learn/kl_reference"] == 0.0
+    assert first["learn/reward_shaped_mean"] == first["learn/reward_mean"]
+    second = learner.update(make_groups(1)).metrics
+    assert second["learn/kl_reference"] > 0
+    assert second["learn/reward_shaped_mean"] != second["learn/reward_mean"]
+
+
+def test_the_kl_of_a_warm_start_refers_to_the_start(model, tmp_path):
+    teacher = make_learner(model)
+    teacher.update(make_groups(0))
+    adapter = teacher.save(tmp_path / "000001", {})
+    algorithm = {"name": "reinforce", "kl_loss": 1.0}
+    learner = make_learner(model, adapter=adapter, algorithm=algorithm)
+    assert learner.update(make_groups(0)).metrics["learn/kl_reference"] == 0.0
+    learner.save(tmp_path / "next", {})
+    resumed = make_learner(model, seed=3, algorithm=algorithm)
+    resumed.load(tmp_path / "next")
+    expected = learner.update(make_groups(1)).metrics["learn/kl_reference"]
+    assert expected > 0
+    assert resumed.update(make_groups(1)).metrics["learn/kl_reference"] == expected
+
+
+def test_what_has_become_likelier_than_at_the_start_costs_reward(model):
+    algorithm = {"name": "reinforce", "normalize": "none", "kl_reward": 0.5}
+    learner = make_learner(model, algorithm=algorithm)
+    learner.update(make_groups(0, rewards=[1.0] * 4))
+    batch = make_groups(0, rewards=[0.0] * 4)
+    shaped = learner.update(Batch(version=1, samples=batch.samples)).metrics
+    assert shaped["learn/reward_mean"] == 0.0
+    assert shaped["learn/reward_shaped_mean"] < 0
+
+
+def test_a_kl_in_the_loss_holds_the_policy_back(model):
+    def distance(kl_loss):
+        algorithm = {"name": "reinforce", "normalize": "none", "kl_loss": kl_loss}
+        learner = make_learner(model, algorithm=algorithm, epochs=10)
+        learner.update(make_groups(0))
+        return learner.update(make_groups(1)).metrics["learn/kl_reference"]
+
+    assert distance(10.0) < 0.5 * distance(1e-9)
+
+
+def test_the_reference_leaves_no_trace(model):
+    learner = make_learner(model, algorithm={"name": "grpo", "kl_loss": 0.1})
+    learner.update(make_groups(0))
+    before = trained(learner)
+    reference = learner.algorithm.reference
+    with pytest.raises(KeyError), reference.in_place():
+        assert not torch.equal(trained(learner), before)
+        raise KeyError
+    assert torch.equal(trained(learner), before)
+    assert all(parameter.requires_grad for parameter in learner.optimizer.parameters)
+
+
+def test_normalizers_by_hand():
+    samples = [
+        make_sample([1], [2, 3], game_id=0),
+        make_sample([1], [2], game_id=0),
+        make_sample([1], [2, 3, 4], game_id=1),
+    ]
+    expected = {
+        "token": [6, 6, 6],
+        "turn": [3 * 2, 3 * 1, 3 * 3],
+        "sequence": [2 * 3, 2 * 3, 2 * 3],
+        "constant": [3 * 10] * 3,
+    }
+    for aggregation, values in expected.items():
+        assert token_normalizers(samples, aggregation, 10).tolist() == values, aggregation
+
+
+def test_your_own_algorithm_is_thirty_lines_that_learn(model, tmp_path, monkeypatch):
+    code = re.search(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[1]
+    assert len(code.splitlines()) <= 30
+    (tmp_path / "my_algorithms.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yaml_block = re.search(r"```yaml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[1]
+    (tmp_path / "config.yaml").write_text(yaml_block, encoding="utf-8")
+    algorithm = load(str(tmp_path / "config.yaml")).learner.algorithm
+    learner = make_learner(model, algorithm=algorithm, learning_rate=5e-3, updates=40)
+    _, outcomes = play_bandit(learner, model, tmp_path / "run", True, updates=40, batch_size=64)
+    assert sum(outcomes[-5:]) / 5 >= 0.9
+
+
+def test_an_algorithm_that_is_not_there_is_told_before_the_model_is_loaded(model):
+    missing = model.model_copy(update={"name": "no such model"})
+    with pytest.raises(ConfigError, match=r"^learner\.algorithm\.name = 'math:Fllor': math has no"):
+        make_learner(missing, algorithm={"name": "math:Fllor"})
+
+
+def test_every_algorithm_of_the_config_is_built_and_described():
+    assert list(BUILT_IN) == ALGORITHMS
+    text = DOCS.read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([^`:]+)` \|", text, re.MULTILINE) == ALGORITHMS
+    for name in ALGORITHMS:
+        config = parse({"learner": {"algorithm": {"name": name}}})
+        assert config.learner.algorithm.name == name
+
+
+def test_naming_another_algorithm_leaves_the_keys_of_the_first_behind(tmp_path):
+    chosen = {"learner.algorithm.clip_high": 0.28, "learner.algorithm.name": "grpo"}
+    config = load("default", chosen)
+    assert config.learner.algorithm.clip_high == 0.28
+    (tmp_path / "grpo.yaml").write_text(dump(config), encoding="utf-8")
+    again = load(str(tmp_path / "grpo.yaml"), {"learner.algorithm.name": "grpo", "seed": 0})
+    assert again == config
+    back = load(str(tmp_path / "grpo.yaml"), {"learner.algorithm.name": "reinforce"})
+    assert back.learner == LearnerConfig()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (
+            {"name": "grpoo"},
+            ".name = 'grpoo' is no algorithm or module:Class; did you mean 'grpo'?",
+        ),
+        ({"name": "grpo", "baseline_decay": 0.5}, ": unknown key 'baseline_decay'; known: "),
+        ({"name": "rloo", "clip_low": -1}, ".clip_low = -1: input should be greater than 0"),
+        ({"name": "cispo", "importance_floor": 3}, ".importance_floor = 3.0 keeps nothing below "),
+        ("grpo", " = 'grpo': input should be a valid dictionary"),
+    ],
+)
+def test_a_mistake_names_its_field(algorithm, message):
+    with pytest.raises(ConfigError) as error:
+        parse({"learner": {"algorithm": algorithm}})
+    assert str(error.value).startswith("learner.algorithm" + message)

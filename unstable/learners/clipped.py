@@ -1,0 +1,93 @@
+"""What algorithms that clip a ratio have in common: their configs' words as a loss."""
+
+from torch import Tensor
+
+from unstable.config import Aggregation, ClippedConfig, SurrogateConfig
+from unstable.learners.algorithm import Loss, Tokens
+from unstable.learners.losses import (
+    clipped_loss,
+    log_ratios,
+    masked_weights,
+    policy_ratios,
+    sequence_mask,
+    truncated_weights,
+)
+from unstable.learners.policy_gradient import PolicyGradient
+from unstable.types import Sample
+
+
+class Clipped(PolicyGradient):
+    """Aggregation, correction for the behaviour policy, truncated turns."""
+
+    config: ClippedConfig
+
+    @property
+    def aggregation(self) -> Aggregation:
+        return self.config.aggregation
+
+    @property
+    def whole_trajectories(self) -> bool:
+        return self.config.aggregation == "sequence"
+
+    def is_masked(self, sample: Sample) -> bool:
+        return self.config.mask_truncated and sample.finish_reason == "length"
+
+    def units(self, tokens: Tokens) -> Tensor:
+        """What a sequence is: the trajectory where these are kept whole, else the turn."""
+        return tokens.sequences_N if self.whole_trajectories else tokens.turns_N
+
+    def importance_weights(self, tokens: Tokens) -> Tensor:
+        """How much each token [N] counts, by how likely the old policy was to sample it."""
+        config = self.config
+        log_ratios_N = log_ratios(tokens.old_logprobs_N, tokens.behaviour_logprobs_N)
+        low, high = config.importance_floor, config.importance_cap
+        if config.importance == "truncate":
+            return truncated_weights(log_ratios_N, high)
+        if config.importance == "mask":
+            return masked_weights(log_ratios_N, low, high)
+        if config.importance == "sequence_mask":
+            return sequence_mask(log_ratios_N, self.units(tokens), low, high)
+        return log_ratios_N.new_ones(len(log_ratios_N))
+
+    def report(self, value: Tensor, ratios_N: Tensor, weights_N: Tensor, tokens: Tokens) -> Loss:
+        """The loss with the shares of tokens that the clip and the masks take the gradient of."""
+        above_N = ratios_N > 1 + self.config.clip_high
+        below_N = ratios_N < 1 - self.config.clip_low
+        means = {
+            "learn/clipped_low": (below_N & (tokens.advantages_N < 0)).float(),
+            "learn/clipped_high": (above_N & (tokens.advantages_N > 0)).float(),
+            "learn/importance_masked": (weights_N == 0).float(),
+        }
+        return Loss(value=value, ratios_N=ratios_N, means=means)
+
+
+class Surrogate(Clipped):
+    """The clipped surrogate of a token's, a turn's or a trajectory's ratio."""
+
+    config: SurrogateConfig
+    length_normalized = False
+
+    @property
+    def whole_trajectories(self) -> bool:
+        return "sequence" in (self.config.ratio, self.config.aggregation)
+
+    def loss(self, tokens: Tokens) -> Loss:
+        config = self.config
+        units = {"token": None, "turn": tokens.turns_N, "sequence": tokens.sequences_N}
+        ratios_N = policy_ratios(
+            tokens.logprobs_N,
+            tokens.old_logprobs_N,
+            units[config.ratio],
+            length_normalized=self.length_normalized,
+        )
+        weights_N = self.importance_weights(tokens)
+        value = clipped_loss(
+            ratios_N,
+            tokens.advantages_N,
+            clip_low=config.clip_low,
+            clip_high=config.clip_high,
+            dual_clip=config.dual_clip,
+            weights_N=weights_N,
+            normalizer=tokens.normalizers_N,
+        )
+        return self.report(value, ratios_N, weights_N, tokens)
