@@ -203,12 +203,12 @@ async def test_time_runs_out(tiny_folder: Path, tmp_path: Path, mode: str) -> No
     rooms = make_rooms(
         tiny_folder,
         tmp_path / "run",
-        loop={"mode": mode, "steps": 10_000, "max_time": 1.5},
+        loop={"mode": mode, "steps": 10_000, "max_time": 4.0},
         actors={"games_in_flight": 4},
     )
     assert await train(rooms) == "time is up"
     last = rooms.registry.current
-    assert last < 10_000
+    assert 0 < last < 10_000
     assert rooms.evaluated == last
 
 

@@ -7,10 +7,11 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -85,7 +86,9 @@ def _starting_adapter(config: RunConfig) -> str:
     expected = (config.model.name, wanted.rank, wanted.alpha)
     if expected == tuple(shipped.get(k) for k in ("base_model_name_or_path", "r", "lora_alpha")):
         return str(LORA_FOLDER)
-    print(f"{LORA_FOLDER} is not an adapter for this model, rank and alpha; training starts fresh")
+    # On stderr: what `unstable config` prints must stay YAML.
+    told = f"{LORA_FOLDER} is not an adapter for this model, rank and alpha; training starts fresh"
+    print(told, file=sys.stderr)
     return "fresh"
 
 
@@ -96,14 +99,9 @@ def _new_run_dir(config: RunConfig) -> Path:
     opponents = "+".join(opponent.key for opponent in config.opponents.fixed) or "self"
     stamp = time.strftime("%Y%m%d-%H%M%S")
     name = f"{model}-{games}-{opponents}-{stamp}".replace("/", "_").replace(":", "_")
-    candidates = (Path("outputs") / (name + suffix) for suffix in _suffixes())
-    return next(path for path in candidates if not path.exists())
-
-
-def _suffixes() -> Iterator[str]:
-    yield ""
-    for number in range(2, 1000):
-        yield f"-{number}"
+    numbered = (f"{name}-{number}" for number in count(2))
+    paths = (Path("outputs") / candidate for candidate in chain([name], numbered))
+    return next(path for path in paths if not path.exists())
 
 
 def check(config: RunConfig) -> None:
