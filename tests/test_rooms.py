@@ -18,7 +18,7 @@ EVERYTHING = LEAVES | ROOMS | {"loop", "rooms", "schedule", "registry", "remote"
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "__init__": (set(), {"config", "folder", "launch"}),
     "types": (set(), set()),
-    "config": (set(), set()),
+    "config": (set(), {"config"}),
     "seeds": (set(), set()),
     "folder": (set(), {"types"}),
     "targets": (set(), {"config"}),

@@ -1,0 +1,165 @@
+"""The algorithms' sections; docs/algorithms.md says what each one is."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from unstable.config.base import NonNegativeFloat, PositiveFloat, Section
+
+Aggregation = Literal["token", "turn", "sequence", "constant"]
+RatioLevel = Literal["token", "turn", "sequence"]
+ClipLow = Annotated[float, Field(gt=0, le=1)]
+
+
+class AlgorithmConfig(Section):
+    """What all algorithms have; docs/algorithms.md says what each one is."""
+
+    name: str = Field(description="the algorithm, or package.module:Class of your own")
+    kl_reward: NonNegativeFloat = Field(
+        0.0, description="weight of the KL to the starting policy, taken off the reward; 0: none"
+    )
+    kl_loss: NonNegativeFloat = Field(
+        0.0, description="weight of the KL to the starting policy, added to the loss; 0: none"
+    )
+    importance_cap: PositiveFloat = Field(
+        2.0, description="upper bound of a token's importance weight"
+    )
+
+
+class ReinforceConfig(AlgorithmConfig):
+    name: Literal["reinforce"] = Field(
+        "reinforce",
+        description="the algorithm; others: reinforce++, rloo, grpo, gspo, cispo, module:Class",
+    )
+    baseline_decay: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.95, description="decay of the reward baseline of each (env, seat); 0 forgets at once"
+    )
+    normalize: Literal["none", "center", "zscore"] = Field(
+        "center", description="advantages within each env and batch: none, centred, or z-scored"
+    )
+    loss_norm: Literal["tokens", "constant"] = Field(
+        "tokens",
+        description="the loss is divided by the step's tokens, or by samples x sampling.max_tokens",
+    )
+
+
+class ClippedConfig(AlgorithmConfig):
+    """Algorithms that clip the ratio of the policy to the one that the update began with."""
+
+    clip_low: ClipLow = Field(0.2, description="ratios below 1 - clip_low are clipped")
+    clip_high: PositiveFloat = Field(0.2, description="ratios above 1 + clip_high are clipped")
+    aggregation: Aggregation = Field(
+        "token",
+        description="the loss is a mean over the step's tokens, over its turns' means or its "
+        "trajectories' means, or a sum divided by samples x sampling.max_tokens",
+    )
+    importance: Literal["none", "truncate", "mask", "sequence_mask"] = Field(
+        "truncate",
+        description="correction for what was sampled by another policy or engine: none, weights "
+        "up to importance_cap, or zero outside importance_floor to importance_cap for a token "
+        "or, by the geometric mean, for a whole sequence",
+    )
+    importance_floor: PositiveFloat = Field(
+        0.5, description="lower bound of the importance weights that the masks keep"
+    )
+    mask_truncated: bool = Field(
+        False, description="turns that were cut at sampling.max_tokens get no gradient"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.importance_floor >= self.importance_cap:
+            raise ValueError(
+                f"importance_floor = {self.importance_floor} keeps nothing below importance_cap = "
+                f"{self.importance_cap}; set it lower"
+            )
+        return self
+
+
+class SurrogateConfig(ClippedConfig):
+    """Algorithms with the clipped surrogate loss of PPO."""
+
+    ratio: RatioLevel = Field(
+        "token", description="the ratio is each token's, its turn's, or its whole trajectory's"
+    )
+    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
+        3.0, description="ratios above this are clipped where the advantage is negative; null: none"
+    )
+
+
+class ReinforcePlusPlusConfig(SurrogateConfig):
+    name: Literal["reinforce++"] = Field("reinforce++", description="the algorithm")
+
+
+class RLOOConfig(SurrogateConfig):
+    name: Literal["rloo"] = Field("rloo", description="the algorithm")
+    ratio: RatioLevel = Field(
+        "sequence", description=SurrogateConfig.model_fields["ratio"].description
+    )
+    aggregation: Aggregation = Field(
+        "sequence", description=ClippedConfig.model_fields["aggregation"].description
+    )
+    normalize_advantages: bool = Field(
+        False, description="z-score the advantages within each env and batch"
+    )
+    reward_clip: tuple[float, float] | None = Field(
+        None, description="lowest and highest reward of a turn, before any KL; null: no bounds"
+    )
+
+
+class GRPOConfig(SurrogateConfig):
+    name: Literal["grpo"] = Field("grpo", description="the algorithm")
+    scale: Literal["none", "group", "batch"] = Field(
+        "group",
+        description="advantages are divided by the deviation of the group's rewards, of the "
+        "batch's rewards in the env, or not at all",
+    )
+
+
+class GSPOConfig(SurrogateConfig):
+    name: Literal["gspo"] = Field("gspo", description="the algorithm")
+    ratio: Literal["turn", "sequence"] = Field(
+        "sequence", description="the ratio is a geometric mean over a turn, or a whole trajectory"
+    )
+    clip_low: ClipLow = Field(
+        3.0e-4, description=ClippedConfig.model_fields["clip_low"].description
+    )
+    clip_high: PositiveFloat = Field(
+        4.0e-4, description=ClippedConfig.model_fields["clip_high"].description
+    )
+    aggregation: Aggregation = Field(
+        "sequence", description=ClippedConfig.model_fields["aggregation"].description
+    )
+
+
+class CISPOConfig(ClippedConfig):
+    name: Literal["cispo"] = Field("cispo", description="the algorithm")
+    clip_low: ClipLow = Field(1.0, description="ratios below 1 - clip_low are clipped; 1: none are")
+    clip_high: PositiveFloat = Field(
+        4.0, description=ClippedConfig.model_fields["clip_high"].description
+    )
+
+
+class CustomAlgorithmConfig(AlgorithmConfig):
+    args: dict[str, Any] = Field({}, description="whatever your algorithm reads from config.args")
+
+
+ALGORITHMS = ["reinforce", "reinforce++", "rloo", "grpo", "gspo", "cispo"]
+
+
+def _algorithm_tag(value: Any) -> str:
+    name = value.get("name", "reinforce") if isinstance(value, dict) else "reinforce"
+    name = value.name if isinstance(value, AlgorithmConfig) else str(name)
+    return "custom" if ":" in name else name
+
+
+AnyAlgorithm = Annotated[
+    Annotated[ReinforceConfig, Tag("reinforce")]
+    | Annotated[ReinforcePlusPlusConfig, Tag("reinforce++")]
+    | Annotated[RLOOConfig, Tag("rloo")]
+    | Annotated[GRPOConfig, Tag("grpo")]
+    | Annotated[GSPOConfig, Tag("gspo")]
+    | Annotated[CISPOConfig, Tag("cispo")]
+    | Annotated[CustomAlgorithmConfig, Tag("custom")],
+    Discriminator(_algorithm_tag),
+]

@@ -1,0 +1,48 @@
+"""What every section of the config is made of, and the errors that a user is told."""
+
+import difflib
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Auto = Literal["auto"]
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+
+
+class ConfigError(ValueError):
+    """A user's mistake in one line: field, value, remedy. The CLI prints it and exits with 2."""
+
+
+class RunFailedError(RuntimeError):
+    """A run that ended by a fault, told in one line that says where the details are."""
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A hint: the known word closest to `word`, or else the first of those that are known."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    listed = sorted(known)
+    return f"known: {', '.join(listed[:8])}{', ...' if len(listed) > 8 else ''}"
+
+
+class Section(BaseModel):
+    """A part of the config: immutable; an unknown key is an error that suggests the nearest."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), coerce_numbers_to_str=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for key in data:
+                if key not in cls.model_fields:
+                    raise ValueError(
+                        f"unknown key {key!r}; {nearest(str(key), list(cls.model_fields))}"
+                    )
+        return data

@@ -1,0 +1,48 @@
+"""The config's fields as `--help` shows them."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel
+
+
+class Option(NamedTuple):
+    """A field as `--help` shows it: Option("learner.epochs", "times that ...", "default: 1")"""
+
+    path: str
+    meaning: str
+    default: str
+
+
+def fields(section: type[BaseModel]) -> list[Option]:
+    """Every value of a section and of those below it, once; N stands for a list's index."""
+    found: dict[str, Option] = {}
+    for option in _fields(section, ""):
+        found.setdefault(option.path, option)
+    return list(found.values())
+
+
+def _fields(section: type[BaseModel], prefix: str) -> Iterator[Option]:
+    for name, field in section.model_fields.items():
+        below = list(_sections(field.annotation))
+        in_list = get_origin(field.annotation) is list
+        path = f"{prefix}{name}{'.N' if in_list and below else ''}"
+        meaning = field.description or ""
+        if not below:
+            needed = field.is_required()
+            yield Option(
+                path, meaning, "needed" if needed else f"default: {json.dumps(field.default)}"
+            )
+        elif meaning:
+            yield Option(path, meaning, "")
+        for inner in below:
+            yield from _fields(inner, f"{path}.")
+
+
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The sections that a field's type is made of, if any."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections(part)

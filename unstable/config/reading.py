@@ -1,0 +1,105 @@
+"""A config from a file and a command line's options, and back to YAML."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from unstable.config.algorithms import ALGORITHMS
+from unstable.config.base import ConfigError, nearest
+from unstable.config.opponents import OPPONENT_KINDS
+from unstable.config.run import RunConfig
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+def parse(data: dict[str, Any]) -> RunConfig:
+    """The config that `data` describes; raises `ConfigError` at the first mistake."""
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(one_line(error)) from None
+
+
+def one_line(error: ValidationError) -> str:
+    """Pydantic's first complaint as "field = value: what is wrong"."""
+    first = error.errors()[0]
+    members = [*OPPONENT_KINDS, *ALGORITHMS, "custom"]  # which a union adds to the place
+    field = ".".join(str(part) for part in first["loc"] if part not in members)
+    if first["type"] == "union_tag_invalid":
+        given = str(first["ctx"]["tag"])
+        if field == "learner.algorithm":
+            hint = nearest(given, ALGORITHMS)
+            return f"{field}.name = {given!r} is no algorithm or module:Class; {hint}"
+        return f"{field}.kind = {given!r} is no kind of opponent; {nearest(given, OPPONENT_KINDS)}"
+    if first["type"] == "missing":
+        return f"{field} is missing; give it a value"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        joint = "" if not field else ": " if message.startswith("unknown key") else "."
+        return f"{field}{joint}{message}"
+    return f"{field} = {first['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def load(name: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """The config of a shipped name (`default`) or of a YAML file, with `overrides` by dotted path.
+
+    >>> load("default", {"games.0.env": "Nim-v0", "learner.epochs": 2}).learner.epochs
+    2
+    """
+    config = parse(_read(name))
+    if not overrides:
+        return config
+    data = config.model_dump()
+    current = config.learner.algorithm.name
+    if overrides.get("learner.algorithm.name", current) != current:
+        data["learner"]["algorithm"] = {}  # another algorithm has other keys
+    for path, value in overrides.items():
+        _put(data, path, value)
+    return parse(data)
+
+
+def _read(name: str) -> dict[str, Any]:
+    path = CONFIGS / f"{name}.yaml"
+    if not path.is_file():
+        path = Path(name).expanduser()
+    if not path.is_file():
+        shipped = sorted(p.stem for p in CONFIGS.glob("*.yaml"))
+        hint = nearest(name, shipped)
+        raise ConfigError(f"--config = {name!r}: no such file or shipped config; {hint}")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"--config = {name!r}: not YAML: {' '.join(str(error).split())}"
+        ) from None
+    if not isinstance(data, dict | None):
+        kind = type(data).__name__
+        raise ConfigError(f"--config = {name!r}: holds a {kind}; write keys such as games:")
+    return data or {}
+
+
+def _put(data: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a dotted path; an index one past a list's end adds an entry."""
+    *parents, last = path.split(".")
+    place: Any = data
+    for key in parents:
+        place = place.setdefault(key, {}) if isinstance(place, dict) else place[_index(place, key)]
+        if not isinstance(place, dict | list):
+            raise ConfigError(f"{path}: {key} is a single value; nothing lies below it")
+    place[last if isinstance(place, dict) else _index(place, last)] = value
+
+
+def _index(entries: list[Any], key: str) -> int:
+    if not key.isdigit() or int(key) > len(entries):
+        raise ConfigError(f"{key!r} is no index of a list of {len(entries)} entries")
+    if int(key) == len(entries):
+        entries.append({})
+    return int(key)
+
+
+def dump(config: RunConfig) -> str:
+    """The config as YAML that `load` reads back to an equal config."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=100)

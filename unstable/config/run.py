@@ -1,0 +1,94 @@
+"""A whole run as one value."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from unstable.config.base import Section, nearest
+from unstable.config.opponents import (
+    RESERVED_NAMES,
+    FixedOpponent,
+    MinimaxOpponent,
+    OpponentsConfig,
+    RandomOpponent,
+)
+from unstable.config.sections import (
+    ActorsConfig,
+    BufferConfig,
+    EvalConfig,
+    GameConfig,
+    LearnerConfig,
+    LoopConfig,
+    ModelConfig,
+    SamplingConfig,
+    TrackingConfig,
+)
+
+
+class RunConfig(Section):
+    """A whole run. Defaults train the embedded model on TicTacToe on a machine without a GPU."""
+
+    model: ModelConfig = ModelConfig()
+    games: list[GameConfig] = Field([GameConfig()], min_length=1, description="what is played")
+    opponents: OpponentsConfig = OpponentsConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    actors: ActorsConfig = ActorsConfig()
+    buffer: BufferConfig = BufferConfig()
+    learner: LearnerConfig = LearnerConfig()
+    eval: EvalConfig = EvalConfig()
+    loop: LoopConfig = LoopConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    seed: int = Field(
+        0, description="decides games, seats, opponents and, in sync mode, every token"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _refuse_twins("games", [game.key for game in self.games])
+        _refuse_twins("opponents.fixed", [opponent.key for opponent in self.opponents.fixed])
+        for index, opponent in enumerate(self.opponents.fixed):
+            if opponent.key in RESERVED_NAMES or opponent.key.startswith("policy@"):
+                raise ValueError(
+                    f"opponents.fixed.{index}.name = {opponent.key!r} has a meaning of its own; "
+                    "give it another name"
+                )
+        draw = self.opponents.draw
+        if draw.self + draw.past + draw.fixed <= 0:
+            raise ValueError("opponents.draw = all zero; give self, past or fixed a share above 0")
+        if draw.fixed > 0 and not self.opponents.fixed:
+            raise ValueError(
+                f"opponents.draw.fixed = {draw.fixed}, but opponents.fixed is empty; "
+                "list an opponent there or set opponents.draw.fixed to 0"
+            )
+        capacity = self.buffer.capacity
+        if capacity != "auto" and capacity < self.learner.batch_size:
+            raise ValueError(
+                f"buffer.capacity = {capacity} can never hold learner.batch_size = "
+                f"{self.learner.batch_size} samples; set buffer.capacity to at least that"
+            )
+        known = [*self.fixed_opponents, "base"]
+        for index, name in enumerate(self.eval.opponents):
+            if name not in known:
+                raise ValueError(
+                    f"eval.opponents.{index} = {name!r} is no opponent; {nearest(name, known)}"
+                )
+        return self
+
+    @property
+    def fixed_opponents(self) -> dict[str, FixedOpponent]:
+        """Fixed opponents by name: those listed, and random and minimax, which need no entry."""
+        built_in: list[FixedOpponent] = [RandomOpponent(), MinimaxOpponent()]
+        return {opponent.key: opponent for opponent in [*built_in, *self.opponents.fixed]}
+
+    @property
+    def game_by_key(self) -> dict[str, GameConfig]:
+        """Games by the name that specs use."""
+        return {game.key: game for game in self.games}
+
+
+def _refuse_twins(field: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"{field}: two entries are called {name!r}; give one of them another name"
+            )

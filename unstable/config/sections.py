@@ -1,0 +1,227 @@
+"""The sections of a run that are neither opponents nor algorithms."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from unstable.config.algorithms import AnyAlgorithm, ReinforceConfig
+from unstable.config.base import (
+    Auto,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+)
+
+
+class AdapterConfig(Section):
+    rank: PositiveInt = Field(16, description="LoRA rank r")
+    alpha: PositiveInt = Field(32, description="LoRA alpha; updates are scaled by alpha / rank")
+    targets: str | list[str] = Field(
+        "all-linear",
+        description="linear layers with LoRA: all-linear (never lm_head), or names such as q_proj",
+    )
+
+
+class ModelConfig(Section):
+    name: str = Field(
+        "smollm2-135m",
+        description="a Hugging Face id, a local folder, or the embedded smollm2-135m",
+    )
+    dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto",
+        description="of the base weights; auto: bfloat16 where the processor is fast at it",
+    )
+    init: str = Field(
+        "auto",
+        description="the LoRA's start: fresh, an adapter's folder, or auto (lora_ckpt if it fits)",
+    )
+    adapter: AdapterConfig = AdapterConfig()
+    chat_template: dict[str, Any] = Field(
+        {}, description="arguments for the tokenizer's chat template, such as enable_thinking"
+    )
+
+
+class InvalidMovesConfig(Section):
+    allowed: NonNegativeInt = Field(
+        0, description="consecutive invalid moves that a seat may repeat before it forfeits"
+    )
+    forfeit_reward: float = Field(-1.0, description="outcome of the seat that forfeits")
+    others_reward: float = Field(0.0, description="outcome of the other seats of a forfeited game")
+
+
+class GameConfig(Section):
+    env: str = Field(
+        "TicTacToe-v0", description="a TextArena id, or package.module:Class of a textarena.Env"
+    )
+    name: str | None = Field(
+        None, description="name in tables and baselines; default: env (must be unique)"
+    )
+    args: dict[str, Any] = Field({}, description="arguments for the env's constructor")
+    seats: PositiveInt = Field(2, description="number of players")
+    weight: PositiveFloat = Field(
+        1.0, description="share of the games played, relative to the other entries"
+    )
+    prompt: str = Field("answer", description="prompt style: answer, think, or module:function")
+    parser: str = Field(
+        "brackets",
+        description="text to action: brackets (last [...]), boxed, raw, or module:function",
+    )
+    max_turns: PositiveInt = Field(
+        50, description="a game is cut off, and counted as truncated, after this many turns"
+    )
+    invalid_moves: InvalidMovesConfig = InvalidMovesConfig()
+    legal_moves: str | None = Field(
+        None,
+        description="module:function(env) -> actions, for games that do not list their legal moves",
+    )
+
+    @property
+    def key(self) -> str:
+        """The game's name in specs, files, metrics and baselines."""
+        return self.name or self.env
+
+
+class SamplingConfig(Section):
+    temperature: PositiveFloat = Field(1.0, description="sampling temperature in training")
+    top_p: float = Field(
+        1.0, description="must be 1: anything else is not the distribution that is trained"
+    )
+    max_tokens: PositiveInt = Field(16, description="longest answer of a turn, in tokens")
+    max_prompt_tokens: PositiveInt = Field(
+        2048, description="longest prompt; the oldest events are left out (and counted) to fit"
+    )
+
+    @model_validator(mode="after")
+    def _unbiased(self) -> Self:
+        if self.top_p != 1.0:
+            raise ValueError(
+                f"top_p = {self.top_p} would train on a cut distribution; set sampling.top_p to 1"
+            )
+        return self
+
+
+class ActorsConfig(Section):
+    num: PositiveInt | Auto = Field(
+        "auto", description="actor processes; auto: by the machine and loop.mode"
+    )
+    engine: Literal["auto", "embedded"] = Field(
+        "auto", description="what serves the model; embedded runs without a GPU"
+    )
+    games_in_flight: PositiveInt | Auto = Field(
+        "auto", description="games that one actor plays at once"
+    )
+    policy_refresh: Literal["game"] = Field(
+        "game", description="game: a game keeps the versions it began with"
+    )
+
+
+class RewardConfig(Section):
+    term: str = Field(
+        "outcome", description="outcome, format, invalid_move, length, or module:function"
+    )
+    weight: float = Field(1.0, description="what the term's raw value is multiplied by")
+    args: dict[str, Any] = Field({}, description="arguments for the term")
+
+
+class BufferConfig(Section):
+    capacity: PositiveInt | Auto = Field(
+        "auto", description="samples held; the oldest whole groups leave first"
+    )
+    max_staleness: NonNegativeInt = Field(
+        4, description="versions that a sample may be behind when it is trained on"
+    )
+    rewards: list[RewardConfig] = Field(
+        [RewardConfig()], description="reward terms of a turn; they add up"
+    )
+
+
+class LearnerConfig(Section):
+    num: PositiveInt = Field(1, description="learner ranks")
+    parallel: Literal["ddp"] = Field("ddp", description="how several ranks share the work")
+    algorithm: AnyAlgorithm = ReinforceConfig()
+    learning_rate: PositiveFloat = Field(1.0e-4, description="AdamW's peak learning rate")
+    weight_decay: NonNegativeFloat = Field(0.0, description="AdamW's weight decay")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="learning rate after the warm-up"
+    )
+    warmup_steps: NonNegativeInt = Field(
+        0, description="optimizer steps over which the learning rate rises"
+    )
+    batch_size: PositiveInt = Field(
+        128, description="samples (turns) of an update, at least: groups stay whole"
+    )
+    steps_per_batch: PositiveInt = Field(1, description="optimizer steps made out of one batch")
+    epochs: PositiveInt = Field(1, description="times that a batch is gone through")
+    mini_batch_size: PositiveInt = Field(
+        16, description="samples put through at a time; never changes the gradient"
+    )
+    grad_clip: PositiveFloat = Field(1.0, description="largest gradient norm")
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        step = self.steps_per_batch * self.mini_batch_size
+        if self.batch_size % step:
+            raise ValueError(
+                f"batch_size = {self.batch_size} is not divisible by "
+                f"steps_per_batch x mini_batch_size = {step}; "
+                f"set learner.batch_size to {max(step, self.batch_size - self.batch_size % step)}"
+            )
+        if self.num > 1:
+            raise ValueError(
+                f"num = {self.num}, but only one learner rank is built yet; set learner.num to 1"
+            )
+        return self
+
+
+class EvalConfig(Section):
+    every: NonNegativeInt = Field(
+        4, description="updates between evaluations, besides the first and the last; 0: none at all"
+    )
+    games: PositiveInt = Field(
+        16, description="games against each opponent in each env, in pairs that swap seats"
+    )
+    temperature: NonNegativeFloat = Field(
+        1.0, description="the policy's sampling temperature; 0: greedy"
+    )
+    opponents: list[str] = Field(
+        ["random"], description="names of fixed opponents, or random, minimax, base"
+    )
+
+    @field_validator("opponents", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+
+class LoopConfig(Section):
+    mode: Literal["auto", "sync", "async"] = Field(
+        "auto", description="play and learn in turn, or at once"
+    )
+    steps: NonNegativeInt = Field(8, description="updates to make")
+    max_time: PositiveFloat | None = Field(
+        None, description="stop after this many seconds, even if updates are left"
+    )
+    max_failures: NonNegativeInt = Field(
+        20, description="failed games that are tolerated before the run ends"
+    )
+
+
+class TrackingConfig(Section):
+    run_dir: str | None = Field(
+        None, description="the run's own, new folder; default: outputs/<model-games-opponents-time>"
+    )
+    wandb: str | None = Field(None, description="a Weights & Biases project; default: none")
+    dashboard: Literal["auto", "on", "off"] = Field(
+        "auto", description="live dashboard; auto: on a terminal"
+    )
+    keep_checkpoints: PositiveInt = Field(
+        5, description="newest checkpoints kept; older ones go once they are no opponents either"
+    )
+
+    @field_validator("dashboard", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        # YAML reads a bare on or off as true or false.
+        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
