@@ -85,7 +85,7 @@ def test_packed_equals_a_plain_forward_one_by_one(policy):
     expected, expected_entropies = (torch.cat(parts) for parts in zip(*scores, strict=True))
     pack = pack_samples(samples)
     assert len(pack.ids_T) < sum(len(s.prompt_ids) for s in samples)
-    logprobs, entropies = policy(pack)
+    logprobs, entropies, _ = policy(pack)
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropies, expected_entropies, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(
@@ -111,7 +111,7 @@ def test_only_what_predicts_a_sampled_token_gets_gradient(policy):
     states = []
     decoder = policy.model.get_base_model().get_decoder()
     handle = decoder.register_forward_hook(lambda *args: states.append(args[2].last_hidden_state))
-    logprobs, _ = policy(pack)
+    logprobs = policy(pack).logprobs_N
     handle.remove()
     (grad,) = torch.autograd.grad(logprobs.sum(), states)
     touched = grad[0].abs().sum(-1).nonzero()[:, 0]
@@ -124,7 +124,7 @@ def test_lora_masters_are_fp32_on_a_bfloat16_base():
     frozen = [p for p in policy.parameters() if not p.requires_grad]
     assert {p.dtype for p in trained} == {torch.float32}
     assert {p.dtype for p in frozen} == {torch.bfloat16}
-    logprobs, _ = policy(pack_samples([make_sample([1, 2], [3])]))
+    logprobs = policy(pack_samples([make_sample([1, 2], [3])])).logprobs_N
     grads = torch.autograd.grad(logprobs.sum(), trained)
     assert {grad.dtype for grad in grads} == {torch.float32}
 
@@ -157,7 +157,7 @@ def test_mini_batches_keep_like_prompts_together():
 def test_a_gpu_scores_as_the_cpu_does(policy, dtype, tolerance):
     shared = list(range(20, 60))
     samples = [make_sample([*shared, i], [4, 5, 0]) for i in range(4)] + [make_sample([7], [8])]
-    expected, _ = policy(pack_samples(samples))
+    expected = policy(pack_samples(samples)).logprobs_N
     on_gpu = Policy(adapted(ATTENTION)).to(device="cuda", dtype=dtype)
     logprobs, _ = on_gpu(pack_samples(samples).to(torch.device("cuda")))
     torch.testing.assert_close(logprobs.cpu(), expected, atol=tolerance, rtol=0)

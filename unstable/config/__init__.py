@@ -7,14 +7,18 @@ that names field, value and remedy.
 
 from unstable.config.algorithms import (
     ALGORITHMS,
+    A2CConfig,
     Aggregation,
     AlgorithmConfig,
     CISPOConfig,
     ClippedConfig,
+    CriticConfig,
     GRPOConfig,
     GSPOConfig,
+    PPOConfig,
     ReinforceConfig,
     ReinforcePlusPlusConfig,
+    RFTConfig,
     RLOOConfig,
     SurrogateConfig,
 )

@@ -1,6 +1,6 @@
 """The algorithms' sections; docs/algorithms.md says what each one is."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -12,7 +12,10 @@ ClipLow = Annotated[float, Field(gt=0, le=1)]
 
 
 class AlgorithmConfig(Section):
-    """What all algorithms have; docs/algorithms.md says what each one is."""
+    """What all algorithms have."""
+
+    grouped: ClassVar[bool] = False
+    """Whether it compares a group's trajectories, and so learns nothing from groups of one."""
 
     name: str = Field(description="the algorithm, or package.module:Class of your own")
     kl_reward: NonNegativeFloat = Field(
@@ -29,7 +32,8 @@ class AlgorithmConfig(Section):
 class ReinforceConfig(AlgorithmConfig):
     name: Literal["reinforce"] = Field(
         "reinforce",
-        description="the algorithm; others: reinforce++, rloo, grpo, gspo, cispo, module:Class",
+        description="the algorithm; others: reinforce++, rloo, grpo, gspo, cispo, ppo, a2c, rft, "
+        "module:Class",
     )
     baseline_decay: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.95, description="decay of the reward baseline of each (env, seat); 0 forgets at once"
@@ -92,6 +96,7 @@ class ReinforcePlusPlusConfig(SurrogateConfig):
 
 
 class RLOOConfig(SurrogateConfig):
+    grouped: ClassVar[bool] = True
     name: Literal["rloo"] = Field("rloo", description="the algorithm")
     ratio: RatioLevel = Field(
         "sequence", description=SurrogateConfig.model_fields["ratio"].description
@@ -108,6 +113,7 @@ class RLOOConfig(SurrogateConfig):
 
 
 class GRPOConfig(SurrogateConfig):
+    grouped: ClassVar[bool] = True
     name: Literal["grpo"] = Field("grpo", description="the algorithm")
     scale: Literal["none", "group", "batch"] = Field(
         "group",
@@ -117,6 +123,7 @@ class GRPOConfig(SurrogateConfig):
 
 
 class GSPOConfig(SurrogateConfig):
+    grouped: ClassVar[bool] = True
     name: Literal["gspo"] = Field("gspo", description="the algorithm")
     ratio: Literal["turn", "sequence"] = Field(
         "sequence", description="the ratio is a geometric mean over a turn, or a whole trajectory"
@@ -133,6 +140,7 @@ class GSPOConfig(SurrogateConfig):
 
 
 class CISPOConfig(ClippedConfig):
+    grouped: ClassVar[bool] = True
     name: Literal["cispo"] = Field("cispo", description="the algorithm")
     clip_low: ClipLow = Field(1.0, description="ratios below 1 - clip_low are clipped; 1: none are")
     clip_high: PositiveFloat = Field(
@@ -140,11 +148,61 @@ class CISPOConfig(ClippedConfig):
     )
 
 
+class CriticConfig(Section):
+    """What the algorithms with a critic have in common: a value for each turn's observation."""
+
+    kind: Literal["head", "adapter"] = Field(
+        "head",
+        description="head: a linear layer on the policy's last hidden state, which gets no "
+        "gradient from it; adapter: the same on a LoRA of its own, at a second pass's cost",
+    )
+    learning_rate: PositiveFloat = Field(1.0e-3, description="AdamW's rate for the critic")
+    gamma: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="discount from one turn of a seat to its next"
+    )
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.95, description="lambda of the generalised advantage estimate; 1: returns minus values"
+    )
+    value_clip: PositiveFloat | None = Field(
+        None, description="how far a value may move from the old one in an update; null: anywhere"
+    )
+    normalize: Literal["none", "center", "zscore"] = Field(
+        "zscore", description="advantages within each env and batch: none, centred, or z-scored"
+    )
+
+
+class PPOConfig(SurrogateConfig):
+    name: Literal["ppo"] = Field("ppo", description="the algorithm")
+    critic: CriticConfig = CriticConfig()
+
+
+class A2CConfig(AlgorithmConfig):
+    name: Literal["a2c"] = Field("a2c", description="the algorithm")
+    critic: CriticConfig = CriticConfig()
+
+
+class RFTConfig(AlgorithmConfig):
+    name: Literal["rft"] = Field("rft", description="the algorithm")
+    aggregation: Aggregation = Field(
+        "token", description=ClippedConfig.model_fields["aggregation"].description
+    )
+
+
 class CustomAlgorithmConfig(AlgorithmConfig):
     args: dict[str, Any] = Field({}, description="whatever your algorithm reads from config.args")
 
 
-ALGORITHMS = ["reinforce", "reinforce++", "rloo", "grpo", "gspo", "cispo"]
+ALGORITHMS = [
+    "reinforce",
+    "reinforce++",
+    "rloo",
+    "grpo",
+    "gspo",
+    "cispo",
+    "ppo",
+    "a2c",
+    "rft",
+]
 
 
 def _algorithm_tag(value: Any) -> str:
@@ -160,6 +218,9 @@ AnyAlgorithm = Annotated[
     | Annotated[GRPOConfig, Tag("grpo")]
     | Annotated[GSPOConfig, Tag("gspo")]
     | Annotated[CISPOConfig, Tag("cispo")]
+    | Annotated[PPOConfig, Tag("ppo")]
+    | Annotated[A2CConfig, Tag("a2c")]
+    | Annotated[RFTConfig, Tag("rft")]
     | Annotated[CustomAlgorithmConfig, Tag("custom")],
     Discriminator(_algorithm_tag),
 ]

@@ -29,6 +29,11 @@ def nearest(word: str, known: list[str]) -> str:
     return f"known: {', '.join(listed[:8])}{', ...' if len(listed) > 8 else ''}"
 
 
+def switch(value: Any) -> Any:
+    """on and off, which YAML reads as true and false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
 class Section(BaseModel):
     """A part of the config: immutable; an unknown key is an error that suggests the nearest."""
 

@@ -17,6 +17,7 @@ from unstable.config.sections import (
     BufferConfig,
     EvalConfig,
     GameConfig,
+    GroupsConfig,
     LearnerConfig,
     LoopConfig,
     ModelConfig,
@@ -32,6 +33,7 @@ class RunConfig(Section):
     games: list[GameConfig] = Field([GameConfig()], min_length=1, description="what is played")
     opponents: OpponentsConfig = OpponentsConfig()
     sampling: SamplingConfig = SamplingConfig()
+    groups: GroupsConfig = GroupsConfig()
     actors: ActorsConfig = ActorsConfig()
     buffer: BufferConfig = BufferConfig()
     learner: LearnerConfig = LearnerConfig()
@@ -60,6 +62,7 @@ class RunConfig(Section):
                 f"opponents.draw.fixed = {draw.fixed}, but opponents.fixed is empty; "
                 "list an opponent there or set opponents.draw.fixed to 0"
             )
+        self._check_groups()
         capacity = self.buffer.capacity
         if capacity != "auto" and capacity < self.learner.batch_size:
             raise ValueError(
@@ -73,6 +76,31 @@ class RunConfig(Section):
                     f"eval.opponents.{index} = {name!r} is no opponent; {nearest(name, known)}"
                 )
         return self
+
+    def _check_groups(self) -> None:
+        algorithm = self.learner.algorithm
+        if algorithm.grouped and self.group_size == 1:
+            raise ValueError(
+                f"groups.size = 1, but learner.algorithm.name = {algorithm.name!r} compares the "
+                "trajectories of a group; set groups.size to 2 or more"
+            )
+        if self.group_size > self.learner.batch_size:
+            raise ValueError(
+                f"groups.size = {self.group_size} does not fit into learner.batch_size = "
+                f"{self.learner.batch_size}; set groups.size to at most that"
+            )
+        if self.group_size > 1 and self.actors.policy_refresh == "turn":
+            raise ValueError(
+                "actors.policy_refresh = 'turn', but the trajectories of a group need one policy; "
+                "set actors.policy_refresh to game"
+            )
+
+    @property
+    def group_size(self) -> int:
+        """Trajectories in a group."""
+        if self.groups.size == "auto":
+            return 8 if self.learner.algorithm.grouped else 1
+        return self.groups.size
 
     @property
     def fixed_opponents(self) -> dict[str, FixedOpponent]:

@@ -1,6 +1,6 @@
 """The sections of a run that are neither opponents nor algorithms."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,6 +12,7 @@ from unstable.config.base import (
     PositiveFloat,
     PositiveInt,
     Section,
+    switch,
 )
 
 
@@ -102,18 +103,66 @@ class SamplingConfig(Section):
         return self
 
 
+class GroupsConfig(Section):
+    """Trajectories whose advantages are computed together."""
+
+    size: PositiveInt | Auto = Field(
+        "auto",
+        description="trajectories in a group; auto: 8 for algorithms that compare them (rloo, "
+        "grpo, gspo, cispo), else 1",
+    )
+    by: Literal["game", "branch"] = Field(
+        "game",
+        description="game: so many games with the same seed, seats and opponents; branch: one "
+        "game, forked at a turn into so many continuations",
+    )
+    fork: Literal["uniform", "uncertain"] = Field(
+        "uniform",
+        description="the turn that is forked at: any of the seat's, or the one whose forks have "
+        "ended most differently so far",
+    )
+    drop_tied: bool = Field(
+        False,
+        description="drop groups whose trajectories have equal rewards and play others instead",
+    )
+    max_refills: PositiveInt = Field(
+        10, description="batches of tied samples dropped for one update before the run stops"
+    )
+
+
 class ActorsConfig(Section):
     num: PositiveInt | Auto = Field(
         "auto", description="actor processes; auto: by the machine and loop.mode"
     )
-    engine: Literal["auto", "embedded"] = Field(
-        "auto", description="what serves the model; embedded runs without a GPU"
+    engine: Literal["auto", "embedded", "vllm"] = Field(
+        "auto",
+        description="what serves the model: embedded runs without a GPU; auto: vllm on a GPU",
     )
     games_in_flight: PositiveInt | Auto = Field(
         "auto", description="games that one actor plays at once"
     )
-    policy_refresh: Literal["game"] = Field(
-        "game", description="game: a game keeps the versions it began with"
+    policy_refresh: Literal["game", "turn"] = Field(
+        "game",
+        description="game: a game keeps the versions it began with; turn: the current version's "
+        "seats take the newest one at each turn",
+    )
+    tensor_parallel: PositiveInt = Field(1, description="GPUs that one actor's engine spans (vllm)")
+    max_loras: PositiveInt | Auto = Field(
+        "auto", description="versions that one forward pass may mix (vllm)"
+    )
+    max_cpu_loras: PositiveInt | Auto = Field(
+        "auto", description="versions kept in memory, the least recently used go first (vllm)"
+    )
+    gpu_memory: Annotated[float, Field(gt=0, le=1)] | Auto = Field(
+        "auto", description="share of a GPU's memory that an actor's engine may take (vllm)"
+    )
+    share_gpu: Literal["auto", "off", "split", "sleep"] = Field(
+        "auto",
+        description="actor and learner on one GPU: by a split of its memory, or by turns, one "
+        "asleep while the other works (loop.mode sync)",
+    )
+    enforce_eager: bool = Field(
+        False, description="no compiled graphs: starts sooner, runs slower (vllm)"
     )
 
 
@@ -139,7 +188,10 @@ class BufferConfig(Section):
 
 class LearnerConfig(Section):
     num: PositiveInt = Field(1, description="learner ranks")
-    parallel: Literal["ddp"] = Field("ddp", description="how several ranks share the work")
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp",
+        description="each rank holds the whole base model (ddp) or a shard of it (fsdp)",
+    )
     algorithm: AnyAlgorithm = ReinforceConfig()
     learning_rate: PositiveFloat = Field(1.0e-4, description="AdamW's peak learning rate")
     weight_decay: NonNegativeFloat = Field(0.0, description="AdamW's weight decay")
@@ -157,20 +209,34 @@ class LearnerConfig(Section):
     mini_batch_size: PositiveInt = Field(
         16, description="samples put through at a time; never changes the gradient"
     )
+    mini_batch_tokens: PositiveInt | None = Field(
+        None,
+        description="instead of mini_batch_size: tokens put through at a time, prompts included",
+    )
+    gradient_checkpointing: Literal["auto", "on", "off"] = Field(
+        "auto", description="recompute activations to save memory; auto: where they do not fit"
+    )
+    compile: bool = Field(False, description="torch.compile the model's layers")
     grad_clip: PositiveFloat = Field(1.0, description="largest gradient norm")
+    max_bad_updates: PositiveInt = Field(
+        3,
+        description="updates in a row whose loss or gradient is not finite before the run stops",
+    )
+
+    @field_validator("gradient_checkpointing", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        return switch(value)
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
-        step = self.steps_per_batch * self.mini_batch_size
+        together = 1 if self.mini_batch_tokens else self.mini_batch_size
+        step = self.steps_per_batch * together
         if self.batch_size % step:
             raise ValueError(
                 f"batch_size = {self.batch_size} is not divisible by "
                 f"steps_per_batch x mini_batch_size = {step}; "
                 f"set learner.batch_size to {max(step, self.batch_size - self.batch_size % step)}"
-            )
-        if self.num > 1:
-            raise ValueError(
-                f"num = {self.num}, but only one learner rank is built yet; set learner.num to 1"
             )
         return self
 
@@ -184,6 +250,9 @@ class EvalConfig(Section):
     )
     temperature: NonNegativeFloat = Field(
         1.0, description="the policy's sampling temperature; 0: greedy"
+    )
+    constrained: bool = Field(
+        False, description="the policy samples among the legal moves only, where they are listed"
     )
     opponents: list[str] = Field(
         ["random"], description="names of fixed opponents, or random, minimax, base"
@@ -223,5 +292,4 @@ class TrackingConfig(Section):
     @field_validator("dashboard", mode="before")
     @classmethod
     def _switch(cls, value: Any) -> Any:
-        # YAML reads a bare on or off as true or false.
-        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+        return switch(value)

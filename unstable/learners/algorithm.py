@@ -35,6 +35,9 @@ class Tokens:
     normalizers_N: Tensor  # what a token's loss is divided by, over the whole optimizer step
     turns_N: Tensor  # index of the turn that each belongs to, from 0 in this mini-batch
     sequences_N: Tensor  # the same for trajectories
+    places_S: NDArray  # of the mini-batch's turns among the batch's samples
+    states_SD: Tensor  # last hidden state at each turn's prompt, without a gradient
+    num_turns: int  # in the whole optimizer step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

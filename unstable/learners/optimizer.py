@@ -33,8 +33,19 @@ class PolicyOptimizer:
             weight_decay=config.weight_decay,
             fused=True,
         )
+        self.groups = [self.parameters]
+        self.factors = [1.0]  # of the groups' learning rates
         self.steps = 0  # tried, refused ones included
         self.skips_in_row = 0
+
+    def add_group(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
+        """Step further parameters as well, such as a critic's, at a rate of their own.
+
+        They follow the same schedule and are clipped by a norm of their own.
+        """
+        self.groups.append(list(parameters))
+        self.adamw.add_param_group({"params": self.groups[-1], "lr": learning_rate})
+        self.factors.append(learning_rate / self.config.learning_rate)
 
     @property
     def learning_rate(self) -> float:
@@ -42,15 +53,18 @@ class PolicyOptimizer:
         return scheduled_rate(self.config, self.steps, self.total_steps)
 
     def step(self, loss: float) -> float | None:
-        """Clip, step, clear the gradients; returns their norm before the clip, or None if refused.
+        """Clip, step, clear the gradients; returns the policy's norm before the clip.
 
-        Refused when `loss` or the norm is not finite; raises `FloatingPointError` when that
-        happens `MAX_SKIPS` times in a row.
+        Refused, which returns None, when `loss` or a norm is not finite; raises
+        `FloatingPointError` when that happens `MAX_SKIPS` times in a row.
         """
-        for group in self.adamw.param_groups:
-            group["lr"] = self.learning_rate
-        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip))
-        finite = math.isfinite(loss) and math.isfinite(norm)
+        for group, factor in zip(self.adamw.param_groups, self.factors, strict=True):
+            group["lr"] = factor * self.learning_rate
+        norms = [
+            float(nn.utils.clip_grad_norm_(group, self.config.grad_clip)) for group in self.groups
+        ]
+        norm = norms[0]
+        finite = all(map(math.isfinite, [loss, *norms]))
         if finite:
             self.adamw.step()
         self.adamw.zero_grad()

@@ -57,6 +57,7 @@ class Pack:
     behaviour_N: Tensor  # their logprobs when they were sampled
     temperatures_N: Tensor  # that they were sampled with
     samples_N: Tensor  # index of the sample that each belongs to
+    states_S: Tensor  # place in T of each sample's last prompt token
 
     def to(self, device: torch.device) -> "Pack":
         """The same on `device`."""
@@ -69,6 +70,7 @@ class Pack:
             behaviour_N=self.behaviour_N.to(device),
             temperatures_N=self.temperatures_N.to(device),
             samples_N=self.samples_N.to(device),
+            states_S=self.states_S.to(device),
         )
 
 
@@ -90,6 +92,7 @@ def pack_samples(samples: Sequence[Sample], *, min_shared: int = MIN_SHARED) -> 
         behaviour_N=torch.tensor([p for sample in samples for p in sample.logprobs]).float(),
         temperatures_N=temperatures[samples_N],
         samples_N=samples_N,
+        states_S=torch.tensor([places[0] for places in predictors]),
     )
 
 

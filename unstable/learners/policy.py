@@ -1,6 +1,6 @@
 """The trained model as one module, so that what wraps modules (DDP, FSDP2) has one to wrap."""
 
-from typing import cast
+from typing import NamedTuple, cast
 
 from peft import PeftModel
 from torch import Tensor, nn
@@ -19,6 +19,14 @@ _LOGIT_CHANGES = (
 )
 
 
+class Scores(NamedTuple):
+    """What the model says of a pack of S samples with N sampled tokens."""
+
+    logprobs_N: Tensor  # fp32, with a gradient
+    entropies_N: Tensor  # fp32, without
+    states_SD: Tensor  # last hidden state where each sample's prompt ends, without a gradient
+
+
 class Policy(nn.Module):
     """A causal language model with a LoRA, loaded with `attention.ATTENTION`, that scores packs.
 
@@ -35,8 +43,8 @@ class Policy(nn.Module):
     def _causal_model(self) -> PreTrainedModel:
         return cast(PreTrainedModel, self.model.get_base_model())
 
-    def forward(self, pack: Pack) -> tuple[Tensor, Tensor]:
-        """Logprobs [N] and entropies [N] (without gradient) of the pack's sampled tokens, fp32."""
+    def forward(self, pack: Pack) -> Scores:
+        """Score the pack's sampled tokens."""
         causal_model = self._causal_model
         hidden_1TD = causal_model.get_decoder()(
             input_ids=pack.ids_T[None],
@@ -44,12 +52,13 @@ class Policy(nn.Module):
             use_cache=False,
             segments=pack.segments,
         ).last_hidden_state
-        return selected_logprobs(
+        logprobs_N, entropies_N = selected_logprobs(
             hidden_1TD[0, pack.predictors_N],
             causal_model.get_output_embeddings().weight,
             pack.targets_N,
             pack.temperatures_N,
         )
+        return Scores(logprobs_N, entropies_N, hidden_1TD[0, pack.states_S].detach())
 
 
 def _check_scorable(model: PreTrainedModel) -> None:

@@ -107,7 +107,9 @@ class PolicyGradient:
         total = 0.0
         parts: list[dict[str, Tensor]] = []
         for places in mini_batches(samples, self.mini_batch_size, self._keys(samples)):
-            tokens, entropies_N = self._tokens(prepared, chosen[places], normalizers_S[places])
+            tokens, entropies_N = self._tokens(
+                prepared, chosen[places], normalizers_S[places], len(samples)
+            )
             loss = self.loss(tokens)
             value, means = loss.value, dict(loss.means)
             if tokens.reference_logprobs_N is not None:
@@ -164,20 +166,21 @@ class PolicyGradient:
         """Logprobs of each sample's tokens under the policy as it is, on the CPU."""
         scored: list[Tensor] = [torch.empty(0)] * len(samples)
         for places in mini_batches(samples, self.mini_batch_size):
-            logprobs_N, _ = self.policy(pack_samples([samples[i] for i in places]).to(self._device))
+            pack = pack_samples([samples[i] for i in places]).to(self._device)
+            logprobs_N = self.policy(pack).logprobs_N
             lengths = [len(samples[i].token_ids) for i in places]
             for place, logprobs in zip(places, logprobs_N.cpu().split(lengths), strict=True):
                 scored[place] = logprobs
         return scored
 
     def _tokens(
-        self, prepared: Prepared, chosen: NDArray, normalizers_S: Floats
+        self, prepared: Prepared, chosen: NDArray, normalizers_S: Floats, num_turns: int
     ) -> tuple[Tokens, Tensor]:
         """The chosen samples as one mini-batch put through the policy, and its entropies."""
         device = self._device
         samples = [prepared.samples[i] for i in chosen]
         pack = pack_samples(samples).to(device)
-        logprobs_N, entropies_N = self.policy(pack)
+        logprobs_N, entropies_N, states_SD = self.policy(pack)
 
         def by_token(values_S: NDArray) -> Tensor:
             values = torch.tensor(values_S, dtype=torch.float32, device=device)
@@ -200,6 +203,9 @@ class PolicyGradient:
             normalizers_N=by_token(normalizers_S),
             turns_N=pack.samples_N,
             sequences_N=sequences_S[pack.samples_N],
+            places_S=chosen,
+            states_SD=states_SD,
+            num_turns=num_turns,
         )
         return tokens, entropies_N
 
