@@ -27,13 +27,13 @@ class Scripted:
         self._delay = delay
         self._tokenizer = tiny_tokenizer()
 
-    def add_adapter(self, adapter) -> None:
+    async def add_adapter(self, adapter) -> None:
         self.adapters.append(adapter.name)
 
-    def remove_adapter(self, name) -> None:
+    async def remove_adapter(self, name) -> None:
         self.adapters.remove(name)
 
-    def forget_prefixes(self) -> None: ...
+    async def forget_prefixes(self) -> None: ...
 
     def stats(self):
         return {"requests": float(len(self.asked))}
@@ -207,10 +207,10 @@ async def test_games_are_cancelled_when_nobody_wants_them():
 async def test_a_retired_version_is_removed_once_no_game_in_flight_needs_it():
     engine = Scripted(delay=lambda: 3)
     playing = collector(engine)
-    playing.publish(random_adapter(tiny_model(), "policy@7", seed=0))
+    await playing.publish(random_adapter(tiny_model(), "policy@7", seed=0))
     async with aclosing(playing.play(specs(2, players=("policy@7", "base")))) as results:
         await anext(results)
-        playing.retire("policy@7")
+        await playing.retire("policy@7")
         assert engine.adapters == ["policy@7"]
         async for result in results:
             assert isinstance(result, GameResult)
@@ -223,7 +223,8 @@ async def test_players_by_name(tmp_path):
     fixed = [{"kind": "checkpoint", "path": str(tmp_path), "name": "warm"}, {"kind": "random"}]
     engine = Scripted()
     playing = collector(engine, opponents={"fixed": fixed})
-    playing.publish(adapter)
+    await playing.start()
+    await playing.publish(adapter)
     assert engine.adapters == ["checkpoint:warm", "policy@7"]
     await played(playing.play(specs(1, players=("policy@7", "warm"))))
     assert set(engine.asked) == {"policy@7", "checkpoint:warm"}
@@ -233,6 +234,6 @@ async def test_players_by_name(tmp_path):
         playing.play(specs(2, players=("random", "minimax"), env="TicTacToe-v0"))
     )
     assert all(isinstance(result, GameResult) for result in results)
-    playing.retire("policy@7")
+    await playing.retire("policy@7")
     assert engine.adapters == ["checkpoint:warm"]
     assert playing.stats()["requests"] == len(engine.asked)

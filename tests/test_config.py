@@ -63,10 +63,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "learner.batch_size = 10 is not divisible by steps_per_batch x mini_batch_size = 16; "
         "set learner.batch_size to 16",
     ),
-    (
-        {"learner": {"num": 2}},
-        "learner.num = 2, but only one learner rank is built yet; set learner.num to 1",
-    ),
     ({"learner": {"epochs": 0}}, "learner.epochs = 0: input should be greater than 0"),
     (
         {"sampling": {"top_p": 0.9}},

@@ -105,7 +105,7 @@ async def serving(
 ) -> AsyncIterator[Engine]:
     engine = EmbeddedEngine(model, stop, **options)
     for adapter in adapters:
-        engine.add_adapter(adapter)
+        await engine.add_adapter(adapter)
     try:
         yield engine
     finally:
@@ -344,10 +344,10 @@ async def test_a_removed_adapter_leaves_nothing_behind() -> None:
     other = Adapter(name=first.name, weights=second.weights, config=second.config)
     async with serving(model, [first]) as engine:
         await ask(engine, RULES, adapter=first.name)
-        engine.remove_adapter(first.name)
+        await engine.remove_adapter(first.name)
         with pytest.raises(ValueError, match="is not there"):
             await ask(engine, RULES, adapter=first.name)
-        engine.add_adapter(other)
+        await engine.add_adapter(other)
         answer = await ask(engine, RULES, adapter=first.name)
         assert engine.stats()["cached_prompt_tokens"] == 0
     expected = plain_logprobs(with_peft(make_model(), second), RULES, answer, 1.0)
@@ -357,13 +357,13 @@ async def test_a_removed_adapter_leaves_nothing_behind() -> None:
 async def test_forgotten_prefixes_are_computed_anew() -> None:
     async with serving(make_model()) as engine:
         first = await ask(engine, RULES, max_tokens=2)
-        engine.forget_prefixes()
+        await engine.forget_prefixes()
         assert await ask(engine, RULES, max_tokens=2) == first
         assert engine.stats()["cached_prompt_tokens"] == 0
         request = asyncio.create_task(ask(engine, RULES))
         await asyncio.sleep(0)
         with pytest.raises(AssertionError, match="in flight"):
-            engine.forget_prefixes()
+            await engine.forget_prefixes()
         await request
 
 
@@ -372,9 +372,9 @@ async def test_an_adapter_in_use_is_not_removed() -> None:
         request = asyncio.create_task(ask(engine, RULES, adapter="policy@0"))
         await asyncio.sleep(0)
         with pytest.raises(AssertionError, match="in use"):
-            engine.remove_adapter("policy@0")
+            await engine.remove_adapter("policy@0")
         await request
-        engine.remove_adapter("policy@0")
+        await engine.remove_adapter("policy@0")
 
 
 async def test_requests_beyond_the_slots_are_served_in_order() -> None:
@@ -472,8 +472,10 @@ async def test_bad_adapters_are_refused_whole() -> None:
             name = adapter.name if "already" in message else "other"
             bad = Adapter(name=name, weights=save(weights), config=adapter.config | config)
             with pytest.raises(ValueError, match=message):
-                engine.add_adapter(bad)
-        engine.add_adapter(Adapter(name="other", weights=adapter.weights, config=adapter.config))
+                await engine.add_adapter(bad)
+        await engine.add_adapter(
+            Adapter(name="other", weights=adapter.weights, config=adapter.config)
+        )
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,12 @@ import pytest
 import textarena
 
 from tests.builders import game
-from unstable.buffers.buffer import Buffer
 from unstable.buffers.rewards import Rewards
 from unstable.collectors.collector import Collector
 from unstable.collectors.embedded import EmbeddedEngine
 from unstable.config import RunConfig, parse
 from unstable.folder import RunFolder
-from unstable.launch import make_registry, resolve
+from unstable.launch import make_buffer, make_registry, resolve
 from unstable.learners.learner import Learner
 from unstable.loop import evaluate, train
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
@@ -40,10 +39,10 @@ class LocalActor:
         return self.collector.play(specs, enough)
 
     async def publish(self, adapter: Adapter) -> None:
-        self.collector.publish(adapter)
+        await self.collector.publish(adapter)
 
     async def retire(self, name: str) -> None:
-        self.collector.retire(name)
+        await self.collector.retire(name)
 
     async def stats(self) -> dict[str, float]:
         return self.collector.stats()
@@ -87,9 +86,7 @@ def make_rooms(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes:
         folder=folder,
         actors=[LocalActor(config) for _ in range(num_actors)],
         learner=LocalLearner(config, folder),
-        buffer=Buffer(
-            config.buffer.capacity, config.learner.batch_size, config.buffer.max_staleness
-        ),
+        buffer=make_buffer(config),
         rewards=Rewards(config.buffer.rewards),
         registry=make_registry(config),
         schedule=Schedule(config),

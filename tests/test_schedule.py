@@ -13,7 +13,7 @@ def config(**changes: object) -> RunConfig:
 
 
 def draw(schedule: Schedule, count: int) -> list[GameSpec]:
-    return [schedule.draw(2, [0, 1]) for _ in range(count)]
+    return [spec for _ in range(count) for spec in schedule.draw(2, [0, 1])]
 
 
 def test_the_same_seed_draws_the_same_games_and_another_seed_others() -> None:
@@ -59,11 +59,11 @@ def test_ids_groups_and_seeds_are_never_used_twice() -> None:
 
 def test_without_a_past_the_policy_plays_itself_and_fixed_opponents() -> None:
     schedule = Schedule(config())
-    players = {seat.player for _ in range(300) for seat in schedule.draw(0, []).seats}
+    players = {seat.player for _ in range(300) for seat in schedule.draw(0, [])[0].seats}
     assert players == {"policy@0", "random"}
     only_past = Schedule(config(opponents={"draw": {"self": 0, "past": 1, "fixed": 0}}))
-    assert {seat.player for seat in only_past.draw(0, []).seats} == {"policy@0"}
-    assert {seat.player for seat in only_past.draw(1, [0]).seats} == {"policy@0", "policy@1"}
+    assert {seat.player for seat in only_past.draw(0, [])[0].seats} == {"policy@0"}
+    assert {seat.player for seat in only_past.draw(1, [0])[0].seats} == {"policy@0", "policy@1"}
 
 
 def test_one_and_three_seats() -> None:

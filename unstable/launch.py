@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 
 LORA_FOLDER = Path(__file__).resolve().parent.parent / "lora_ckpt"
 """Where `run.sh` unzips the adapter that is shipped, if it is."""
-GROUPED = ("rloo", "grpo", "gspo", "cispo")
-"""Algorithms that learn nothing from groups of one, which is all that the schedule makes so far."""
 ACTOR_BYTES = 1_500_000_000
 """Memory that one embedded actor of the default model takes at most."""
 
@@ -106,12 +104,6 @@ def _new_run_dir(config: RunConfig) -> Path:
 
 def check(config: RunConfig) -> None:
     """Raise `ConfigError` for what would fail later; loads no model."""
-    algorithm = config.learner.algorithm.name
-    if algorithm in GROUPED:
-        raise ConfigError(
-            f"learner.algorithm.name = {algorithm!r} compares games of a group, and every game is "
-            "a group of its own yet; use reinforce or reinforce++"
-        )
     check_games(config)
     Rewards(config.buffer.rewards)
     check_model(config.model)
@@ -205,7 +197,8 @@ def _make_folder(config: RunConfig) -> RunFolder:
 
 
 async def _train(config: RunConfig, folder: RunFolder, tracker: Tracker) -> str:
-    from unstable.remote import RemoteActor, RemoteLearner, cluster
+    from unstable.remote import RemoteActor, cluster
+    from unstable.remote_learner import RemoteLearner
 
     num_actors = config.actors.num
     assert isinstance(num_actors, int) and isinstance(config.buffer.capacity, int)
@@ -221,15 +214,25 @@ async def _train(config: RunConfig, folder: RunFolder, tracker: Tracker) -> str:
             folder=folder,
             actors=actors,
             learner=learner,
-            buffer=Buffer(
-                config.buffer.capacity, config.learner.batch_size, config.buffer.max_staleness
-            ),
+            buffer=make_buffer(config),
             rewards=Rewards(config.buffer.rewards),
             registry=make_registry(config),
             schedule=Schedule(config),
             tracker=tracker,
         )
         return await run_loop(rooms)
+
+
+def make_buffer(config: RunConfig) -> Buffer:
+    """The buffer of a run."""
+    assert isinstance(config.buffer.capacity, int), "resolved by now"
+    batch_size, groups = config.learner.batch_size, config.groups
+    return Buffer(
+        config.buffer.capacity,
+        batch_size,
+        config.buffer.max_staleness,
+        groups.max_refills * batch_size if groups.drop_tied else None,
+    )
 
 
 def make_registry(config: RunConfig) -> Registry:

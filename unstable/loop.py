@@ -65,7 +65,10 @@ async def play_round(rooms: Rooms) -> None:
     version, past = rooms.registry.current, rooms.registry.past()
     ready = rooms.buffer.ready(version)
     share = math.ceil((rooms.config.learner.batch_size - ready) / len(rooms.actors))
-    orders = [[rooms.schedule.draw(version, past) for _ in range(share)] for _ in rooms.actors]
+    orders: list[list[GameSpec]] = [[] for _ in rooms.actors]
+    for specs in orders:
+        while len(specs) < share:
+            specs += rooms.schedule.draw(version, past)
     rooms.tracker.phase("playing", ready, rooms.config.learner.batch_size)
     played = await asyncio.gather(
         *(play(rooms, index, specs, share) for index, specs in enumerate(orders))
@@ -78,7 +81,10 @@ async def run_at_once(rooms: Rooms, deadline: float) -> None:
     """Asynchronous: games are always in flight while updates are made out of what has arrived."""
     in_flight = rooms.config.actors.games_in_flight
     assert isinstance(in_flight, int), "launch resolves auto"
-    places = [index for index in range(len(rooms.actors)) for _ in range(in_flight)]
+    size = rooms.config.group_size
+    # A group ends with its slowest game: one more group than fits keeps the engine busy meanwhile.
+    groups = math.ceil(in_flight / size) + (size > 1)
+    places = [index for index in range(len(rooms.actors)) for _ in range(groups)]
     tasks = [asyncio.create_task(keep_playing(rooms, index)) for index in places]
     tasks.append(asyncio.create_task(keep_learning(rooms, deadline)))
     try:
@@ -92,15 +98,15 @@ async def run_at_once(rooms: Rooms, deadline: float) -> None:
 
 
 async def keep_playing(rooms: Rooms, index: int) -> None:
-    """One game after another; waits while two batches lie ready, which would only grow stale."""
+    """One group after another; waits while two batches lie ready, which would only grow stale."""
     enough = 2 * rooms.config.learner.batch_size
     while True:
         async with rooms.changed:
             await rooms.changed.wait_for(
                 lambda: rooms.buffer.ready(rooms.registry.current) < enough
             )
-        spec = rooms.schedule.draw(rooms.registry.current, rooms.registry.past())
-        played = await play(rooms, index, [spec])
+        specs = rooms.schedule.draw(rooms.registry.current, rooms.registry.past())
+        played = await play(rooms, index, specs)
         async with rooms.changed:
             for finished in played:
                 admit(rooms, finished)
@@ -155,7 +161,7 @@ def in_order(played: Sequence[list[Finished]]) -> list[Finished]:
 
 
 def admit(rooms: Rooms, finished: Finished) -> None:
-    """Let a finished game count: for ratings, and for the next batch."""
+    """Let a finished game count: for ratings (its branches do not), and for the next batch."""
     result, trajectories = finished
     rooms.registry.record(result)
     rooms.buffer.add(result.spec, trajectories)

@@ -75,6 +75,8 @@ class Rooms:
     def count(self, failure: GameFailure) -> None:
         """The fault border is a game: its failure is counted, and too many end the run."""
         self.tracker.add_failure(failure)
+        if failure.spec.purpose == "train":
+            self.buffer.lose(failure.spec)
         self.failures += 1
         allowed = self.config.loop.max_failures
         if self.failures > allowed:

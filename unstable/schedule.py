@@ -1,7 +1,12 @@
-"""The schedule: who plays what next. Draws games, opponents and seats from its own random state."""
+"""The schedule: who plays what next. Draws games, opponents and seats from its own random state.
+
+A group is handed out whole: its games have the same env, seed, seats and players, and differ by
+what is sampled.
+"""
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from unstable.config import RunConfig
@@ -18,30 +23,38 @@ class Schedule:
         self._next_game = 0
         self._next_group = 0
 
-    def draw(self, current: int, past: Sequence[int]) -> GameSpec:
-        """The next game for version `current`; opponents come from the config and from `past`.
+    def draw(self, current: int, past: Sequence[int]) -> list[GameSpec]:
+        """The next group's games for version `current`; opponents are the config's and `past`.
 
-        One kind of opponent (self, past, fixed) is drawn for a game, one opponent of that kind for
-        each other seat. Against itself the policy is trained in every seat, else in one.
+        One kind of opponent (self, past, fixed) is drawn for a group, one opponent of that kind for
+        each other seat. Against itself the policy is trained in every seat, else in one; in a game
+        that branches it is always one, since a fork is before a turn of one seat.
         """
+        size, branches = self._config.group_size, self._config.groups.by == "branch"
+        first = self._spec(current, past, branches=size if branches else 1)
+        self._next_game += size
+        if branches:
+            return [first]
+        return [replace(first, game_id=first.game_id + k, member=k) for k in range(size)]
+
+    def _spec(self, current: int, past: Sequence[int], branches: int) -> GameSpec:
         games = self._config.games
         game = self._random.choices(games, [game.weight for game in games])[0]
         kind = self._kind(past)
         policy = policy_player(current)
-        if kind == "self":
+        if kind == "self" and branches == 1:
             seats = [self._trained(policy) for _ in range(game.seats)]
         else:
-            seats = [self._opponent(kind, past) for _ in range(game.seats - 1)]
+            seats = [self._opponent(kind, policy, past) for _ in range(game.seats - 1)]
             seats.insert(self._random.randrange(game.seats), self._trained(policy))
-        spec = GameSpec(
+        return GameSpec(
             game_id=self._next_game,
             purpose="train",
             env=game.key,
             seed=derive_seed(self._config.seed, "game", self._next_game),
             seats=tuple(seats),
+            branches=branches,
         )
-        self._next_game += 1
-        return spec
 
     def _kind(self, past: Sequence[int]) -> str:
         """self, past or fixed, by their shares; past has none before there is a past version."""
@@ -55,10 +68,17 @@ class Schedule:
         group_id = self._next_group
         self._next_group += 1
         temperature = self._config.sampling.temperature
-        return SeatSpec(player=policy, temperature=temperature, group_id=group_id)
+        return SeatSpec(
+            player=policy,
+            temperature=temperature,
+            group_id=group_id,
+            group_size=self._config.group_size,
+        )
 
-    def _opponent(self, kind: str, past: Sequence[int]) -> SeatSpec:
+    def _opponent(self, kind: str, policy: str, past: Sequence[int]) -> SeatSpec:
         temperature = self._config.sampling.temperature
+        if kind == "self":
+            return SeatSpec(player=policy, temperature=temperature)
         if kind == "past":
             version = self._random.choice(past)
             return SeatSpec(player=policy_player(version), temperature=temperature)

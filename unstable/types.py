@@ -86,6 +86,8 @@ class GameSpec:
     env: str  # a GameConfig's key
     seed: int  # of the env's own random state; a group's games share it
     seats: tuple[SeatSpec, ...]
+    member: int = 0  # place among its group's games, which are started one after another
+    branches: int = 1  # continuations that it is forked into, with the ids that follow its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,19 @@ class GameResult:
     truncated: bool  # cut off by the step cap
     reason: str  # the env's last word on why the game ended
     seconds: float
+    fork: int = 0  # index of the first turn that its branches do not share
+    branches: list["GameResult"] = field(default_factory=list)  # the continuations besides this one
+
+    @property
+    def games(self) -> list["GameResult"]:
+        """The game and its branches."""
+        return [self, *self.branches]
+
+    @property
+    def own_turns(self) -> list[Turn]:
+        """The turns that were played for this game and for none before it."""
+        is_branch = self.spec.branches > 1 and self.spec.member > 0
+        return self.turns[self.fork :] if is_branch else self.turns
 
     def seat_turns(self, seat: int) -> list[Turn]:
         """The turns of one seat, in order."""
@@ -165,9 +180,10 @@ class GameResult:
 
     @property
     def num_trained(self) -> int:
-        """Number of turns that can be trained on."""
+        """Number of turns that can be trained on, in all branches."""
         seats = self.spec.seats
-        return sum(seats[turn.seat].trained for turn in self.turns)
+        turns = [turn for game in self.games for turn in game.turns[game.fork :]]
+        return sum(seats[turn.seat].trained for turn in turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +236,10 @@ class Trajectory:
     @property
     def group_id(self) -> int:
         return self.samples[0].group_id
+
+    @property
+    def game_id(self) -> int:
+        return self.samples[0].game_id
 
     @property
     def version(self) -> int:

@@ -65,12 +65,17 @@ class Rewards:
             self._terms[reward.term] = (partial(function, **reward.args), reward.weight)
 
     def trajectories(self, result: GameResult) -> list[Trajectory]:
-        """One trajectory, with rewards, for each trained seat that had a turn."""
+        """One trajectory, with rewards, for each trained seat that had a turn, branches included.
+
+        The turns before a fork are the same in all branches: there is nothing to compare.
+        """
         found = []
-        for seat in range(len(result.spec.seats)):
-            if result.spec.seats[seat].trained and (turns := result.seat_turns(seat)):
-                samples = tuple(self._sample(result, turn) for turn in turns)
-                found.append(Trajectory(samples=samples))
+        for game in result.games:
+            for seat, spec in enumerate(game.spec.seats):
+                turns = [turn for turn in game.turns[game.fork :] if turn.seat == seat]
+                if spec.trained and turns:
+                    samples = tuple(self._sample(game, turn) for turn in turns)
+                    found.append(Trajectory(samples=samples))
         return found
 
     def _sample(self, result: GameResult, turn: Turn) -> Sample:

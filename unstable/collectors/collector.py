@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unstable.collectors.engine import Engine
+from unstable.collectors.branches import Forks, play_branches
+from unstable.collectors.engine import Engine, EngineDiedError
 from unstable.collectors.play import play_game
 from unstable.collectors.players import (
     MinimaxPlayer,
@@ -26,6 +27,7 @@ from unstable.config import (
     RandomOpponent,
     RunConfig,
 )
+from unstable.models.adapters import read_adapter
 from unstable.prompts import PromptBuilder, load_style
 from unstable.types import (
     BASE,
@@ -41,7 +43,7 @@ from unstable.types import (
 class Collector:
     """Plays games with one engine. `actors.games_in_flight` must be a number by now.
 
-    Fixed `checkpoint` opponents are given to the engine at once; versions come by `publish`.
+    `start` gives the engine the fixed `checkpoint` opponents; versions come by `publish`.
     """
 
     def __init__(self, config: RunConfig, engine: Engine, tokenizer: Any) -> None:
@@ -65,24 +67,29 @@ class Collector:
         self._plays: list[_Play] = []
         self._retired: set[str] = set()
         self._tally = _Tally()
-        for opponent in config.opponents.fixed:
+        self._forks = Forks(config.groups.fork)
+
+    async def start(self) -> None:
+        """Let games name the fixed opponents that are adapters."""
+        for opponent in self._config.opponents.fixed:
             if isinstance(opponent, CheckpointOpponent):
-                self._add_checkpoint(opponent)
+                folder = Path(opponent.path).expanduser()
+                await self._engine.add_adapter(read_adapter(folder, _adapter_name(opponent)))
 
-    def publish(self, adapter: Adapter) -> None:
+    async def publish(self, adapter: Adapter) -> None:
         """Let games name this version from now on."""
-        self._engine.add_adapter(adapter)
+        await self._engine.add_adapter(adapter)
 
-    def retire(self, name: str) -> None:
+    async def retire(self, name: str) -> None:
         """Forget a version that no new game names, as soon as no game in flight does."""
         self._retired.add(name)
-        self._remove_retired()
+        await self._remove_retired()
 
-    def _remove_retired(self) -> None:
+    async def _remove_retired(self) -> None:
         needed = {seat.player for play in self._plays for spec in play.specs for seat in spec.seats}
         for name in sorted(self._retired - needed):
-            self._engine.remove_adapter(name)
-        self._retired &= needed
+            self._retired.remove(name)
+            await self._engine.remove_adapter(name)
 
     def stats(self) -> dict[str, float]:
         """The engine's numbers, and games, turns and failures since the start, games in flight."""
@@ -100,29 +107,34 @@ class Collector:
         """Play the specs in order and yield results as games finish, failures among them.
 
         With `enough`, a game is started only while the finished games' trained turns, and those
-        to expect of the games in flight, are fewer; specs that were not started are left out. What
-        is started depends on the order of finishing alone, never on who reads. Several calls share
-        `games_in_flight` evenly. Closing the iterator cancels its games.
+        to expect of the games in flight, are fewer; specs that were not started are left out, but
+        never a part of a group. What is started depends on the order of finishing alone, never on
+        who reads. Several calls share `games_in_flight` evenly. Closing the iterator cancels its
+        games. Raises `EngineDiedError`, since no other game can go on then.
         """
-        if not self._plays:
-            self._engine.forget_prefixes()  # games then depend on nothing that was played before
+        idle = not self._plays
         play = _Play(deque(specs), enough)
         self._plays.append(play)
         try:
+            if idle:  # games then depend on nothing that was played before
+                await self._engine.forget_prefixes()
             self._start_games()
             while not play.over(self._tally):
-                yield await play.results.get()
+                result = await play.results.get()
+                if isinstance(result, BaseException):
+                    raise result
+                yield result
         finally:
             play.waiting.clear()
             for task in play.running:
                 task.cancel()
             await asyncio.gather(*play.running, return_exceptions=True)
             self._plays.remove(play)
-            self._remove_retired()
+            await self._remove_retired()
 
     @property
     def _games_in_flight(self) -> int:
-        return sum(len(play.running) for play in self._plays)
+        return sum(spec.branches for play in self._plays for spec in play.running.values())
 
     def _start_games(self) -> None:
         while self._games_in_flight < self._limit:
@@ -130,13 +142,17 @@ class Collector:
             if not hungry:
                 return
             play = min(hungry, key=lambda play: len(play.running))
-            task = asyncio.create_task(self._play_game(play.waiting.popleft()))
-            play.running[task] = None
+            spec = play.waiting.popleft()
+            task = asyncio.create_task(self._play_game(spec))
+            play.running[task] = spec
             task.add_done_callback(partial(self._finish, play))
 
     def _finish(self, play: "_Play", task: asyncio.Task[GameResult | GameFailure]) -> None:
         del play.running[task]
         if not task.cancelled():
+            if died := task.exception():
+                play.results.put_nowait(died)
+                return
             result = task.result()
             play.results.put_nowait(result)
             play.trained_turns += self._tally.add(result)
@@ -145,9 +161,20 @@ class Collector:
     async def _play_game(self, spec: GameSpec) -> GameResult | GameFailure:
         try:
             game = self._games[spec.env]
-            players = [self._player(game, seat) for seat in spec.seats]
-            return await play_game(spec, game, players, self._config.seed)
-        except Exception as error:  # the fault border: whatever goes wrong costs this one game
+            seed = self._config.seed
+
+            def players() -> list[Player]:
+                return [self._player(game, seat) for seat in spec.seats]
+
+            if spec.branches > 1:
+                return await play_branches(spec, game, players, seed, self._forks)
+            return await play_game(spec, game, players(), seed)
+        except Exception as raised:  # the fault border: whatever goes wrong costs this one game
+            error = raised
+            while isinstance(error, ExceptionGroup):  # which the branches of a game raise
+                error = error.exceptions[0]
+            if isinstance(error, EngineDiedError):
+                raise error from None
             line = " ".join(f"{type(error).__name__}: {error}".split())
             return GameFailure(spec=spec, error=line, traceback=traceback.format_exc())
 
@@ -187,12 +214,6 @@ class Collector:
             self._endpoints[key] = OpenAIPlayer(opponent, game, seat.temperature)
         return self._endpoints[key]
 
-    def _add_checkpoint(self, opponent: CheckpointOpponent) -> None:
-        from unstable.models.adapters import read_adapter
-
-        folder = Path(opponent.path).expanduser()
-        self._engine.add_adapter(read_adapter(folder, _adapter_name(opponent)))
-
 
 def _adapter_name(opponent: CheckpointOpponent) -> str:
     return f"checkpoint:{opponent.key}"
@@ -213,8 +234,8 @@ class _Tally:
         if isinstance(result, GameFailure):
             self.failures += 1
             return 0
-        self.games += 1
-        self.turns += len(result.turns)
+        self.games += len(result.games)
+        self.turns += sum(len(game.own_turns) for game in result.games)
         self._training_games += any(seat.trained for seat in result.spec.seats)
         self._trained_turns += result.num_trained
         return result.num_trained
@@ -231,14 +252,17 @@ class _Play:
     def __init__(self, waiting: deque[GameSpec], enough: int | None) -> None:
         self.specs = tuple(waiting)
         self.waiting = waiting
-        self.running: dict[asyncio.Task[GameResult | GameFailure], None] = {}  # in starting order
-        self.results: asyncio.Queue[GameResult | GameFailure] = asyncio.Queue()
+        # In starting order.
+        self.running: dict[asyncio.Task[GameResult | GameFailure], GameSpec] = {}
+        self.results: asyncio.Queue[GameResult | GameFailure | BaseException] = asyncio.Queue()
         self.trained_turns = 0
         self._enough = float("inf") if enough is None else enough
 
     def wants_more(self, tally: _Tally) -> bool:
+        if not self.waiting:
+            return False
         expected = self.trained_turns + len(self.running) * tally.mean_trained_turns
-        return bool(self.waiting) and expected < self._enough
+        return self.waiting[0].member > 0 or expected < self._enough
 
     def over(self, tally: _Tally) -> bool:
         return not self.running and self.results.empty() and not self.wants_more(tally)

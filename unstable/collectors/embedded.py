@@ -90,18 +90,18 @@ class EmbeddedEngine:
         )
         self._take_over()
 
-    def add_adapter(self, adapter: Adapter) -> None:
+    async def add_adapter(self, adapter: Adapter) -> None:
         """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
         self._lora.add(adapter)
 
-    def remove_adapter(self, name: str) -> None:
+    async def remove_adapter(self, name: str) -> None:
         """Forget an adapter and all that was computed under it. No request in flight may use it."""
         in_flight = [*self._waiting, *self._running.values()]
         assert all(request.adapter != name for request in in_flight), f"{name} is in use"
         self._lora.remove(name)
         self._table.forget(name)
 
-    def forget_prefixes(self) -> None:
+    async def forget_prefixes(self) -> None:
         """Drop the prefix cache: answers then owe nothing to earlier ones. Only when idle."""
         assert not self._waiting and not self._running, "requests are in flight"
         self._table.clear()

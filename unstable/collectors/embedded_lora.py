@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from unstable.models.adapters import lora_pairs
+from unstable.collectors.lora_fit import fitting_pairs
 from unstable.types import Adapter
 
 
@@ -32,6 +32,10 @@ class GroupedLora:
             for name, module in model.named_modules()
             if isinstance(module, nn.Linear) and module is not head
         }
+        self._sizes = {
+            name: (linear.in_features, linear.out_features)
+            for name, linear in self._linears.items()
+        }
         self._weights: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
         self._names: set[str] = set()
         self._hooks: list[Any] = []
@@ -46,12 +50,7 @@ class GroupedLora:
             raise ValueError(
                 f"adapter {adapter.name!r} is there already; give it a name of its own"
             )
-        _refuse_variants(adapter)
-        pairs = lora_pairs(adapter)
-        if not pairs:
-            raise ValueError(f"adapter {adapter.name!r} holds no LoRA weights")
-        for module, (a, b, _) in pairs.items():
-            self._check_fit(adapter.name, module, a, b)
+        pairs = fitting_pairs(adapter, self._sizes)
         for module, (a, b, scale) in pairs.items():
             dtype = self._linears[module].weight.dtype
             down, up = a.T.to(dtype).contiguous(), (b.T.float() * scale).to(dtype).contiguous()
@@ -69,19 +68,6 @@ class GroupedLora:
         for hook in self._hooks:
             hook.remove()
 
-    def _check_fit(self, name: str, module: str, a: Tensor, b: Tensor) -> None:
-        linear = self._linears.get(module)
-        if linear is None:
-            raise ValueError(
-                f"adapter {name!r} targets {module}, no inner linear layer of the base"
-            )
-        fits = a.shape[1] == linear.in_features and b.shape == (linear.out_features, a.shape[0])
-        if not fits:
-            raise ValueError(
-                f"adapter {name!r} does not fit the base: {module} is {linear.in_features} -> "
-                f"{linear.out_features}, its A is {tuple(a.shape)} and its B {tuple(b.shape)}"
-            )
-
     def _layer(self, module: str) -> dict[str, tuple[Tensor, Tensor]]:
         """The adapters' weights of a linear layer, which from now on are added to its output."""
         if module in self._weights:
@@ -98,11 +84,3 @@ class GroupedLora:
         self._hooks.append(self._linears[module].register_forward_hook(add_products))
         self._weights[module] = weights
         return weights
-
-
-def _refuse_variants(adapter: Adapter) -> None:
-    for key in ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save"):
-        if adapter.config.get(key):
-            raise ValueError(f"adapter {adapter.name!r} uses {key}; only plain LoRA is served")
-    if adapter.config.get("bias", "none") != "none":
-        raise ValueError(f"adapter {adapter.name!r} trains biases; only plain LoRA is served")

@@ -6,16 +6,20 @@ from typing import Protocol
 from unstable.types import Adapter, Completion
 
 
+class EngineDiedError(RuntimeError):
+    """The engine will never answer again; who owns it has to begin anew."""
+
+
 class Engine(Protocol):
     """Answers many requests at once, each under its own adapter. One event loop uses it."""
 
-    def add_adapter(self, adapter: Adapter) -> None:
+    async def add_adapter(self, adapter: Adapter) -> None:
         """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
 
-    def remove_adapter(self, name: str) -> None:
+    async def remove_adapter(self, name: str) -> None:
         """Forget an adapter and all that was computed under it. No request in flight may use it."""
 
-    def forget_prefixes(self) -> None:
+    async def forget_prefixes(self) -> None:
         """Drop the prefix cache: answers then owe nothing to earlier ones. Only when idle."""
 
     async def generate(
@@ -31,7 +35,7 @@ class Engine(Protocol):
 
         Temperature 0 takes the likeliest token, and the logprobs are then those of temperature 1.
         `seed` decides the answer's chance, and nothing else's. Raises `ValueError` for an unknown
-        adapter and for a request that cannot be served.
+        adapter and for a request that cannot be served, `EngineDiedError` for a dead engine.
         """
 
     def stats(self) -> dict[str, float]:

@@ -11,12 +11,23 @@ from unstable.types import GameResult, GameSpec, Turn, policy_version
 
 
 async def play_game(
-    spec: GameSpec, config: GameConfig, players: Sequence[Player], run_seed: int
+    spec: GameSpec,
+    config: GameConfig,
+    players: Sequence[Player],
+    run_seed: int,
+    shared: Sequence[Turn] = (),
 ) -> GameResult:
-    """Play `spec` with one player per seat; whatever an env or a player raises comes through."""
+    """Play `spec` with one player per seat; whatever an env or a player raises comes through.
+
+    With `shared`, the game goes on from where those turns led another game of the same seed.
+    """
     began = perf_counter()
     game = Game(config, spec.seed)
     turns: list[Turn] = []
+    for turn in shared:
+        game.observe()
+        game.step(turn.action)
+        turns.append(turn)
     while not game.done:
         observation = game.observe()
         seat = observation.seat
@@ -53,4 +64,5 @@ async def play_game(
         truncated=game.truncated,
         reason=game.reason,
         seconds=perf_counter() - began,
+        fork=len(shared),
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from unstable.collectors.engine import Engine
-from unstable.games import minimax
+from unstable.games.experts import expert_moves
 from unstable.games.game import Game
-from unstable.prompts import PromptBuilder, observation_text, parse_action
+from unstable.prompts import PromptBuilder, observation_text
 from unstable.targets import load_target
 from unstable.types import FinishReason, Observation
 
@@ -60,9 +60,7 @@ class ModelPlayer:
             seed=seed,
         )
         text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
-        # Where the template itself opens the reasoning, the answer holds only its end.
-        answer = f"<think>{text}" if self.prompts.opens_reasoning else text
-        action = parse_action(self.parser, answer, reasoning=self.prompts.style.reasoning)
+        action = self.prompts.read_action(self.parser, text)
         return Answer(
             observation=prompt.text,
             text=text,
@@ -84,10 +82,12 @@ class RandomPlayer:
 
 
 class MinimaxPlayer:
-    """Uniform over the optimal moves."""
+    """The game's expert: uniform over the optimal moves, or an equilibrium's mix."""
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
-        return _scripted(observation, random.Random(seed).choice(minimax.best_moves(game.env)))
+        moves = expert_moves(game)
+        (action,) = random.Random(seed).choices(list(moves), list(moves.values()))
+        return _scripted(observation, action)
 
 
 class PythonPlayer:

@@ -84,6 +84,11 @@ class RunConfig(Section):
                 f"groups.size = 1, but learner.algorithm.name = {algorithm.name!r} compares the "
                 "trajectories of a group; set groups.size to 2 or more"
             )
+        if self.groups.drop_tied and self.group_size == 1:
+            raise ValueError(
+                "groups.drop_tied = true, but groups.size = 1, and a group of one is always tied; "
+                "set groups.size to 2 or more"
+            )
         if self.group_size > self.learner.batch_size:
             raise ValueError(
                 f"groups.size = {self.group_size} does not fit into learner.batch_size = "

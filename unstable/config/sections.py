@@ -118,8 +118,8 @@ class GroupsConfig(Section):
     )
     fork: Literal["uniform", "uncertain"] = Field(
         "uniform",
-        description="the turn that is forked at: any of the seat's, or the one whose forks have "
-        "ended most differently so far",
+        description="the turn that is forked at: any of the seat's, or more often those whose "
+        "forks have ended most differently",
     )
     drop_tied: bool = Field(
         False,

@@ -52,7 +52,8 @@ def opponents(result: GameResult) -> list[str]:
 
     Those are `past`, or `fixed` and the fixed player's name.
     """
-    players = [seat.player for seat in result.spec.seats if not seat.trained]
+    policy = {seat.player for seat in result.spec.seats if seat.trained}
+    players = [seat.player for seat in result.spec.seats if seat.player not in policy]
     if not players:
         return ["self"] if len(result.spec.seats) > 1 else ["alone"]
     fixed = [player for player in players if policy_version(player) is None]
@@ -128,11 +129,11 @@ class PlayMetrics:
     def add_game(self, result: GameResult, trajectories: Sequence[Trajectory]) -> None:
         """Takes in a finished game and the trajectories made of it."""
         sums, env, seats = self._sums, result.spec.env, result.spec.seats
-        trained = [turn for turn in result.turns if seats[turn.seat].trained]
+        trained = [turn for turn in result.own_turns if seats[turn.seat].trained]
         sums.count("collect/games")
-        sums.count("collect/turns", len(result.turns))
+        sums.count("collect/turns", len(result.own_turns))
         sums.count("collect/trained_turns", len(trained))
-        sums.count("collect/tokens", sum(len(turn.token_ids) for turn in result.turns))
+        sums.count("collect/tokens", sum(len(turn.token_ids) for turn in result.own_turns))
         sums.count("collect/forfeits", result.forfeit is not None)
         sums.count("collect/truncated", result.truncated)
         sums.add("collect/game_length", len(result.turns))

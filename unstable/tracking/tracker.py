@@ -136,11 +136,13 @@ class Tracker:
     def add_trajectory(
         self, result: GameResult, trajectories: Sequence[Trajectory], version: int, actor: int = 0
     ) -> None:
-        """Takes in a training game that finished while `version` was the current one."""
-        self._play.add_game(result, trajectories)
-        self.view.add_game(result)
+        """Takes in a training game, and its branches, finished while `version` was current."""
         self._advance("playing", sum(len(each.samples) for each in trajectories))
-        self._write_game(version, game_record(result, trajectories, version, actor))
+        for game in result.games:
+            own = [each for each in trajectories if each.game_id == game.spec.game_id]
+            self._play.add_game(game, own)
+            self.view.add_game(game)
+            self._write_game(version, game_record(game, own, version, actor))
 
     def add_eval_episode(self, result: GameResult, version: int) -> None:
         """Takes in a finished game of the evaluation of `version`."""

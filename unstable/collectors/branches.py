@@ -1,0 +1,81 @@
+"""Branching: one game, forked at a turn of the trained seat into a group of continuations.
+
+They share history, env chance and opponents, so that what differs in their outcomes is owed to what
+was sampled from the fork on. A fork replays the game's actions from its seed: no env is copied.
+"""
+
+import asyncio
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from unstable.collectors.play import play_game
+from unstable.collectors.players import Player
+from unstable.config import GameConfig
+from unstable.seeds import derive_seed
+from unstable.types import GameResult, GameSpec
+
+DECAY = 0.8
+"""How much of a turn's estimated spread remains when a group forked there has ended."""
+LEAST_SPREAD = 0.05
+"""Where branches always ended alike they are tried now and then: the policy changes."""
+
+
+class Forks:
+    """Chooses the turn to fork at, among the `count` turns of a seat.
+
+    uniform: any of them. uncertain: in proportion to how differently earlier groups ended, by the
+    standard deviation of their outcomes in each (env, seat, number of the turn), at first 1.
+    """
+
+    def __init__(self, rule: str) -> None:
+        self._rule = rule
+        self._spreads: dict[tuple[str, int], dict[int, float]] = {}
+
+    def choose(self, env: str, seat: int, count: int, chance: random.Random) -> int:
+        """The number of the turn, from 0."""
+        if self._rule == "uniform":
+            return chance.randrange(count)
+        spreads = self._spreads.get((env, seat), {})
+        weights = [max(LEAST_SPREAD, spreads.get(turn, 1.0)) for turn in range(count)]
+        return chance.choices(range(count), weights)[0]
+
+    def learn(self, env: str, seat: int, turn: int, outcomes: Sequence[float]) -> None:
+        """Take in how the branches of a fork ended for the seat."""
+        spreads = self._spreads.setdefault((env, seat), {})
+        spreads[turn] = DECAY * spreads.get(turn, 1.0) + (1 - DECAY) * statistics.pstdev(outcomes)
+
+
+async def play_branches(
+    spec: GameSpec,
+    config: GameConfig,
+    players: Callable[[], Sequence[Player]],
+    run_seed: int,
+    forks: Forks,
+) -> GameResult:
+    """Play `spec` and then its branches, from a turn of the trained seat on, all at once.
+
+    `players` makes the players of one game. A game in which that seat had no turn has no branches.
+    """
+    trunk = await play_game(spec, config, players(), run_seed)
+    (seat,) = [place for place, seat in enumerate(spec.seats) if seat.trained]
+    turns = trunk.seat_turns(seat)
+    if not turns:
+        return trunk
+    chance = random.Random(derive_seed(run_seed, "fork", spec.game_id))
+    number = forks.choose(spec.env, seat, len(turns), chance)
+    trunk.fork = turns[number].index
+    specs = [
+        replace(spec, game_id=spec.game_id + member, member=member)
+        for member in range(1, spec.branches)
+    ]
+    shared = trunk.turns[: trunk.fork]
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(play_game(branch, config, players(), run_seed, shared))
+            for branch in specs
+        ]
+    trunk.branches = [task.result() for task in tasks]
+    forks.learn(spec.env, seat, number, [game.outcomes[seat] for game in trunk.games])
+    return trunk

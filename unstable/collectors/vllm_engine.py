@@ -1,0 +1,323 @@
+"""The vLLM engine: serves a model with any number of adapters on a GPU, or on vLLM's CPU build.
+
+The only file that imports vLLM, versions 0.24 to 0.32. The engine core is a child process that ends
+with this one. Token ids go in and come out; nothing is tokenized or put into words.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unstable.collectors import vllm_worker
+from unstable.collectors.engine import EngineDiedError, check_request
+from unstable.collectors.vllm_adapters import AdapterStore, StoredAdapter, padded_rank
+from unstable.types import Adapter, Completion, FinishReason
+
+_ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 46,000 tokens of the embedded model
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # OMP_NUM_THREADS says how many, as for all of us
+}
+"""What vLLM reads from the environment, where nothing is set."""
+_CPU_BLOCK = 32  # tokens; vLLM's own 128 on a CPU is longer than many prompts' common part
+_COLDEST = 0.01  # vLLM replaces lower temperatures, besides 0
+_FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+_ERROR = re.compile(r"\b(\w+(?:Error|Exception)): (.+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VLLMSettings:
+    """How vLLM is set up. `model` is a folder or a Hugging Face id; lengths are in tokens."""
+
+    model: str
+    linears: Mapping[str, tuple[int, int]] = field(repr=False)  # (inputs, outputs) by name
+    dtype: torch.dtype
+    max_requests: int
+    max_length: int
+    max_rank: int
+    max_loras: int  # mixed in one forward pass
+    max_cpu_loras: int  # kept in memory
+    tensor_parallel: int = 1
+    gpu_memory: float | None = None  # share of a GPU; None: vLLM's own default
+    enforce_eager: bool = False
+    sleeps: bool = False
+
+
+class VLLMEngine:
+    """Serves a model with vLLM's `AsyncLLM` until `close`.
+
+    Where the chance of one request costs nothing, `seed` decides it: with vLLM's newer model runner
+    (all models since 0.32, most before) and on a CPU. The older runner on a GPU would launch a
+    kernel a request and token for it; there `seed` is not used, and answers do not repeat.
+    vLLM's own output goes to the file `log`. Raises `RuntimeError` when vLLM does not start.
+    """
+
+    def __init__(self, settings: VLLMSettings, stop_token_ids: Collection[int], log: Path) -> None:
+        self._settings = settings
+        self._stop_token_ids = sorted(stop_token_ids)
+        self._folder = tempfile.TemporaryDirectory(prefix="unstable-adapters-")
+        self._adapters = AdapterStore(
+            Path(self._folder.name), settings.linears, settings.dtype, settings.max_cpu_loras
+        )
+        os.environ[vllm_worker.OWNER_VARIABLE] = str(os.getpid())
+        os.environ[vllm_worker.FOLDER_VARIABLE] = self._folder.name
+        self._llm = _start(settings, log)
+        config = self._llm.vllm_config
+        self._vocab_size = self._llm.model_config.get_vocab_size()
+        self._is_seeded = config.use_v2_model_runner or config.device_config.device_type == "cpu"
+        self._request_ids = count()
+        self._in_flight = 0
+        names = ("requests", "prompt_tokens", "cached_prompt_tokens", "sampled_tokens")
+        self._counts = dict.fromkeys(names, 0.0)
+
+    async def add_adapter(self, adapter: Adapter) -> None:
+        """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
+        stored = self._adapters.reserve(adapter.name)
+        try:
+            await asyncio.to_thread(self._adapters.write, stored, adapter)
+            with _deaths_told():
+                await self._load(stored)
+        except BaseException:
+            self._adapters.drop(stored)
+            raise
+        self._adapters.serve(stored)
+
+    async def _load(self, stored: StoredAdapter) -> None:
+        """Have vLLM read it now: a request for what cannot be read would kill the engine."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            await self._llm.add_lora(_lora_request(stored))
+        except EngineDeadError:
+            raise
+        except Exception as error:  # vLLM raises a plain one for whatever it does not like
+            reason = " ".join(str(error).split())
+            raise ValueError(f"adapter {stored.name!r} was refused by vLLM: {reason}") from None
+
+    async def remove_adapter(self, name: str) -> None:
+        """Forget an adapter. No request in flight may use it.
+
+        What the prefix cache holds of it serves no one: it is filed under a name used only once.
+        """
+        stored = self._adapters.find(name)
+        assert stored.in_flight == 0, f"{name} is in use"
+        self._adapters.drop(stored)
+        with _deaths_told():
+            await self._llm.remove_lora(stored.number)
+
+    async def forget_prefixes(self) -> None:
+        """Drop the prefix cache; only when idle."""
+        with _deaths_told():
+            await self._llm.reset_prefix_cache()
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        adapter: str | None,
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+    ) -> Completion:
+        """Sample an answer, as `Engine.generate` says; cancelling it ends it in vLLM too."""
+        stored = None if adapter is None else self._adapters.find(adapter)
+        check_request(
+            prompt_ids,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            vocab_size=self._vocab_size,
+            max_length=self._settings.max_length,
+        )
+        if 0 < temperature < _COLDEST:
+            raise ValueError(f"temperature = {temperature}; give 0 (greedy) or at least {_COLDEST}")
+        with self._counted(stored), _deaths_told():
+            output = await self._ask(prompt_ids, stored, temperature, max_tokens, seed)
+        (answer,) = output.outputs
+        if answer.finish_reason not in _FINISH_REASONS:
+            raise RuntimeError(f"vLLM ended a request before its time: {answer.finish_reason}")
+        token_ids, logprobs = list(answer.token_ids), list(answer.logprobs.logprobs)
+        assert len(token_ids) == len(logprobs)
+        self._counts["requests"] += 1
+        self._counts["prompt_tokens"] += len(prompt_ids)
+        self._counts["cached_prompt_tokens"] += output.num_cached_tokens or 0
+        self._counts["sampled_tokens"] += len(token_ids)
+        return Completion(
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish_reason=_FINISH_REASONS[answer.finish_reason],
+            adapter=adapter,
+        )
+
+    async def _ask(
+        self,
+        prompt_ids: Sequence[int],
+        stored: StoredAdapter | None,
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+    ) -> Any:
+        """vLLM's one output for a request."""
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        sampling = SamplingParams(
+            temperature=temperature,
+            top_p=1.0,
+            top_k=0,
+            seed=seed if self._is_seeded else None,
+            max_tokens=max_tokens,
+            stop_token_ids=self._stop_token_ids,
+            ignore_eos=True,  # the stop tokens are all named
+            logprobs=0,  # of the sampled token alone
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,
+        )
+        outputs: AsyncIterator[Any] = self._llm.generate(
+            tokens_input(list(prompt_ids)),
+            sampling,
+            request_id=str(next(self._request_ids)),
+            lora_request=None if stored is None else _lora_request(stored),
+        )
+        (output,) = [output async for output in outputs]
+        return output
+
+    @contextlib.contextmanager
+    def _counted(self, stored: StoredAdapter | None) -> Iterator[None]:
+        """A request is in flight, and uses its adapter."""
+        self._in_flight += 1
+        if stored is not None:
+            self._adapters.begin(stored)
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            if stored is not None:
+                self._adapters.end(stored)
+
+    def stats(self) -> dict[str, float]:
+        """Counters of answered requests since the start, and two gauges by what vLLM can run."""
+        return self._counts | {
+            "adapter_requests": self._adapters.requests,
+            "adapter_hits": self._adapters.hits,
+            "running": min(self._in_flight, self._settings.max_requests),
+            "waiting": max(0, self._in_flight - self._settings.max_requests),
+        }
+
+    async def sleep(self) -> None:
+        """Give the GPU's memory back: weights go to the processor's, the prefix cache is lost."""
+        assert self._settings.sleeps and self._in_flight == 0
+        with _deaths_told():
+            await self._llm.sleep(level=1)
+
+    async def wake(self) -> None:
+        """Take the memory again; answers go on as before."""
+        with _deaths_told():
+            await self._llm.wake_up()
+
+    async def close(self) -> None:
+        """Fail what is in flight and end vLLM's processes."""
+        self._llm.shutdown()
+        self._folder.cleanup()
+
+
+def _start(settings: VLLMSettings, log: Path) -> Any:
+    """vLLM's engine, ready to answer."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    with _output_into(log):
+        try:
+            from vllm.v1.engine.async_llm import AsyncLLM
+
+            return AsyncLLM.from_engine_args(_engine_args(settings))
+        except Exception as error:  # plain ones, whose cause only the child process has printed
+            reason = _last_error(log) or f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"vLLM did not start: {reason}; more in {log}") from error
+
+
+def _engine_args(settings: VLLMSettings) -> Any:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+
+    options: dict[str, Any] = {}
+    if current_platform.is_cpu():
+        options["block_size"] = _CPU_BLOCK
+    elif settings.gpu_memory is not None:
+        options["gpu_memory_utilization"] = settings.gpu_memory
+    return AsyncEngineArgs(
+        model=settings.model,
+        dtype=str(settings.dtype).removeprefix("torch."),
+        skip_tokenizer_init=True,
+        generation_config="vllm",  # no sampling defaults of the model's
+        logprobs_mode="processed_logprobs",  # after temperature
+        enable_lora=True,
+        max_lora_rank=padded_rank(settings.max_rank),
+        max_loras=settings.max_loras,
+        max_cpu_loras=settings.max_cpu_loras,
+        max_model_len=settings.max_length,
+        max_num_seqs=settings.max_requests,
+        enable_prefix_caching=True,
+        tensor_parallel_size=settings.tensor_parallel,
+        enforce_eager=settings.enforce_eager,
+        enable_sleep_mode=settings.sleeps,
+        worker_extension_cls=f"{vllm_worker.__name__}.{vllm_worker.EndsWithOwner.__name__}",
+        disable_log_stats=True,
+        enable_log_requests=False,
+        **options,
+    )
+
+
+def _lora_request(stored: StoredAdapter) -> Any:
+    """The adapter as vLLM names it: 0.24 files prefixes under this name alone."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(
+        lora_name=f"{stored.name}#{stored.number}",
+        lora_int_id=stored.number,
+        lora_path=str(stored.folder),
+    )
+
+
+@contextlib.contextmanager
+def _deaths_told() -> Iterator[None]:
+    """vLLM's word for a dead engine core becomes ours."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    try:
+        yield
+    except EngineDeadError as error:
+        raise EngineDiedError("vLLM's engine core has died") from error
+
+
+@contextlib.contextmanager
+def _output_into(log: Path) -> Iterator[None]:
+    """What this process prints meanwhile goes into a file, as do, for good, processes begun."""
+    own = [os.dup(descriptor) for descriptor in (1, 2)]
+    with log.open("ab") as stream:
+        for descriptor in (1, 2):
+            os.dup2(stream.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        for descriptor, saved in zip((1, 2), own, strict=True):
+            os.dup2(saved, descriptor)
+            os.close(saved)
+
+
+def _last_error(log: Path) -> str | None:
+    """The last error in vLLM's output that says more than that it did not start."""
+    found = _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
+    told = [f"{kind}: {text}" for kind, text in found if "initialization failed" not in text]
+    return told[-1] if told else None
