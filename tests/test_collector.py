@@ -10,7 +10,7 @@ from tests.helpers import random_adapter, tiny_model, tiny_tokenizer
 from unstable.collectors.collector import Collector
 from unstable.config import parse
 from unstable.models.adapters import write_adapter
-from unstable.types import Completion, GameFailure, GameResult, GameSpec, SeatSpec
+from unstable.types import Adapter, Completion, GameFailure, GameResult, GameSpec, SeatSpec
 
 ENV = "tests.test_games:CountUp"
 
@@ -237,3 +237,46 @@ async def test_players_by_name(tmp_path):
     await playing.retire("policy@7")
     assert engine.adapters == ["checkpoint:warm"]
     assert playing.stats()["requests"] == len(engine.asked)
+
+
+async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_each_turn():
+    engine = Scripted(delay=lambda: 3)
+    ours = collector(engine, actors={"games_in_flight": 4, "policy_refresh": "turn"})
+    players = ("policy@0", "policy@0")
+    trained, frozen = specs(1, players)[0], specs(1, players, purpose="eval")[0]
+
+    async def publish_in_between() -> None:
+        for version in (1, 2):
+            while len(engine.asked) < 3 * version:
+                await asyncio.sleep(0)
+            await ours.publish(adapter_named(f"policy@{version}"))
+
+    await ours.publish(adapter_named("policy@0"))
+    publishing = asyncio.create_task(publish_in_between())
+    (result,), (judged,) = await asyncio.gather(
+        played(ours.play([trained])), played(ours.play([frozen]))
+    )
+    await publishing
+    versions = [turn.version for turn in result.turns]
+    assert versions == sorted(versions)
+    assert len(set(versions)) > 1
+    assert {turn.player for turn in result.turns} == {"policy@0"}  # as it is rated
+    assert {turn.version for turn in judged.turns} == {0}  # evaluation judges one version
+
+
+async def test_a_version_is_not_removed_while_a_turn_is_played_with_it():
+    engine = Scripted(delay=lambda: 50)
+    ours = collector(engine, actors={"games_in_flight": 4, "policy_refresh": "turn"})
+    await ours.publish(adapter_named("policy@1"))
+    playing = asyncio.create_task(played(ours.play(specs(1))))
+    while not engine.running:
+        await asyncio.sleep(0)
+    await ours.publish(adapter_named("policy@2"))
+    await ours.retire("policy@1")
+    assert "policy@1" in engine.adapters
+    await playing
+    assert engine.adapters == ["policy@2"]
+
+
+def adapter_named(name: str) -> Adapter:
+    return Adapter(name=name, weights=b"", config={})

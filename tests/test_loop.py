@@ -20,6 +20,7 @@ from unstable.learners.learner import Learner
 from unstable.loop import evaluate, train
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.rooms import Rooms
+from unstable.routing import Router
 from unstable.schedule import Schedule
 from unstable.tracking.tracker import Tracker
 from unstable.types import Adapter, Batch, GameFailure, GameResult, GameSpec, Update
@@ -81,6 +82,7 @@ def make_rooms(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes:
     config = resolve(parse(data))
     assert isinstance(config.buffer.capacity, int)
     folder = RunFolder(run_dir)
+    schedule = Schedule(config)
     return Rooms(
         config=config,
         folder=folder,
@@ -89,7 +91,8 @@ def make_rooms(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes:
         buffer=make_buffer(config),
         rewards=Rewards(config.buffer.rewards),
         registry=make_registry(config),
-        schedule=Schedule(config),
+        schedule=schedule,
+        router=Router(schedule, num_actors),
         tracker=Tracker(config, folder),
     )
 

@@ -57,8 +57,8 @@ def spec(*players: str, env: str = "TicTacToe-v0", game_id: int = 0) -> GameSpec
 
 async def test_a_turn_keeps_what_the_engine_was_given_and_what_it_sampled():
     engine = Recorder("I say [4]", "[0]", "[4]")
-    player = model_player(engine)
-    result = await play_game(spec("policy@3", "base"), GameConfig(), [player, player], run_seed=5)
+    players = [model_player(engine), model_player(engine, adapter=None)]
+    result = await play_game(spec("policy@3", "base"), GameConfig(), players, run_seed=5)
     first, second, third = result.turns
     request = engine.requests[0]
     assert first.prompt_ids == request["prompt_ids"]

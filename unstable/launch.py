@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import shutil
 import signal
 import sys
@@ -15,8 +14,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
-
+from unstable import placement
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.rewards import Rewards
 from unstable.config import ConfigError, FixedOpponent, RunConfig, RunFailedError, dump, load
@@ -24,10 +22,13 @@ from unstable.evaluation.games import evaluation_games, evaluation_scores
 from unstable.folder import RunFolder
 from unstable.games.catalog import check_game, check_opponent
 from unstable.loop import train as run_loop
+from unstable.machine import Machine, this_machine
 from unstable.models.adapters import CONFIG_FILE, read_adapter
-from unstable.models.base import check_model, fast_dtype, model_path
+from unstable.models.base import check_model, model_path
+from unstable.placement import Plan, plan
 from unstable.registry import Registry
 from unstable.rooms import Actor, Rooms
+from unstable.routing import Router
 from unstable.schedule import Schedule
 from unstable.tracking.logs import setup_logging
 from unstable.tracking.text import score_line
@@ -38,40 +39,21 @@ log = logging.getLogger(__name__)
 
 LORA_FOLDER = Path(__file__).resolve().parent.parent / "lora_ckpt"
 """Where `run.sh` unzips the adapter that is shipped, if it is."""
-ACTOR_BYTES = 1_500_000_000
-"""Memory that one embedded actor of the default model takes at most."""
 
 
 def resolve(config: RunConfig) -> RunConfig:
     """The config with every "auto" decided for this machine."""
-    data = config.model_dump()
-    if config.model.dtype == "auto":
-        data["model"]["dtype"] = fast_dtype()
+    return _resolve(config, plan(config, this_machine()))
+
+
+def _resolve(config: RunConfig, chosen: Plan) -> RunConfig:
+    data = placement.resolve(config, chosen).model_dump()
     if config.model.init == "auto":
         data["model"]["init"] = _starting_adapter(config)
-    # Measured on two cores (docs/benchmarks.md): at once is faster, if each has a core of its own.
-    sync = config.loop.mode == "sync" or (config.loop.mode == "auto" and _cores() == 1)
-    data["loop"]["mode"] = "sync" if sync else "async"
-    data["actors"]["engine"] = "embedded"
-    if config.actors.num == "auto":
-        room = max(1, psutil.virtual_memory().available // ACTOR_BYTES)
-        data["actors"]["num"] = min(room, _cores() if sync else max(1, _cores() // 2))
-    if config.actors.games_in_flight == "auto":
-        data["actors"]["games_in_flight"] = 32
     if config.buffer.capacity == "auto":
         newest = config.buffer.max_staleness + 1
         data["buffer"]["capacity"] = config.learner.batch_size * newest
     return RunConfig.model_validate(data)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _machine() -> str:
-    """The machine in words."""
-    memory = psutil.virtual_memory().total / 2**30
-    return f"{_cores()} cores, {memory:.0f} GiB"
 
 
 def _starting_adapter(config: RunConfig) -> str:
@@ -137,15 +119,19 @@ def train(config: RunConfig) -> RunFolder:
     whole up to the last version. In a notebook, call it in a thread: it runs its own event loop.
     """
     check(config)
-    config = resolve(config)
+    machine = this_machine()
+    chosen = plan(config, machine)
+    config = _resolve(config, chosen)
+    if machine.gpus or chosen.notes:
+        print(chosen.text(), file=sys.stderr)
     folder = _make_folder(config)
     setup_logging(folder, "loop")
     model_path(config.model)  # the embedded weights are unpacked once, before many processes ask
-    tracker = Tracker(config, folder, device=_machine())
+    tracker = Tracker(config, folder, device=machine.summary)
     reason = "failed"
     try:
         with _terminated_like_interrupted(), _failures_told(folder.log("loop")):
-            reason = asyncio.run(_train(config, folder, tracker))
+            reason = asyncio.run(_train(config, folder, tracker, machine))
     except KeyboardInterrupt:
         reason = "interrupted"
         raise
@@ -196,19 +182,20 @@ def _make_folder(config: RunConfig) -> RunFolder:
     return folder
 
 
-async def _train(config: RunConfig, folder: RunFolder, tracker: Tracker) -> str:
+async def _train(config: RunConfig, folder: RunFolder, tracker: Tracker, machine: Machine) -> str:
     from unstable.remote import RemoteActor, cluster
     from unstable.remote_learner import RemoteLearner
 
     num_actors = config.actors.num
     assert isinstance(num_actors, int) and isinstance(config.buffer.capacity, int)
     sync = config.loop.mode == "sync"
-    threads = _cores() if sync else max(1, _cores() - num_actors)
+    threads = machine.cores if sync else max(1, machine.cores - num_actors)
     with cluster(num_actors + config.learner.num):
         tracker.phase("starting")
         actors = [RemoteActor(config, folder, index) for index in range(num_actors)]
         learner = RemoteLearner(config, folder, threads)
         await asyncio.gather(learner.start(), *(actor.start() for actor in actors))
+        schedule = Schedule(config)
         rooms = Rooms(
             config=config,
             folder=folder,
@@ -217,7 +204,8 @@ async def _train(config: RunConfig, folder: RunFolder, tracker: Tracker) -> str:
             buffer=make_buffer(config),
             rewards=Rewards(config.buffer.rewards),
             registry=make_registry(config),
-            schedule=Schedule(config),
+            schedule=schedule,
+            router=Router(schedule, num_actors),
             tracker=tracker,
         )
         return await run_loop(rooms)

@@ -66,9 +66,9 @@ async def play_round(rooms: Rooms) -> None:
     ready = rooms.buffer.ready(version)
     share = math.ceil((rooms.config.learner.batch_size - ready) / len(rooms.actors))
     orders: list[list[GameSpec]] = [[] for _ in rooms.actors]
-    for specs in orders:
+    for index, specs in enumerate(orders):
         while len(specs) < share:
-            specs += rooms.schedule.draw(version, past)
+            specs += rooms.router.draw(index, version, past)
     rooms.tracker.phase("playing", ready, rooms.config.learner.batch_size)
     played = await asyncio.gather(
         *(play(rooms, index, specs, share) for index, specs in enumerate(orders))
@@ -105,7 +105,7 @@ async def keep_playing(rooms: Rooms, index: int) -> None:
             await rooms.changed.wait_for(
                 lambda: rooms.buffer.ready(rooms.registry.current) < enough
             )
-        specs = rooms.schedule.draw(rooms.registry.current, rooms.registry.past())
+        specs = rooms.router.draw(index, rooms.registry.current, rooms.registry.past())
         played = await play(rooms, index, specs)
         async with rooms.changed:
             for finished in played:

@@ -12,6 +12,7 @@ from unstable.buffers.rewards import Rewards
 from unstable.config import RunConfig
 from unstable.folder import RunFolder
 from unstable.registry import Registry
+from unstable.routing import Router
 from unstable.schedule import Schedule
 from unstable.tracking.tracker import Tracker
 from unstable.types import Adapter, Batch, GameFailure, GameResult, GameSpec, Update
@@ -53,6 +54,7 @@ class Rooms:
     rewards: Rewards
     registry: Registry
     schedule: Schedule
+    router: Router
     tracker: Tracker
     failures: int = 0
     asked: dict[int, float] = field(default_factory=dict)  # when an actor last told its numbers

@@ -14,6 +14,8 @@ from unstable.collectors.play import play_game
 from unstable.collectors.players import (
     MinimaxPlayer,
     ModelPlayer,
+    Newest,
+    NewestPlayer,
     Player,
     PythonPlayer,
     RandomPlayer,
@@ -68,6 +70,7 @@ class Collector:
         self._retired: set[str] = set()
         self._tally = _Tally()
         self._forks = Forks(config.groups.fork)
+        self._newest = Newest()
 
     async def start(self) -> None:
         """Let games name the fixed opponents that are adapters."""
@@ -79,6 +82,7 @@ class Collector:
     async def publish(self, adapter: Adapter) -> None:
         """Let games name this version from now on."""
         await self._engine.add_adapter(adapter)
+        self._newest.name = adapter.name
 
     async def retire(self, name: str) -> None:
         """Forget a version that no new game names, as soon as no game in flight does."""
@@ -87,6 +91,7 @@ class Collector:
 
     async def _remove_retired(self) -> None:
         needed = {seat.player for play in self._plays for spec in play.specs for seat in spec.seats}
+        needed |= set(+self._newest.asking)
         for name in sorted(self._retired - needed):
             self._retired.remove(name)
             await self._engine.remove_adapter(name)
@@ -181,6 +186,9 @@ class Collector:
     def _player(self, game: GameConfig, seat: SeatSpec) -> Player:
         if seat.player == BASE:
             return self._model_player(game, seat, None)
+        if seat.trained and self._config.actors.policy_refresh == "turn":
+            player = partial(self._model_player, game, seat)
+            return NewestPlayer(newest=self._newest, player=player)
         if policy_version(seat.player) is not None:
             return self._model_player(game, seat, seat.player)
         match self._opponents[seat.player]:

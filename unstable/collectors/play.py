@@ -41,7 +41,7 @@ async def play_game(
                 seat=seat,
                 index=len(turns),
                 player=spec.seats[seat].player,
-                version=policy_version(spec.seats[seat].player),
+                version=policy_version(answer.adapter or ""),
                 observation=answer.observation,
                 prompt_ids=answer.prompt_ids,
                 token_ids=answer.token_ids,

@@ -2,7 +2,9 @@
 
 import inspect
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,6 +32,7 @@ class Answer:
     logprobs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     prompt_cut: int = 0  # tokens
+    adapter: str | None = None  # that answered
 
 
 class Player(Protocol):
@@ -71,7 +74,39 @@ class ModelPlayer:
             logprobs=completion.logprobs,
             finish_reason=completion.finish_reason,
             prompt_cut=prompt.cut_tokens,
+            adapter=completion.adapter,
         )
+
+
+class Newest:
+    """The newest version's name, and how many requests are in flight under each that was it."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.asking: Counter[str] = Counter()
+
+    @contextmanager
+    def asked(self) -> Iterator[str]:
+        """The name, which counts as asked until the block ends."""
+        assert self.name is not None, "nothing was published"
+        name = self.name
+        self.asking[name] += 1
+        try:
+            yield name
+        finally:
+            self.asking[name] -= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestPlayer:
+    """The policy as it is at each turn, whatever it was when the game began."""
+
+    newest: Newest
+    player: Callable[[str], Player]  # of a version
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        with self.newest.asked() as name:
+            return await self.player(name).act(observation, game, seed)
 
 
 class RandomPlayer:

@@ -23,7 +23,7 @@ _PROMPTS = 2
 _PROMPT_TOKENS = 12
 _ANSWER_TOKENS = 6
 _STRENGTH = 0.5  # of an adapter's products, relative to inputs of the same size
-_CONTRAST = 3.0  # a wrong adapter's gap, at least, in bounds
+_CONTRAST = 3.0  # how many times as large the gaps under a wrong adapter are, at least
 
 
 class Bound(NamedTuple):
@@ -120,8 +120,8 @@ def check_probe(
                 f"{bound.most} are allowed, so it does not serve what is trained"
             )
         wrong = min(gap.mean() for gap in gaps.values())
-        if wrong < _CONTRAST * bound.mean:
+        if wrong <= _CONTRAST * right.mean():
             raise RuntimeError(
-                f"start-up probe: answers under {name} are as likely under another "
-                f"({wrong:.4f} nats apart), so nothing is proven; is the model random?"
+                f"start-up probe: the learner finds answers under {name} as likely under another "
+                f"(gaps of {right.mean():.4f} and {wrong:.4f}), so it does not tell them apart"
             )

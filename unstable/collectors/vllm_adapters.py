@@ -16,6 +16,20 @@ from unstable.types import Adapter
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Largest ranks that vLLM can be set up for; smaller ones are padded."""
+ZERO = "zero"
+"""The adapter that changes nothing."""
+
+
+def zero_adapter(linears: Mapping[str, tuple[int, int]]) -> Adapter:
+    """An adapter under which the model is the base: zeros for one linear layer."""
+    module, (inputs, outputs) = next(iter(linears.items()))
+    tensors = {
+        f"base_model.model.{module}.lora_A.weight": torch.zeros(1, inputs),
+        f"base_model.model.{module}.lora_B.weight": torch.zeros(outputs, 1),
+    }
+    targets = [module.rpartition(".")[2]]
+    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": targets}
+    return Adapter(name=ZERO, weights=save(tensors), config=config)
 
 
 def padded_rank(rank: int) -> int:

@@ -19,7 +19,13 @@ import torch
 
 from unstable.collectors import vllm_worker
 from unstable.collectors.engine import EngineDiedError, check_request
-from unstable.collectors.vllm_adapters import AdapterStore, StoredAdapter, padded_rank
+from unstable.collectors.vllm_adapters import (
+    ZERO,
+    AdapterStore,
+    StoredAdapter,
+    padded_rank,
+    zero_adapter,
+)
 from unstable.types import Adapter, Completion, FinishReason
 
 _ENVIRONMENT = {
@@ -65,20 +71,35 @@ class VLLMEngine:
     def __init__(self, settings: VLLMSettings, stop_token_ids: Collection[int], log: Path) -> None:
         self._settings = settings
         self._stop_token_ids = sorted(stop_token_ids)
+        self._base: StoredAdapter | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="unstable-adapters-")
-        self._adapters = AdapterStore(
-            Path(self._folder.name), settings.linears, settings.dtype, settings.max_cpu_loras
-        )
         os.environ[vllm_worker.OWNER_VARIABLE] = str(os.getpid())
         os.environ[vllm_worker.FOLDER_VARIABLE] = self._folder.name
         self._llm = _start(settings, log)
         config = self._llm.vllm_config
+        self._adapters = AdapterStore(
+            Path(self._folder.name),
+            settings.linears,
+            settings.dtype,
+            config.lora_config.max_cpu_loras,
+        )
         self._vocab_size = self._llm.model_config.get_vocab_size()
-        self._is_seeded = config.use_v2_model_runner or config.device_config.device_type == "cpu"
+        self._is_on_cpu = config.device_config.device_type == "cpu"
+        self._is_seeded = self._is_on_cpu or config.use_v2_model_runner
         self._request_ids = count()
         self._in_flight = 0
         names = ("requests", "prompt_tokens", "cached_prompt_tokens", "sampled_tokens")
         self._counts = dict.fromkeys(names, 0.0)
+
+    async def start(self) -> None:
+        """Make the base model right on a CPU, before the first request.
+
+        vLLM's kernels there (0.24 to 0.32) give requests without an adapter the one in the last
+        slot, so an adapter of zeros stands for none.
+        """
+        if self._is_on_cpu:
+            await self.add_adapter(zero_adapter(self._settings.linears))
+            self._base = self._adapters.find(ZERO)
 
     async def add_adapter(self, adapter: Adapter) -> None:
         """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
@@ -130,7 +151,7 @@ class VLLMEngine:
         seed: int,
     ) -> Completion:
         """Sample an answer, as `Engine.generate` says; cancelling it ends it in vLLM too."""
-        stored = None if adapter is None else self._adapters.find(adapter)
+        stored = self._base if adapter is None else self._adapters.find(adapter)
         check_request(
             prompt_ids,
             temperature=temperature,
@@ -252,7 +273,8 @@ def _engine_args(settings: VLLMSettings) -> Any:
     from vllm.platforms import current_platform
 
     options: dict[str, Any] = {}
-    if current_platform.is_cpu():
+    on_cpu = current_platform.is_cpu()
+    if on_cpu:
         options["block_size"] = _CPU_BLOCK
     elif settings.gpu_memory is not None:
         options["gpu_memory_utilization"] = settings.gpu_memory
@@ -264,8 +286,8 @@ def _engine_args(settings: VLLMSettings) -> Any:
         logprobs_mode="processed_logprobs",  # after temperature
         enable_lora=True,
         max_lora_rank=padded_rank(settings.max_rank),
-        max_loras=settings.max_loras,
-        max_cpu_loras=settings.max_cpu_loras,
+        max_loras=settings.max_loras + on_cpu,  # where the base takes a place too
+        max_cpu_loras=settings.max_cpu_loras + on_cpu,
         max_model_len=settings.max_length,
         max_num_seqs=settings.max_requests,
         enable_prefix_caching=True,

@@ -1,0 +1,64 @@
+"""Routing: adapters stay together, nothing waits for ever, and the draw itself is not biased."""
+
+from collections import Counter, defaultdict
+
+import pytest
+
+from unstable.config import parse
+from unstable.routing import AHEAD_PER_ACTOR, Router
+from unstable.schedule import Schedule
+from unstable.types import GameSpec, policy_version
+
+PAST = list(range(8))
+
+
+def opponent(group: list[GameSpec]) -> int | None:
+    versions = {policy_version(seat.player) for seat in group[0].seats} - {8, None}
+    return versions.pop() if versions else None
+
+
+def dealt(num_actors: int, rounds: int = 400, order: list[int] | None = None):
+    router = Router(Schedule(parse({"seed": 1})), num_actors)
+    turns = (order or list(range(num_actors))) * rounds
+    return [(actor, router.draw(actor, 8, PAST)) for actor in turns]
+
+
+def test_one_actor_plays_in_the_schedules_order() -> None:
+    schedule = Schedule(parse({"seed": 1}))
+    expected = [schedule.draw(8, PAST) for _ in range(50)]
+    assert [group for _, group in dealt(1, 50)] == expected
+
+
+@pytest.mark.parametrize("num_actors", [2, 4])
+def test_a_past_version_is_mostly_played_on_one_actor(num_actors: int) -> None:
+    actors: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for actor, group in dealt(num_actors):
+        if (version := opponent(group)) is not None:
+            actors[version][actor] += 1
+    assert set(actors) == set(PAST)
+    at_home = sum(counts[version % num_actors] for version, counts in actors.items())
+    total = sum(counts.total() for counts in actors.values())
+    assert at_home / total > 0.7  # by chance: 1 / num_actors
+
+
+def test_no_group_is_passed_over_for_ever_even_if_its_home_never_asks() -> None:
+    played = [group[0].game_id for _, group in dealt(4, 300, order=[0])]
+    late = max(place - game for place, game in enumerate(played))
+    assert late <= (AHEAD_PER_ACTOR * 4 + 1) ** 2
+    assert set(range(200)) <= set(played)
+
+
+def test_routing_leaves_the_share_of_every_opponent_alone() -> None:
+    shares = Counter(opponent(group) for _, group in dealt(4, 1000))
+    total = shares.total()
+    assert abs(shares[None] / total - 0.65) < 0.03  # self and fixed
+    for version in PAST:
+        assert abs(shares[version] / total - 0.35 / 8) < 0.015
+
+
+def test_a_new_version_begins_with_groups_of_its_own() -> None:
+    router = Router(Schedule(parse({"seed": 1})), 3)
+    router.draw(0, 8, PAST)
+    for actor in range(3):
+        group = router.draw(actor, 9, [*PAST, 8])
+        assert "policy@9" in {seat.player for seat in group[0].seats}
