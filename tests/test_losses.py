@@ -211,6 +211,21 @@ def test_chunked_logprobs_pass_gradcheck():
     )
 
 
+def test_a_sure_tokens_small_gradient_survives_bfloat16():
+    generator = torch.Generator().manual_seed(0)
+    head = torch.randn(300, 64, generator=generator).bfloat16()
+    hidden = (0.2 * head[:4]).requires_grad_()  # two of the targets are all but certain
+    targets, temperatures = torch.arange(4), torch.ones(4)
+    logprobs, _ = selected_logprobs(hidden, head, targets, temperatures)
+    assert (logprobs[:2].exp() > 0.998).all()
+    (grad,) = torch.autograd.grad(logprobs.sum(), hidden)
+    exact = hidden.detach().double().requires_grad_()
+    expected, _ = plain_logprobs(exact, head.double(), targets, temperatures)
+    (expected_grad,) = torch.autograd.grad(expected.sum(), exact)
+    error = (grad.double() - expected_grad).norm(dim=1) / expected_grad.norm(dim=1)
+    assert error.max() < 0.05
+
+
 def test_chunked_logprobs_of_a_bfloat16_model_are_summed_in_fp32():
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(4, 8, generator=generator).bfloat16()

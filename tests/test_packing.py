@@ -7,7 +7,8 @@ from tests.helpers import random_adapter, tiny_model
 from tests.learner_helpers import make_sample
 from unstable.config import AdapterConfig, ConfigError
 from unstable.learners.attention import ATTENTION
-from unstable.learners.packing import mini_batches, pack_samples
+from unstable.learners.mini_batches import MiniBatch, MiniBatches
+from unstable.learners.packing import pack_samples
 from unstable.learners.policy import Policy
 from unstable.models.adapters import attach_lora, load_weights
 
@@ -145,8 +146,8 @@ def test_models_that_would_be_scored_wrongly_are_refused():
 def test_mini_batches_keep_like_prompts_together():
     prompts = [[1, 2], [3, 4], [1, 2, 5], [3, 1]]
     samples = [make_sample(prompt, [0]) for prompt in prompts]
-    assert mini_batches(samples, 2) == [[0, 2], [3, 1]]
-    assert mini_batches(samples, 3) == [[0, 2, 3], [1]]
+    assert MiniBatches(2)(samples) == [MiniBatch([0, 2], True), MiniBatch([3, 1], True)]
+    assert MiniBatches(3)(samples) == [MiniBatch([0, 2, 3], True), MiniBatch([1], True)]
 
 
 @pytest.mark.gpu
@@ -159,7 +160,7 @@ def test_a_gpu_scores_as_the_cpu_does(policy, dtype, tolerance):
     samples = [make_sample([*shared, i], [4, 5, 0]) for i in range(4)] + [make_sample([7], [8])]
     expected = policy(pack_samples(samples)).logprobs_N
     on_gpu = Policy(adapted(ATTENTION)).to(device="cuda", dtype=dtype)
-    logprobs, _ = on_gpu(pack_samples(samples).to(torch.device("cuda")))
+    logprobs = on_gpu(pack_samples(samples).to(torch.device("cuda"))).logprobs_N
     torch.testing.assert_close(logprobs.cpu(), expected, atol=tolerance, rtol=0)
     grad = gradients(on_gpu, logprobs.cpu()).float().cpu()
     similarity = torch.cosine_similarity(grad, gradients(policy, expected), dim=0)

@@ -11,9 +11,12 @@ PACKAGE = Path(__file__).parent.parent / "unstable"
 HEAVY = {"torch", "transformers", "peft", "ray", "vllm", "textarena", "wandb", "openai"}
 PLAIN = {"numpy", "pydantic", "yaml"}
 LEAVES = {"types", "config", "seeds", "folder", "targets", "prompts", "models", "games"}
+PLANNING = {"machine", "memory", "fitting", "placement"}
 ROOMS = {"collectors", "buffers", "learners", "evaluation", "sft", "tracking"}
-EVERYTHING = LEAVES | ROOMS | {"loop", "rooms", "schedule", "routing", "registry", "remote", "launch"}
-EVERYTHING |= {"remote_learner"}
+EVERYTHING = (
+    LEAVES | ROOMS | {"loop", "rooms", "schedule", "routing", "registry", "remote", "launch"}
+)
+EVERYTHING |= {"remote_learner", "processes", "doctor", "launch_sft"} | PLANNING
 
 # file or room: (outside packages besides PLAIN, parts of unstable)
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
@@ -27,11 +30,18 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "models": ({"torch", "transformers", "peft", "safetensors"}, {"types", "config", "models"}),
     "games": ({"textarena", "nltk"}, {"types", "config", "seeds", "targets", "prompts", "games"}),
     "cli": ({"rich"}, EVERYTHING),
-    "launch": ({"psutil"}, EVERYTHING),
-    "remote": ({"ray", "torch"}, EVERYTHING - {"launch", "loop"}),
-    "remote_learner": ({"ray", "torch"}, EVERYTHING - {"launch", "loop"}),
+    "launch": (set(), EVERYTHING),
+    "launch_sft": (set(), EVERYTHING),
+    "machine": ({"psutil", "pynvml"}, set()),
+    "memory": (set(), {"config", "models"}),
+    "fitting": (set(), {"config", "memory"}),
+    "placement": (set(), {"config", "models"} | PLANNING),
+    "doctor": ({"packaging"}, {"config"} | PLANNING),
+    "remote": ({"ray", "torch"}, EVERYTHING - {"launch", "launch_sft", "loop"}),
+    "remote_learner": ({"ray", "torch"}, EVERYTHING - {"launch", "launch_sft", "loop"}),
+    "processes": (set(), EVERYTHING - {"launch", "launch_sft", "loop"}),
     "loop": (set(), {"types", "evaluation", "rooms"}),
-    "rooms": (set(), EVERYTHING - {"models", "games", "launch", "remote", "loop"}),
+    "rooms": (set(), EVERYTHING - {"models", "games", "launch", "launch_sft", "remote", "loop"}),
     "schedule": (set(), {"types", "config", "seeds"}),
     "routing": (set(), {"types", "schedule"}),
     "registry": ({"trueskill"}, {"types", "config"}),

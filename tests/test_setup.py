@@ -34,7 +34,7 @@ def start(clone: Path, script: str, python: str) -> "subprocess.CompletedProcess
     return subprocess.run(command, env=environment, capture_output=True, text=True, cwd="/")
 
 
-@pytest.mark.parametrize("script", ["run.sh", "test.sh"])
+@pytest.mark.parametrize("script", ["run.sh", "test.sh", "scripts/vllm_cpu.sh"])
 def test_an_old_python_is_refused_in_one_line(clone: Path, script: str) -> None:
     python = fake_python(clone, '[ "$1" = -V ] && echo Python 3.9.2; exit 1')
     done = start(clone, script, python)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +20,14 @@ base, or those that the run's config names. RUN_DIR is a folder that unstable tr
 
 USAGE = """\
 usage: unstable train  [--config NAME|PATH] [--FIELD VALUE ...]   train a model by self-play
+       unstable sft    [--config NAME|PATH] [--FIELD VALUE ...]   teach a start from examples first
+       unstable sft    --resume RUN_DIR                           go on after an interrupt
        unstable eval   RUN_DIR [--version N] [--games N] ...      play a finished version again
        unstable config [--config NAME|PATH] [--FIELD VALUE ...]   print the resolved config
+       unstable doctor [--config NAME|PATH] [--FIELD VALUE ...]   would it run on this machine?
 
-Short forms: --model, --num_actors, --num_learners, --steps, --run_dir, --wandb, --seed.
+Short forms: --model, --num_actors, --num_learners, --steps, --run_dir, --init, --wandb,
+--seed.
 Every field has its own option, such as --learner.learning_rate 2e-5 or --games.0.env Nim-v0;
 unstable train --help lists them all."""
 
@@ -32,6 +37,7 @@ SHORT_FORMS = {
     "--num_learners": "learner.num",
     "--steps": "loop.steps",
     "--run_dir": "tracking.run_dir",
+    "--init": "model.init",
     "--wandb": "tracking.wandb",
 }
 HELP = ("-h", "--help")
@@ -57,7 +63,13 @@ def main() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out a command line; raises `ConfigError` for a mistake in it."""
-    commands = {"train": _train, "eval": _evaluate, "config": _config}
+    commands = {
+        "train": _train,
+        "sft": _sft,
+        "eval": _evaluate,
+        "config": _config,
+        "doctor": _doctor,
+    }
     if not arguments or arguments[0] in HELP:
         print(USAGE)
         return 0 if arguments else EXIT_USER_ERROR
@@ -76,6 +88,24 @@ def _train(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _sft(arguments: Sequence[str]) -> int:
+    if any(argument in HELP for argument in arguments):
+        return _help("unstable sft")
+    from unstable.launch_sft import resume, sft
+
+    options = parse_options(arguments, SHORT_FORMS)
+    run_dir = options.pop("resume", None)
+    if run_dir is None:
+        sft(_configured(arguments), shlex.join(["unstable", "sft", *arguments]))
+        return 0
+    if options:
+        raise ConfigError(
+            f"--resume goes on with a run as it was begun; leave out --{[*options][0]}"
+        )
+    resume(Path(run_dir))
+    return 0
+
+
 def _config(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
         return _help("unstable config")
@@ -83,6 +113,16 @@ def _config(arguments: Sequence[str]) -> int:
 
     print(dump(resolve(_configured(arguments))), end="")
     return 0
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    if any(argument in HELP for argument in arguments):
+        return _help("unstable doctor")
+    from unstable.doctor import examine
+    from unstable.launch import check
+    from unstable.machine import this_machine
+
+    return examine(_configured(arguments), this_machine(), check)
 
 
 def _evaluate(arguments: Sequence[str]) -> int:

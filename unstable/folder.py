@@ -51,6 +51,16 @@ class RunFolder:
                     path.unlink()
 
     @property
+    def adapter(self) -> Path:
+        """What supervised training ends with."""
+        return self.root / "adapter"
+
+    @property
+    def examples(self) -> Path:
+        """What supervised training teaches."""
+        return self.root / "examples.jsonl"
+
+    @property
     def train(self) -> Path:
         return self.root / "train"
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import shutil
 import signal
@@ -17,13 +16,15 @@ from typing import Any, NoReturn
 from unstable import placement
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.rewards import Rewards
+from unstable.collectors.engines import check_engine
 from unstable.config import ConfigError, FixedOpponent, RunConfig, RunFailedError, dump, load
 from unstable.evaluation.games import evaluation_games, evaluation_scores
 from unstable.folder import RunFolder
 from unstable.games.catalog import check_game, check_opponent
 from unstable.loop import train as run_loop
 from unstable.machine import Machine, this_machine
-from unstable.models.adapters import CONFIG_FILE, read_adapter
+from unstable.models.adapters import read_adapter
+from unstable.models.archive import misfit, unpack_newer
 from unstable.models.base import check_model, model_path
 from unstable.placement import Plan, plan
 from unstable.registry import Registry
@@ -38,7 +39,13 @@ from unstable.types import EvalScore, GameFailure, GameResult, GameSpec, policy_
 log = logging.getLogger(__name__)
 
 LORA_FOLDER = Path(__file__).resolve().parent.parent / "lora_ckpt"
-"""Where `run.sh` unzips the adapter that is shipped, if it is."""
+"""Where the adapter that is shipped beside the package, as a zip, is unpacked, if it is there."""
+
+ANY_MACHINE = {
+    f"actors.{name}": "auto"
+    for name in ("num", "engine", "games_in_flight", "gpu_memory", "share_gpu")
+}
+"""What is decided anew where a finished run is played again, maybe on another machine."""
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -58,25 +65,21 @@ def _resolve(config: RunConfig, chosen: Plan) -> RunConfig:
 
 def _starting_adapter(config: RunConfig) -> str:
     """The shipped adapter where it was made for this model, else a fresh one."""
-    file = LORA_FOLDER / CONFIG_FILE
-    if not file.is_file():
+    unpack_newer(LORA_FOLDER.with_suffix(".zip"), LORA_FOLDER)
+    if not LORA_FOLDER.is_dir():
         return "fresh"
-    shipped = json.loads(file.read_text(encoding="utf-8"))
-    wanted = config.model.adapter
-    expected = (config.model.name, wanted.rank, wanted.alpha)
-    if expected == tuple(shipped.get(k) for k in ("base_model_name_or_path", "r", "lora_alpha")):
+    problem = misfit(LORA_FOLDER, config.model)
+    if problem is None:
         return str(LORA_FOLDER)
     # On stderr: what `unstable config` prints must stay YAML.
-    told = f"{LORA_FOLDER} is not an adapter for this model, rank and alpha; training starts fresh"
-    print(told, file=sys.stderr)
+    print(f"{LORA_FOLDER} is not used, training starts fresh: {problem}", file=sys.stderr)
     return "fresh"
 
 
-def _new_run_dir(config: RunConfig) -> Path:
+def _new_run_dir(config: RunConfig, opponents: str) -> Path:
     """outputs/<model-games-opponents-time>, with a number where that is taken."""
     model = Path(config.model.name).name
     games = "+".join(game.key.rpartition(":")[2] for game in config.games)
-    opponents = "+".join(opponent.key for opponent in config.opponents.fixed) or "self"
     stamp = time.strftime("%Y%m%d-%H%M%S")
     name = f"{model}-{games}-{opponents}-{stamp}".replace("/", "_").replace(":", "_")
     numbered = (f"{name}-{number}" for number in count(2))
@@ -122,15 +125,16 @@ def train(config: RunConfig) -> RunFolder:
     machine = this_machine()
     chosen = plan(config, machine)
     config = _resolve(config, chosen)
+    check_engine(config)
     if machine.gpus or chosen.notes:
         print(chosen.text(), file=sys.stderr)
-    folder = _make_folder(config)
+    folder = make_folder(config)
     setup_logging(folder, "loop")
     model_path(config.model)  # the embedded weights are unpacked once, before many processes ask
     tracker = Tracker(config, folder, device=machine.summary)
     reason = "failed"
     try:
-        with _terminated_like_interrupted(), _failures_told(folder.log("loop")):
+        with terminated_like_interrupted(), failures_told(folder.log("loop")):
             reason = asyncio.run(_train(config, folder, tracker, machine))
     except KeyboardInterrupt:
         reason = "interrupted"
@@ -146,7 +150,7 @@ def train(config: RunConfig) -> RunFolder:
 
 
 @contextlib.contextmanager
-def _failures_told(log_file: Path) -> Iterator[None]:
+def failures_told(log_file: Path) -> Iterator[None]:
     """What ends a run by a fault goes to the log with its traceback, and on as one line."""
     try:
         yield
@@ -163,10 +167,16 @@ def _first_line(error: Exception) -> str:
     return f"{type(cause).__name__}: {text[0]}" if text else type(cause).__name__
 
 
-def _make_folder(config: RunConfig) -> RunFolder:
-    """The run's folder with its config in it, which runs again, in a folder of its own."""
+def make_folder(config: RunConfig, against: str | None = None) -> RunFolder:
+    """The run's folder with its config in it, which runs again, in a folder of its own.
+
+    `against` stands in its name where the opponents would.
+    """
     run_dir = config.tracking.run_dir
-    folder = RunFolder(_new_run_dir(config) if run_dir is None else Path(run_dir).expanduser())
+    if against is None:
+        against = "+".join(opponent.key for opponent in config.opponents.fixed) or "self"
+    path = _new_run_dir(config, against) if run_dir is None else Path(run_dir).expanduser()
+    folder = RunFolder(path)
     field = f"tracking.run_dir = {str(folder.root)!r}"
     elsewhere = config.tracking.model_copy(update={"run_dir": None})
     try:
@@ -183,18 +193,10 @@ def _make_folder(config: RunConfig) -> RunFolder:
 
 
 async def _train(config: RunConfig, folder: RunFolder, tracker: Tracker, machine: Machine) -> str:
-    from unstable.remote import RemoteActor, cluster
-    from unstable.remote_learner import RemoteLearner
+    from unstable.processes import processes
 
-    num_actors = config.actors.num
-    assert isinstance(num_actors, int) and isinstance(config.buffer.capacity, int)
-    sync = config.loop.mode == "sync"
-    threads = machine.cores if sync else max(1, machine.cores - num_actors)
-    with cluster(num_actors + config.learner.num):
-        tracker.phase("starting")
-        actors = [RemoteActor(config, folder, index) for index in range(num_actors)]
-        learner = RemoteLearner(config, folder, threads)
-        await asyncio.gather(learner.start(), *(actor.start() for actor in actors))
+    tracker.phase("starting")
+    async with processes(config, folder, machine) as (actors, learner):
         schedule = Schedule(config)
         rooms = Rooms(
             config=config,
@@ -205,7 +207,7 @@ async def _train(config: RunConfig, folder: RunFolder, tracker: Tracker, machine
             rewards=Rewards(config.buffer.rewards),
             registry=make_registry(config),
             schedule=schedule,
-            router=Router(schedule, num_actors),
+            router=Router(schedule, len(actors)),
             tracker=tracker,
         )
         return await run_loop(rooms)
@@ -232,7 +234,7 @@ def make_registry(config: RunConfig) -> Registry:
 
 
 @contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
+def terminated_like_interrupted() -> Iterator[None]:
     """SIGTERM ends a run as Ctrl-C does."""
 
     def interrupt(*_: Any) -> NoReturn:
@@ -263,11 +265,11 @@ def evaluate(run_dir: Path, version: int | None, overrides: Mapping[str, Any]) -
     if version not in versions:
         known = ", ".join(map(str, versions))
         raise ConfigError(f"--version = {version}: no such checkpoint in {run_dir}; known: {known}")
-    config = _judging(load(str(folder.config), overrides))
+    config = _judging(load(str(folder.config), {**ANY_MACHINE, **overrides}))
     check_games(config)
     check_model(config.model)
     setup_logging(folder, "eval")
-    with _failures_told(folder.log("eval")):
+    with failures_told(folder.log("eval")):
         scores = asyncio.run(_evaluate(config, folder, version))
     for score in scores:
         print(score_line(score))
@@ -285,20 +287,22 @@ def _judging(config: RunConfig) -> RunConfig:
 async def _evaluate(config: RunConfig, folder: RunFolder, version: int) -> list[EvalScore]:
     from unstable.remote import RemoteActor, cluster
 
-    num_actors = config.actors.num
-    assert isinstance(num_actors, int), "a run's config is resolved"
-    with cluster(num_actors):
-        actors = [RemoteActor(config, folder, index) for index in range(num_actors)]
+    where = plan(config, this_machine())
+    config = placement.resolve(config, where)
+    with cluster(len(where.actors)):
+        actors = [RemoteActor(config, folder, i, gpus) for i, gpus in enumerate(where.actors)]
         await asyncio.gather(*(actor.start() for actor in actors))
         adapter = read_adapter(folder.checkpoint(version), policy_player(version))
         await asyncio.gather(*(actor.publish(adapter) for actor in actors))
         specs = evaluation_games(config, version)
-        shares = (specs[index::num_actors] for index in range(num_actors))
-        played = await asyncio.gather(*map(_judge, actors, shares))
+        shares = (specs[index :: len(actors)] for index in range(len(actors)))
+        played = await asyncio.gather(*map(judge, actors, shares))
+        await asyncio.gather(*(actor.close() for actor in actors))
     return evaluation_scores(version, list(chain(*played)))
 
 
-async def _judge(actor: Actor, specs: Sequence[GameSpec]) -> list[GameResult]:
+async def judge(actor: Actor, specs: Sequence[GameSpec]) -> list[GameResult]:
+    """Have an actor play games that judge; raises `RuntimeError` if one of them fails."""
     results = [result async for result in actor.play(specs)]
     failures = [result for result in results if isinstance(result, GameFailure)]
     if failures:

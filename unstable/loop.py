@@ -170,7 +170,8 @@ def admit(rooms: Rooms, finished: Finished) -> None:
 async def learn(rooms: Rooms, batch: Batch) -> None:
     """One update, from a batch to a version that is published, and evaluated when it is due."""
     rooms.tracker.phase("updating")
-    update = await rooms.learner.update(batch)
+    async with rooms.free_gpu():
+        update = await rooms.learner.update(batch)
     rooms.tracker.log_learner(update.metrics)
     rooms.tracker.log_samples(update, batch)
     await publish(rooms, update.version)

@@ -8,7 +8,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from unstable.targets import load_target
@@ -173,6 +173,28 @@ class PromptBuilder:
                 f"{len(kept)} tokens even without its events; raise it"
             )
         return Prompt(kept, self.style.render(shorter), len(ids) - len(kept))
+
+    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
+        """Ids of any chat, up to where its answer begins."""
+        return self._encode(self._chat(messages))
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Ids of an answer as an engine would have sampled it, the one that ends it included."""
+        return [*self._encode(text), self.stop_token_id]
+
+    def read_action(self, parser: str, text: str) -> Action:
+        """The action in a model's answer, as `parse_action` finds it."""
+        # Where the template itself opens the reasoning, the answer holds only its end.
+        answer = f"<think>{text}" if self.opens_reasoning else text
+        return parse_action(parser, answer, reasoning=self.style.reasoning)
+
+    @cached_property
+    def stop_token_id(self) -> int:
+        """What the template puts after an answer, or else the tokenizer's end of sequence."""
+        chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+        text = self._tokenizer.apply_chat_template(chat, tokenize=False, **self._chat_template)
+        after = text.rpartition("!")[2].lstrip()
+        return self._encode(after)[0] if after else self._tokenizer.eos_token_id
 
     def _chat(self, messages: list[dict[str, str]]) -> str:
         return self._tokenizer.apply_chat_template(

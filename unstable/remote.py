@@ -1,7 +1,7 @@
 """Ray: the processes that own a device, and how the loop calls them.
 
-Room classes are plain; `ray.remote` is applied here alone. A dead actor is started again and plays
-its unfinished games once more; a dead learner ends the run.
+Room classes are plain; `ray.remote` is applied here and in `remote_learner.py` alone. A dead actor
+is started again and plays its unfinished games once more; a dead learner ends the run.
 """
 
 import asyncio
@@ -9,16 +9,17 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
 
+from unstable.collectors.engine import EngineDiedError
+from unstable.collectors.probe import ProbeAnswer, ask_probe
 from unstable.config import RunConfig
 from unstable.folder import RunFolder
 from unstable.models.adapters import read_adapter
-from unstable.types import Adapter, Batch, GameFailure, GameResult, GameSpec, Update, policy_version
+from unstable.types import Adapter, GameFailure, GameResult, GameSpec, policy_version
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
@@ -38,84 +39,75 @@ class ActorProcess:
         import torch
 
         from unstable.collectors.collector import Collector
-        from unstable.collectors.embedded import EmbeddedEngine
-        from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+        from unstable.collectors.engines import make_engine
         from unstable.tracking.logs import setup_logging
 
         setup_logging(self._folder, f"actor-{self._index}")
         torch.set_num_threads(1)
-        config = self._config
-        tokenizer = load_tokenizer(config.model)
-        model = load_model(config.model)
-        assert isinstance(config.actors.games_in_flight, int), "launch resolves auto"
-        engine = EmbeddedEngine(
-            model,
-            stop_token_ids(model, tokenizer),
-            max_requests=config.actors.games_in_flight,
-            max_length=config.sampling.max_prompt_tokens + config.sampling.max_tokens,
-        )
-        self._collector = Collector(config, engine, tokenizer)
+        log_file = self._folder.log(f"engine-{self._index}")
+        with _ends_with_engine():
+            self._engine, tokenizer = await make_engine(self._config, log_file)
+            self._collector = Collector(self._config, self._engine, tokenizer)
+            await self._collector.start()
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncIterator[GameResult | GameFailure]:
-        async for result in self._collector.play(specs, enough):
-            yield result
+        with _ends_with_engine():
+            async for result in self._collector.play(specs, enough):
+                yield result
 
     async def publish(self, adapter: Adapter) -> None:
-        self._collector.publish(adapter)
+        with _ends_with_engine():
+            await self._collector.publish(adapter)
 
     async def retire(self, name: str) -> None:
-        self._collector.retire(name)
+        with _ends_with_engine():
+            await self._collector.retire(name)
 
     async def stats(self) -> dict[str, float]:
         return self._collector.stats()
 
+    async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
+        return await ask_probe(self._engine, adapters, vocabulary)
 
-class LearnerProcess:
-    """What runs in the learner's process."""
+    async def sleep(self) -> None:
+        with _ends_with_engine():
+            await self._engine.sleep()
 
-    def __init__(self, config: RunConfig, folder: RunFolder, threads: int) -> None:
-        self._config = config
-        self._folder = folder
-        self._threads = threads
+    async def wake(self) -> None:
+        with _ends_with_engine():
+            await self._engine.wake()
 
-    def start(self) -> None:
-        """Load the model; raises `ConfigError` where LoRA or the starting adapter does not fit."""
-        import torch
+    async def close(self) -> None:
+        await self._engine.close()
 
-        from unstable.learners.learner import Learner
-        from unstable.tracking.logs import setup_logging
 
-        setup_logging(self._folder, "learner")
-        torch.set_num_threads(self._threads)
-        config = self._config
-        fresh = config.model.init == "fresh"
-        self._learner = Learner(
-            config.model,
-            config.learner,
-            updates=config.loop.steps,
-            max_tokens=config.sampling.max_tokens,
-            seed=config.seed,
-            adapter=None if fresh else read_adapter(Path(config.model.init).expanduser(), "start"),
-        )
-
-    def update(self, batch: Batch) -> Update:
-        return self._learner.update(batch)
-
-    def save(self, version: int, run_state: dict[str, Any]) -> Adapter:
-        return self._learner.save(self._folder.checkpoint(version), run_state)
+@contextlib.contextmanager
+def _ends_with_engine() -> Iterator[None]:
+    """A dead engine takes its process along, which is then started again with a new one."""
+    try:
+        yield
+    except EngineDiedError:
+        log.exception("this process ends with its engine")
+        os._exit(1)
 
 
 class RemoteActor:
-    """An actor as the loop sees it: survives the death of its process."""
+    """An actor as the loop sees it: survives the death of its process.
 
-    def __init__(self, config: RunConfig, folder: RunFolder, index: int) -> None:
+    `gpus` are the cards that it sees, as CUDA_VISIBLE_DEVICES names them.
+    """
+
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, index: int, gpus: Sequence[str] = ()
+    ) -> None:
         self._config = config
         self._folder = folder
         self._index = index
         self._published: list[str] = []
         self._restarts = 0
+        self._gpus = ",".join(gpus)
         self._reviving = asyncio.Lock()
 
     async def start(self) -> None:
@@ -123,7 +115,8 @@ class RemoteActor:
         self._process = await self._begin()
 
     async def _begin(self) -> Any:
-        process: Any = ray.remote(**_options(threads=1, max_concurrency=10_000))(ActorProcess)
+        options = process_options(threads=1, gpu=self._gpus, max_concurrency=10_000)
+        process: Any = ray.remote(**options)(ActorProcess)
         begun = process.remote(self._config, self._folder, self._index)
         await begun.start.remote()
         return begun
@@ -150,6 +143,10 @@ class RemoteActor:
                 ray.cancel(stream)
                 raise
 
+    async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
+        """The engine's answers to the start-up probe."""
+        return await self._process.probe.remote(adapters, vocabulary)
+
     async def publish(self, adapter: Adapter) -> None:
         """Make a version playable."""
         self._published.append(adapter.name)
@@ -160,11 +157,19 @@ class RemoteActor:
         self._published.remove(name)
         await self._tell("retire", name)
 
-    async def _tell(self, method: str, argument: object) -> None:
+    async def sleep(self) -> None:
+        """Give the memory of a shared GPU back; no game may be in flight."""
+        await self._tell("sleep")
+
+    async def wake(self) -> None:
+        """Take it again."""
+        await self._tell("wake")
+
+    async def _tell(self, method: str, *arguments: object) -> None:
         """Call the process; one that takes a dead one's place knows already, by `_published`."""
         process = self._process
         try:
-            await getattr(process, method).remote(argument)
+            await getattr(process, method).remote(*arguments)
         except RayActorError as error:
             await self._revive(process, error)
 
@@ -176,6 +181,11 @@ class RemoteActor:
                 return await process.stats.remote()
             except RayActorError as error:
                 await self._revive(process, error)
+
+    async def close(self) -> None:
+        """End the engine in order; the process itself ends with the cluster."""
+        with contextlib.suppress(RayActorError):  # nothing is left to end then
+            await self._process.close.remote()
 
     async def _revive(self, dead: Any, error: RayActorError) -> None:
         """Start the process again with all its adapters, once however many calls saw it die."""
@@ -198,26 +208,6 @@ class RemoteActor:
             self._process = process
 
 
-class RemoteLearner:
-    """The learner as the loop sees it; its death is an error of the call that met it."""
-
-    def __init__(self, config: RunConfig, folder: RunFolder, threads: int) -> None:
-        process: Any = ray.remote(**_options(threads))(LearnerProcess)
-        self._process = process.remote(config, folder, threads)
-
-    async def start(self) -> None:
-        """Load the model."""
-        await self._process.start.remote()
-
-    async def update(self, batch: Batch) -> Update:
-        """One update; raises what the learner raised."""
-        return await self._process.update.remote(batch)
-
-    async def save(self, version: int, run_state: dict[str, Any]) -> Adapter:
-        """Write the checkpoint of `version` and return its adapter."""
-        return await self._process.save.remote(version, run_state)
-
-
 @contextlib.contextmanager
 def cluster(processes: int) -> Iterator[None]:
     """Ray on this machine, with room for `processes`, silent, and gone afterwards."""
@@ -238,8 +228,11 @@ def cluster(processes: int) -> Iterator[None]:
         ray.shutdown()
 
 
-def _options(threads: int, **more: object) -> dict[str, Any]:
-    """One logical processor for each process; its threads and its import path are set by us."""
+def process_options(threads: int, gpu: str | None = None, **more: object) -> dict[str, Any]:
+    """One logical processor for each process; its threads and its import path are set by us.
+
+    `gpu` is the one card that it sees, as CUDA_VISIBLE_DEVICES names it; none is all that we see.
+    """
     variables = {
         "OMP_NUM_THREADS": str(threads),
         # Threads that spin while they wait lose far more to a busy machine than sleeping costs.
@@ -247,4 +240,6 @@ def _options(threads: int, **more: object) -> dict[str, Any]:
         "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
         "TOKENIZERS_PARALLELISM": "false",
     }
+    if gpu is not None:
+        variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpu}
     return {"num_cpus": 1, "runtime_env": {"env_vars": variables}, **more}

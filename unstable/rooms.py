@@ -1,6 +1,7 @@
 """What a run consists of: the rooms, and what the loop asks of an actor and a learner."""
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -32,6 +33,10 @@ class Actor(Protocol):
     async def retire(self, name: str) -> None: ...
 
     async def stats(self) -> dict[str, float]: ...
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
 
 
 class Learner(Protocol):
@@ -66,6 +71,18 @@ class Rooms:
     def is_done(self) -> bool:
         """All updates are made."""
         return self.registry.current >= self.config.loop.steps
+
+    @contextlib.asynccontextmanager
+    async def free_gpu(self) -> AsyncIterator[None]:
+        """For the learner's turn on a GPU that it shares with sleeping actors, if it does."""
+        sleeping = self.config.actors.share_gpu == "sleep"
+        if sleeping:
+            await asyncio.gather(*(actor.sleep() for actor in self.actors))
+        try:
+            yield
+        finally:
+            if sleeping:
+                await asyncio.gather(*(actor.wake() for actor in self.actors))
 
     def stats_due(self, index: int) -> bool:
         """Whether it is time to ask an actor for its numbers; if so, it counts as asked."""

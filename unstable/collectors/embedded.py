@@ -150,6 +150,12 @@ class EmbeddedEngine:
         """Counters since the start (a step's seconds are shared out by tokens), and two gauges."""
         return self._counts | {"running": len(self._running), "waiting": len(self._waiting)}
 
+    async def sleep(self) -> None:
+        """Nothing: no GPU is used."""
+
+    async def wake(self) -> None:
+        """Nothing, as `sleep`."""
+
     async def close(self) -> None:
         """Fail what is in flight and give the model back as it was."""
         if self._task is not None:

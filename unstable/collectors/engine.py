@@ -41,6 +41,12 @@ class Engine(Protocol):
     def stats(self) -> dict[str, float]:
         """Counters since the start, and gauges: how many requests are running and waiting now."""
 
+    async def sleep(self) -> None:
+        """Give a GPU's memory back until `wake`, if there is one to give. Only when idle."""
+
+    async def wake(self) -> None:
+        """Serve again."""
+
     async def close(self) -> None:
         """Stop serving; requests in flight fail."""
 

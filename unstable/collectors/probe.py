@@ -17,7 +17,7 @@ from safetensors.torch import save
 from unstable.collectors.engine import Engine
 from unstable.config import AdapterConfig
 from unstable.models.shape import ModelShape
-from unstable.types import Adapter, Completion
+from unstable.types import Adapter, Completion, Sample
 
 _PROMPTS = 2
 _PROMPT_TOKENS = 12
@@ -48,36 +48,42 @@ class ProbeAnswer:
 
 def probe_adapters(shape: ModelShape, config: AdapterConfig) -> list[Adapter]:
     """Two adapters of the trained one's size whose products are random and far from zero."""
-    generator = torch.Generator().manual_seed(0)
+    return [_adapter(shape, config, number, _STRENGTH) for number in range(2)]
+
+
+def no_adapter(shape: ModelShape, config: AdapterConfig) -> Adapter:
+    """One that changes nothing: the base, for a scorer that always wears an adapter."""
+    return _adapter(shape, config, 2, 0.0)
+
+
+def _adapter(shape: ModelShape, config: AdapterConfig, number: int, strength: float) -> Adapter:
+    generator = torch.Generator().manual_seed(number)
     linears = shape.lora_linears(config.targets)
-    adapters = []
-    for name in ("probe@0", "probe@1"):
-        tensors = {}
-        for linear in linears:
-            key = f"base_model.model.{linear.name}"
-            a = torch.randn(config.rank, linear.inputs, generator=generator)
-            b = torch.randn(linear.outputs, config.rank, generator=generator)
-            scale = _STRENGTH * config.rank**0.5 / config.alpha
-            tensors[f"{key}.lora_A.weight"] = a / linear.inputs**0.5
-            tensors[f"{key}.lora_B.weight"] = b * scale
-        values = {
-            "peft_type": "LORA",
-            "task_type": "CAUSAL_LM",
-            "r": config.rank,
-            "lora_alpha": config.alpha,
-            "target_modules": sorted({linear.name.rpartition(".")[2] for linear in linears}),
-            "bias": "none",
-        }
-        adapters.append(Adapter(name=name, weights=save(tensors), config=values))
-    return adapters
+    scale = strength * config.rank**0.5 / config.alpha
+    tensors = {}
+    for linear in linears:
+        key = f"base_model.model.{linear.name}"
+        a = torch.randn(config.rank, linear.inputs, generator=generator)
+        b = torch.randn(linear.outputs, config.rank, generator=generator)
+        tensors[f"{key}.lora_A.weight"] = a / linear.inputs**0.5
+        tensors[f"{key}.lora_B.weight"] = b * scale
+    values = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "target_modules": sorted({linear.name.rpartition(".")[2] for linear in linears}),
+        "bias": "none",
+    }
+    return Adapter(name=f"probe@{number}", weights=save(tensors), config=values)
 
 
 async def ask_probe(
     engine: Engine, adapters: Sequence[Adapter], vocabulary: int
 ) -> list[ProbeAnswer]:
     """The engine's answers under the base and each adapter, which it forgets again."""
-    random = np.random.default_rng(0)
-    prompts = random.integers(vocabulary, size=(_PROMPTS, _PROMPT_TOKENS)).tolist()
+    chance = np.random.default_rng(0)
+    prompts = chance.integers(vocabulary, size=(_PROMPTS, _PROMPT_TOKENS)).tolist()
 
     async def ask(name: str | None, seed: int) -> ProbeAnswer:
         completion = await engine.generate(
@@ -93,6 +99,30 @@ async def ask_probe(
     for adapter in adapters:
         await engine.remove_adapter(adapter.name)
     return answers
+
+
+def probe_samples(answers: Sequence[ProbeAnswer]) -> list[Sample]:
+    """The answers as a learner scores them."""
+    return [
+        Sample(
+            game_id=number,
+            env="probe",
+            seat=0,
+            turn=0,
+            group_id=number,
+            version=0,
+            prompt_ids=answer.prompt_ids,
+            token_ids=answer.completion.token_ids,
+            logprobs=answer.completion.logprobs,
+            temperature=1.0,
+            finish_reason=answer.completion.finish_reason,
+            prompt_cut=0,
+            rewards={},
+            outcome=0.0,
+            forfeit=False,
+        )
+        for number, answer in enumerate(answers)
+    ]
 
 
 def check_probe(

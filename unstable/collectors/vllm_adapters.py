@@ -1,8 +1,9 @@
 """Adapters as vLLM takes them: folders with names and numbers that are never used again."""
 
+import contextlib
 import shutil
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -42,8 +43,10 @@ def padded_rank(rank: int) -> int:
 
 @dataclass(eq=False, slots=True)
 class StoredAdapter:
-    """An adapter on disk. Its folder stays while it is served: vLLM reads it again after it had to
-    make room for others."""
+    """An adapter on disk.
+
+    Its folder stays while it is served: vLLM reads it again after it has made room for others.
+    """
 
     name: str
     number: int  # vLLM's lora_int_id
@@ -100,11 +103,15 @@ class AdapterStore:
         self._served[stored.name] = stored
         self._touch(stored.name)
 
-    def drop(self, stored: StoredAdapter) -> None:
-        """Forget an adapter and its folder."""
-        self._names.remove(stored.name)
-        self._served.pop(stored.name, None)
+    def withdraw(self, stored: StoredAdapter) -> None:
+        """Refuse further requests for it; none may be in flight."""
+        assert stored.in_flight == 0, f"{stored.name} is in use"
+        del self._served[stored.name]
         self._resident.pop(stored.name, None)
+
+    def drop(self, stored: StoredAdapter) -> None:
+        """Forget an adapter that is not served, and its folder."""
+        self._names.remove(stored.name)
         shutil.rmtree(stored.folder, ignore_errors=True)  # a refused one may have none
 
     def find(self, name: str) -> StoredAdapter:
@@ -113,17 +120,21 @@ class AdapterStore:
             raise ValueError(f"adapter {name!r} is not there; add it first")
         return self._served[name]
 
-    def begin(self, stored: StoredAdapter) -> None:
-        """A request for it begins."""
+    @contextlib.contextmanager
+    def used(self, stored: StoredAdapter | None) -> Iterator[None]:
+        """A request for it is in flight; None is the base model."""
+        if stored is None:
+            yield
+            return
         stored.in_flight += 1
         self.requests += 1
         self.hits += stored.name in self._resident
         self._touch(stored.name)
-
-    def end(self, stored: StoredAdapter) -> None:
-        """A request for it has ended."""
-        stored.in_flight -= 1
-        self._touch(stored.name)
+        try:
+            yield
+        finally:
+            stored.in_flight -= 1
+            self._touch(stored.name)
 
     def _touch(self, name: str) -> None:
         self._resident[name] = None

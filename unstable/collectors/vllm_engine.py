@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -19,6 +18,7 @@ import torch
 
 from unstable.collectors import vllm_worker
 from unstable.collectors.engine import EngineDiedError, check_request
+from unstable.collectors.scratch import ScratchFolder
 from unstable.collectors.vllm_adapters import (
     ZERO,
     AdapterStore,
@@ -31,6 +31,7 @@ from unstable.types import Adapter, Completion, FinishReason
 _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # a package that is often absent, for top-p alone
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 46,000 tokens of the embedded model
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # OMP_NUM_THREADS says how many, as for all of us
 }
@@ -72,13 +73,12 @@ class VLLMEngine:
         self._settings = settings
         self._stop_token_ids = sorted(stop_token_ids)
         self._base: StoredAdapter | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="unstable-adapters-")
+        self._folder = ScratchFolder("unstable-adapters-")
         os.environ[vllm_worker.OWNER_VARIABLE] = str(os.getpid())
-        os.environ[vllm_worker.FOLDER_VARIABLE] = self._folder.name
         self._llm = _start(settings, log)
         config = self._llm.vllm_config
         self._adapters = AdapterStore(
-            Path(self._folder.name),
+            self._folder.path,
             settings.linears,
             settings.dtype,
             config.lora_config.max_cpu_loras,
@@ -86,8 +86,8 @@ class VLLMEngine:
         self._vocab_size = self._llm.model_config.get_vocab_size()
         self._is_on_cpu = config.device_config.device_type == "cpu"
         self._is_seeded = self._is_on_cpu or config.use_v2_model_runner
-        self._request_ids = count()
-        self._in_flight = 0
+        self._request_ids = map(str, count())
+        self._in_flight: set[str] = set()
         names = ("requests", "prompt_tokens", "cached_prompt_tokens", "sampled_tokens")
         self._counts = dict.fromkeys(names, 0.0)
 
@@ -131,10 +131,10 @@ class VLLMEngine:
         What the prefix cache holds of it serves no one: it is filed under a name used only once.
         """
         stored = self._adapters.find(name)
-        assert stored.in_flight == 0, f"{name} is in use"
-        self._adapters.drop(stored)
+        self._adapters.withdraw(stored)
         with _deaths_told():
             await self._llm.remove_lora(stored.number)
+        self._adapters.drop(stored)  # only now has vLLM ended the requests that were cancelled
 
     async def forget_prefixes(self) -> None:
         """Drop the prefix cache; only when idle."""
@@ -161,8 +161,9 @@ class VLLMEngine:
         )
         if 0 < temperature < _COLDEST:
             raise ValueError(f"temperature = {temperature}; give 0 (greedy) or at least {_COLDEST}")
-        with self._counted(stored), _deaths_told():
-            output = await self._ask(prompt_ids, stored, temperature, max_tokens, seed)
+        sampling = self._sampling(temperature, max_tokens, seed)
+        with self._adapters.used(stored), _deaths_told():
+            output = await self._ask(prompt_ids, sampling, stored)
         (answer,) = output.outputs
         if answer.finish_reason not in _FINISH_REASONS:
             raise RuntimeError(f"vLLM ended a request before its time: {answer.finish_reason}")
@@ -179,20 +180,12 @@ class VLLMEngine:
             adapter=adapter,
         )
 
-    async def _ask(
-        self,
-        prompt_ids: Sequence[int],
-        stored: StoredAdapter | None,
-        temperature: float,
-        max_tokens: int,
-        seed: int,
-    ) -> Any:
-        """vLLM's one output for a request."""
+    def _sampling(self, temperature: float, max_tokens: int, seed: int) -> Any:
+        """vLLM's parameters: from the whole distribution, and no more told than is needed."""
         from vllm import SamplingParams
-        from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
 
-        sampling = SamplingParams(
+        return SamplingParams(
             temperature=temperature,
             top_p=1.0,
             top_k=0,
@@ -206,40 +199,39 @@ class VLLMEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
             skip_clone=True,
         )
-        outputs: AsyncIterator[Any] = self._llm.generate(
-            tokens_input(list(prompt_ids)),
-            sampling,
-            request_id=str(next(self._request_ids)),
-            lora_request=None if stored is None else _lora_request(stored),
-        )
-        (output,) = [output async for output in outputs]
-        return output
 
-    @contextlib.contextmanager
-    def _counted(self, stored: StoredAdapter | None) -> Iterator[None]:
-        """A request is in flight, and uses its adapter."""
-        self._in_flight += 1
-        if stored is not None:
-            self._adapters.begin(stored)
+    async def _ask(
+        self, prompt_ids: Sequence[int], sampling: Any, stored: StoredAdapter | None
+    ) -> Any:
+        """vLLM's one output for a request."""
+        from vllm.inputs import tokens_input
+
+        request_id = next(self._request_ids)
+        self._in_flight.add(request_id)
         try:
-            yield
+            outputs: AsyncIterator[Any] = self._llm.generate(
+                tokens_input(list(prompt_ids)),
+                sampling,
+                request_id=request_id,
+                lora_request=None if stored is None else _lora_request(stored),
+            )
+            (output,) = [output async for output in outputs]
         finally:
-            self._in_flight -= 1
-            if stored is not None:
-                self._adapters.end(stored)
+            self._in_flight.remove(request_id)
+        return output
 
     def stats(self) -> dict[str, float]:
         """Counters of answered requests since the start, and two gauges by what vLLM can run."""
         return self._counts | {
             "adapter_requests": self._adapters.requests,
             "adapter_hits": self._adapters.hits,
-            "running": min(self._in_flight, self._settings.max_requests),
-            "waiting": max(0, self._in_flight - self._settings.max_requests),
+            "running": min(len(self._in_flight), self._settings.max_requests),
+            "waiting": max(0, len(self._in_flight) - self._settings.max_requests),
         }
 
     async def sleep(self) -> None:
         """Give the GPU's memory back: weights go to the processor's, the prefix cache is lost."""
-        assert self._settings.sleeps and self._in_flight == 0
+        assert self._settings.sleeps and not self._in_flight
         with _deaths_told():
             await self._llm.sleep(level=1)
 
@@ -250,8 +242,11 @@ class VLLMEngine:
 
     async def close(self) -> None:
         """Fail what is in flight and end vLLM's processes."""
+        if not self._llm.errored:
+            await self._llm.abort(self._in_flight.copy())
         self._llm.shutdown()
-        self._folder.cleanup()
+        del self._llm  # or it would shut down once more as Python ends, and fail
+        self._folder.close()
 
 
 def _start(settings: VLLMSettings, log: Path) -> Any:

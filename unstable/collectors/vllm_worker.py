@@ -7,32 +7,28 @@ engine core's too.
 
 import os
 import select
-import shutil
 import signal
 import threading
 
 OWNER_VARIABLE = "UNSTABLE_ENGINE_OWNER"
 """Environment variable with the process id of the engine's owner."""
-FOLDER_VARIABLE = "UNSTABLE_ENGINE_FOLDER"
-"""Environment variable with the folder that only the owner would delete."""
 
 
 class EndsWithOwner:
     """The class that vLLM asks for (`worker_extension_cls`); loading it is all that counts."""
 
 
-def end_with(owner: int, folder: str) -> None:
-    """Wait until the process `owner` is gone, delete its `folder` and kill this process."""
+def end_with(owner: int) -> None:
+    """Wait until the process `owner` is gone, and kill this one."""
     try:
         watched = select.poll()
         watched.register(os.pidfd_open(owner), select.POLLIN)
         watched.poll()
     except ProcessLookupError:  # it is gone already
         pass
-    shutil.rmtree(folder, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 if OWNER_VARIABLE in os.environ:
-    _watched = int(os.environ[OWNER_VARIABLE]), os.environ[FOLDER_VARIABLE]
-    threading.Thread(target=end_with, args=_watched, name="owner watch", daemon=True).start()
+    _owner = int(os.environ[OWNER_VARIABLE])
+    threading.Thread(target=end_with, args=(_owner,), name="owner watch", daemon=True).start()

@@ -55,3 +55,10 @@ from unstable.config.sections import (
     ModelConfig,
     RewardConfig,
 )
+from unstable.config.sft import (
+    DataConfig,
+    ExpertData,
+    JSONLData,
+    RecordedData,
+    SFTConfig,
+)

@@ -156,7 +156,10 @@ class CriticConfig(Section):
         description="head: a linear layer on the policy's last hidden state, which gets no "
         "gradient from it; adapter: the same on a LoRA of its own, at a second pass's cost",
     )
-    learning_rate: PositiveFloat = Field(1.0e-3, description="AdamW's rate for the critic")
+    learning_rate: PositiveFloat = Field(
+        1.0e-3,
+        description="AdamW's rate for the critic's layer; an adapter has learner.learning_rate",
+    )
     gamma: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="discount from one turn of a seat to its next"
     )

@@ -11,6 +11,7 @@ from unstable.config.algorithms import ALGORITHMS
 from unstable.config.base import ConfigError, nearest
 from unstable.config.opponents import OPPONENT_KINDS
 from unstable.config.run import RunConfig
+from unstable.config.sft import DATA_KINDS
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -26,14 +27,22 @@ def parse(data: dict[str, Any]) -> RunConfig:
 def one_line(error: ValidationError) -> str:
     """Pydantic's first complaint as "field = value: what is wrong"."""
     first = error.errors()[0]
-    members = [*OPPONENT_KINDS, *ALGORITHMS, "custom"]  # which a union adds to the place
+    members = [
+        *OPPONENT_KINDS,
+        *DATA_KINDS,
+        *ALGORITHMS,
+        "custom",
+    ]  # which a union adds to the place
     field = ".".join(str(part) for part in first["loc"] if part not in members)
     if first["type"] == "union_tag_invalid":
         given = str(first["ctx"]["tag"])
         if field == "learner.algorithm":
             hint = nearest(given, ALGORITHMS)
             return f"{field}.name = {given!r} is no algorithm or module:Class; {hint}"
-        return f"{field}.kind = {given!r} is no kind of opponent; {nearest(given, OPPONENT_KINDS)}"
+        thing, kinds = ("data", DATA_KINDS) if field[:3] == "sft" else ("opponent", OPPONENT_KINDS)
+        return f"{field}.kind = {given!r} is no kind of {thing}; {nearest(given, kinds)}"
+    if first["type"] == "union_tag_not_found":
+        return f"{field}.kind is missing; give it a value"
     if first["type"] == "missing":
         return f"{field} is missing; give it a value"
     message = first["msg"].removeprefix("Value error, ")

@@ -24,6 +24,7 @@ from unstable.config.sections import (
     SamplingConfig,
     TrackingConfig,
 )
+from unstable.config.sft import SFTConfig
 
 
 class RunConfig(Section):
@@ -40,6 +41,7 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
     loop: LoopConfig = LoopConfig()
     tracking: TrackingConfig = TrackingConfig()
+    sft: SFTConfig = SFTConfig()
     seed: int = Field(
         0, description="decides games, seats, opponents and, in sync mode, every token"
     )

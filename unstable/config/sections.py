@@ -211,7 +211,8 @@ class LearnerConfig(Section):
     )
     mini_batch_tokens: PositiveInt | None = Field(
         None,
-        description="instead of mini_batch_size: tokens put through at a time, prompts included",
+        description="tokens put through at a time, prompts included; null: as many as the "
+        "samples have, if memory allows",
     )
     gradient_checkpointing: Literal["auto", "on", "off"] = Field(
         "auto", description="recompute activations to save memory; auto: where they do not fit"
@@ -230,8 +231,7 @@ class LearnerConfig(Section):
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
-        together = 1 if self.mini_batch_tokens else self.mini_batch_size
-        step = self.steps_per_batch * together
+        step = self.steps_per_batch * self.mini_batch_size
         if self.batch_size % step:
             raise ValueError(
                 f"batch_size = {self.batch_size} is not divisible by "

@@ -17,8 +17,8 @@ from unstable.config import (
     RandomOpponent,
     nearest,
 )
-from unstable.games import minimax
 from unstable.games.envs import env_class, known_ids, make_env
+from unstable.games.experts import EXPERT_GAMES, has_expert
 from unstable.games.game import Game
 from unstable.games.legal_moves import lists_legal_moves
 from unstable.prompts import PARSERS, STYLES, PromptStyle
@@ -107,10 +107,8 @@ def check_opponent(
             f"{prefix}: the game does not list its legal moves; "
             "set games.legal_moves to module:function(env), or choose another opponent"
         )
-    if isinstance(opponent, MinimaxOpponent) and not minimax.knows(game):
-        raise ConfigError(
-            f"{prefix}: minimax plays TicTacToe and Nim only; choose another opponent"
-        )
+    if isinstance(opponent, MinimaxOpponent) and not has_expert(game):
+        raise ConfigError(f"{prefix}: it plays only {EXPERT_GAMES}; choose another opponent")
     if isinstance(opponent, PythonOpponent):
         _check_target(f"{field}.target", opponent.target, "give module:Class")
     if isinstance(opponent, OpenAIOpponent) and not os.environ.get(opponent.api_key_env):

@@ -46,6 +46,16 @@ def _liars_dice(env: Any) -> list[str]:
     return ["[Call]", *bids] if bid["quantity"] else bids
 
 
+def _tower_of_hanoi(env: Any) -> list[str]:
+    tops = {name: min(disks, default=0) for name, disks in env.state.game_state["towers"].items()}
+    return [
+        f"[{source} {target}]"
+        for source, disk in tops.items()
+        for target, below in tops.items()
+        if disk and (disk < below or not below)
+    ]
+
+
 def _othello(env: Any) -> list[str]:
     """Any text passes for the seat that cannot move."""
     return [f"[{row}, {column}]" for row, column in env.state.game_state["valid_moves"]] or ["pass"]
@@ -60,6 +70,7 @@ _FROM_STATE: dict[str, Callable[[Any], list[str]]] = {
     "PigDiceEnv": _pig_dice,
     "LiarsDiceEnv": _liars_dice,
     "OthelloEnv": _othello,
+    "TowerOfHanoiEnv": _tower_of_hanoi,
 }
 _PRINTED = (
     "WildTicTacToeEnv",

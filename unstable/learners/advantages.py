@@ -17,6 +17,9 @@ Role = tuple[str, int]
 
 Floats = NDArray[np.float64]
 
+OUTCOME = "outcome"
+"""The reward term that is the seat's outcome of its game, the same on all of its turns."""
+
 MIN_DEVIATION = 1e-6
 """Smallest deviation that advantages are divided by."""
 
@@ -96,6 +99,62 @@ def by_trajectory(samples: Sequence[Sample], rewards_S: Floats) -> TrajectoryTab
         envs_T=[sample.env for sample in firsts],
         trajectories_S=trajectories_S,
     )
+
+
+def turn_rewards(samples: Sequence[Sample]) -> Floats:
+    """What each turn [S] earned by itself, so that a trajectory's rewards add up to its return.
+
+    The outcome stands on every turn of a trajectory, and counts at the last of them only.
+    """
+    trajectories_S = trajectories(samples).tolist()
+    last: dict[int, int] = {}
+    for trajectory, sample in zip(trajectories_S, samples, strict=True):
+        last[trajectory] = max(sample.turn, last.get(trajectory, 0))
+    return np.array(
+        [
+            math.fsum(
+                reward.weighted
+                for term, reward in sample.rewards.items()
+                if term != OUTCOME or sample.turn == last[trajectory]
+            )
+            for trajectory, sample in zip(trajectories_S, samples, strict=True)
+        ]
+    )
+
+
+def generalized_advantages(
+    rewards_S: Floats,
+    values_S: Floats,
+    trajectories_S: NDArray[np.int64],
+    turns_S: Sequence[int],
+    *,
+    gamma: float,
+    decay: float,
+) -> Floats:
+    """Generalised advantages [S] along each trajectory's turns, in whatever order they are given.
+
+    A = sum over k of (gamma * decay)^k * (reward + gamma * next value - value), k turns later; the
+    value after the last turn is 0. GAE of Schulman et al., https://arxiv.org/abs/1506.02438, whose
+    lambda is `decay`: 0 is the one-step error, 1 the return minus the value.
+    """
+    advantages_S = np.empty_like(rewards_S)
+    next_value, next_advantage = (dict.fromkeys(trajectories_S.tolist(), 0.0) for _ in range(2))
+    for place in sorted(range(len(turns_S)), key=lambda place: -turns_S[place]):
+        trajectory = int(trajectories_S[place])
+        error = rewards_S[place] + gamma * next_value[trajectory] - values_S[place]
+        advantages_S[place] = error + gamma * decay * next_advantage[trajectory]
+        next_value[trajectory] = values_S[place]
+        next_advantage[trajectory] = advantages_S[place]
+    return advantages_S
+
+
+def explained_variance(values_S: Floats, residuals_S: Floats) -> float | None:
+    """Share of the variance of values + residuals that the values explain; below 0 they mislead.
+
+    None where there is no variance to explain.
+    """
+    variance = float((values_S + residuals_S).var())
+    return 1 - float(residuals_S.var()) / variance if variance > 0 else None
 
 
 def group_sizes(groups_T: Sequence[int]) -> Floats:

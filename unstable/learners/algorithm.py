@@ -18,7 +18,7 @@ class Prepared:
     samples: Sequence[Sample]
     rewards_S: Floats  # as shaped by bounds and KL
     advantages_S: Floats
-    units: list[NDArray]  # indices of the samples that optimizer steps and mini-batches keep whole
+    units: list[NDArray]  # indices of samples that optimizer steps keep whole; none: no step
     old_logprobs: list[Tensor] | None = None  # None: the one step's own are the old ones
     reference_logprobs: list[Tensor] | None = None  # None: no KL is asked for
 
@@ -27,7 +27,7 @@ class Prepared:
 class Tokens:
     """The N sampled tokens of a mini-batch, as a loss sees them."""
 
-    logprobs_N: Tensor  # the only ones with a gradient
+    logprobs_N: Tensor  # the only logprobs with a gradient
     old_logprobs_N: Tensor  # of the policy that the update began with
     behaviour_logprobs_N: Tensor  # of the engine that sampled
     reference_logprobs_N: Tensor | None  # of the policy that the run began with
@@ -36,7 +36,7 @@ class Tokens:
     turns_N: Tensor  # index of the turn that each belongs to, from 0 in this mini-batch
     sequences_N: Tensor  # the same for trajectories
     places_S: NDArray  # of the mini-batch's turns among the batch's samples
-    states_SD: Tensor  # last hidden state at each turn's prompt, without a gradient
+    states_SD: Tensor  # last hidden state where each turn's prompt ends, with a gradient
     num_turns: int  # in the whole optimizer step
 
 
@@ -53,6 +53,7 @@ class Loss:
 class StepReport:
     """One optimizer step, told token by token so that means are over tokens, never over means."""
 
+    samples: Sequence[Sample]  # whose tokens the columns [N] hold, in their order
     loss: float
     grad_norm: float | None  # None: the step was refused
     learning_rate: float
@@ -71,6 +72,9 @@ class Algorithm(Protocol):
 
     def step(self, prepared: Prepared, chosen: NDArray) -> StepReport:
         """One optimizer step on the chosen samples."""
+
+    def logprobs(self, samples: Sequence[Sample]) -> list[Tensor]:
+        """Of the samples' tokens under the policy as it is, by sample, on the CPU."""
 
     def metrics(self) -> dict[str, float | None]:
         """The algorithm's own, with names that begin with learn/."""

@@ -12,6 +12,7 @@ ATTENTION = "packed_segments"
 """The name of this attention, for `attn_implementation`."""
 
 
+@torch.compiler.disable  # its list of lengths differs with every pack
 def attend(
     module: nn.Module,
     query: Tensor,

@@ -29,7 +29,11 @@ def selected_logprobs(
 
 
 class _SelectedLogprobs(torch.autograd.Function):
-    """Backward computes the logits of each chunk again, so that none are kept."""
+    """Forward keeps each logprob's derivative, a row as large as the hidden state it stands for.
+
+    d logprob / d hidden = (head[target] - softmax @ head) / temperature. So neither logits nor
+    hidden states are kept, and backward has no logits to compute again.
+    """
 
     @staticmethod
     def forward(
@@ -40,37 +44,29 @@ class _SelectedLogprobs(torch.autograd.Function):
         temperatures_N: Tensor,
         chunk_rows: int,
     ) -> tuple[Tensor, Tensor]:
-        logprobs, entropies = [], []
+        logprobs, entropies, derivatives = [], [], []
         for hidden, targets, temperatures in zip(
             *(rows.split(chunk_rows) for rows in (hidden_ND, targets_N, temperatures_N)),
             strict=True,
         ):
-            logprobs_NV = _logits(hidden, head_VD, temperatures).log_softmax(-1)
+            # Divided by fp32 temperatures, logits of a lower precision become fp32.
+            logits_NV = F.linear(hidden, head_VD) / temperatures[:, None]
+            logprobs_NV = logits_NV.log_softmax(-1)
+            probabilities_NV = logprobs_NV.exp()
             logprobs.append(logprobs_NV.gather(1, targets[:, None])[:, 0])
-            entropies.append(-torch.linalg.vecdot(logprobs_NV.exp(), logprobs_NV))
-        ctx.save_for_backward(hidden_ND, head_VD, targets_N, temperatures_N)
-        ctx.chunk_rows = chunk_rows
+            entropies.append(-torch.linalg.vecdot(probabilities_NV, logprobs_NV))
+            if ctx.needs_input_grad[0]:
+                # As one product, so that what a likely target leaves over is not lost to rounding.
+                probabilities_NV[torch.arange(len(targets), device=targets.device), targets] -= 1
+                products_ND = probabilities_NV.to(head_VD.dtype) @ head_VD
+                derivatives.append((products_ND / -temperatures[:, None]).to(hidden.dtype))
+        if derivatives:
+            ctx.save_for_backward(torch.cat(derivatives))
         entropies_N = torch.cat(entropies)
         ctx.mark_non_differentiable(entropies_N)
         return torch.cat(logprobs), entropies_N
 
     @staticmethod
     def backward(ctx: Any, grad_N: Tensor, _: Tensor) -> tuple[Tensor, None, None, None, None]:
-        hidden_ND, head_VD, targets_N, temperatures_N = ctx.saved_tensors
-        grads = []
-        for hidden, targets, temperatures, grad in zip(
-            *(x.split(ctx.chunk_rows) for x in (hidden_ND, targets_N, temperatures_N, grad_N)),
-            strict=True,
-        ):
-            # d logprob / d logits = (onehot(target) - softmax) / temperature
-            grad_NV = _logits(hidden, head_VD, temperatures).softmax(-1).mul_(-grad[:, None])
-            grad_NV.scatter_add_(1, targets[:, None], grad[:, None])
-            grad_NV.div_(temperatures[:, None])
-            grads.append(grad_NV.to(head_VD.dtype) @ head_VD)
-        return torch.cat(grads), None, None, None, None
-
-
-def _logits(hidden_ND: Tensor, head_VD: Tensor, temperatures_N: Tensor) -> Tensor:
-    logits_NV = F.linear(hidden_ND, head_VD)
-    precision = torch.promote_types(logits_NV.dtype, torch.float32)
-    return logits_NV.to(precision, copy=True).div_(temperatures_N[:, None])
+        (derivatives_ND,) = ctx.saved_tensors
+        return (grad_N[:, None] * derivatives_ND).to(derivatives_ND.dtype), None, None, None, None

@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unstable.config import LearnerConfig
-
-MAX_SKIPS = 3
-"""Optimizer steps in a row that may be refused before training is given up."""
 
 
 class PolicyOptimizer:
@@ -36,7 +33,6 @@ class PolicyOptimizer:
         self.groups = [self.parameters]
         self.factors = [1.0]  # of the groups' learning rates
         self.steps = 0  # tried, refused ones included
-        self.skips_in_row = 0
 
     def add_group(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
         """Step further parameters as well, such as a critic's, at a rate of their own.
@@ -52,44 +48,38 @@ class PolicyOptimizer:
         """Of the next step."""
         return scheduled_rate(self.config, self.steps, self.total_steps)
 
+    @property
+    def gradients(self) -> list[Tensor]:
+        """Of all parameters of all groups."""
+        gradients = [parameter.grad for group in self.groups for parameter in group]
+        assert all(gradient is not None for gradient in gradients), "a backward comes first"
+        return cast(list[Tensor], gradients)
+
     def step(self, loss: float) -> float | None:
         """Clip, step, clear the gradients; returns the policy's norm before the clip.
 
-        Refused, which returns None, when `loss` or a norm is not finite; raises
-        `FloatingPointError` when that happens `MAX_SKIPS` times in a row.
+        Refused, which returns None, when `loss` or a norm is not finite.
         """
         for group, factor in zip(self.adamw.param_groups, self.factors, strict=True):
             group["lr"] = factor * self.learning_rate
         norms = [
             float(nn.utils.clip_grad_norm_(group, self.config.grad_clip)) for group in self.groups
         ]
-        norm = norms[0]
         finite = all(map(math.isfinite, [loss, *norms]))
         if finite:
             self.adamw.step()
         self.adamw.zero_grad()
         self.steps += 1
-        self.skips_in_row = 0 if finite else self.skips_in_row + 1
-        if self.skips_in_row == MAX_SKIPS:
-            raise FloatingPointError(
-                f"loss or gradient not finite in {MAX_SKIPS} optimizer steps in a row "
-                f"(loss {loss}, gradient norm {norm})"
-            )
-        return norm if finite else None
+        return norms[0] if finite else None
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs."""
-        return {
-            "adamw": self.adamw.state_dict(),
-            "steps": self.steps,
-            "skips_in_row": self.skips_in_row,
-        }
+        return {"adamw": self.adamw.state_dict(), "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         self.adamw.load_state_dict(state["adamw"])
         self.steps = state["steps"]
-        self.skips_in_row = state["skips_in_row"]
 
 
 def scheduled_rate(config: LearnerConfig, step: int, total_steps: int) -> float:

@@ -110,7 +110,7 @@ class _Tree:
             members, depth, context = pending.pop()
             first, last = inputs[members[0]], inputs[members[-1]]
             # Sorted: what the first and the last have in common, all between them have as well.
-            shared = _common_length(first, last, depth)
+            shared = common_length(first, last, depth)
             if shared - depth >= min_shared or shared == len(last):
                 context = self._add(first[depth:shared], depth, context)
                 depth = shared
@@ -142,26 +142,7 @@ class _Tree:
         )
 
 
-def _common_length(a: list[int], b: list[int], start: int) -> int:
+def common_length(a: list[int], b: list[int], start: int) -> int:
     """Number of leading ids that `a` and `b` share, given that the first `start` are equal."""
     end = min(len(a), len(b))
     return next((i for i in range(start, end) if a[i] != b[i]), end)
-
-
-def mini_batches(
-    samples: Sequence[Sample], size: int, units: Sequence[int] | None = None
-) -> list[list[int]]:
-    """Indices of the samples, `size` at a time; those that share most of their prompts together.
-
-    With `units`, samples of one unit stay together, at the price of more than `size` samples where
-    a unit alone has more.
-    """
-    members: dict[int, list[int]] = {}
-    for index, unit in enumerate(range(len(samples)) if units is None else units):
-        members.setdefault(unit, []).append(index)
-    batches: list[list[int]] = []
-    for chosen in sorted(members.values(), key=lambda unit: samples[unit[0]].prompt_ids):
-        if not batches or len(batches[-1]) + len(chosen) > size:
-            batches.append([])
-        batches[-1] += chosen
-    return batches

@@ -1,13 +1,15 @@
-"""The trained model as one module, so that what wraps modules (DDP, FSDP2) has one to wrap."""
+"""The trained model as one module, so that what wraps modules (FSDP2) has one to wrap."""
 
 from typing import NamedTuple, cast
 
 from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from unstable.config import ConfigError
 from unstable.learners.logprobs import selected_logprobs
+from unstable.learners.lora import fuse_lora
 from unstable.learners.packing import Pack
 
 # Attributes that change logits or attention in ways that this scorer does not compute.
@@ -24,7 +26,7 @@ class Scores(NamedTuple):
 
     logprobs_N: Tensor  # fp32, with a gradient
     entropies_N: Tensor  # fp32, without
-    states_SD: Tensor  # last hidden state where each sample's prompt ends, without a gradient
+    states_SD: Tensor  # last hidden state where each sample's prompt ends, with a gradient
 
 
 class Policy(nn.Module):
@@ -38,10 +40,29 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         _check_scorable(self._causal_model)
+        fuse_lora(model)
 
     @property
     def _causal_model(self) -> PreTrainedModel:
         return cast(PreTrainedModel, self.model.get_base_model())
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The decoder's layers, in order."""
+        modules = self._causal_model.modules()
+        return [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
+
+    def recompute_activations(self) -> None:
+        """Keep each layer's input alone and run the layer again in backward."""
+        options = {"use_reentrant": False, "preserve_rng_state": False}
+        self._causal_model.gradient_checkpointing_enable(options)
+        for layer in self.layers:
+            layer.training = True  # or transformers would not; what may have dropout stays as is
+
+    def compile_layers(self) -> None:
+        """Compile the layers, once for all of them and for packs of any size."""
+        for layer in self.layers:
+            layer.compile(dynamic=True)
 
     def forward(self, pack: Pack) -> Scores:
         """Score the pack's sampled tokens."""
@@ -58,7 +79,7 @@ class Policy(nn.Module):
             pack.targets_N,
             pack.temperatures_N,
         )
-        return Scores(logprobs_N, entropies_N, hidden_1TD[0, pack.states_S].detach())
+        return Scores(logprobs_N, entropies_N, hidden_1TD[0, pack.states_S])
 
 
 def _check_scorable(model: PreTrainedModel) -> None:

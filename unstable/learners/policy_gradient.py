@@ -1,6 +1,6 @@
-"""What policy gradients without a critic have in common: all but the advantages and the loss."""
+"""What policy gradients have in common: all but the advantages and the loss."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from unstable.config import Aggregation, AlgorithmConfig
 from unstable.learners.advantages import Floats, trajectories
 from unstable.learners.algorithm import Loss, Prepared, StepReport, Tokens
 from unstable.learners.losses import kl_penalties
+from unstable.learners.mini_batches import MiniBatches, TokenColumns
 from unstable.learners.optimizer import PolicyOptimizer
-from unstable.learners.packing import mini_batches, pack_samples
+from unstable.learners.packing import Pack, pack_samples
 from unstable.learners.policy import Policy
 from unstable.learners.reference import Reference
 from unstable.types import Sample
@@ -34,14 +35,14 @@ class PolicyGradient:
         policy: Policy,
         optimizer: PolicyOptimizer,
         *,
-        mini_batch_size: int,
+        mini_batches: MiniBatches,
         max_tokens: int,
         steps_per_update: int,
     ) -> None:
         self.config = config
         self.policy = policy
         self.optimizer = optimizer
-        self.mini_batch_size = mini_batch_size
+        self.mini_batches = mini_batches
         self.max_tokens = max_tokens
         self.steps_per_update = steps_per_update
         uses_kl = config.kl_reward > 0 or config.kl_loss > 0
@@ -79,10 +80,10 @@ class PolicyGradient:
         old = reference = None
         uses_old = self.uses_old_logprobs and self.steps_per_update > 1
         if uses_old or self.config.kl_reward > 0:
-            old = self._score(samples)
+            old = self.logprobs(samples)
         if self.reference is not None:
             with self.reference.in_place():
-                reference = self._score(samples)
+                reference = self.logprobs(samples)
         if self.config.kl_reward > 0:
             assert old is not None and reference is not None
             # Schulman's k1 of the turn, http://joschu.net/blog/kl-approx.html, before any baseline.
@@ -103,10 +104,10 @@ class PolicyGradient:
         """One optimizer step on the chosen samples; every token has its sample's advantage."""
         samples = [prepared.samples[i] for i in chosen]
         normalizers_S = token_normalizers(samples, self.aggregation, self.max_tokens)
-        learning_rate = self.optimizer.learning_rate
-        total = 0.0
-        parts: list[dict[str, Tensor]] = []
-        for places in mini_batches(samples, self.mini_batch_size, self._keys(samples)):
+        columns = TokenColumns(samples, self._device)
+        total = torch.zeros(1, device=self._device)
+        for mini_batch in self.mini_batches(samples, self._keys(samples)):
+            places, counts = mini_batch
             tokens, entropies_N = self._tokens(
                 prepared, chosen[places], normalizers_S[places], len(samples)
             )
@@ -115,28 +116,35 @@ class PolicyGradient:
             if tokens.reference_logprobs_N is not None:
                 kl_N = kl_penalties(tokens.logprobs_N, tokens.reference_logprobs_N)
                 value = value + self.config.kl_loss * (kl_N / tokens.normalizers_N).sum()
-                means["learn/kl_reference"] = kl_N.detach()
+                means["learn/kl_reference"] = kl_N
+            value = value if counts else 0.0 * value
             value.backward()
-            total += value.item()
-            parts.append(
-                {
-                    "logprobs_N": tokens.logprobs_N.detach(),
-                    "behaviour_logprobs_N": tokens.behaviour_logprobs_N,
-                    "ratios_N": loss.ratios_N.detach(),
-                    "entropies_N": entropies_N,
-                }
-                | means
-            )
-        joined = {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
+            total += value.detach()
+            figures = {
+                "logprobs_N": tokens.logprobs_N,
+                "behaviour_logprobs_N": tokens.behaviour_logprobs_N,
+                "ratios_N": loss.ratios_N,
+                "entropies_N": entropies_N,
+            }
+            columns.put(mini_batch, figures | means)
+        self.mini_batches.ranks.sum_([total, *self.optimizer.gradients, *columns.values()])
+        return self._stepped(samples, float(total), columns)
+
+    def _stepped(self, samples: Sequence[Sample], loss: float, columns: TokenColumns) -> StepReport:
+        """Step by the gradients of all ranks, and tell of it."""
+        learning_rate = self.optimizer.learning_rate
+        grad_norm = self.optimizer.step(loss)
+        told = {name: column_N.cpu() for name, column_N in columns.items()}
         return StepReport(
-            loss=total,
-            grad_norm=self.optimizer.step(total),
+            samples=samples,
+            loss=loss,
+            grad_norm=grad_norm,
             learning_rate=learning_rate,
-            logprobs_N=joined.pop("logprobs_N"),
-            behaviour_logprobs_N=joined.pop("behaviour_logprobs_N"),
-            ratios_N=joined.pop("ratios_N"),
-            entropies_N=joined.pop("entropies_N"),
-            means=joined,
+            logprobs_N=told.pop("logprobs_N"),
+            behaviour_logprobs_N=told.pop("behaviour_logprobs_N"),
+            ratios_N=told.pop("ratios_N"),
+            entropies_N=told.pop("entropies_N"),
+            means=told,
         )
 
     def metrics(self) -> dict[str, float | None]:
@@ -154,24 +162,26 @@ class PolicyGradient:
 
     @property
     def _device(self) -> torch.device:
-        return next(self.policy.parameters()).device
+        return self.optimizer.parameters[0].device
 
     def _keys(self, samples: Sequence[Sample]) -> Sequence[int]:
         if self.whole_trajectories:
             return trajectories(samples).tolist()
         return range(len(samples))
 
+    def logprobs(self, samples: Sequence[Sample]) -> list[Tensor]:
+        """Of the samples' tokens under the policy as it is, by sample, on the CPU."""
+        return self.scored(samples, lambda pack: self.policy(pack).logprobs_N)
+
     @torch.no_grad()
-    def _score(self, samples: Sequence[Sample]) -> list[Tensor]:
-        """Logprobs of each sample's tokens under the policy as it is, on the CPU."""
-        scored: list[Tensor] = [torch.empty(0)] * len(samples)
-        for places in mini_batches(samples, self.mini_batch_size):
-            pack = pack_samples([samples[i] for i in places]).to(self._device)
-            logprobs_N = self.policy(pack).logprobs_N
-            lengths = [len(samples[i].token_ids) for i in places]
-            for place, logprobs in zip(places, logprobs_N.cpu().split(lengths), strict=True):
-                scored[place] = logprobs
-        return scored
+    def scored(self, samples: Sequence[Sample], score: Callable[[Pack], Tensor]) -> list[Tensor]:
+        """What `score` says of the tokens [N] of packs of the samples, by sample, on the CPU."""
+        columns = TokenColumns(samples, self._device)
+        for mini_batch in self.mini_batches(samples):
+            pack = pack_samples([samples[i] for i in mini_batch.places]).to(self._device)
+            columns.put(mini_batch, {"scores_N": score(pack)})
+        self.mini_batches.ranks.sum_([columns["scores_N"]])
+        return list(columns["scores_N"].cpu().split(columns.lengths))
 
     def _tokens(
         self, prepared: Prepared, chosen: NDArray, normalizers_S: Floats, num_turns: int

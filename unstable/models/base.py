@@ -9,7 +9,7 @@ from unstable.models import smollm2
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
@@ -111,7 +111,27 @@ def stop_token_ids(
     model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"
 ) -> frozenset[int]:
     """Ids that end an answer: the tokenizer's, and all that the model's generation config names."""
+    return _stop_ids(model.generation_config, tokenizer)
+
+
+def named_stop_token_ids(
+    config: ModelConfig, tokenizer: "PreTrainedTokenizerBase"
+) -> frozenset[int]:
+    """The same ids, read from the model's files, where the model is loaded by others."""
+    from transformers import AutoConfig, GenerationConfig
+
+    path = model_path(config)
+    try:
+        generation = GenerationConfig.from_pretrained(path)
+    except OSError:  # there is no such file; transformers then makes one out of the model's config
+        generation = GenerationConfig.from_model_config(AutoConfig.from_pretrained(path))
+    return _stop_ids(generation, tokenizer)
+
+
+def _stop_ids(
+    generation: "GenerationConfig | None", tokenizer: "PreTrainedTokenizerBase"
+) -> frozenset[int]:
+    configured = generation.eos_token_id if generation else None
     ids = {tokenizer.eos_token_id}
-    configured = model.generation_config.eos_token_id if model.generation_config else None
     ids.update(configured if isinstance(configured, list) else [configured])
     return frozenset(i for i in ids if i is not None)

@@ -251,11 +251,11 @@ def _ratio(part_of: float, whole: float) -> float | None:
     return part_of / whole if whole else None
 
 
-def evaluation_metrics(scores: Iterable[EvalScore]) -> Row:
-    """`eval/<env>/<opponent>/*`."""
+def evaluation_metrics(scores: Iterable[EvalScore], prefix: str = "eval") -> Row:
+    """`<prefix>/<env>/<opponent>/*`."""
     fields = ("score", "low", "high", "games", "wins", "draws", "losses", "forfeits", "legal_moves")
     return {
-        f"eval/{part(score.env)}/{part(score.opponent)}/{field}": getattr(score, field)
+        f"{prefix}/{part(score.env)}/{part(score.opponent)}/{field}": getattr(score, field)
         for score in scores
         for field in fields
     }

@@ -15,7 +15,7 @@ _THREAT = 16  # worth of a cell that would complete a four, in lines through a d
 
 
 def moves(env: Any) -> dict[str, float]:
-    """The columns of most worth at `DEPTH` moves, evenly."""
+    """The columns that win, else those that block, and of these the best at `DEPTH`, evenly."""
     search, mine, theirs = _read(env)
     best = search.best_columns(mine, theirs, DEPTH)
     return dict.fromkeys((f"[col {column}]" for column in best), 1 / len(best))
@@ -90,12 +90,13 @@ class _Search:
         return found & self._cells & ~(mine | theirs)
 
     def _best_columns(self, mine: int, theirs: int, depth: int) -> tuple[int, ...]:
-        """The columns of most worth to the seat to move."""
-        best, found = -_WIN, []
+        """The columns of most worth to the seat to move; a block even where all is lost."""
         playable = self.playable(mine | theirs)
-        wins = playable & self.completions(mine, theirs)
-        if wins:
+        if wins := playable & self.completions(mine, theirs):
             return tuple(column for column, cells in self._columns.items() if cells & wins)
+        playable = playable & self.completions(theirs, mine) or playable
+        best = -_WIN
+        found: list[int] = []
         for column, cells in self._columns.items():
             if move := playable & cells:
                 # One less than the best, so that a move as good as the best is found to be so.

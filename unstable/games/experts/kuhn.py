@@ -34,7 +34,7 @@ _WHY = {
 
 
 def moves(env: Any) -> dict[str, float]:
-    """The equilibrium's mix by the seat's own card, whether it opened, and whether there is a bet."""
+    """The equilibrium's mix by the seat's own card, who opened, and whether there is a bet."""
     state = env.state.game_state
     seat = env.state.current_player_id
     card, opener = state["player_cards"][seat], seat == state["starting_player"]

@@ -23,7 +23,7 @@ class _Move(NamedTuple):
 
 
 def moves(env: Any) -> dict[str, float]:
-    """The optimal moves, evenly."""
+    """The optimal moves, evenly: those that win soonest, or else draw, or else lose latest."""
     return {f"[{move.cell}]": share for move, share in _best(_board(env), wild=False).items()}
 
 
@@ -61,8 +61,9 @@ def wild_reason(env: Any, action: str) -> str:
     move = _Move(mark, int(cell))
     if line := _completed(board, move):
         return f"{mark} in {cell} completes the {line} and wins."
-    outcome = {-1: "the next seat loses", 0: "the game is a draw", 1: "the next seat wins"}
-    return f"After {mark} in {cell} {outcome[_worth(_after(board, move), wild=True)]}."
+    worth = _worth(_after(board, move), wild=True)
+    outcome = "the next seat wins" if worth > 0 else "the next seat loses"
+    return f"After {mark} in {cell}, with perfect play {outcome if worth else 'nobody wins'}."
 
 
 def _best(board: Board, wild: bool) -> dict[_Move, float]:
@@ -77,9 +78,9 @@ def _best(board: Board, wild: bool) -> dict[_Move, float]:
 
 @cache
 def _worth(board: Board, wild: bool) -> int:
-    """Worth of the board to the seat to move: 1 win, 0 draw, -1 loss."""
+    """Worth of the board to the seat to move: above 0 a win, below a loss, more if it is sooner."""
     if any(board[a] and board[a] == board[b] == board[c] for a, b, c in _LINES.values()):
-        return -1
+        return -1 - len(_empty(board))
     marks = _marks(board, wild)
     after = (_after(board, _Move(mark, cell)) for cell in _empty(board) for mark in marks)
     return max((-_worth(board, wild) for board in after), default=0)

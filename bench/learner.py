@@ -1,0 +1,285 @@
+"""How fast the learner is, against a plain padded loop and against a mini-batch of one sample.
+
+    python bench/learner.py [--threads 2] [--rounds 3] [--shape 1.7b] [--compile]
+
+The same update by each: 64 samples whose lengths are skewed, forward, backward and a step of
+AdamW on a LoRA. Ids are random, for what is computed does not depend on them; "shared prefixes" are
+three quarters of each prompt, as rules of a game are. Each way has a process of its own, for its
+peak memory, and they take turns. Tokens are counted as if nothing were padded or shared. With one
+thread, seconds are CPU seconds, which other work on the machine disturbs less.
+"""
+
+import argparse
+import multiprocessing
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
+from unstable.learners.learner import Learner
+from unstable.models.adapters import attach_lora
+from unstable.models.base import load_model
+from unstable.types import Batch, Reward, Sample
+
+PADDED_SIZE = 8
+SHAPES = {
+    "1.7b": Qwen3Config(
+        vocab_size=151936,
+        hidden_size=2048,
+        intermediate_size=6144,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=40960,
+        tie_word_embeddings=True,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a process is told."""
+
+    model: ModelConfig
+    learner: LearnerConfig
+    samples: Sequence[Sample]
+    threads: int
+
+
+Run = Callable[[Sequence[Sample]], None]
+"""One update on the samples."""
+
+
+def make_samples(number: int, prompt: int, low: int, high: int, shared: int) -> list[Sample]:
+    """Samples of `prompt` + `low` to `high` tokens, most of them short; `shared` begin alike."""
+    random = np.random.default_rng(0)
+    common = random.integers(10, 30_000, shared).tolist()
+    samples = []
+    for index in range(number):
+        length = int(low + (high - low) * random.random() ** 2)
+        prompt_ids = common + random.integers(10, 30_000, prompt - shared).tolist()
+        samples.append(
+            Sample(
+                game_id=index,
+                env="bench",
+                seat=index % 2,
+                turn=0,
+                group_id=index,
+                version=0,
+                prompt_ids=prompt_ids,
+                token_ids=random.integers(10, 30_000, length).tolist(),
+                logprobs=[-10.0] * length,
+                temperature=1.0,
+                finish_reason="stop",
+                prompt_cut=0,
+                rewards={"outcome": Reward(*[float(random.integers(-1, 2))] * 2)},
+                outcome=0.0,
+                forfeit=False,
+            )
+        )
+    return samples
+
+
+def ours(task: Task) -> Run:
+    """The learner that runs use, with its metrics."""
+    learner = Learner(task.model, task.learner, updates=100, max_tokens=2048, seed=0)
+
+    def run(samples: Sequence[Sample]) -> None:
+        learner.update(Batch(version=learner.version, samples=tuple(samples)))
+
+    return run
+
+
+def plain(task: Task, *, size: int, by_length: bool = False, recompute: bool = False) -> Run:
+    """`size` samples at a time, padded to the longest, all by transformers and PEFT.
+
+    With `recompute` as the ancestor does it: every activation computed twice, and the logits and
+    log-softmax of every position kept.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = attach_lora(load_model(task.model), task.model.adapter, seed=0).to(device)
+    if recompute:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    adamw = torch.optim.AdamW(parameters, lr=1e-4)
+
+    def run(samples: Sequence[Sample]) -> None:
+        if by_length:
+            samples = sorted(samples, key=length_of)
+        total = sum(len(sample.token_ids) for sample in samples)
+        for start in range(0, len(samples), size):
+            loss = padded_loss(model, samples[start : start + size], device, everywhere=recompute)
+            (loss / total).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        adamw.step()
+        adamw.zero_grad()
+
+    return run
+
+
+def length_of(sample: Sample) -> int:
+    """Tokens of a sample."""
+    return len(sample.prompt_ids) + len(sample.token_ids)
+
+
+def padded_loss(
+    model: Any, samples: Sequence[Sample], device: torch.device, *, everywhere: bool
+) -> Tensor:
+    """-sum(reward x logprob) of the sampled tokens; logits `everywhere`, or where needed alone."""
+    longest = max(map(length_of, samples))
+    ids_BT = torch.zeros(len(samples), longest, dtype=torch.long)
+    mask_BT = torch.zeros(len(samples), longest, dtype=torch.long)
+    sampled_BT = torch.zeros(len(samples), longest, dtype=torch.bool)
+    for row, sample in enumerate(samples):
+        length = length_of(sample)
+        ids_BT[row, :length] = torch.tensor([*sample.prompt_ids, *sample.token_ids])
+        mask_BT[row, :length] = 1
+        sampled_BT[row, len(sample.prompt_ids) : length] = True
+    ids_BT, mask_BT, sampled_BT = (x.to(device) for x in (ids_BT, mask_BT, sampled_BT))
+    rewards_B = torch.tensor([sample.reward for sample in samples], device=device)
+    rewards_N = rewards_B[:, None].expand_as(sampled_BT)[:, 1:][sampled_BT[:, 1:]]
+    causal_model = model.get_base_model()
+    hidden_BTD = causal_model.get_decoder()(
+        input_ids=ids_BT, attention_mask=mask_BT, use_cache=False
+    ).last_hidden_state[:, :-1]
+    head = causal_model.get_output_embeddings()
+    targets_BT, chosen_BT = ids_BT[:, 1:], sampled_BT[:, 1:]
+    if everywhere:
+        logprobs_BTV = head(hidden_BTD).float().log_softmax(-1)
+        logprobs_N = logprobs_BTV.gather(-1, targets_BT[..., None])[..., 0][chosen_BT]
+    else:
+        logprobs_NV = head(hidden_BTD[chosen_BT]).float().log_softmax(-1)
+        logprobs_N = logprobs_NV.gather(-1, targets_BT[chosen_BT][:, None])[:, 0]
+    return -(rewards_N * logprobs_N).sum()
+
+
+def padded(task: Task) -> Run:
+    return plain(task, size=PADDED_SIZE)
+
+
+def padded_by_length(task: Task) -> Run:
+    return plain(task, size=PADDED_SIZE, by_length=True)
+
+
+def one_by_one(task: Task) -> Run:
+    return plain(task, size=1, recompute=True)
+
+
+def prepare(way: Callable[[Task], Run], task: Task) -> None:
+    """Load the model in a process of its own, and warm up."""
+    global update
+    torch.set_num_threads(task.threads)
+    torch.manual_seed(0)
+    update = way(task)
+    update(task.samples[:PADDED_SIZE])
+
+
+def measure(samples: Sequence[Sample]) -> tuple[float, float]:
+    """Seconds of one update, and the peak memory of this process so far, in GB."""
+    alone = torch.get_num_threads() == 1 and not torch.cuda.is_available()
+    clock = time.process_time if alone else time.perf_counter
+    started = clock()
+    update(samples)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    seconds = clock() - started
+    if torch.cuda.is_available():
+        peak = torch.cuda.max_memory_allocated()
+        torch.cuda.empty_cache()  # the others share the card
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return seconds, peak / 1e9
+
+
+def model_config(arguments: argparse.Namespace, scratch: Path) -> ModelConfig:
+    """The model named, or random weights of a shape, written to `scratch`."""
+    name = arguments.model
+    if arguments.shape:
+        name = str(scratch)
+        shaped = AutoModelForCausalLM.from_config(SHAPES[arguments.shape], dtype=torch.bfloat16)
+        shaped.save_pretrained(scratch)
+    rank = 32 if arguments.shape else 16
+    return ModelConfig(name=name, adapter=AdapterConfig(rank=rank, alpha=2 * rank))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="smollm2-135m", help="as model.name of a run")
+    parser.add_argument("--shape", choices=SHAPES, help="instead: random weights of this shape")
+    parser.add_argument("--device", choices=["cuda", "cpu"], help="default: a GPU if there is one")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--mini_batch_tokens", type=int, help="default: 16384 on a GPU, else 4096")
+    parser.add_argument("--checkpointing", action="store_true", help="ours recomputes activations")
+    parser.add_argument("--compile", action="store_true", help="ours compiles its layers")
+    parser.add_argument("--only", nargs="+", help="names of the ways to measure")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    if arguments.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    gpu = torch.cuda.is_available()
+    lengths = (300, 200, 1700) if gpu else (60, 40, 340)
+    apart = make_samples(arguments.samples, *lengths, shared=0)
+    alike = make_samples(arguments.samples, *lengths, shared=3 * lengths[0] // 4)
+    tokens = sum(map(length_of, apart))
+    learner = LearnerConfig(
+        batch_size=arguments.samples,
+        mini_batch_size=arguments.samples,  # tokens are the bound
+        mini_batch_tokens=arguments.mini_batch_tokens or (16384 if gpu else 4096),
+        gradient_checkpointing="on" if arguments.checkpointing else "off",
+        compile=arguments.compile,
+    )
+    ways: dict[str, tuple[Callable[[Task], Run], list[Sample]]] = {
+        "padded": (padded, apart),
+        "padded, by length": (padded_by_length, apart),
+        "one by one, recomputed": (one_by_one, apart),
+        "ours": (ours, apart),
+        "ours, shared prefixes": (ours, alike),
+    }
+    chosen = {name: ways[name] for name in arguments.only or ways}
+    seconds: dict[str, list[float]] = {name: [] for name in chosen}
+    peaks: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        model = model_config(arguments, Path(scratch))
+        spawn = multiprocessing.get_context("spawn")
+        pools = {name: ProcessPoolExecutor(1, spawn) for name in chosen}
+        for name, (way, samples) in chosen.items():
+            task = Task(model, learner, samples, arguments.threads)
+            pools[name].submit(prepare, way, task).result()
+        for _ in range(arguments.rounds):
+            for name, (_, samples) in chosen.items():
+                took, peaks[name] = pools[name].submit(measure, samples).result()
+                seconds[name].append(took)
+                print(f"{name}: {tokens / took:.0f} tokens/s", flush=True)
+        for pool in pools.values():
+            pool.shutdown()
+    print(f"\n{arguments.samples} samples, {tokens} tokens, medians of {arguments.rounds} rounds")
+    first = statistics.median(next(iter(seconds.values())))
+    for name, took in seconds.items():
+        middle = statistics.median(took)
+        print(
+            f"{name:24} {tokens / middle:8.0f} tokens/s {peaks[name]:6.1f} GB"
+            f" {first / middle:6.2f} x {next(iter(seconds))}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Games through the collector, against the same engine without games and a loop of another shape.
+
+    python bench/rollout.py [--games 8] [--model NAME] [--engine vllm|embedded] [--in_flight 8]
+
+Three ways take turns, round after round; medians and ratios are printed.
+
+- collector: real games, played by `Collector` on the engine.
+- raw: the same requests on the same engine, as many at once, without games around them. What the
+  collector adds is the difference.
+- stepped (vLLM alone): the same games on vLLM's synchronous engine as earlier toolkits drove it: a
+  loop on the games' own event loop that steps the engine and then sleeps 20 ms, with every token
+  streamed and put into words.
+"""
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import Any
+
+from unstable.collectors.collector import Collector
+from unstable.collectors.engine import Engine
+from unstable.collectors.engines import check_engine, make_engine
+from unstable.collectors.probe import probe_adapters
+from unstable.config import RunConfig, parse
+from unstable.models.adapters import write_adapter
+from unstable.models.base import model_path
+from unstable.models.shape import read_shape
+from unstable.types import Adapter, Completion, GameResult, GameSpec, SeatSpec, policy_player
+
+STEP_SLEEP_S = 0.02
+Request = tuple[list[int], dict[str, Any]]
+
+
+class Recorder:
+    """An engine that remembers what each game asked it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.forget_prefixes = engine.forget_prefixes
+        self.add_adapter = engine.add_adapter
+        self.remove_adapter = engine.remove_adapter
+        self.stats = engine.stats
+        self.close = engine.close
+        self.chains: dict[asyncio.Task[Any] | None, list[Request]] = {}
+        self.tokens = 0
+
+    async def generate(self, prompt_ids: Sequence[int], **request: Any) -> Completion:
+        answer = await self._engine.generate(prompt_ids, **request)
+        length = {"max_tokens": len(answer.token_ids)}
+        chain = self.chains.setdefault(asyncio.current_task(), [])
+        chain.append((list(prompt_ids), request | length))
+        self.tokens += len(answer.token_ids)
+        return answer
+
+
+class Stepped:
+    """vLLM's synchronous engine, stepped by a task of the games' event loop."""
+
+    def __init__(self, config: RunConfig) -> None:
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        in_flight = config.actors.games_in_flight
+        assert isinstance(in_flight, int)
+        self._engine = LLMEngine.from_engine_args(
+            EngineArgs(
+                model=model_path(config.model),
+                dtype=config.model.dtype,
+                enable_lora=True,
+                max_loras=2,
+                max_lora_rank=config.model.adapter.rank,
+                max_model_len=config.sampling.max_prompt_tokens + config.sampling.max_tokens,
+                max_num_seqs=in_flight,
+                enforce_eager=config.actors.enforce_eager,
+                disable_log_stats=True,
+            )
+        )
+        self._folder = tempfile.TemporaryDirectory()
+        self._answers: dict[str, asyncio.Future[Any]] = {}
+        self._asked = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def add_adapter(self, adapter: Adapter) -> None:
+        write_adapter(adapter, Path(self._folder.name))
+
+    async def remove_adapter(self, name: str) -> None: ...
+
+    async def forget_prefixes(self) -> None:
+        self._engine.reset_prefix_cache()
+
+    def stats(self) -> dict[str, float]:
+        return {}
+
+    async def close(self) -> None:
+        self._folder.cleanup()
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        adapter: str | None,
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+    ) -> Completion:
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.lora.request import LoRARequest
+
+        self._asked += 1
+        answer = asyncio.get_running_loop().create_future()
+        self._answers[str(self._asked)] = answer
+        self._engine.add_request(
+            str(self._asked),
+            tokens_input(list(prompt_ids)),
+            SamplingParams(temperature=temperature, max_tokens=max_tokens, logprobs=0),
+            lora_request=LoRARequest(
+                lora_name="policy", lora_int_id=1, lora_path=self._folder.name
+            ),
+        )
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._step())
+        output = await answer
+        return Completion(
+            token_ids=list(output.token_ids),
+            logprobs=[
+                entry[token].logprob
+                for token, entry in zip(output.token_ids, output.logprobs, strict=True)
+            ],
+            finish_reason=output.finish_reason,
+            adapter=adapter,
+        )
+
+    async def _step(self) -> None:
+        while self._answers:
+            for output in self._engine.step():
+                if output.finished:
+                    self._answers.pop(output.request_id).set_result(output.outputs[0])
+            await asyncio.sleep(STEP_SLEEP_S)
+
+
+def game_specs(games: int, first: int) -> list[GameSpec]:
+    """Self-play games that no earlier round has played."""
+    seat = SeatSpec(player=policy_player(0), temperature=1.0, group_id=0)
+    return [
+        GameSpec(game_id=i, purpose="train", env="game", seed=i, seats=(seat, seat))
+        for i in range(first, first + games)
+    ]
+
+
+async def play(
+    config: RunConfig, recorder: Recorder, tokenizer: Any, specs: Sequence[GameSpec]
+) -> int:
+    """Play the games; the tokens sampled."""
+    async for result in Collector(config, recorder, tokenizer).play(specs):
+        assert isinstance(result, GameResult), result
+    return recorder.tokens
+
+
+async def replay(engine: Engine, played: Recorder) -> int:
+    """Ask what games have asked, each game's requests one after another; the tokens sampled."""
+    await engine.forget_prefixes()
+
+    async def ask(chain: Sequence[Request]) -> int:
+        answers = [await engine.generate(ids, **request) for ids, request in chain]
+        return sum(len(answer.token_ids) for answer in answers)
+
+    return sum(await asyncio.gather(*map(ask, played.chains.values())))
+
+
+async def timed(work: Awaitable[int]) -> tuple[float, int]:
+    """Seconds that the work took, and the tokens that it sampled."""
+    began = time.perf_counter()
+    tokens = await work
+    return time.perf_counter() - began, tokens
+
+
+async def measure(config: RunConfig, arguments: argparse.Namespace, log: Path) -> None:
+    engine, tokenizer = await make_engine(config, log)
+    others: dict[str, Engine] = {"stepped": Stepped(config)} if arguments.engine == "vllm" else {}
+    weights = probe_adapters(read_shape(config.model), config.model.adapter)[0]
+    policy = Adapter(name=policy_player(0), weights=weights.weights, config=weights.config)
+    for each in (engine, *others.values()):
+        await each.add_adapter(policy)
+    rates: dict[str, list[tuple[float, float]]] = {}
+    for number in range(arguments.rounds + 1):
+        specs = game_specs(arguments.games, number * arguments.games)
+        played = Recorder(engine)
+        seconds, tokens = await timed(play(config, played, tokenizer, specs))
+        once = {"collector": (seconds, tokens), "raw": await timed(replay(engine, played))}
+        for name, each in others.items():
+            once[name] = await timed(play(config, Recorder(each), tokenizer, specs))
+        if number > 0:  # the first round warms up
+            for name, (seconds, tokens) in once.items():
+                rates.setdefault(name, []).append((arguments.games / seconds, tokens / seconds))
+    report(rates)
+    for each in (engine, *others.values()):
+        await each.close()
+
+
+def report(rates: dict[str, list[tuple[float, float]]]) -> None:
+    medians = {
+        name: [statistics.median(values) for values in zip(*found, strict=True)]
+        for name, found in rates.items()
+    }
+    games, tokens = medians["collector"]
+    for name, (games_per_s, tokens_per_s) in medians.items():
+        print(
+            f"{name:<10}{games_per_s:8.2f} games/s{tokens_per_s:9.0f} tokens/s; "
+            f"the collector makes {tokens / tokens_per_s:.2f} x its tokens"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--games", type=int, default=8, help="games of a round")
+    parser.add_argument("--in_flight", type=int, default=8, help="games at once")
+    parser.add_argument("--rounds", type=int, default=3, help="measured rounds")
+    parser.add_argument("--max_tokens", type=int, default=16, help="longest answer")
+    parser.add_argument("--env", default="TicTacToe-v0")
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--engine", choices=["vllm", "embedded"], default="vllm")
+    parser.add_argument("--gpu_memory", type=float, default=0.4, help="share for each engine")
+    arguments = parser.parse_args()
+    config = parse(
+        {
+            "model": {"name": arguments.model, "dtype": "bfloat16"},
+            # A weak model goes on after an invalid move, or a game would be one turn.
+            "games": [{"env": arguments.env, "name": "game", "invalid_moves": {"allowed": 4}}],
+            "sampling": {"max_tokens": arguments.max_tokens, "max_prompt_tokens": 1024},
+            "actors": {
+                "engine": arguments.engine,
+                "games_in_flight": arguments.in_flight,
+                "max_loras": 2,
+                "max_cpu_loras": 2,
+                "gpu_memory": arguments.gpu_memory,
+            },
+        }
+    )
+    check_engine(config)
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(measure(config, arguments, Path(folder) / "engine.log"))
+
+
+if __name__ == "__main__":
+    main()

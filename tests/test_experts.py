@@ -1,0 +1,332 @@
+"""Experts: perfect where they say so, strong where not, blind to what is hidden, truthful."""
+
+import copy
+import random
+from collections.abc import Iterator
+from functools import reduce
+from itertools import permutations, product
+from operator import xor
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from unstable.collectors.players import MinimaxPlayer
+from unstable.config import GameConfig
+from unstable.games.experts import expert_moves, expert_reason, has_expert
+from unstable.games.experts.connect_four import DEPTH
+from unstable.games.game import Game
+
+KUHN = "unstable.games.kuhn:KuhnPoker"
+GAMES = ["TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0-large", "ConnectFour-v0", KUHN]
+QUIET = settings(deadline=None, derandomize=True, max_examples=60)
+
+
+def new_game(env: str, seed: int = 0, seats: int = 2, **args: object) -> Game:
+    return Game(GameConfig(env=env, args=args, seats=seats), seed)
+
+
+def after(game: Game, action: str) -> Game:
+    following = duplicate(game)
+    assert not following.step(action).invalid
+    return following
+
+
+def duplicate(game: Game) -> Game:
+    constant = (game.config, game._chance)  # most of the time of a copy
+    return copy.deepcopy(game, {id(value): value for value in constant})
+
+
+def board(game: Game) -> str:
+    return str(game.env.state.game_state["board"]) + str(game.seat)
+
+
+def wins(game: Game, action: str, seat: int | None = None) -> bool:
+    """Whether an action wins at once, for the seat to move or for another in its place."""
+    seat = game.seat if seat is None else seat
+    moved = duplicate(game)
+    moved.env.state.current_player_id = seat
+    moved.step(action)
+    return moved.done and moved.outcomes[seat] == 1
+
+
+def random_positions(env: str, games: int, **args: object) -> Iterator[Game]:
+    for seed in range(games):
+        rng, game = random.Random(seed), new_game(env, seed, **args)
+        while not game.done:
+            yield game
+            game.step(rng.choice(game.legal_moves()))
+
+
+def outcomes_against_all_replies(env: str, expert_seat: int) -> set[float]:
+    found, seen, games = set(), set(), [new_game(env)]
+    while games:
+        game = games.pop()
+        for action in expert_moves(game) if game.seat == expert_seat else game.legal_moves():
+            following = after(game, action)
+            if following.done:
+                found.add(following.outcomes[expert_seat])
+            elif board(following) not in seen:
+                seen.add(board(following))
+                games.append(following)
+    return found
+
+
+def test_tic_tac_toe_is_never_lost_against_any_reply():
+    assert outcomes_against_all_replies("TicTacToe-v0", 0) == {0, 1}
+    assert outcomes_against_all_replies("TicTacToe-v0", 1) == {0, 1}
+
+
+def test_the_first_player_wins_wild_tic_tac_toe_against_any_reply():
+    assert outcomes_against_all_replies("WildTicTacToe-v0", 0) == {1}
+
+
+def test_every_optimal_move_is_as_likely():
+    game = new_game("TicTacToe-v0")
+    assert expert_moves(game) == pytest.approx({f"[{cell}]": 1 / 9 for cell in range(9)})
+    corners = dict.fromkeys(("[0]", "[2]", "[6]", "[8]"), 1 / 4)
+    assert expert_moves(after(game, "[4]")) == corners
+
+
+@QUIET
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(0, 2**32))
+def test_nim_is_won_from_any_nim_sum_but_zero(piles, seed):
+    assume(reduce(xor, piles))
+    rng, game = random.Random(seed), new_game("Nim-v0", piles=piles)
+    while not game.done:
+        game.step(rng.choice(list(expert_moves(game)) if game.seat == 0 else game.legal_moves()))
+    assert game.outcomes == [1, -1]
+
+
+def test_connect_four_takes_a_win_and_blocks_one():
+    won = blocked = 0
+    for game in random_positions("ConnectFour-v0", 40):
+        winning = {action for action in game.legal_moves() if wins(game, action)}
+        losing = {action for action in game.legal_moves() if wins(game, action, 1 - game.seat)}
+        if winning:
+            assert expert_moves(game).keys() == winning
+            won += 1
+        elif losing:
+            assert expert_moves(game).keys() <= losing
+            blocked += 1
+    assert won > 10 and blocked > 10
+
+
+def test_connect_four_beats_random_play():
+    for seed in range(20):
+        rng, game = random.Random(seed), new_game("ConnectFour-v0", seed)
+        while not game.done:
+            moves = expert_moves(game) if game.seat == seed % 2 else game.legal_moves()
+            game.step(rng.choice(list(moves)))
+        assert game.outcomes[seed % 2] == 1
+
+
+def worth(game: Game, known: dict[str, int]) -> int:
+    """Worth to the seat to move, by trying everything."""
+    if (key := board(game)) not in known:
+        known[key] = max(
+            int(following.outcomes[game.seat]) if following.done else -worth(following, known)
+            for following in (after(game, action) for action in game.legal_moves())
+        )
+    return known[key]
+
+
+def test_connect_four_is_perfect_where_the_end_is_in_reach():
+    known: dict[str, int] = {}
+    tried = 0
+    for game in random_positions("ConnectFour-v0", 25, num_rows=4, num_cols=5):
+        if 20 - game.turns > DEPTH:
+            continue
+        best = worth(game, known)
+        for action in expert_moves(game):
+            following = after(game, action)
+            mine = following.outcomes[game.seat] if following.done else -worth(following, known)
+            assert mine == best
+            tried += len(game.legal_moves()) > 1
+    assert tried > 20
+
+
+Strategy = dict[tuple[int, str], dict[str, float]]  # by the mover's card and what was done
+
+
+def kuhn_strategy() -> Strategy:
+    """What the expert does in each of the twelve situations, asked in real games."""
+    strategy: Strategy = {}
+    for card, history in product(range(3), ("", "c", "b", "cb")):
+        for other in {0, 1, 2} - {card}:
+            game = kuhn_game(history, card, other)
+            mix = expert_moves(game)
+            assert strategy.setdefault((card, history), mix) == mix, "it saw the other's card"
+    return strategy
+
+
+def kuhn_game(history: str, card: int, other: int) -> Game:
+    game = new_game(KUHN, max_rounds=1)
+    opener = game.seat
+    mover = opener if len(history) % 2 == 0 else 1 - opener
+    game.env.state.game_state["player_cards"] = {mover: card, 1 - mover: other}
+    for step in history:
+        game.step({"c": "[check]", "b": "[bet]"}[step])
+    assert game.seat == mover
+    return game
+
+
+def kuhn_value(opener: Strategy, other: Strategy) -> float:
+    """Chips that the opener wins on average, over the six deals."""
+
+    def value(cards: tuple[int, int], history: str) -> float:
+        mover = len(history) % 2
+        showdown = 1 if cards[0] > cards[1] else -1
+        if history in ("cc", "cbk", "bk", "cbf", "bf"):
+            if history.endswith("f"):
+                return 1 if history == "bf" else -1
+            return showdown * (2 if "b" in history else 1)
+        mix = (opener, other)[mover][cards[mover], history]
+        letters = {"[check]": "c", "[bet]": "b", "[call]": "k", "[fold]": "f"}
+        return sum(share * value(cards, history + letters[a]) for a, share in mix.items())
+
+    deals = list(permutations(range(3), 2))
+    return sum(value(deal, "") for deal in deals) / len(deals)
+
+
+def pure_strategies(histories: tuple[str, str]) -> Iterator[Strategy]:
+    places = list(product(range(3), histories))
+    for choice in product((0, 1), repeat=6):
+        yield {
+            (card, history): {
+                (("[call]", "[fold]") if "b" in history else ("[bet]", "[check]"))[pick]: 1.0
+            }
+            for (card, history), pick in zip(places, choice, strict=True)
+        }
+
+
+def test_kuhn_poker_cannot_be_exploited():
+    expert = kuhn_strategy()
+    assert kuhn_value(expert, expert) == pytest.approx(-1 / 18, abs=1e-12)
+    opener = max(kuhn_value(pure, expert) for pure in pure_strategies(("", "cb")))
+    other = min(kuhn_value(expert, pure) for pure in pure_strategies(("c", "b")))
+    assert opener == pytest.approx(-1 / 18, abs=1e-12)
+    assert other == pytest.approx(-1 / 18, abs=1e-12)
+
+
+def test_kuhn_poker_agrees_with_open_spiel():
+    pyspiel = pytest.importorskip("pyspiel", reason="open_spiel, the judge here, is not installed")
+    from open_spiel.python import policy
+    from open_spiel.python.algorithms import expected_game_score, exploitability
+
+    expert, spiel = kuhn_strategy(), pyspiel.load_game("kuhn_poker")
+
+    def act(state) -> dict[int, float]:
+        card, history = state.information_state_string()[0], state.information_state_string()[1:]
+        mix = expert[int(card), history.replace("p", "c")]
+        bold = mix.get("[bet]", 0) + mix.get("[call]", 0)
+        return {0: 1 - bold, 1: bold}
+
+    tabular = policy.tabular_policy_from_callable(spiel, act)
+    assert exploitability.nash_conv(spiel, tabular) == pytest.approx(0, abs=1e-12)
+    values = expected_game_score.policy_value(spiel.new_initial_state(), [tabular, tabular])
+    assert list(values) == pytest.approx([-1 / 18, 1 / 18])
+
+
+async def test_minimax_plays_the_mix():
+    game = kuhn_game("", 0, 2)
+    observation, player = game.observe(), MinimaxPlayer()
+    played = [(await player.act(observation, game, seed)).action for seed in range(600)]
+    assert set(played) == {"[bet]", "[check]"}
+    assert 150 < played.count("[bet]") < 250
+
+
+def hanoi_distances(disks: int) -> dict[str, int]:
+    """Moves from each position to the solved one, by going back from it breadth first."""
+    start = {"A": [], "B": [], "C": list(range(disks, 0, -1))}
+    distance, border = {str(start): 0}, [start]
+    for towers in border:
+        for source, target in permutations("ABC", 2):
+            if towers[source] and min(towers[target], default=disks + 1) > towers[source][-1]:
+                back = copy.deepcopy(towers)
+                back[target].append(back[source].pop())
+                if str(back) not in distance:
+                    distance[str(back)] = distance[str(towers)] + 1
+                    border.append(back)
+    return distance
+
+
+def test_hanoi_is_solved_by_the_shortest_way_from_anywhere():
+    distance = hanoi_distances(4)
+    assert len(distance) == 3**4
+    for seed in range(20):
+        rng, args = random.Random(seed), {"num_disks": 4, "max_turns": 99}
+        game = new_game("TowerOfHanoi-v0", seats=1, **args)
+        for _ in range(seed):
+            game.step(rng.choice(game.legal_moves()))
+        left = distance[str(game.env.state.game_state["towers"])]
+        for _ in range(left):
+            assert not game.done
+            (action,) = expert_moves(game)
+            assert "shortest solution" in expert_reason(game, action)
+            game.step(action)
+        assert game.outcomes == [1]
+
+
+@pytest.mark.parametrize("env", GAMES)
+def test_moves_are_legal_and_their_shares_add_up(env):
+    for game in random_positions(env, 5):
+        mix = expert_moves(game)
+        assert set(mix) <= set(game.legal_moves())
+        assert sum(mix.values()) == pytest.approx(1) and min(mix.values()) > 0
+
+
+@pytest.mark.parametrize("env", GAMES)
+def test_a_reason_is_one_sentence_that_tells_a_win_from_the_rest(env):
+    for game in random_positions(env, 8):
+        for action in game.legal_moves():
+            reason = expert_reason(game, action)
+            assert reason.endswith(".") and reason.count(".") == 1 and "\n" not in reason
+            assert reason.isascii()
+            if env != KUHN:
+                assert reason.endswith("and wins.") == wins(game, action)
+
+
+@pytest.mark.parametrize("env", ["TicTacToe-v0", "ConnectFour-v0"])
+def test_what_a_reason_says_is_so(env):
+    told = {"blocks": 0, "threatens": 0, "cannot": 0, "can complete": 0}
+    for game in random_positions(env, 4 if env == "ConnectFour-v0" else 12):
+        seat = game.seat
+        for action in game.legal_moves():
+            reason = expert_reason(game, action)
+            told = {word: count + (word in reason) for word, count in told.items()}
+            if wins(game, action):
+                continue
+            assert ("blocks" in reason) == wins(game, action, 1 - seat)
+            following = after(game, action)
+            replies = [] if following.done else following.legal_moves()
+            mine = sum(wins(following, reply, seat) for reply in replies)
+            theirs = sum(wins(following, reply) for reply in replies)
+            if "threatens" in reason and env == "ConnectFour-v0":
+                assert f"in {mine} columns" in reason or mine == 1 and "one column" in reason
+            elif "threatens" in reason:
+                assert mine > 1
+            if "cannot" in reason:
+                assert theirs == 0
+            if "can complete" in reason:
+                assert theirs > 0
+    expected = 4 if env == "ConnectFour-v0" else 2
+    assert sum(count > 0 for count in told.values()) == expected
+
+
+def test_nim_sums_are_right():
+    for game in random_positions("Nim-v0-large", 10):
+        for action, following in ((a, after(game, a)) for a in game.legal_moves()):
+            piles = following.env.state.game_state["piles"]
+            if any(piles):
+                reason = expert_reason(game, action)
+                assert f"{' xor '.join(map(str, piles))} = {reduce(xor, piles)}," in reason
+                assert reason.endswith("loses.") == (reduce(xor, piles) == 0)
+
+
+def test_games_without_an_expert_are_told_in_one_line():
+    for env in ("KuhnPoker-v0", "PigDice-v0"):
+        assert not has_expert(GameConfig(env=env))
+        with pytest.raises(ValueError, match=f"{env} has no expert; these games have one: TicTac"):
+            expert_moves(new_game(env))
+    assert all(has_expert(GameConfig(env=env)) for env in GAMES)

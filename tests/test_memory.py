@@ -1,0 +1,145 @@
+"""Estimates beside what is really there: parameters counted, tensors kept for a backward pass."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PretrainedConfig,
+    Qwen3Config,
+)
+
+from tests.learner_helpers import make_sample
+from tests.machine_helpers import QWEN
+from unstable.config import AdapterConfig, ConfigError, ModelConfig
+from unstable.learners.attention import ATTENTION
+from unstable.learners.packing import Pack, pack_samples
+from unstable.learners.policy import Policy
+from unstable.memory import activation_bytes, embedded_memory, learner_memory, vllm_memory
+from unstable.models import smollm2
+from unstable.models.adapters import attach_lora
+from unstable.models.shape import read_shape, shape_of
+
+LORA = AdapterConfig(rank=8)
+SMALL: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 640,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 80,
+}
+CONFIGS = [
+    LlamaConfig(**SMALL),
+    Qwen3Config(**SMALL),
+    Qwen3Config(**SMALL, tie_word_embeddings=True),
+]
+QWEN_SHAPE = read_shape(ModelConfig(name=str(QWEN)))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["llama", "qwen3", "qwen3-tied"])
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"], r".*\.mlp\.\w+_proj"])
+def test_parameters_are_those_of_the_real_model(
+    config: PretrainedConfig, targets: str | list[str]
+) -> None:
+    model = AutoModelForCausalLM.from_config(config)
+    shape = shape_of(config)
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    adapter = AdapterConfig(rank=8, targets=targets)
+    lora = attach_lora(model.requires_grad_(False), adapter, seed=0)
+    trained = sum(p.numel() for p in lora.parameters() if p.requires_grad)
+    assert shape.lora_parameters(adapter) == trained
+
+
+def test_known_models_have_their_known_sizes() -> None:
+    assert QWEN_SHAPE.parameters == 1_720_574_976
+    assert (QWEN_SHAPE.queries, QWEN_SHAPE.keys, QWEN_SHAPE.normalized_heads) == (2048, 1024, True)
+    # Keys and values: 2 x 28 layers x 1024 x 2 bytes.
+    engine = vllm_memory(
+        QWEN_SHAPE, LORA, "bfloat16", max_loras=1, max_requests=1, max_length=1, graphs=False
+    )
+    assert engine.token_bytes == 114_688
+
+
+def test_the_embedded_models_shape_is_that_of_its_weights() -> None:
+    config = AutoConfig.from_pretrained(smollm2.prepare())
+    assert read_shape(ModelConfig(name=smollm2.NAME)) == shape_of(config)
+    assert shape_of(config).parameters == 134_515_008
+
+
+def test_a_model_without_a_config_is_one_line(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match="model.name = .* cannot be read"):
+        read_shape(ModelConfig(name=str(tmp_path)))
+
+
+def kept_bytes(config: PretrainedConfig, dtype: torch.dtype, pack: Pack) -> int:
+    """What a real forward pass keeps for the backward pass, besides parameters."""
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=dtype)
+    policy = Policy(attach_lora(model.eval().requires_grad_(False), LORA, seed=0))
+    parameters = {p.untyped_storage().data_ptr() for p in policy.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        policy(pack)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", [LlamaConfig, Qwen3Config])
+def test_activations_are_those_that_a_real_pass_keeps(
+    kind: type[PretrainedConfig], dtype: str
+) -> None:
+    pack = pack_samples([make_sample(list(range(400)), [1, 2, 3])])
+    tokens = len(pack.ids_T)
+    few, many = (kind(**SMALL | {"num_hidden_layers": layers}) for layers in (2, 4))
+    precision = getattr(torch, dtype)
+    layer = (kept_bytes(many, precision, pack) - kept_bytes(few, precision, pack)) / 2
+    estimate = tokens * activation_bytes(shape_of(few), LORA, dtype, on_gpu=False)
+    if dtype == "bfloat16":  # copies of the masters, of two bytes in each of two layers
+        estimate += shape_of(few).lora_parameters(LORA)
+    assert estimate == pytest.approx(layer, rel=0.02)
+
+
+@given(tokens=st.integers(0, 10**6), checkpointing=st.booleans(), on_gpu=st.booleans())
+def test_what_fits_is_the_inverse_of_what_is_taken(
+    tokens: int, checkpointing: bool, on_gpu: bool
+) -> None:
+    learner = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=on_gpu)
+    assert learner.tokens(learner.total(tokens, checkpointing), checkpointing) == tokens
+    assert learner.tokens(learner.total(tokens, checkpointing) - 1, checkpointing) == tokens - 1
+    engine = embedded_memory(QWEN_SHAPE, LORA, "bfloat16", adapters=3)
+    assert engine.tokens(engine.total(tokens)) == tokens
+    assert sum(engine.parts(engine.total(tokens)).values()) == engine.total(tokens)
+
+
+def test_what_saves_memory_is_estimated_to_save_memory() -> None:
+    plain = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=True)
+    assert plain.checkpointed_token_bytes < plain.token_bytes / 4
+    sharded = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=True, ranks=4, sharded=True)
+    assert sharded.fixed["weights"] < plain.fixed["weights"] / 2
+    reference = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=True, reference=True)
+    assert reference.total(0, False) > plain.total(0, False)
+
+    def engine(**changes: Any) -> int:
+        options = {"max_loras": 8, "max_requests": 64, "max_length": 2048} | changes
+        return vllm_memory(QWEN_SHAPE, LORA, "bfloat16", **options).total(10_000)
+
+    for cheaper in (
+        {"max_loras": 1},
+        {"graphs": False},
+        {"tensor_parallel": 2},
+        {"max_requests": 8},
+    ):
+        assert engine(**cheaper) < engine()

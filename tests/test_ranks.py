@@ -1,0 +1,330 @@
+"""Several ranks are one: gradients, metrics and files, however the samples are shared out."""
+
+import asyncio
+import json
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.exceptions import RayActorError
+from torch.distributed.tensor import DTensor
+
+from tests.learner_helpers import (
+    make_learner,
+    make_sample,
+    save_model,
+    spy_on_gradients,
+    trained,
+)
+from unstable.config import RunConfig
+from unstable.folder import RunFolder
+from unstable.learners.algorithm import Loss
+from unstable.learners.mini_batches import MiniBatches
+from unstable.learners.policy_gradient import PolicyGradient
+from unstable.learners.ranks import Ranks, join, listen
+from unstable.models.adapters import read_adapter
+from unstable.remote import cluster
+from unstable.remote_learner import RemoteLearner
+from unstable.types import Batch
+
+RANKS = 2
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+class Pair:
+    """Two processes that have met, in which functions run side by side."""
+
+    def __init__(self):
+        store = listen("127.0.0.1")
+        spawn = multiprocessing.get_context("spawn")
+        self.pools = [
+            ProcessPoolExecutor(1, spawn, initializer=meet, initargs=(index, store.port))
+            for index in range(RANKS)
+        ]
+        self.store = store
+
+    def run(self, function, *arguments, **options):
+        """What `function(ranks, ...)` returned on each rank."""
+        calls = [pool.submit(on_rank, function, arguments, options) for pool in self.pools]
+        return [call.result(timeout=60) for call in calls]
+
+    def close(self):
+        for pool in self.pools:
+            for process in pool._processes.values():
+                process.kill()
+            pool.shutdown()
+
+
+def meet(index, port):
+    global met
+    torch.set_num_threads(1)
+    met = join(index, RANKS, torch.distributed.TCPStore("127.0.0.1", port))
+
+
+def on_rank(function, arguments, options):
+    return function(met, *arguments, **options)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    both = Pair()
+    yield both
+    both.close()
+
+
+def batch_of(version, trajectories=4, **changes):
+    """Two seats' groups of trajectories of one to three turns that differ in all that matters."""
+    samples = [
+        make_sample(
+            [1, 2, 3, seat, turn, *range(game)],
+            [4 + (game + turn + version) % 8] * (1 + (game + turn) % 3),
+            reward=float((game * 5 + seat) % 4) - 1.0,
+            seat=seat,
+            turn=turn,
+            game_id=10 * version + game,
+            group_id=2 * version + seat,
+            version=version,
+            logprobs=[-2.5 - 0.1 * turn] * (1 + (game + turn) % 3),
+            **changes,
+        )
+        for game in range(trajectories)
+        for seat in range(2)
+        for turn in range(1 + game % 3)
+    ]
+    return Batch(version=version, samples=tuple(samples))
+
+
+def updates(ranks, model, batches, folder=None, **options):
+    """Gradients of every step, weights and metrics after updates on the batches; perhaps files."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        gradients = spy_on_gradients(monkeypatch)
+        learner = make_learner(model, ranks=ranks, **options)
+        metrics = [learner.update(batch).metrics for batch in batches]
+    if folder is not None and ranks.index == 0:
+        learner.save(folder, {})
+    for told in metrics:
+        del told["learn/tokens_per_second"]
+    return gradients, trained(learner), metrics
+
+
+REINFORCE = {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1}
+RLOO = {"name": "rloo", "ratio": "sequence", "kl_reward": 0.1}
+GRPO = {"name": "grpo", "kl_loss": 0.1, "aggregation": "sequence"}
+PPO = {"name": "ppo", "critic": {"kind": "adapter"}}
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    "algorithm", [REINFORCE, RLOO, GRPO, PPO], ids=lambda chosen: chosen["name"]
+)
+def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm, parallel):
+    batches = [batch_of(0), batch_of(1)]
+    options = {"algorithm": algorithm, "epochs": 2}
+    whole, weights, metrics = updates(Ranks(), model, batches, mini_batch_size=8, **options)
+    single, *_ = updates(Ranks(), model, batches, mini_batch_size=1, **options)
+    both = pair.run(updates, model, batches, mini_batch_size=4, parallel=parallel, **options)
+    assert (torch.cat(whole) != 0).float().mean() > 0.3
+    torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
+    for gradients, own_weights, told in both:
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+        assert torch.equal(own_weights, both[0][1])
+        for own, expected in zip(told, metrics, strict=True):
+            assert own == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+def test_shards_are_gathered_again_where_activations_are_recomputed(pair, model):
+    batches = [batch_of(0), batch_of(1)]
+    options = {"algorithm": PPO, "epochs": 2}
+    whole, *_ = updates(Ranks(), model, batches, **options)
+    options |= {"parallel": "fsdp", "gradient_checkpointing": "on"}
+    for gradients, *_ in pair.run(updates, model, batches, **options):
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_rank_without_work_of_its_own_keeps_step(pair, model, parallel):
+    # Three trajectories one at a time: two on one rank; then one, and nothing for the other.
+    batches = [
+        Batch(version=0, samples=batch_of(0).samples[:3]),
+        Batch(version=1, samples=batch_of(1).samples[:1]),
+    ]
+    options = {"algorithm": RLOO | {"kl_reward": 0.0}, "batch_size": 1, "mini_batch_size": 1}
+    whole, _, metrics = updates(Ranks(), model, batches, **options)
+    for gradients, _, told in pair.run(updates, model, batches, parallel=parallel, **options):
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+        assert told == [pytest.approx(expected, rel=1e-3, abs=1e-5) for expected in metrics]
+
+
+def test_sharded_ranks_save_the_files_of_whole_ones(pair, model, tmp_path):
+    batches = [batch_of(0), batch_of(1)]
+    losses = {}
+    for parallel in ("ddp", "fsdp"):
+        told = pair.run(updates, model, batches, tmp_path / parallel, parallel=parallel)
+        losses[parallel] = [row["learn/loss"] for row in told[0][2]]
+    assert losses["fsdp"] == pytest.approx(losses["ddp"], rel=1e-5)
+    files = {name: read_adapter(tmp_path / name, "policy@2") for name in losses}
+    assert files["ddp"].config == files["fsdp"].config
+    learner = make_learner(model, adapter=files["fsdp"])
+    torch.testing.assert_close(
+        trained(learner), trained(make_learner(model, adapter=files["ddp"])), atol=1e-5, rtol=1e-5
+    )
+    for name in losses:  # and either is where a rank alone goes on
+        make_learner(model).load(tmp_path / name)
+
+
+def base_elements(ranks, model, parallel):
+    """Elements of the base model that this rank holds."""
+    frozen = make_learner(model, ranks=ranks, parallel=parallel).policy.parameters()
+    held = (p.to_local() if isinstance(p, DTensor) else p for p in frozen if not p.requires_grad)
+    return sum(parameter.numel() for parameter in held)
+
+
+def test_a_sharded_rank_holds_a_part_of_the_base(pair, model):
+    whole, sharded = (pair.run(base_elements, model, kind) for kind in ("ddp", "fsdp"))
+    assert whole[0] == whole[1] == sum(sharded)
+    assert max(sharded) < 0.6 * whole[0]
+
+
+def test_what_is_not_finite_on_one_rank_is_skipped_on_both(pair, model):
+    spoilt = list(batch_of(0).samples)
+    spoilt[0] = make_sample([9, 9], [4, 4], logprobs=[math.nan, -1.0])
+    batches = [Batch(version=0, samples=tuple(spoilt)), batch_of(1)]
+    first, second = pair.run(updates, model, batches, algorithm={"name": "reinforce"})
+    for gradients, weights, metrics in (first, second):
+        assert metrics[0]["learn/skipped_steps"] == 1
+        assert metrics[1]["learn/skipped_steps"] == 0
+        assert gradients[0].isnan().any() and gradients[1].isfinite().all()
+        assert weights.isfinite().all() and torch.equal(weights, first[1])
+
+
+LENGTHS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=12)
+
+
+@given(LENGTHS, st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_every_sample_counts_once_and_all_ranks_have_as_many_mini_batches(
+    lengths, count, limit, by_tokens
+):
+    samples = [make_sample([1] * (1 + a), [2] * b, game_id=a) for a, b in lengths]
+    units = [sample.game_id for sample in samples]
+    size, max_tokens = limit, 4 * limit if by_tokens else None
+    shares = [
+        MiniBatches(size, max_tokens, Ranks(index, count))(samples, units) for index in range(count)
+    ]
+    assert len({len(share) for share in shares}) == 1
+    counted = [mini for share in shares for mini in share if mini.counts]
+    assert sorted(i for mini in counted for i in mini.places) == list(range(len(samples)))
+    for places, _ in counted:
+        of = {units[i] for i in places}
+        assert sum(unit in of for unit in units) == len(places)  # units are whole
+        tokens = sum(len(samples[i].prompt_ids) + len(samples[i].token_ids) for i in places)
+        assert len(places) <= size or len(of) == 1
+        assert not by_tokens or tokens <= max_tokens or len(of) == 1
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 5))
+def test_shares_are_stretches_of_nearly_equal_cost(costs, count):
+    owners = Ranks(0, count).owners(costs)
+    assert owners == sorted(owners) and set(owners) <= set(range(count))
+    loads = np.bincount(owners, weights=costs, minlength=count)
+    assert abs(loads - sum(costs) / count).max() <= max(costs)
+
+
+class FailsOnRank1(PolicyGradient):
+    """A user's algorithm with a fault that only one rank meets."""
+
+    def advantages(self, samples, rewards_S):
+        return rewards_S
+
+    def loss(self, tokens):
+        if self.mini_batches.ranks.index == 1:
+            raise ZeroDivisionError("rank 1 has a fault of its own")
+        return Loss(value=-tokens.logprobs_N.sum(), ratios_N=torch.ones_like(tokens.logprobs_N))
+
+
+def rank_processes():
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "LearnerProcess" in " ".join(child.cmdline())]
+
+
+async def fail(learner, batch, while_updating):
+    """Start the learner, end its update by a fault; the error and the seconds until it was told."""
+    await learner.start()
+    family = rank_processes()
+    assert len(family) == RANKS
+    update = asyncio.ensure_future(learner.update(batch))
+    await asyncio.sleep(0.5)
+    started = time.monotonic()
+    while_updating(family)
+    with pytest.raises(Exception) as raised:  # noqa: B017, which one it is the caller looks at
+        await update
+    seconds = time.monotonic() - started
+    psutil.wait_procs(family, timeout=10)
+    assert not [child for child in family if child.is_running()]
+    return raised.value, seconds
+
+
+def test_a_lost_rank_ends_the_update_with_its_own_error_and_leaves_none(model, tmp_path):
+    endless = Batch(version=0, samples=batch_of(0).samples * 400)
+    learner = {"num": RANKS, "batch_size": 8, "mini_batch_size": 1}
+    faults = {"name": "tests.test_ranks:FailsOnRank1"}
+    with cluster(RANKS):
+        for algorithm, batch, while_updating, error in (
+            ({}, endless, lambda family: family[1].send_signal(signal.SIGKILL), RayActorError),
+            (faults, batch_of(0), lambda family: None, ZeroDivisionError),
+        ):
+            config = RunConfig.model_validate(
+                {
+                    "model": model.model_dump() | {"init": "fresh"},
+                    "learner": learner | {"algorithm": algorithm},
+                }
+            )
+            remote = RemoteLearner(config, RunFolder(tmp_path), threads=RANKS)
+            raised, seconds = asyncio.run(fail(remote, batch, while_updating))
+            assert isinstance(raised, error)
+            assert seconds < 30
+
+
+def test_a_run_with_two_ranks(tiny_folder, tmp_path):
+    options = {
+        "--model": tiny_folder,
+        "--run_dir": "run",
+        "--num_learners": RANKS,
+        "--num_actors": 1,
+        "--steps": 2,
+        "--loop.mode": "sync",
+        "--model.dtype": "float32",
+        "--sampling.max_tokens": 4,
+        "--learner.batch_size": 16,
+        "--learner.mini_batch_size": 8,
+        "--eval.every": 0,
+    }
+    arguments = [str(word) for option in options.items() for word in option]
+    done = subprocess.run(
+        [sys.executable, "-c", "from unstable.cli import main; main()", "train", *arguments],
+        cwd=tmp_path,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    rows = [json.loads(row) for row in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [row["version"] for row in rows] == [0, 1, 2]
+    assert all(math.isfinite(row["learn/loss"]) for row in rows[1:])
+    assert (tmp_path / "run/checkpoints/000002/adapter_model.safetensors").is_file()
+    assert (tmp_path / "run/logs/learner-1.log").is_file()

@@ -1,0 +1,307 @@
+"""Supervised data: asked as in play, to the id; answered as play reads it; from where it may be."""
+
+import json
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers import tiny_model, tiny_tokenizer
+from tests.test_players import STOP, Recorder, model_player, spec
+from unstable.collectors.embedded import EmbeddedEngine
+from unstable.collectors.play import play_game
+from unstable.config import ConfigError, GameConfig, ModelConfig
+from unstable.games.experts import expert_moves
+from unstable.games.game import Game
+from unstable.models.base import load_tokenizer
+from unstable.prompts import STYLES, PromptBuilder, load_style, observation_text
+from unstable.sft.data import Example, expert_examples, split_by_prompt, write_answer
+from unstable.sft.records import jsonl_examples, recorded_examples
+from unstable.tracking.records import game_record
+
+TICTACTOE = GameConfig()
+KUHN = GameConfig(env="unstable.games.kuhn:KuhnPoker", name="Kuhn")
+THINK = {"prompt": "think", "parser": "boxed"}
+
+
+def builder(style: str = "answer", tokenizer=None, **chat_template) -> PromptBuilder:
+    return PromptBuilder(tokenizer or tiny_tokenizer(), load_style(style), chat_template, 4096)
+
+
+def opening_builder() -> PromptBuilder:
+    """Of a chat template that opens the reasoning itself."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    return builder("think", tokenizer)
+
+
+async def test_ids_are_those_of_play():
+    taught = {e.prompt: e for e in expert_examples(TICTACTOE, builder(), number=400, seed=0)}
+    engine = EmbeddedEngine(tiny_model(), {STOP}, max_requests=2)
+    player = model_player(engine, adapter=None)
+    compared = 0
+    for seed in range(20):
+        rng, game = random.Random(seed), Game(TICTACTOE, seed)
+        while not game.done:
+            observation = game.observe()
+            answer = await player.act(observation, game, seed)
+            if example := taught.get(answer.observation):
+                assert answer.prompt_ids == example.prompt_ids
+                assert observation.seat == example.seat
+                compared += 1
+            game.step(rng.choice(game.legal_moves()))
+    await engine.close()
+    assert compared > 20
+
+
+async def test_what_is_taught_is_read_as_the_experts_move_when_an_engine_says_it():
+    for example in expert_examples(TICTACTOE, builder(), number=60, seed=3):
+        player = model_player(Recorder(example.answer))
+        game = replayed(example)
+        answer = await player.act(game.observe(), game, 0)
+        assert answer.prompt_ids == example.prompt_ids
+        assert (answer.token_ids, answer.text) == (example.token_ids, example.answer)
+        assert answer.formatted and answer.action in expert_moves(game)
+
+
+def replayed(example: Example) -> Game:
+    """The TicTacToe position that a prompt describes."""
+    game = Game(TICTACTOE, 0)
+    for cell in re.findall(r"in cell (\d)", example.prompt):
+        game.step(f"[{cell}]")
+    assert game.seat == example.seat
+    assert observation_text(game.observe()) in example.prompt
+    return game
+
+
+def test_a_real_template_closes_the_answer_with_the_same_ids():
+    tokenizer = load_tokenizer(ModelConfig())
+    prompts = builder("think", tokenizer)
+    assert prompts.stop_token_id == tokenizer.eos_token_id
+    game = GameConfig(env="Nim-v0", **THINK)
+    for example in expert_examples(game, prompts, number=6, seed=0, rationale=True):
+        messages = [
+            {"role": "system", "content": STYLES["think"].system},
+            {"role": "user", "content": example.prompt},
+            {"role": "assistant", "content": example.answer},
+        ]
+        whole = tokenizer.apply_chat_template(messages, return_dict=False)
+        taught = example.prompt_ids + example.token_ids
+        assert whole[: len(taught)] == taught
+
+
+def test_a_template_that_does_not_close_an_answer_leaves_it_to_the_tokenizer():
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+    assert builder("answer", tokenizer).stop_token_id == tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize("game", [TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0")])
+def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(game):
+    examples = expert_examples(game, builder(), number=81, seed=5)
+    assert len(examples) == len({tuple(e.prompt_ids) for e in examples}) == 81
+    seats = [example.seat for example in examples]
+    assert abs(seats.count(0) - seats.count(1)) == 1
+    assert {example.env for example in examples} == {game.key}
+    assert examples == expert_examples(game, builder(), number=81, seed=5)
+    others = expert_examples(game, builder(), number=81, seed=6)
+    assert {e.prompt for e in examples} != {e.prompt for e in others}
+
+
+@pytest.mark.parametrize(("pile", "number", "by_seat"), [(3, 50, (1, 2)), (3, 2, (1, 1))])
+def test_where_there_are_fewer_positions_all_are_given_and_it_is_said(
+    pile, number, by_seat, caplog
+):
+    game = GameConfig(env="Nim-v0", args={"piles": [pile]}, max_turns=2)
+    examples = expert_examples(game, builder(), number=number, seed=0)
+    seats = [example.seat for example in examples]
+    assert (seats.count(0), seats.count(1)) == by_seat
+    told = f"found {sum(by_seat)} different positions, not the {number} asked for"
+    assert (told in caplog.text) == (sum(by_seat) < number)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "start"),
+    [(builder("think"), ""), (opening_builder(), "<think>\n")],
+    ids=["plain", "opened"],
+)
+def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
+    game = GameConfig(**THINK)
+    for example in expert_examples(game, prompts, number=20, seed=1, rationale=True):
+        action = prompts.read_action("boxed", example.answer)
+        assert action.formatted and re.fullmatch(r"\[\d\]", action.text)
+        assert example.answer.endswith(rf"\boxed{{{action.text}}}")
+        sentence, _, rest = (start + example.answer).removeprefix("<think>\n").partition("\n")
+        assert (
+            sentence.endswith(".") and action.text.strip("[]") in sentence or "centre" in sentence
+        )
+        assert rest.startswith("</think>\n\n" if start else "\n")
+
+
+def test_a_rationale_needs_a_style_that_reasons():
+    with pytest.raises(ConfigError, match="rationale = true: the prompt style 'answer' of Tic"):
+        expert_examples(TICTACTOE, builder(), number=1, seed=0, rationale=True)
+
+
+ACTIONS = st.from_regex(r"\[[A-Za-z0-9 :,.]*[A-Za-z0-9][A-Za-z0-9 :,.]*\]", fullmatch=True)
+REASONS = st.just("") | st.from_regex(r"[A-Za-z0-9 ,=]+\.", fullmatch=True)
+BUILDERS = [builder(), builder("think"), opening_builder()]
+
+
+@settings(deadline=None, derandomize=True)
+@given(ACTIONS, REASONS, st.sampled_from(["brackets", "boxed"]), st.sampled_from(BUILDERS))
+def test_answers_are_read_as_they_were_meant(action, reason, parser, prompts):
+    answer = write_answer(GameConfig(parser=parser), prompts, action, reason)
+    assert prompts.read_action(parser, answer) == (action, True)
+    assert reason in answer
+    boxed = parser == "boxed" or prompts.style.name == "think"
+    assert answer.endswith(rf"\boxed{{{action}}}" if boxed else action)
+
+
+def test_an_action_that_is_never_read_is_told_in_one_line():
+    assert write_answer(GameConfig(parser="raw"), builder(), "I offer peace.") == "I offer peace."
+    with pytest.raises(ConfigError, match="games.parser = 'brackets': reads 'peace' neither"):
+        write_answer(GameConfig(), builder(), "peace")
+
+
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(st.integers(0, 1000), st.permutations(list(range(300))))
+def test_a_split_keeps_prompts_apart_and_depends_on_nothing_else(seed, order):
+    examples = [
+        Example(env="", seat=0, prompt="", prompt_ids=[i // 2], answer=str(i), token_ids=[i, STOP])
+        for i in range(300)
+    ]
+    train, held_out = split_by_prompt(examples, 0.3, seed)
+    assert not {e.prompt_ids[0] for e in train} & {e.prompt_ids[0] for e in held_out}
+    assert len(train) + len(held_out) == 300 and 40 < len(held_out) < 140
+    shuffled = split_by_prompt([examples[i] for i in order], 0.3, seed)
+    assert sorted(e.answer for e in shuffled[1]) == sorted(e.answer for e in held_out)
+
+
+async def recorded_game(*answers: str, **changes) -> dict:
+    """The line of a game in which seat 0 is the policy's and seat 1 the base model's."""
+    engine = Recorder(*answers)
+    names = changes.pop("players", ("policy@3", "base"))
+    players = [model_player(engine, adapter=None if name == "base" else name) for name in names]
+    result = await play_game(spec(*names), GameConfig(), players, run_seed=5)
+    return game_record(result, [], version=3, actor=0) | changes
+
+
+def write(path, *rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+WON = ("[4]", "[0]", "I say [1]", "[8]", "[7]")
+
+
+async def test_winners_turns_are_taken_as_they_were_recorded(tmp_path):
+    won = await recorded_game(*WON)
+    lost = await recorded_game("[0]", "[4]", "[1]", "[2]", "[8]", "[6]")
+    both = await recorded_game(*WON, players=("policy@3", "policy@2"))
+    tokenizer = tiny_tokenizer()
+    path = write(tmp_path / "train-000003.jsonl", won, lost, both, won)
+    examples = recorded_examples([path], tokenizer)
+    assert [e.answer for e in examples] == ["[4]", "I say [1]", "[7]"]
+    for example, turn in zip(examples, won["turns"][::2], strict=True):
+        assert example.prompt_ids == turn["prompt_ids"]
+        assert example.token_ids == turn["token_ids"] and example.token_ids[-1] == STOP
+        assert (example.seat, example.env) == (0, "TicTacToe-v0")
+        assert tokenizer.decode(example.prompt_ids).count(example.prompt) == 1
+    everyone = recorded_examples([path], tokenizer, winners_only=False)
+    assert [e.seat for e in everyone] == [0] * 6 + [1] * 2
+
+
+async def test_broken_turns_and_forfeits_are_left_out(tmp_path):
+    forfeited = await recorded_game("[4]", "[0]", "[8]", "[0]")
+    own = await recorded_game("[4]", "[0]", "[4]")
+    unread = await recorded_game("[4]", "[0]", "one")
+    cut = await recorded_game("[4]", "[0]", "[1]", "[8]", "[7]")
+    cut["turns"][2]["finish_reason"] = "length"
+    path = write(tmp_path / "train-000003.jsonl", forfeited, own, unread)
+    tokenizer = tiny_tokenizer()
+    assert recorded_examples([path], tokenizer) == []
+    with_forfeits = recorded_examples([path], tokenizer, forfeits=True)
+    assert [e.answer for e in with_forfeits] == ["[4]", "[8]"]
+    everything = recorded_examples([path], tokenizer, winners_only=False)
+    assert [e.answer for e in everything] == ["[4]", "[8]"]
+    path = write(tmp_path / "train-000004.jsonl", cut)
+    assert [e.answer for e in recorded_examples([path], tokenizer)] == ["[4]", "[7]"]
+
+
+async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
+    row = await recorded_game(*WON)
+    tokenizer = tiny_tokenizer()
+    path = write(tmp_path / "eval-000003.jsonl", row)
+    with pytest.raises(ConfigError, match="eval-000003.jsonl: an evaluation's games, never"):
+        recorded_examples([path], tokenizer)
+    path = write(tmp_path / "train-000003.jsonl", row, row | {"purpose": "eval"})
+    with pytest.raises(ConfigError, match="train-000003.jsonl:2: a game of an evaluation, never"):
+        recorded_examples([path], tokenizer)
+    row["turns"][2]["token_ids"][0] += 1
+    path = write(tmp_path / "train-000003.jsonl", row)
+    with pytest.raises(ConfigError, match="train-000003.jsonl:1: its ids are another tokenizer's"):
+        recorded_examples([path], tokenizer)
+    path = write(tmp_path / "000003.jsonl", {"prompt_ids": []})
+    with pytest.raises(ConfigError, match="000003.jsonl:1: not a recorded game"):
+        recorded_examples([path], tokenizer)
+
+
+def test_a_persons_own_pairs(tmp_path):
+    game = Game(TICTACTOE, 0)
+    game.step("[4]")
+    observation = game.observe()
+    played = builder().build(observation)
+    chat = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Your move."},
+        {"role": "assistant", "content": "The centre: [4]"},
+    ]
+    rows = [
+        {"observation": observation_text(observation), "action": "[0]"},
+        {"observation": played.text, "action": "[8]"},
+        {"messages": chat},
+    ]
+    first, second, third = jsonl_examples(
+        write(tmp_path / "own.jsonl", *rows), TICTACTOE, builder()
+    )
+    assert first.prompt_ids == second.prompt_ids == played.ids
+    assert (first.answer, second.answer, first.seat) == ("[0]", "[8]", None)
+    tokenizer = tiny_tokenizer()
+    text = "<|system|>Be brief.<|end|><|user|>Your move.<|end|><|assistant|>"
+    assert tokenizer.decode(third.prompt_ids) == text
+    assert tokenizer.decode(third.token_ids) == "The centre: [4]<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", ":3: not JSON"),
+        ("[]", ":3: a list; write an object a line"),
+        ("{}", ":3: has no keys; give the texts observation and action"),
+        ('{"observation": "x"}', ":3: has observation; give the texts"),
+        ('{"observation": "x", "action": 4}', ":3: has observation, action; give the texts"),
+        ('{"observation": "x", "action": "4"}', ":3: games.parser = 'brackets': reads '4'"),
+        ('{"messages": []}', ":3: messages needs two or more"),
+        ('{"messages": [{"role": "user"}, {}]}', ":3: messages needs two or more"),
+        (
+            json.dumps({"messages": [{"role": "user", "content": "x"}] * 2}),
+            ":3: the last of messages is the user's; end with assistant",
+        ),
+        (json.dumps({"observation": "x " * 5000, "action": "[4]"}), "max_prompt_tokens = 4096"),
+    ],
+)
+def test_a_mistake_in_a_file_is_told_with_its_line(line, words, tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text(f'{{"observation": "x", "action": "[4]"}}\n\n{line}\n', encoding="utf-8")
+    with pytest.raises(ConfigError) as raised:
+        jsonl_examples(path, TICTACTOE, builder())
+    assert words in str(raised.value) and "\n" not in str(raised.value)
+    assert str(raised.value).startswith(f"{path}:3: ")
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(ConfigError, match="no such file; give a JSONL file"):
+        jsonl_examples(tmp_path / "none.jsonl", TICTACTOE, builder())

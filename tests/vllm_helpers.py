@@ -1,0 +1,51 @@
+"""What the engines' tests share: the learner's scorer, and where vLLM is not."""
+
+import importlib.util
+from collections.abc import Sequence
+
+import psutil
+import pytest
+import torch
+
+from tests.learner_helpers import make_sample
+from unstable.collectors.probe import ProbeAnswer
+from unstable.config import ModelConfig
+from unstable.learners.attention import ATTENTION
+from unstable.learners.packing import pack_samples
+from unstable.learners.policy import Policy
+from unstable.models.adapters import attach_lora, export_adapter, load_weights
+from unstable.models.base import load_model
+from unstable.types import Adapter
+
+needs_vllm = pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is None,
+    reason="vLLM is not installed; bash scripts/vllm_cpu.sh makes .venv-vllm, which has it",
+)
+
+
+class Scorer:
+    """The learner's policy, asked how likely given answers are."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        model = attach_lora(load_model(config, attention=ATTENTION), config.adapter, seed=0)
+        self.policy = Policy(model)
+        self._base = export_adapter(model, "fresh")  # its B is zero
+
+    @torch.no_grad()
+    def score(
+        self, answers: Sequence[ProbeAnswer], adapter: Adapter | None, temperature: float = 1.0
+    ) -> list[list[float]]:
+        """Logprobs of each answer's tokens; None is the base model."""
+        load_weights(self.policy.model, adapter or self._base)
+        samples = [
+            make_sample(answer.prompt_ids, answer.completion.token_ids, temperature=temperature)
+            for answer in answers
+        ]
+        logprobs = self.policy(pack_samples(samples)).logprobs_N
+        lengths = [len(sample.token_ids) for sample in samples]
+        return [part.tolist() for part in logprobs.split(lengths)]
+
+
+def workers(owner: psutil.Process) -> list[psutil.Process]:
+    """vLLM's processes that hold the model, below `owner`."""
+    return [child for child in owner.children(recursive=True) if "Worker" in child.name()]

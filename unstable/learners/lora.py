@@ -1,0 +1,72 @@
+"""LoRA layers in the base model's precision, with one autograd step for a layer and its LoRA.
+
+PEFT multiplies fp32 masters with an fp32 copy of each layer's input, and keeps that copy. Here the
+masters are rounded to the base's precision for the products, as engines do, the input is kept once
+as it is, and what the LoRA adds goes into the base's output in place.
+"""
+
+from types import MethodType
+from typing import Any
+
+import torch.nn.functional as F
+from peft import PeftModel
+from peft.tuners.lora import Linear
+from torch import Tensor, nn
+from torch.autograd import Function
+
+
+def fuse_lora(model: PeftModel) -> None:
+    """Have the model's LoRA on plain linear layers computed by `lora_linear`, the rest by PEFT."""
+    for module in model.modules():
+        if isinstance(module, Linear) and type(module.base_layer) is nn.Linear:
+            vars(module)["forward"] = MethodType(_forward, module)
+
+
+def _forward(module: Any, inputs_1TD: Tensor) -> Tensor:
+    base = module.base_layer
+    a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
+    outputs_TF = lora_linear(inputs_1TD[0], base.weight, base.bias, a, b, module.scaling["default"])
+    return outputs_TF[None]
+
+
+def lora_linear(
+    inputs_TD: Tensor,
+    weight_FD: Tensor,
+    bias_F: Tensor | None,
+    a_RD: Tensor,
+    b_FR: Tensor,
+    scale: float,
+) -> Tensor:
+    """x W' + bias + scale (x A') B', [T, F], in the precision of W, which gets no gradient."""
+    outputs_TF: Tensor = _LoraLinear.apply(inputs_TD, weight_FD, bias_F, a_RD, b_FR, scale)
+    return outputs_TF
+
+
+class _LoraLinear(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs_TD: Tensor,
+        weight_FD: Tensor,
+        bias_F: Tensor | None,
+        a_RD: Tensor,
+        b_FR: Tensor,
+        scale: float,
+    ) -> Tensor:
+        a, b = a_RD.to(weight_FD.dtype), b_FR.to(weight_FD.dtype)
+        lora_TR = inputs_TD @ a.T
+        ctx.save_for_backward(inputs_TD, lora_TR, weight_FD, a, b)
+        ctx.scale = scale
+        return F.linear(inputs_TD, weight_FD, bias_F).addmm_(lora_TR, b.T, alpha=scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor | None, ...]:
+        inputs_TD, lora_TR, weight_FD, a_RD, b_FR = ctx.saved_tensors
+        grad_TR = (grad_TF @ b_FR).mul_(ctx.scale)
+        # Autograd casts these two to the masters' precision before it adds them up.
+        grad_a_RD = grad_TR.T @ inputs_TD
+        grad_b_FR = (grad_TF.T @ lora_TR).mul_(ctx.scale)
+        grad_TD = None
+        if ctx.needs_input_grad[0]:
+            grad_TD = (grad_TF @ weight_FD).addmm_(grad_TR, a_RD)
+        return grad_TD, None, None, grad_a_RD, grad_b_FR, None

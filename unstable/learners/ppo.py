@@ -1,0 +1,18 @@
+"""PPO: a critic's advantages with the clipped ratio of each token.
+
+Schulman et al. 2017, https://arxiv.org/abs/1707.06347.
+"""
+
+from unstable.config import PPOConfig
+from unstable.learners.actor_critic import ActorCritic
+from unstable.learners.algorithm import Loss, Tokens
+from unstable.learners.clipped import Surrogate
+
+
+class PPO(ActorCritic, Surrogate):
+    """Several optimizer steps a batch, each near the policy that the update began with."""
+
+    config: PPOConfig
+
+    def loss(self, tokens: Tokens) -> Loss:
+        return self.with_value_loss(super().loss(tokens), tokens)

@@ -1,0 +1,80 @@
+"""Learner ranks: several processes make one optimizer step, each of a share of its samples.
+
+Every rank is given the whole batch and decides alike, from the seed, what a step is made of; each
+puts its own share through, and gradients are summed. Only LoRA and critic gradients cross a wire,
+once an optimizer step in one flat tensor, so nothing wraps the model for data parallelism
+(`DistributedDataParallel` would send them after every mini-batch and average what has to be added
+up).
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from unstable.learners.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among the `count` that learn together; alone, it talks to nobody."""
+
+    index: int = 0
+    count: int = 1
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each fp32 tensor by its sum over all ranks, equal to the bit on all of them."""
+        if self.count == 1:
+            return
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        dist.all_reduce(flat)
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def owners(self, costs: Sequence[int]) -> list[int]:
+        """The rank of each item of a row, so that a rank has a stretch of it and costs are even."""
+        ends = itertools.accumulate(costs)
+        total = sum(costs)
+        # By where an item's middle lies: no rank is more than one item from its even share.
+        return [
+            self.count * (2 * end - cost) // (2 * total)
+            for end, cost in zip(ends, costs, strict=True)
+        ]
+
+
+ALONE = Ranks()
+
+
+def listen(host: str) -> dist.TCPStore:
+    """Where ranks meet, on a free port of this host, which rank 0 holds from now on."""
+    return dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+
+
+def join(index: int, count: int, store: dist.Store) -> Ranks:
+    """Meet the other ranks; returns once all are there. NCCL on GPUs, else gloo."""
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=index, world_size=count)
+    return Ranks(index, count)
+
+
+def shard(policy: Policy, device: torch.device) -> None:
+    """Spread the frozen base over all ranks (FSDP2), a layer's weights whole only while it works.
+
+    The LoRA stays a plain copy on each rank, so that gradients, optimizer, references and files
+    are those of ranks that hold everything; base weights are moved to `device` layer by layer.
+    https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+    """
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    trained = {parameter for parameter in policy.parameters() if parameter.requires_grad}
+    for parameter in trained:
+        parameter.data = parameter.data.to(device)
+    for layer in policy.layers:
+        fully_shard(layer, mesh=mesh, ignored_params=trained)
+    # Embeddings and output layer, which may be one tensor, are the root's.
+    fully_shard(policy, mesh=mesh, ignored_params=trained)

@@ -1,0 +1,191 @@
+"""An adapter as one zip file that says which base weights it was made for.
+
+Anyone's zip can be unpacked: nothing in it can leave the folder, and its sizes are bounded. A base
+is told by its weights and not by its name alone, since copies of a model under one name differ.
+"""
+
+import hashlib
+import json
+import mmap
+import shutil
+import stat
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from unstable.config import ConfigError, ModelConfig
+from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE
+from unstable.models.base import model_path
+from unstable.types import Adapter
+
+BASE_FILE = "base.json"
+CARD_FILE = "README.md"
+MEMBERS = (WEIGHTS_FILE, CONFIG_FILE, BASE_FILE, CARD_FILE)
+MAX_BYTES = 2**30
+"""What a zip may unpack to, in all."""
+
+
+def describe_base(model: ModelConfig) -> dict[str, Any]:
+    """What an adapter has to fit: the base's name and weights, and the LoRA's shape."""
+    return {
+        "name": model.name,
+        "fingerprint": fingerprint(model),
+        "adapter": model.adapter.model_dump(),
+    }
+
+
+def fingerprint(model: ModelConfig) -> str:
+    """SHA-256 of the base's tensors with names, types and shapes, in whatever files they are.
+
+    Takes 2 s a GB at most. Raises `ConfigError` for a model that is not in safetensors files.
+    """
+    digest = hashlib.sha256()
+    tensors: dict[str, tuple[Path, int, dict[str, Any]]] = {}
+    for path in weight_files(model):
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+        header.pop("__metadata__", None)
+        tensors |= {name: (path, 8 + size, entry) for name, entry in header.items()}
+    for name, (path, start, entry) in sorted(tensors.items()):
+        begin, end = entry["data_offsets"]
+        digest.update(f"{name} {entry['dtype']} {entry['shape']}\n".encode())
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            memoryview(data) as view,
+            view[start + begin : start + end] as content,
+        ):
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def weight_files(model: ModelConfig) -> list[Path]:
+    """The base's safetensors files, in its folder or the hub's cache.
+
+    Raises `ConfigError` where it has none.
+    """
+    from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+    base = model_path(model)
+    try:
+        return [_file(base, SAFE_WEIGHTS_NAME)]
+    except OSError:
+        pass  # then it is in several files, which the index names
+    try:
+        index = json.loads(_file(base, SAFE_WEIGHTS_INDEX_NAME).read_text(encoding="utf-8"))
+    except OSError:
+        raise ConfigError(
+            f"model.name = {model.name!r}: has no {SAFE_WEIGHTS_NAME}, by which a zip names its "
+            "base; save the model as safetensors, or leave sft.zip out"
+        ) from None
+    return [_file(base, name) for name in set(index["weight_map"].values())]
+
+
+def _file(base: str, name: str) -> Path:
+    from transformers.utils import cached_file
+
+    path = cached_file(base, name)
+    assert path is not None, "a missing file raises"
+    return Path(path)
+
+
+def misfit(folder: Path, model: ModelConfig) -> str | None:
+    """Why the unpacked adapter in `folder` is no start for this model; None where it is one."""
+    if not (folder / BASE_FILE).is_file():
+        return f"it has no {BASE_FILE} that names its base"
+    made_for = json.loads((folder / BASE_FILE).read_text(encoding="utf-8"))
+    if made_for["name"] != model.name:
+        return f"it was made for {made_for['name']}, not {model.name}"
+    given, wanted = made_for["adapter"], model.adapter.model_dump()
+    if given != wanted:
+        return f"its LoRA has {_words(given)}, not {_words(wanted)}"
+    if made_for["fingerprint"] != fingerprint(model):
+        return f"it was made for other weights of {model.name}"
+    return None
+
+
+def _words(adapter: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(adapter.items()))
+
+
+def pack_adapter(adapter: Adapter, path: Path, *, base: dict[str, Any], card: str) -> None:
+    """Write the adapter in bfloat16 with `base`, as JSON, and `card`, in Markdown.
+
+    The same arguments give the same bytes.
+    """
+    files = {
+        WEIGHTS_FILE: _in_bfloat16(adapter.weights),
+        CONFIG_FILE: _json(adapter.config),
+        BASE_FILE: _json(base),
+        CARD_FILE: card.encode(),
+    }
+    scratch = path.with_name(f".{path.name}.partial")
+    with zipfile.ZipFile(scratch, "w") as archive:  # weights hardly compress
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content)  # which is dated 1980
+    scratch.replace(path)
+
+
+def _in_bfloat16(weights: bytes) -> bytes:
+    import torch
+    from safetensors.torch import load, save
+
+    return save({name: tensor.to(torch.bfloat16) for name, tensor in load(weights).items()})
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def unpack_newer(path: Path, folder: Path) -> None:
+    """Unpack the zip if there is one and `folder` is not there yet, or older."""
+    unpacked = folder / BASE_FILE
+    if not path.is_file():
+        return
+    if not unpacked.is_file() or unpacked.stat().st_mtime < path.stat().st_mtime:
+        unpack(path, folder)
+
+
+def unpack(path: Path, folder: Path) -> None:
+    """Put what `pack_adapter` wrote into `folder`, whole or not at all, replacing what is there.
+
+    Raises `ConfigError` for anything else: other members, links, more than `MAX_BYTES`.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_members(archive, path)
+            scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+            try:
+                for name in MEMBERS:
+                    (scratch / name).write_bytes(archive.read(name))
+                shutil.rmtree(folder, ignore_errors=True)
+                scratch.rename(folder)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+    except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise _refusal(path, f"cannot be unpacked ({error})") from None
+
+
+def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
+    seen = set()
+    for member in archive.infolist():
+        if member.filename not in MEMBERS:
+            raise _refusal(path, f"holds {member.filename!r}, and may hold {', '.join(MEMBERS)}")
+        if member.filename in seen:
+            raise _refusal(path, f"holds {member.filename} twice")
+        if stat.S_ISLNK(member.external_attr >> 16):
+            raise _refusal(path, f"its {member.filename} is a link")
+        seen.add(member.filename)
+    if lacking := [name for name in MEMBERS if name not in seen]:
+        raise _refusal(path, f"has no {lacking[0]}")
+    # Reading a member stops at the size that it is said to have.
+    size = sum(member.file_size for member in archive.infolist())
+    if size > MAX_BYTES:
+        raise _refusal(path, f"would unpack to {size / 2**20:,.0f} MiB of {MAX_BYTES >> 20:,}")
+
+
+def _refusal(path: Path, reason: str) -> ConfigError:
+    return ConfigError(f"{path}: {reason}; make it with unstable sft, or delete it")

@@ -1,0 +1,147 @@
+"""Supervised examples, and those of experts.
+
+What is taught is what an actor will be asked: prompts come out of the builder that play uses, and
+an answer is the ids that an engine would have sampled for it.
+"""
+
+import logging
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from unstable.config import ConfigError, GameConfig
+from unstable.games.experts import expert_moves, expert_reason
+from unstable.games.game import Game
+from unstable.prompts import PromptBuilder
+from unstable.seeds import derive_seed
+from unstable.types import Observation
+
+_PATIENCE = 200  # games in a row without a new position, after which there are taken to be no more
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A prompt and the answer that is taught; the loss falls on `token_ids` alone.
+
+    Example(env="Nim-v0", seat=0, prompt="Welcome ...", answer="[0 2]", token_ids=[58, ..., 2], ...)
+    """
+
+    env: str  # a GameConfig's key
+    seat: int | None  # None: the data does not say
+    prompt: str  # the user text
+    prompt_ids: list[int]
+    answer: str  # token_ids as text, less the last
+    token_ids: list[int]  # the stop token included
+
+
+def expert_examples(
+    game: GameConfig, prompts: PromptBuilder, *, number: int, seed: int, rationale: bool = False
+) -> list[Example]:
+    """`number` different prompts of a game, evenly from its seats, with an expert's moves.
+
+    They come from games in which every seat plays the expert's moves at a rate of its own and
+    random ones otherwise. Where `_PATIENCE` games bring nothing new, all that were found, and the
+    log says how many. `rationale` puts a sentence of reasoning before the move. Raises
+    `ConfigError` for a prompt style that has no place for it and for a parser that reads the move
+    out of no form of answer, and `ValueError` for a game without an expert.
+    """
+    style = prompts.style
+    if rationale and not style.reasoning:
+        raise ConfigError(
+            f"rationale = true: the prompt style {style.name!r} of {game.key} asks for the action "
+            "alone; set games.prompt to think, or rationale to false"
+        )
+    pools: dict[int | None, list[Example]] = {seat: [] for seat in range(game.seats)}
+    quota = -(-number // game.seats)
+    seen: set[tuple[int, ...]] = set()
+    played = idle = progress = 0
+    while idle < _PATIENCE and min(map(len, pools.values())) < quota:
+        for example in _play(game, prompts, derive_seed(seed, "sft", game.key, played), rationale):
+            if (ids := tuple(example.prompt_ids)) not in seen:
+                seen.add(ids)
+                pools[example.seat].append(example)
+        played += 1
+        before, progress = progress, _progress(pools.values(), number, quota)
+        idle = idle + 1 if progress == before else 0
+    evenly = [example for turn in zip_longest(*pools.values()) for example in turn if example]
+    if len(evenly) < number:
+        log.warning(
+            "%s: found %d different positions, not the %d asked for", game.key, len(evenly), number
+        )
+    return evenly[:number]
+
+
+def _progress(pools: Collection[list[Example]], number: int, quota: int) -> int:
+    """How far the pools are filled: in all up to `number`, and then each up to `quota`."""
+    total = sum(map(len, pools))
+    return total if total < number else number + sum(min(len(pool), quota) for pool in pools)
+
+
+def _play(
+    config: GameConfig, prompts: PromptBuilder, seed: int, rationale: bool
+) -> Iterator[Example]:
+    """A game's positions, each with a move that the expert would play there."""
+    rng = random.Random(derive_seed(seed, "moves"))
+    game = Game(config, seed)
+    expert_share = [rng.random() for _ in range(config.seats)]
+    while not game.done:
+        observation = game.observe()
+        mix = expert_moves(game)
+        (action,) = rng.choices(list(mix), list(mix.values()))
+        reason = expert_reason(game, action) if rationale else ""
+        answer = write_answer(config, prompts, action, reason)
+        yield make_example(config, prompts, observation, answer)
+        if rng.random() >= expert_share[observation.seat]:
+            action = rng.choice(game.legal_moves())
+        game.step(action)
+
+
+def make_example(
+    game: GameConfig, prompts: PromptBuilder, observation: Observation, answer: str
+) -> Example:
+    """The answer to an observation, taught as a model that plays would be asked."""
+    prompt = prompts.build(observation)
+    return Example(
+        env=game.key,
+        seat=observation.seat,
+        prompt=prompt.text,
+        prompt_ids=prompt.ids,
+        answer=answer,
+        token_ids=prompts.encode_answer(answer),
+    )
+
+
+def write_answer(game: GameConfig, prompts: PromptBuilder, action: str, reason: str = "") -> str:
+    """An answer out of which play reads the action, with the reasoning where the style has it.
+
+    Raises `ConfigError` where the game's parser finds the action in no form of answer.
+    """
+    boxed = rf"\boxed{{{action}}}"
+    forms = (boxed, action) if r"\boxed" in prompts.style.request else (action, boxed)
+    for form in forms:
+        answer = f"{reason}\n\n{form}" if reason else form
+        if prompts.opens_reasoning:
+            answer = f"{reason}\n</think>\n\n{form}"
+        if prompts.read_action(game.parser, answer) == (action, True):
+            return answer
+    raise ConfigError(
+        f"games.parser = {game.parser!r}: reads {action!r} neither out of {forms[0]!r} nor out of "
+        f"{forms[1]!r}; choose brackets, boxed or raw, or give the action as it should be read"
+    )
+
+
+def split_by_prompt(
+    examples: Sequence[Example], held_out: float, seed: int
+) -> tuple[list[Example], list[Example]]:
+    """The examples to train on, and those held out: about that share of the different prompts.
+
+    A prompt's side depends on it and the seed alone, so that no prompt is ever on both.
+    """
+    sides: tuple[list[Example], list[Example]] = ([], [])
+    for each in examples:
+        place = random.Random(derive_seed(seed, "held out", each.prompt_ids)).random()
+        sides[place < held_out].append(each)
+    return sides

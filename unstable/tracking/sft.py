@@ -1,0 +1,171 @@
+"""Supervised training as a person sees it: a row a step and an epoch, a bar, the results."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from unstable.config import RunConfig
+from unstable.folder import RunFolder
+from unstable.tracking.metrics import Row
+from unstable.tracking.sinks import Guard, LineFile, WandbRun, read_rows, write_lines
+from unstable.tracking.text import number, percent
+from unstable.tracking.tracker import Terminal
+
+LINE_EVERY_S = 20.0
+"""Between two lines on steps, where there is no bar."""
+
+
+class Result(NamedTuple):
+    """What an epoch's row says of its games in one env against one opponent."""
+
+    way: str  # greedy or sampled
+    env: str
+    opponent: str
+    games: int
+    wins: int
+    draws: int
+    losses: int
+    forfeits: int  # of the losses
+    legal_moves: float
+    score: float  # wins plus half the draws, per game
+    low: float  # 95 % interval of score
+    high: float
+
+
+def results(row: Row) -> Iterator[Result]:
+    """The results in an epoch's row, in its order."""
+    for name in row:
+        if name.endswith("/score"):
+            prefix = name.removesuffix("/score")
+            figures = {field: row[f"{prefix}/{field}"] or 0 for field in Result._fields[3:]}
+            yield Result(*prefix.split("/"), **figures)  # type: ignore[arg-type]
+
+
+def result_line(result: Result) -> str:
+    """A result in one line."""
+    return (
+        f"{result.way}, {result.env} against {result.opponent}: score {result.score:.2f} "
+        f"({result.low:.2f} to {result.high:.2f}) · {result.wins} won, {result.draws} drawn, "
+        f"{result.losses} lost ({result.forfeits} by forfeit) · "
+        f"{percent(result.legal_moves)} legal moves"
+    )
+
+
+class SFTTracker:
+    """Writes `metrics.jsonl` and shows how far it is: a bar on a terminal, plain lines elsewhere.
+
+    `steps` is how many there will be at most. A sink that fails is told once and stops nothing.
+    """
+
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, steps: int, console: Console | None = None
+    ) -> None:
+        self._epochs = config.sft.epochs
+        self._steps = steps
+        self._console = console or Terminal()
+        self._guard = Guard(self.tell)
+        self._metrics = LineFile(folder.metrics)
+        self._wandb = WandbRun(config, folder) if config.tracking.wandb else None
+        self._told = time.monotonic()
+        shown = config.tracking.dashboard
+        self._bar: Progress | None = None
+        if shown == "on" or (shown == "auto" and self._console.is_terminal):
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                console=self._console,
+            )
+            self._task = self._bar.add_task("starting", total=steps)
+            self._bar.start()
+
+    def tell(self, line: str) -> None:
+        """Tell the person at the terminal."""
+        self._guard("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))
+
+    def phase(self, name: str) -> None:
+        """Say what goes on besides steps."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=name)
+
+    def log_step(self, row: Row) -> None:
+        """Take in an optimizer step."""
+        self._write(row)
+        line = f"epoch {row['sft/epoch']} · loss {number(row['learn/loss'])}"
+        if self._bar is not None:
+            self._bar.update(self._task, description=line, completed=row["version"])
+        elif time.monotonic() - self._told > LINE_EVERY_S:
+            self._told = time.monotonic()
+            self.tell(f"{line} · step {row['version']}/{self._steps}")
+
+    def log_epoch(self, row: Row) -> None:
+        """Take in an epoch that was judged; the first one is the start."""
+        self._write(row)
+        epoch, loss = row["sft/epoch"], number(row["sft/held_out_loss"])
+        head = f"epoch {epoch}/{self._epochs}" if epoch else "before training"
+        self.tell(f"{head} · held-out loss {loss}")
+        for result in results(row):
+            self.tell(f"  {result_line(result)}")
+
+    def close(self) -> None:
+        """Give the terminal back and close every sink."""
+        if self._bar is not None:
+            self._bar.stop()
+        self._metrics.close()
+        if self._wandb is not None:
+            self._guard("Weights & Biases", self._wandb.close)
+
+    def _write(self, row: Row) -> None:
+        self._guard("the metrics' file", self._metrics.write, row)
+        if self._wandb is not None:
+            self._guard("Weights & Biases", self._wandb.log, row)
+
+
+def rewind(folder: RunFolder, version: int) -> list[Row]:
+    """Drop the rows of `metrics.jsonl` that came after `version`; returns the others."""
+    LineFile(folder.metrics).close()  # which cuts off half a line
+    rows = [row for row in read_rows(folder.metrics) if row["version"] <= version]
+    write_lines(folder.metrics, rows)
+    return rows
+
+
+def card(config: str, command: str, row: Row, counts: Mapping[str, int], versions: str) -> str:
+    """A model card in Markdown: how the adapter was made and what it scored.
+
+    `config` is YAML, `row` that of the epoch it is of, `counts` the examples by what for.
+    """
+    table = [
+        f"| {r.way} | {r.env} | {r.opponent} | {r.wins} | {r.draws} | {r.losses} | {r.forfeits} | "
+        f"{r.score:.2f} ({r.low:.2f} to {r.high:.2f}) | {percent(r.legal_moves)} |"
+        for r in results(row)
+    ]
+    examples = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return "\n".join(
+        [
+            "# A warm start for self-play",
+            "",
+            f"A LoRA in bfloat16, made by `{command}`.",
+            f"Examples: {examples}. Epoch {row['sft/epoch']}, step {row['version']}, held-out loss "
+            f"{number(row['sft/held_out_loss'])} nats a token.",
+            "",
+            "| play | env | against | won | drawn | lost | of these by forfeit | score (95 %) | "
+            "legal moves |",
+            "|---|---|---|---|---|---|---|---|---|",
+            *table,
+            "",
+            "Greedy is temperature 0, sampled is temperature 1. A score is wins plus half the",
+            "draws, per game, with its Wilson interval. `base.json` names the base model.",
+            "",
+            f"Versions: {versions}",
+            "",
+            "```yaml",
+            config.rstrip(),
+            "```",
+            "",
+        ]
+    )
