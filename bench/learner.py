@@ -4,8 +4,8 @@
 
 The same update by each: 64 samples whose lengths are skewed, forward, backward and a step of
 AdamW on a LoRA. Ids are random, for what is computed does not depend on them; "shared prefixes" are
-three quarters of each prompt, as rules of a game are. Each way has a process of its own, for its
-peak memory, and they take turns. Tokens are counted as if nothing were padded or shared. With one
+three quarters of each prompt, as rules of a game are. The ways take turns, each time in a process
+of its own, for its peak memory. Tokens are counted as if nothing were padded or shared. With one
 thread, seconds are CPU seconds, which other work on the machine disturbs less.
 """
 
@@ -103,11 +103,10 @@ def ours(task: Task) -> Run:
     return run
 
 
-def plain(task: Task, *, size: int, by_length: bool = False, recompute: bool = False) -> Run:
+def plain(task: Task, *, size: int, tuned: bool = False, recompute: bool = False) -> Run:
     """`size` samples at a time, padded to the longest, all by transformers and PEFT.
 
-    With `recompute` as the ancestor does it: every activation computed twice, and the logits and
-    log-softmax of every position kept.
+    Tuned: sorted by length, logits of sampled tokens alone. `recompute`: activations twice.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = attach_lora(load_model(task.model), task.model.adapter, seed=0).to(device)
@@ -118,11 +117,11 @@ def plain(task: Task, *, size: int, by_length: bool = False, recompute: bool = F
     adamw = torch.optim.AdamW(parameters, lr=1e-4)
 
     def run(samples: Sequence[Sample]) -> None:
-        if by_length:
+        if tuned:
             samples = sorted(samples, key=length_of)
         total = sum(len(sample.token_ids) for sample in samples)
         for start in range(0, len(samples), size):
-            loss = padded_loss(model, samples[start : start + size], device, everywhere=recompute)
+            loss = padded_loss(model, samples[start : start + size], device, everywhere=not tuned)
             (loss / total).backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         adamw.step()
@@ -139,7 +138,7 @@ def length_of(sample: Sample) -> int:
 def padded_loss(
     model: Any, samples: Sequence[Sample], device: torch.device, *, everywhere: bool
 ) -> Tensor:
-    """-sum(reward x logprob) of the sampled tokens; logits `everywhere`, or where needed alone."""
+    """-sum(reward x logprob) of the sampled tokens; logits `everywhere`, or of those alone."""
     longest = max(map(length_of, samples))
     ids_BT = torch.zeros(len(samples), longest, dtype=torch.long)
     mask_BT = torch.zeros(len(samples), longest, dtype=torch.long)
@@ -159,8 +158,12 @@ def padded_loss(
     head = causal_model.get_output_embeddings()
     targets_BT, chosen_BT = ids_BT[:, 1:], sampled_BT[:, 1:]
     if everywhere:
-        logprobs_BTV = head(hidden_BTD).float().log_softmax(-1)
-        logprobs_N = logprobs_BTV.gather(-1, targets_BT[..., None])[..., 0][chosen_BT]
+        rows = zip(head(hidden_BTD), targets_BT, strict=True)
+        logprobs = [
+            logits_TV.float().log_softmax(-1).gather(-1, targets_T[:, None])[:, 0]
+            for logits_TV, targets_T in rows
+        ]
+        logprobs_N = torch.stack(logprobs)[chosen_BT]
     else:
         logprobs_NV = head(hidden_BTD[chosen_BT]).float().log_softmax(-1)
         logprobs_N = logprobs_NV.gather(-1, targets_BT[chosen_BT][:, None])[:, 0]
@@ -171,38 +174,29 @@ def padded(task: Task) -> Run:
     return plain(task, size=PADDED_SIZE)
 
 
-def padded_by_length(task: Task) -> Run:
-    return plain(task, size=PADDED_SIZE, by_length=True)
+def tuned(task: Task) -> Run:
+    return plain(task, size=PADDED_SIZE, tuned=True)
 
 
 def one_by_one(task: Task) -> Run:
     return plain(task, size=1, recompute=True)
 
 
-def prepare(way: Callable[[Task], Run], task: Task) -> None:
-    """Load the model in a process of its own, and warm up."""
-    global update
+def measure(way: Callable[[Task], Run], task: Task) -> tuple[float, float]:
+    """Seconds of one update, and the peak memory of this process in GB; in a new process."""
     torch.set_num_threads(task.threads)
     torch.manual_seed(0)
+    gpu = torch.cuda.is_available()
+    clock = time.process_time if task.threads == 1 and not gpu else time.perf_counter
     update = way(task)
-    update(task.samples[:PADDED_SIZE])
-
-
-def measure(samples: Sequence[Sample]) -> tuple[float, float]:
-    """Seconds of one update, and the peak memory of this process so far, in GB."""
-    alone = torch.get_num_threads() == 1 and not torch.cuda.is_available()
-    clock = time.process_time if alone else time.perf_counter
+    update(task.samples[:PADDED_SIZE])  # warm
     started = clock()
-    update(samples)
-    if torch.cuda.is_available():
+    update(task.samples)
+    if gpu:
         torch.cuda.synchronize()
     seconds = clock() - started
-    if torch.cuda.is_available():
-        peak = torch.cuda.max_memory_allocated()
-        torch.cuda.empty_cache()  # the others share the card
-    else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return seconds, peak / 1e9
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return seconds, (torch.cuda.max_memory_allocated() if gpu else used) / 1e9
 
 
 def model_config(arguments: argparse.Namespace, scratch: Path) -> ModelConfig:
@@ -249,7 +243,7 @@ def main() -> None:
     )
     ways: dict[str, tuple[Callable[[Task], Run], list[Sample]]] = {
         "padded": (padded, apart),
-        "padded, by length": (padded_by_length, apart),
+        "padded, tuned": (tuned, apart),
         "one by one, recomputed": (one_by_one, apart),
         "ours": (ours, apart),
         "ours, shared prefixes": (ours, alike),
@@ -257,20 +251,16 @@ def main() -> None:
     chosen = {name: ways[name] for name in arguments.only or ways}
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
     peaks: dict[str, float] = {}
+    spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as scratch:
         model = model_config(arguments, Path(scratch))
-        spawn = multiprocessing.get_context("spawn")
-        pools = {name: ProcessPoolExecutor(1, spawn) for name in chosen}
-        for name, (way, samples) in chosen.items():
-            task = Task(model, learner, samples, arguments.threads)
-            pools[name].submit(prepare, way, task).result()
         for _ in range(arguments.rounds):
-            for name, (_, samples) in chosen.items():
-                took, peaks[name] = pools[name].submit(measure, samples).result()
+            for name, (way, samples) in chosen.items():
+                with ProcessPoolExecutor(1, spawn) as process:
+                    task = Task(model, learner, samples, arguments.threads)
+                    took, peaks[name] = process.submit(measure, way, task).result()
                 seconds[name].append(took)
                 print(f"{name}: {tokens / took:.0f} tokens/s", flush=True)
-        for pool in pools.values():
-            pool.shutdown()
     print(f"\n{arguments.samples} samples, {tokens} tokens, medians of {arguments.rounds} rounds")
     first = statistics.median(next(iter(seconds.values())))
     for name, took in seconds.items():

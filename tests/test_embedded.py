@@ -33,7 +33,7 @@ from transformers import (
 
 from tests.helpers import random_adapter
 from unstable.collectors.embedded import EmbeddedEngine
-from unstable.collectors.embedded_sampling import sample
+from unstable.collectors.embedded_sampling import restrict, sample
 from unstable.collectors.embedded_slots import Copy, Placement, SlotTable
 from unstable.collectors.engine import Engine
 from unstable.config import AdapterConfig, ModelConfig
@@ -294,6 +294,50 @@ def test_sampling_never_takes_an_impossible_token() -> None:
     assert tokens == [20, 29]
 
 
+@given(st.data(), st.lists(st.floats(-30, 30), min_size=2, max_size=20))
+def test_a_restricted_row_is_sampled_as_if_nothing_else_were_there(
+    data: st.DataObject, logits: list[float]
+) -> None:
+    ids = st.lists(st.integers(0, len(logits) - 1), min_size=1, unique=True)
+    allowed = sorted(data.draw(ids))
+    uniform = torch.tensor([data.draw(st.floats(0, 1, exclude_max=True))])
+    rows = torch.tensor([logits, logits, logits])
+    restrict(rows, [None, allowed, None])
+    assert torch.equal(rows[0], torch.tensor(logits)) and torch.equal(rows[0], rows[2])
+    for temperature in (torch.tensor([0.7]), torch.tensor([0.0])):
+        token, logprob = sample(rows[1:2], temperature, uniform)
+        expected = (torch.tensor([logits])[0, allowed] / (temperature or 1.0)).log_softmax(-1)
+        assert logprob[0] == pytest.approx(float(expected[allowed.index(token[0])]), abs=2e-5)
+    assert float(expected.max()) == pytest.approx(logprob[0], abs=2e-5)  # of temperature 0
+
+
+async def test_requests_for_allowed_tokens_and_others_share_a_batch() -> None:
+    model, allowed = make_model(), [3, 50, 7]
+    prompts = [[*RULES, i] for i in range(6)]
+    async with serving(model) as engine:
+        free = await asyncio.gather(*[ask(engine, prompt) for prompt in prompts])
+    async with serving(model) as engine:
+        answers = await asyncio.gather(
+            *[
+                ask(engine, prompt, allowed_token_ids=allowed if i % 2 else None)
+                for i, prompt in enumerate(prompts)
+            ]
+        )
+    for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        if i % 2 == 0:
+            assert answer.token_ids == free[i].token_ids
+            continue
+        assert set(answer.token_ids) <= set(allowed)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[*prompt, *answer.token_ids]])).logits[0]
+        expected = logits[len(prompt) - 1 : -1, allowed].log_softmax(-1)
+        for place, (token, logprob) in enumerate(
+            zip(answer.token_ids, answer.logprobs, strict=True)
+        ):
+            assert logprob == pytest.approx(float(expected[place, allowed.index(token)]), abs=1e-4)
+    assert len({token for answer in answers[1::2] for token in answer.token_ids}) > 1
+
+
 async def test_answers_end_at_a_stop_token_or_at_max_tokens() -> None:
     model = make_model()
     async with serving(model) as engine:
@@ -440,6 +484,10 @@ async def test_close_fails_what_is_in_flight_and_gives_the_model_back() -> None:
         ([1], {"temperature": -0.1}, "temperature = -0.1"),
         ([1], {"temperature": float("nan")}, "temperature = nan"),
         ([1], {"max_tokens": 0}, "max_tokens = 0"),
+        ([1], {"allowed_token_ids": []}, "0 tokens are allowed; give 1 to 1024"),
+        ([1], {"allowed_token_ids": [1] * 1025}, "1025 tokens are allowed"),
+        ([1], {"allowed_token_ids": [1, VOCAB]}, "allowed token id is outside the vocabulary"),
+        ([1], {"allowed_token_ids": [-1]}, "allowed token id is outside the vocabulary"),
         ([1] * 60, {"max_tokens": 5}, "exceed the engine's 64"),
         ([1], {"adapter": "policy@9"}, "'policy@9' is not there"),
     ],

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from tests.builders import game
 from unstable.config import parse
-from unstable.evaluation.games import evaluation_games, evaluation_scores, wilson_interval
+from unstable.evaluation.games import (
+    evaluation_games,
+    evaluation_scores,
+    game_scores,
+    mean_interval,
+    wilson_interval,
+)
 
 
 def test_every_deal_is_played_from_every_seat_and_nothing_is_trained() -> None:
@@ -77,3 +83,38 @@ def test_an_interval_holds_its_share(case: tuple[int, int]) -> None:
     assert 0 <= low <= share + 1e-9
     assert share - 1e-9 <= high <= 1
     assert high - low > 0
+
+
+def test_gains_are_paired_by_game() -> None:
+    def played(version: int, outcomes: list[float]) -> list:
+        player = f"policy@{version}"
+        seats = [(player, "random"), ("random", player)] * (len(outcomes) // 2)
+        return [
+            game(
+                players,
+                (worth, -worth) if players[0] == player else (-worth, worth),
+                purpose="eval",
+                game_id=number,
+            )
+            for number, (players, worth) in enumerate(zip(seats, outcomes, strict=True))
+        ]
+
+    before = played(0, [1, -1, 0, -1, 1, -1])
+    after = played(3, [1, 1, 1, -1, -1, 1])
+    first = game_scores(0, before)
+    assert first == {0: 1.0, 1: 0.0, 2: 0.5, 3: 0.0, 4: 1.0, 5: 0.0}
+    (score,) = evaluation_scores(3, after, first)
+    gains = [0, 1, 0.5, 0, -1, 1]
+    assert score.gain == pytest.approx(sum(gains) / 6)
+    assert score.gain_low is not None and score.gain_high is not None
+    error = (sum((g - 0.25) ** 2 for g in gains) / 5 / 6) ** 0.5
+    assert score.gain_high - score.gain_low == pytest.approx(2 * 1.96 * error)
+    (alone,) = evaluation_scores(3, after)
+    assert alone.gain is None
+
+
+def test_no_difference_at_all_is_not_certainty() -> None:
+    mean, low, high = mean_interval([0.0] * 16)
+    assert mean == 0
+    assert 0.05 < high < 0.2
+    assert low == -high

@@ -67,7 +67,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> AsyncIterator[tuple[list[LocalActor], Lesson]]:
         yield [LocalActor(config)], Lesson(config, folder)
 
-    monkeypatch.setattr(launch_sft, "processes", processes)
+    monkeypatch.setattr("unstable.processes.processes", processes)
     monkeypatch.setattr(launch_sft, "setup_logging", lambda *_: None)
 
 

@@ -16,8 +16,8 @@ from unstable.config import ConfigError, GameConfig, ModelConfig
 from unstable.games.experts import expert_moves
 from unstable.games.game import Game
 from unstable.models.base import load_tokenizer
-from unstable.prompts import STYLES, PromptBuilder, load_style, observation_text
-from unstable.sft.data import Example, expert_examples, split_by_prompt, write_answer
+from unstable.prompts import STYLES, PromptBuilder, load_style, observation_text, write_answer
+from unstable.sft.data import Example, expert_examples, split_by_prompt
 from unstable.sft.records import jsonl_examples, recorded_examples
 from unstable.tracking.records import game_record
 

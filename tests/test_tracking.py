@@ -101,12 +101,15 @@ def test_engine_counters_are_differenced_and_survive_a_restart() -> None:
     engine.add(1, {"sampled_tokens": 50, "decode_steps": 5, "running": 4})
     engine.reset()
     engine.add(0, {"sampled_tokens": 130, "decode_steps": 20, "running": 1})
+    assert engine.values(1.0)["collect/engine/adapter_hit_share"] is None  # the embedded engine
+    engine.add(0, {"sampled_tokens": 130, "adapter_requests": 8, "adapter_hits": 6, "running": 1})
     engine.add(1, {"sampled_tokens": 20, "decode_steps": 5, "running": 2})  # began anew at 0
     row = engine.values(seconds=10.0)
     assert row["collect/engine/tokens_per_second"] == pytest.approx((30 + 20) / 10)
     assert row["collect/engine/tokens_per_step"] == pytest.approx(50 / 10)
     assert row["collect/engine/running"] == 3
     assert row["collect/engine/cached_share"] is None
+    assert row["collect/engine/adapter_hit_share"] == 6 / 8
 
 
 def test_entropy_by_hand() -> None:

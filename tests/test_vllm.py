@@ -14,9 +14,12 @@ import pytest_asyncio
 import torch
 from safetensors.torch import load, save
 
+from tests.builders import spec as make_spec
 from tests.vllm_helpers import Scorer, needs_vllm, workers
+from unstable.collectors.constrained import ConstrainedPlayer
 from unstable.collectors.engine import EngineDiedError
 from unstable.collectors.engines import check_engine, make_engine
+from unstable.collectors.play import play_game
 from unstable.collectors.probe import (
     BOUNDS,
     ProbeAnswer,
@@ -24,8 +27,10 @@ from unstable.collectors.probe import (
     check_probe,
     probe_adapters,
 )
-from unstable.config import AdapterConfig, ModelConfig, parse
+from unstable.config import AdapterConfig, GameConfig, ModelConfig, parse
+from unstable.models.base import load_model, load_tokenizer
 from unstable.models.shape import read_shape
+from unstable.prompts import PromptBuilder, load_style
 from unstable.types import Adapter
 
 pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="module")]
@@ -129,10 +134,55 @@ async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_
     assert other.completion.token_ids == greedy.completion.token_ids
     with torch.no_grad():
         ids = torch.tensor([[*PROMPT, *greedy.completion.token_ids]])
-        from unstable.models.base import load_model
-
         logits = load_model(MODEL)(input_ids=ids).logits[0, len(PROMPT) - 1 : -1]
     assert logits.argmax(-1).tolist() == greedy.completion.token_ids
+
+
+@pytest.mark.parametrize("loses_allowed", [False, True])  # True: as with vLLM 0.24
+async def test_constrained_answers_have_the_chances_of_the_allowed_tokens(
+    engine, monkeypatch, loses_allowed
+):
+    monkeypatch.setattr(engine, "_loses_allowed", loses_allowed)
+    allowed = [1234, 40, 777]
+    requests = [{"temperature": 1.0}, {"temperature": 0.7}, {"temperature": 0}]
+    asked = [
+        ask(engine, max_tokens=3, seed=seed, allowed_token_ids=allowed, **request)
+        for seed, request in enumerate(requests * 3)
+    ]
+    *answers, free = await asyncio.gather(*asked, ask(engine))
+    model = load_model(MODEL)
+    for answer, request in zip(answers, requests * 3, strict=True):
+        token_ids = answer.completion.token_ids
+        assert set(token_ids) <= set(allowed)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[*PROMPT, *token_ids]])).logits[0]
+        scaled = logits[len(PROMPT) - 1 : -1, allowed] / (request["temperature"] or 1.0)
+        places = torch.tensor([[allowed.index(token)] for token in token_ids])
+        expected = scaled.log_softmax(-1).gather(1, places)[:, 0]
+        np.testing.assert_allclose(answer.completion.logprobs, expected, atol=1e-3)
+        if request["temperature"] == 0:
+            assert places[:, 0].tolist() == scaled.argmax(-1).tolist()
+    alone = await ask(engine)
+    assert free.completion.token_ids == alone.completion.token_ids
+
+
+async def test_a_constrained_game_has_no_invalid_move(engine):
+    tokenizer = load_tokenizer(MODEL)
+    player = ConstrainedPlayer(
+        engine=engine,
+        adapter=None,
+        prompts=PromptBuilder(tokenizer, load_style("answer"), {}, 500),
+        tokenizer=tokenizer,
+        parser="brackets",
+        temperature=1.0,
+        max_tokens=8,
+    )
+    spec = make_spec(("base", "base"), purpose="eval")
+    result = await play_game(spec, GameConfig(), [player, player], run_seed=0)
+    assert len(result.turns) >= 5 and not any(turn.invalid for turn in result.turns)
+    for turn in result.turns:
+        assert turn.finish_reason == "stop" and turn.text == turn.action
+        assert len(turn.token_ids) == len(turn.logprobs)
 
 
 async def test_a_seed_decides_an_answer(engine):
@@ -257,6 +307,8 @@ async def test_bad_adapters_are_refused_and_the_engine_lives(engine, scorer):
         ([1], {"temperature": -0.1}, "temperature = -0.1"),
         ([1], {"temperature": 0.001}, "give 0 .greedy. or at least 0.01"),
         ([1], {"max_tokens": 0}, "max_tokens = 0"),
+        ([1], {"allowed_token_ids": []}, "0 tokens are allowed"),
+        ([1], {"allowed_token_ids": [SHAPE.vocabulary]}, "outside the vocabulary"),
         ([1] * 510, {"max_tokens": 5}, "exceed the engine's 512"),
         ([1], {"adapter": "policy@9"}, "'policy@9' is not there"),
     ],

@@ -20,7 +20,7 @@ from unstable.collectors.engines import check_engine
 from unstable.config import ConfigError, FixedOpponent, RunConfig, RunFailedError, dump, load
 from unstable.evaluation.games import evaluation_games, evaluation_scores
 from unstable.folder import RunFolder
-from unstable.games.catalog import check_game, check_opponent
+from unstable.games.catalog import check_constrained, check_game, check_opponent
 from unstable.loop import train as run_loop
 from unstable.machine import Machine, this_machine
 from unstable.models.adapters import read_adapter
@@ -97,10 +97,12 @@ def check(config: RunConfig) -> None:
 
 
 def check_games(config: RunConfig) -> None:
-    """Raise `ConfigError` for a game that cannot be played, or an opponent that cannot play it."""
+    """Raise `ConfigError` for a game that cannot be played, or a player that cannot play it."""
     places = {o.key: f"opponents.fixed.{i}" for i, o in enumerate(config.opponents.fixed)}
     for index, game in enumerate(config.games):
         check_game(game, f"games.{index}")
+        if config.eval.every and config.eval.constrained:
+            check_constrained(game, f"games.{index}")
         if game.seats > 1:
             for name, opponent in _opponents(config).items():
                 check_opponent(opponent, game, places.get(name, "eval.opponents"))

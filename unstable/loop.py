@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from itertools import chain
 
-from unstable.evaluation.games import evaluation_games, evaluation_scores
+from unstable.evaluation.games import evaluation_games, evaluation_scores, game_scores
 from unstable.rooms import Rooms
 from unstable.types import (
     Batch,
@@ -211,7 +211,11 @@ async def evaluate(rooms: Rooms) -> None:
     shares = [specs[index :: len(rooms.actors)] for index in range(len(rooms.actors))]
     played = await asyncio.gather(*(play(rooms, index, s) for index, s in enumerate(shares)))
     results = [result for result, _ in in_order(played)]
-    for result in results:
-        rooms.registry.record(result)
-    rooms.tracker.log_evaluation(evaluation_scores(version, results))
+    if not rooms.config.eval.constrained:  # else the models are not the players that are rated
+        for result in results:
+            rooms.registry.record(result)
+    if version == 0:
+        rooms.first_scores = game_scores(version, results)
+    first = rooms.first_scores if version else None
+    rooms.tracker.log_evaluation(evaluation_scores(version, results, first))
     rooms.tracker.log_ratings(rooms.registry.ratings())

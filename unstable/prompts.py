@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
+from unstable.config import ConfigError, GameConfig
 from unstable.targets import load_target
 from unstable.types import Observation
 
@@ -218,3 +219,22 @@ class PromptBuilder:
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False)
+
+
+def write_answer(game: GameConfig, prompts: PromptBuilder, action: str, reason: str = "") -> str:
+    """An answer out of which play reads the action, with the reasoning where the style has it.
+
+    Raises `ConfigError` where the game's parser finds the action in no form of answer.
+    """
+    boxed = rf"\boxed{{{action}}}"
+    forms = (boxed, action) if r"\boxed" in prompts.style.request else (action, boxed)
+    for form in forms:
+        answer = f"{reason}\n\n{form}" if reason else form
+        if prompts.opens_reasoning:
+            answer = f"{reason}\n</think>\n\n{form}"
+        if prompts.read_action(game.parser, answer) == (action, True):
+            return answer
+    raise ConfigError(
+        f"games.parser = {game.parser!r}: reads {action!r} neither out of {forms[0]!r} nor out of "
+        f"{forms[1]!r}; choose brackets, boxed or raw, or give the action as it should be read"
+    )

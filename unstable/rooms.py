@@ -65,6 +65,7 @@ class Rooms:
     asked: dict[int, float] = field(default_factory=dict)  # when an actor last told its numbers
     published: set[int] = field(default_factory=set)
     evaluated: int = -1  # the last version that was
+    first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)  # what the buffer holds
 
     @property

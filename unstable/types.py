@@ -298,3 +298,6 @@ class EvalScore:
     score: float  # wins plus half the draws, per game
     low: float  # 95 % interval of score
     high: float
+    gain: float | None = None  # mean difference to the first version's score in the same games
+    gain_low: float | None = None  # 95 % interval of gain
+    gain_high: float | None = None

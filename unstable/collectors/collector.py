@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unstable.collectors.branches import Forks, play_branches
+from unstable.collectors.constrained import ConstrainedPlayer
 from unstable.collectors.engine import Engine, EngineDiedError
 from unstable.collectors.play import play_game
 from unstable.collectors.players import (
@@ -37,6 +38,7 @@ from unstable.types import (
     GameFailure,
     GameResult,
     GameSpec,
+    Purpose,
     SeatSpec,
     policy_version,
 )
@@ -169,7 +171,7 @@ class Collector:
             seed = self._config.seed
 
             def players() -> list[Player]:
-                return [self._player(game, seat) for seat in spec.seats]
+                return [self._player(game, seat, spec.purpose) for seat in spec.seats]
 
             if spec.branches > 1:
                 return await play_branches(spec, game, players, seed, self._forks)
@@ -183,14 +185,14 @@ class Collector:
             line = " ".join(f"{type(error).__name__}: {error}".split())
             return GameFailure(spec=spec, error=line, traceback=traceback.format_exc())
 
-    def _player(self, game: GameConfig, seat: SeatSpec) -> Player:
+    def _player(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
+        model = partial(self._model_player, game, seat, purpose)
         if seat.player == BASE:
-            return self._model_player(game, seat, None)
+            return model(None)
         if seat.trained and self._config.actors.policy_refresh == "turn":
-            player = partial(self._model_player, game, seat)
-            return NewestPlayer(newest=self._newest, player=player)
+            return NewestPlayer(newest=self._newest, player=model)
         if policy_version(seat.player) is not None:
-            return self._model_player(game, seat, seat.player)
+            return model(seat.player)
         match self._opponents[seat.player]:
             case RandomOpponent():
                 return RandomPlayer()
@@ -199,12 +201,17 @@ class Collector:
             case PythonOpponent(target=target):
                 return PythonPlayer(target)
             case CheckpointOpponent() as opponent:
-                return self._model_player(game, seat, _adapter_name(opponent))
+                return model(_adapter_name(opponent))
             case OpenAIOpponent() as opponent:
                 return self._endpoint(game, seat, opponent)
 
-    def _model_player(self, game: GameConfig, seat: SeatSpec, adapter: str | None) -> Player:
-        return ModelPlayer(
+    def _model_player(
+        self, game: GameConfig, seat: SeatSpec, purpose: Purpose, adapter: str | None
+    ) -> Player:
+        # Never in training: what is sampled there must be the distribution that is trained.
+        constrained = purpose == "eval" and self._config.eval.constrained
+        kind = ConstrainedPlayer if constrained else ModelPlayer
+        return kind(
             engine=self._engine,
             adapter=adapter,
             prompts=self._prompts[game.key],

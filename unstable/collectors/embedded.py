@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from unstable.collectors.embedded_attention import ATTENTION, Segment, SlotCache, Step
 from unstable.collectors.embedded_lora import GroupedLora, RowGroup
-from unstable.collectors.embedded_sampling import sample
+from unstable.collectors.embedded_sampling import restrict, sample
 from unstable.collectors.embedded_slots import Placement, SlotTable
 from unstable.collectors.engine import check_request
 from unstable.types import Adapter, Completion, FinishReason
@@ -37,6 +37,7 @@ class _Request:
     adapter: str | None
     temperature: float
     max_tokens: int
+    allowed_token_ids: Sequence[int] | None
     noise: np.random.Generator
     answer: asyncio.Future[Completion]
     slot: int = -1  # until it runs
@@ -114,6 +115,7 @@ class EmbeddedEngine:
         temperature: float,
         max_tokens: int,
         seed: int,
+        allowed_token_ids: Sequence[int] | None = None,
     ) -> Completion:
         """Sample an answer, as `Engine.generate` says; cancelling it frees its slot."""
         if self._failure is not None:
@@ -124,6 +126,7 @@ class EmbeddedEngine:
             prompt_ids,
             temperature=temperature,
             max_tokens=max_tokens,
+            allowed_token_ids=allowed_token_ids,
             vocab_size=self._vocab_size,
             max_length=self._max_length,
         )
@@ -132,6 +135,7 @@ class EmbeddedEngine:
             adapter=adapter,
             temperature=temperature,
             max_tokens=max_tokens,
+            allowed_token_ids=allowed_token_ids,
             noise=np.random.Generator(np.random.Philox(seed)),
             answer=asyncio.get_running_loop().create_future(),
         )
@@ -213,6 +217,7 @@ class EmbeddedEngine:
         ids = np.concatenate([self._table.ids[slot, a:b] for slot, a, b in segments])
         logits = self._forward(torch.from_numpy(ids), step, _row_groups(requests, segments))
         self._table.computed[slots] = self._table.length[slots]
+        restrict(logits, [request.allowed_token_ids for request in requests])
         token_ids, logprobs = sample(
             logits,
             torch.tensor([request.temperature for request in requests]),

@@ -1,7 +1,19 @@
 """Sampling with the exact log-probability of what was sampled."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+
+def restrict(logits_RV: Tensor, allowed_R: Sequence[Sequence[int] | None]) -> None:
+    """Make all but its allowed token ids impossible in each row, in place; None allows all."""
+    for row, allowed in enumerate(allowed_R):
+        if allowed is not None:
+            token_ids = torch.tensor(allowed)
+            kept = logits_RV[row, token_ids]
+            logits_RV[row] = -torch.inf
+            logits_RV[row, token_ids] = kept
 
 
 def sample(

@@ -5,6 +5,9 @@ from typing import Protocol
 
 from unstable.types import Adapter, Completion
 
+MAX_ALLOWED = 1024
+"""Token ids that an answer can be restricted to: more would end vLLM's newer model runner."""
+
 
 class EngineDiedError(RuntimeError):
     """The engine will never answer again; who owns it has to begin anew."""
@@ -30,8 +33,12 @@ class Engine(Protocol):
         temperature: float,
         max_tokens: int,
         seed: int,
+        allowed_token_ids: Sequence[int] | None = None,
     ) -> Completion:
         """Sample an answer to the prompt; `adapter` None is the base model.
+
+        With `allowed_token_ids` every token is one of these, and the logprobs are of the
+        distribution over them alone: softmax over their logits, after temperature.
 
         Temperature 0 takes the likeliest token, and the logprobs are then those of temperature 1.
         `seed` decides the answer's chance, and nothing else's. Raises `ValueError` for an unknown
@@ -56,6 +63,7 @@ def check_request(
     *,
     temperature: float,
     max_tokens: int,
+    allowed_token_ids: Sequence[int] | None,
     vocab_size: int,
     max_length: int,
 ) -> None:
@@ -68,6 +76,13 @@ def check_request(
         raise ValueError(f"temperature = {temperature}; give 0 (greedy) or a positive number")
     if max_tokens < 1:
         raise ValueError(f"max_tokens = {max_tokens}; an answer has at least 1 token")
+    if allowed_token_ids is not None:
+        if not 0 < len(allowed_token_ids) <= MAX_ALLOWED:
+            raise ValueError(
+                f"{len(allowed_token_ids)} tokens are allowed; give 1 to {MAX_ALLOWED} token ids"
+            )
+        if min(allowed_token_ids) < 0 or max(allowed_token_ids) >= vocab_size:
+            raise ValueError(f"an allowed token id is outside the vocabulary of {vocab_size}")
     if len(prompt_ids) + max_tokens > max_length:
         raise ValueError(
             f"{len(prompt_ids)} prompt tokens and max_tokens = {max_tokens} exceed the engine's "

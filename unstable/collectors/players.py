@@ -13,7 +13,7 @@ from unstable.games.experts import expert_moves
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, observation_text
 from unstable.targets import load_target
-from unstable.types import FinishReason, Observation
+from unstable.types import Completion, FinishReason, Observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +55,7 @@ class ModelPlayer:
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         prompt = self.prompts.build(observation)
-        completion = await self.engine.generate(
-            prompt.ids,
-            adapter=self.adapter,
-            temperature=self.temperature,
-            max_tokens=self.max_tokens,
-            seed=seed,
-        )
+        completion = await self._complete(prompt.ids, game, seed)
         text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
         action = self.prompts.read_action(self.parser, text)
         return Answer(
@@ -75,6 +69,15 @@ class ModelPlayer:
             finish_reason=completion.finish_reason,
             prompt_cut=prompt.cut_tokens,
             adapter=completion.adapter,
+        )
+
+    async def _complete(self, prompt_ids: list[int], game: Game, seed: int) -> Completion:
+        return await self.engine.generate(
+            prompt_ids,
+            adapter=self.adapter,
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            seed=seed,
         )
 
 

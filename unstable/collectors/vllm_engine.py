@@ -37,6 +37,7 @@ _ENVIRONMENT = {
 }
 """What vLLM reads from the environment, where nothing is set."""
 _CPU_BLOCK = 32  # tokens; vLLM's own 128 on a CPU is longer than many prompts' common part
+_FAVOUR = 100.0  # added to allowed tokens' logits where that has to do: no other is ever sampled
 _COLDEST = 0.01  # vLLM replaces lower temperatures, besides 0
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 _ERROR = re.compile(r"\b(\w+(?:Error|Exception)): (.+)")
@@ -70,6 +71,8 @@ class VLLMEngine:
     """
 
     def __init__(self, settings: VLLMSettings, stop_token_ids: Collection[int], log: Path) -> None:
+        from vllm import __version_tuple__
+
         self._settings = settings
         self._stop_token_ids = sorted(stop_token_ids)
         self._base: StoredAdapter | None = None
@@ -86,6 +89,7 @@ class VLLMEngine:
         self._vocab_size = self._llm.model_config.get_vocab_size()
         self._is_on_cpu = config.device_config.device_type == "cpu"
         self._is_seeded = self._is_on_cpu or config.use_v2_model_runner
+        self._loses_allowed = __version_tuple__ < (0, 25)
         self._request_ids = map(str, count())
         self._in_flight: set[str] = set()
         names = ("requests", "prompt_tokens", "cached_prompt_tokens", "sampled_tokens")
@@ -149,6 +153,7 @@ class VLLMEngine:
         temperature: float,
         max_tokens: int,
         seed: int,
+        allowed_token_ids: Sequence[int] | None = None,
     ) -> Completion:
         """Sample an answer, as `Engine.generate` says; cancelling it ends it in vLLM too."""
         stored = self._base if adapter is None else self._adapters.find(adapter)
@@ -156,12 +161,13 @@ class VLLMEngine:
             prompt_ids,
             temperature=temperature,
             max_tokens=max_tokens,
+            allowed_token_ids=allowed_token_ids,
             vocab_size=self._vocab_size,
             max_length=self._settings.max_length,
         )
         if 0 < temperature < _COLDEST:
             raise ValueError(f"temperature = {temperature}; give 0 (greedy) or at least {_COLDEST}")
-        sampling = self._sampling(temperature, max_tokens, seed)
+        sampling = self._sampling(temperature, max_tokens, seed, allowed_token_ids)
         with self._adapters.used(stored), _deaths_told():
             output = await self._ask(prompt_ids, sampling, stored)
         (answer,) = output.outputs
@@ -180,8 +186,10 @@ class VLLMEngine:
             adapter=adapter,
         )
 
-    def _sampling(self, temperature: float, max_tokens: int, seed: int) -> Any:
-        """vLLM's parameters: from the whole distribution, and no more told than is needed."""
+    def _sampling(
+        self, temperature: float, max_tokens: int, seed: int, allowed: Sequence[int] | None
+    ) -> Any:
+        """vLLM's parameters: from the whole distribution or that of the allowed tokens."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -198,7 +206,20 @@ class VLLMEngine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
             skip_clone=True,
+            **self._restriction(allowed),
         )
+
+    def _restriction(self, allowed: Sequence[int] | None) -> dict[str, Any]:
+        """vLLM's parameters for sampling among some tokens, none for all.
+
+        0.24's newer model runner reads the allowed tokens' logits while it overwrites the others',
+        and so loses some of them (vLLM's pull request 46245, in 0.25).
+        """
+        if allowed is None:
+            return {}
+        if self._loses_allowed:
+            return {"logit_bias": dict.fromkeys(allowed, _FAVOUR)}
+        return {"allowed_token_ids": list(allowed)}
 
     async def _ask(
         self, prompt_ids: Sequence[int], sampling: Any, stored: StoredAdapter | None

@@ -252,7 +252,9 @@ class EvalConfig(Section):
         1.0, description="the policy's sampling temperature; 0: greedy"
     )
     constrained: bool = Field(
-        False, description="the policy samples among the legal moves only, where they are listed"
+        False,
+        description="local models sample among the legal moves only, which games must list; "
+        "such games are not rated",
     )
     opponents: list[str] = Field(
         ["random"], description="names of fixed opponents, or random, minimax, base"

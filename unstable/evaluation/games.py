@@ -1,7 +1,8 @@
 """Which games an evaluation consists of, and what they amount to."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from unstable.config import RunConfig
 from unstable.seeds import derive_seed
@@ -44,20 +45,49 @@ def _seats(
     return tuple(policy if place == seat else other for place in range(num_seats))
 
 
-def evaluation_scores(version: int, results: Sequence[GameResult]) -> list[EvalScore]:
-    """One row for each env and opponent, in the order of their first game."""
+def game_scores(version: int, results: Sequence[GameResult]) -> dict[int, float]:
+    """A version's score in each game: 1 for a win, a half for a draw, else 0."""
+    worth = {"win": 1.0, "draw": 0.5, "loss": 0.0}
+    return {
+        result.spec.game_id: worth[result.standing(_seat(version, result))] for result in results
+    }
+
+
+def evaluation_scores(
+    version: int, results: Sequence[GameResult], first: Mapping[int, float] | None = None
+) -> list[EvalScore]:
+    """One row for each env and opponent, in the order of their first game.
+
+    With `first`, the scores by game of the version that the gain refers to.
+    """
     policy = policy_player(version)
     tables: dict[tuple[str, str], list[GameResult]] = {}
     for result in results:
         others = [seat.player for seat in result.spec.seats if seat.player != policy]
         key = (result.spec.env, others[0] if others else ALONE)
         tables.setdefault(key, []).append(result)
-    return [_score(version, env, opponent, games) for (env, opponent), games in tables.items()]
+    rows = [_score(version, env, opponent, games) for (env, opponent), games in tables.items()]
+    if first is None:
+        return rows
+    return [_with_gain(row, games, first) for row, games in zip(rows, tables.values(), strict=True)]
+
+
+def _with_gain(
+    row: EvalScore, results: Sequence[GameResult], first: Mapping[int, float]
+) -> EvalScore:
+    scores = game_scores(row.version, results)
+    # A game that failed in either evaluation has no pair.
+    gains = [score - first[game] for game, score in scores.items() if game in first]
+    gain, low, high = mean_interval(gains)
+    return replace(row, gain=gain, gain_low=low, gain_high=high)
+
+
+def _seat(version: int, result: GameResult) -> int:
+    return [seat.player for seat in result.spec.seats].index(policy_player(version))
 
 
 def _score(version: int, env: str, opponent: str, results: Sequence[GameResult]) -> EvalScore:
-    policy = policy_player(version)
-    seats = [[s.player for s in result.spec.seats].index(policy) for result in results]
+    seats = [_seat(version, result) for result in results]
     pairs = list(zip(results, seats, strict=True))
     standings = [result.standing(seat) for result, seat in pairs]
     legal = [not turn.invalid for result, seat in pairs for turn in result.seat_turns(seat)]
@@ -84,6 +114,17 @@ def mean(values: Iterable[float]) -> float:
     """The mean; 0 of nothing."""
     listed = list(values)
     return sum(listed) / len(listed) if listed else 0.0
+
+
+def mean_interval(values: Sequence[float], z: float = 1.96) -> tuple[float, float, float]:
+    """Mean of paired differences and its 95 % interval, by their standard error.
+
+    Where hardly any pair differs it is as wide as if one did, by 1: few games say little.
+    """
+    centre, count = mean(values), len(values)
+    squares = max(1.0, sum((value - centre) ** 2 for value in values))
+    half = z * math.sqrt(squares / (max(count - 1, 1) * max(count, 1)))
+    return centre, centre - half, centre + half
 
 
 def wilson_interval(share: float, count: int, z: float = 1.96) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from unstable.games.envs import env_class, known_ids, make_env
 from unstable.games.experts import EXPERT_GAMES, has_expert
 from unstable.games.game import Game
 from unstable.games.legal_moves import lists_legal_moves
-from unstable.prompts import PARSERS, STYLES, PromptStyle
+from unstable.prompts import PARSERS, STYLES, PromptStyle, load_style
 from unstable.targets import load_target
 
 _MAX_REASON = 200  # characters of an env's own error that are quoted
@@ -92,6 +92,24 @@ def _check_target(field: str, target: str, remedy: str) -> None:
     found = load_target(target, field)
     if not callable(found) and not isinstance(found, PromptStyle):
         raise ConfigError(f"{field} = {target!r}: not callable; {remedy}")
+
+
+def check_constrained(game: GameConfig, field: str = "games") -> None:
+    """Raise `ConfigError` where models cannot be held to the game's legal moves.
+
+    `field` is the game's place in the config, such as games.0.
+    """
+    prefix = f"eval.constrained = true in {game.key}"
+    if not lists_legal_moves(game):
+        raise ConfigError(
+            f"{prefix}: the game does not list its legal moves; "
+            f"set {field}.legal_moves to module:function(env), or eval.constrained to false"
+        )
+    if load_style(game.prompt).reasoning:
+        raise ConfigError(
+            f"{prefix}: the prompt style {game.prompt!r} has the model reason before it moves; "
+            f"set {field}.prompt to answer, or eval.constrained to false"
+        )
 
 
 def check_opponent(

@@ -58,7 +58,8 @@ def _tower_of_hanoi(env: Any) -> list[str]:
 
 def _othello(env: Any) -> list[str]:
     """Any text passes for the seat that cannot move."""
-    return [f"[{row}, {column}]" for row, column in env.state.game_state["valid_moves"]] or ["pass"]
+    moves = env.state.game_state["valid_moves"]
+    return [f"[{row}, {column}]" for row, column in moves] or ["[pass]"]
 
 
 _FROM_STATE: dict[str, Callable[[Any], list[str]]] = {

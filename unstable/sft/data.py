@@ -13,7 +13,7 @@ from itertools import zip_longest
 from unstable.config import ConfigError, GameConfig
 from unstable.games.experts import expert_moves, expert_reason
 from unstable.games.game import Game
-from unstable.prompts import PromptBuilder
+from unstable.prompts import PromptBuilder, write_answer
 from unstable.seeds import derive_seed
 from unstable.types import Observation
 
@@ -111,25 +111,6 @@ def make_example(
         prompt_ids=prompt.ids,
         answer=answer,
         token_ids=prompts.encode_answer(answer),
-    )
-
-
-def write_answer(game: GameConfig, prompts: PromptBuilder, action: str, reason: str = "") -> str:
-    """An answer out of which play reads the action, with the reasoning where the style has it.
-
-    Raises `ConfigError` where the game's parser finds the action in no form of answer.
-    """
-    boxed = rf"\boxed{{{action}}}"
-    forms = (boxed, action) if r"\boxed" in prompts.style.request else (action, boxed)
-    for form in forms:
-        answer = f"{reason}\n\n{form}" if reason else form
-        if prompts.opens_reasoning:
-            answer = f"{reason}\n</think>\n\n{form}"
-        if prompts.read_action(game.parser, answer) == (action, True):
-            return answer
-    raise ConfigError(
-        f"games.parser = {game.parser!r}: reads {action!r} neither out of {forms[0]!r} nor out of "
-        f"{forms[1]!r}; choose brackets, boxed or raw, or give the action as it should be read"
     )
 
 

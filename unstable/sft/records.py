@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from unstable.config import ConfigError, GameConfig
-from unstable.prompts import PromptBuilder
-from unstable.sft.data import Example, make_example, write_answer
+from unstable.prompts import PromptBuilder, write_answer
+from unstable.sft.data import Example, make_example
 from unstable.types import GameResult, GameSpec, Observation, SeatSpec, Turn
 
 _TURN_FIELDS = [field.name for field in fields(Turn)]

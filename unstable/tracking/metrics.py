@@ -7,6 +7,7 @@ reward term) is there from the first row on, as far as the config knows it.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 
 from unstable.config import RunConfig
 from unstable.types import (
@@ -233,6 +234,9 @@ class EngineMetrics:
         row["collect/engine/cached_share"] = _ratio(
             moved["cached_prompt_tokens"], moved["prompt_tokens"]
         )
+        row["collect/engine/adapter_hit_share"] = _ratio(
+            moved["adapter_hits"], moved["adapter_requests"]
+        )
         row["collect/engine/tokens_per_step"] = _ratio(
             moved["sampled_tokens"], moved["decode_steps"]
         )
@@ -253,11 +257,13 @@ def _ratio(part_of: float, whole: float) -> float | None:
 
 def evaluation_metrics(scores: Iterable[EvalScore], prefix: str = "eval") -> Row:
     """`<prefix>/<env>/<opponent>/*`."""
-    fields = ("score", "low", "high", "games", "wins", "draws", "losses", "forfeits", "legal_moves")
     return {
-        f"{prefix}/{part(score.env)}/{part(score.opponent)}/{field}": getattr(score, field)
+        f"{prefix}/{part(score.env)}/{part(score.opponent)}/{field.name}": getattr(
+            score, field.name
+        )
         for score in scores
-        for field in fields
+        for field in fields(EvalScore)
+        if field.name not in ("version", "env", "opponent")
     }
 
 

@@ -85,4 +85,11 @@ def score_line(score: EvalScore) -> str:
         f"score {score.score:.2f} ({score.low:.2f} to {score.high:.2f}) · {score.wins} won, "
         f"{score.draws} drawn, {score.losses} lost ({score.forfeits} by forfeit) · "
         f"{percent(score.legal_moves)} legal moves"
-    )
+    ) + gain_text(score)
+
+
+def gain_text(score: EvalScore) -> str:
+    """How it differs from the first version in the same games, if that is known."""
+    if score.gain is None or score.gain_low is None or score.gain_high is None:
+        return ""
+    return f" · {score.gain:+.2f} to version 0 ({score.gain_low:+.2f} to {score.gain_high:+.2f})"
