@@ -68,9 +68,11 @@ def test_train_then_eval_then_the_same_config_again(project: Path) -> None:
     for component in ("loop", "learner", "actor-0"):
         assert (project / f"run/logs/{component}.log").is_file()
 
-    judged = unstable(project, "eval", "run", "--version", "1", "--games", "4")
+    options = ["--version", "1", "--games", "4", "--eval.constrained", "true"]
+    judged = unstable(project, "eval", "run", *options)
     assert judged.returncode == 0, judged.stderr
     assert "evaluation of version 1" in judged.stdout
+    assert "100 % legal moves" in judged.stdout
     assert "TicTacToe-v0 against random" in judged.stdout
 
     saved = yaml.safe_load((project / "run/config.yaml").read_text())

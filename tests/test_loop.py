@@ -258,6 +258,16 @@ async def test_evaluating_twice_plays_the_same_games(tiny_folder: Path, tmp_path
     assert (rooms.buffer.stats(), rooms.schedule.state(), rooms.registry.current) == before
 
 
+async def test_constrained_games_are_legal_and_not_rated(tiny_folder: Path, tmp_path: Path) -> None:
+    evaluation = {"constrained": True, "games": 4, "opponents": ["random", "base"]}
+    rooms = make_rooms(tiny_folder, tmp_path / "run", loop={"steps": 0}, eval=evaluation)
+    await train(rooms)
+    games = played(rooms.folder, "eval")
+    assert len(games) == 8
+    assert not any(turn["invalid"] for game in games for turn in game["turns"])
+    assert not any(rating.games for rating in rooms.registry.ratings())
+
+
 class MoodyEnv(textarena.Env):
     """A game that raises for one seed in three, after a move."""
 
