@@ -63,6 +63,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "learner.batch_size = 10 is not divisible by steps_per_batch x mini_batch_size = 16; "
         "set learner.batch_size to 16",
     ),
+    (
+        {"learner": {"algorithm": {"name": "rft", "kl_reward": 0.1}}},
+        "learner.algorithm.kl_reward = 0.1 does nothing in rft, which imitates won turns "
+        "whatever they earned; set learner.algorithm.kl_loss instead",
+    ),
     ({"learner": {"epochs": 0}}, "learner.epochs = 0: input should be greater than 0"),
     (
         {"sampling": {"top_p": 0.9}},

@@ -190,6 +190,15 @@ class RFTConfig(AlgorithmConfig):
         "token", description=ClippedConfig.model_fields["aggregation"].description
     )
 
+    @model_validator(mode="after")
+    def _without_rewards(self) -> Self:
+        if self.kl_reward:
+            raise ValueError(
+                f"kl_reward = {self.kl_reward} does nothing in rft, which imitates won turns "
+                "whatever they earned; set learner.algorithm.kl_loss instead"
+            )
+        return self
+
 
 class CustomAlgorithmConfig(AlgorithmConfig):
     args: dict[str, Any] = Field({}, description="whatever your algorithm reads from config.args")
