@@ -1,6 +1,7 @@
 """Small real models for tests: random weights, made in milliseconds, no hub."""
 
 import copy
+import signal
 
 import torch
 from safetensors.torch import load, save
@@ -66,3 +67,9 @@ def random_adapter(model: PreTrainedModel, name: str, seed: int, rank: int = 4) 
     shapes = {key: value.shape for key, value in sorted(load(exported.weights).items())}
     tensors = {key: 0.1 * torch.randn(shape, generator=generator) for key, shape in shapes.items()}
     return Adapter(name=name, weights=save(tensors), config=exported.config)
+
+
+def heed_interrupts() -> None:
+    """For `Popen(preexec_fn=...)`: what a shell starts in the background ignores Ctrl-C, and so do
+    its children, tests and their processes among them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

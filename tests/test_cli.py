@@ -14,6 +14,7 @@ import psutil
 import pytest
 import yaml
 
+from tests.helpers import heed_interrupts
 from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.config import ConfigError, RunConfig, fields
 
@@ -180,6 +181,7 @@ def start(project: Path, *arguments: str) -> "subprocess.Popen[str]":
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=heed_interrupts,
     )
     deadline = time.monotonic() + 120
     metrics = project / "run/metrics.jsonl"

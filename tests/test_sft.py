@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import tiny_model, tiny_tokenizer
+from tests.helpers import heed_interrupts, tiny_model, tiny_tokenizer
 from tests.test_cli import command, no_developers_lines, unstable
 from tests.test_loop import LocalActor, LocalLearner, lines
 from tests.test_sft_data import recorded_game
@@ -303,7 +303,13 @@ def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
     (tmp_path / "own.yaml").write_text(dump(config))
     arguments = ["sft", "--config", "own.yaml", "--run_dir", "run"]
     folder = RunFolder(tmp_path / "run")
-    process = subprocess.Popen(command(arguments), cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(arguments),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
+    )
     while process.poll() is None and not (folder.metrics.exists() and len(epochs(folder)) > 1):
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
