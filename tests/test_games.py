@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unstable.config import GameConfig, InvalidMovesConfig
+from unstable.games.experts import expert_moves
 from unstable.games.game import Game
 from unstable.games.kuhn import KuhnPoker
 from unstable.games.legal_moves import lists_legal_moves
@@ -160,7 +161,7 @@ def test_legal_moves_are_accepted(env, seats, seed):
 
 
 def test_a_seat_sees_each_thing_once_and_only_the_last_board():
-    played = game("TicTacToe-v0")
+    played = game("TicTacToe-v0", events="all")
     for action in ("[4]", "[0]", "[1]"):
         played.observe()
         played.step(action)
@@ -175,6 +176,48 @@ def test_a_seat_sees_each_thing_once_and_only_the_last_board():
     assert " X | O | 2 " in observation.board
     assert observation.notice == ""
     assert played.observe() == observation
+
+
+TOLD_BY_THE_BOARD = {
+    "TicTacToe-v0": 2,
+    "WildTicTacToe-v0": 2,
+    "Nim-v0": 2,
+    "ConnectFour-v0": 2,
+    "TowerOfHanoi-v0": 1,
+}
+
+
+@pytest.mark.parametrize(("env", "seats"), TOLD_BY_THE_BOARD.items())
+def test_where_events_are_left_out_the_board_tells_all_that_a_perfect_player_uses(env, seats):
+    """Positions that are shown alike, however they came about, have the same best moves."""
+    best: dict[str, dict[str, float]] = {}
+    by_history = set()
+    for seed in range(150):
+        rng, played, moves = random.Random(seed), game(env, seed=0, seats=seats), []
+        while not played.done and len(moves) < 6:
+            observation = played.observe()
+            assert observation.events == [] and observation.board
+            shown = observation_text(observation)
+            mix = expert_moves(played)
+            assert best.setdefault(shown, mix) == mix
+            by_history.add((shown, tuple(moves)))
+            moves.append(rng.choice(played.legal_moves()))
+            played.step(moves[-1])
+    assert len(by_history) > len(best)
+
+
+def test_events_are_left_out_only_where_a_board_tells_more():
+    def events(env, **changes):
+        played = game(env, **changes)
+        moves = played.legal_moves()
+        played.step(moves[0])
+        return played.observe().events
+
+    assert len(events("ConnectFour-v0-blind")) == 1
+    assert events("Othello-v0") != [] == events("Othello-v0", events="none")
+    assert events("TicTacToe-v0", events="all") != []
+    moves = f"{__name__}:count_up_moves"
+    assert events(COUNT_UP, legal_moves=moves, events="none") != []  # it has no board
 
 
 def test_cards_are_private():

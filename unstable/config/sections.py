@@ -64,6 +64,11 @@ class GameConfig(Section):
     weight: PositiveFloat = Field(
         1.0, description="share of the games played, relative to the other entries"
     )
+    events: Literal["auto", "all", "none"] = Field(
+        "auto",
+        description="what happened until now, in prompts: all, none (where there is a board), or "
+        "auto: none in games whose board is known to tell everything",
+    )
     prompt: str = Field("answer", description="prompt style: answer, think, or module:function")
     parser: str = Field(
         "brackets",

@@ -12,17 +12,24 @@ from typing import NamedTuple
 
 from numpy.random import MT19937
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
-from textarena import GAME_ID, ObservationType
+from textarena import GAME_ID, Env, ObservationType
 from textarena.core import Message
 
 from unstable.config import GameConfig
-from unstable.games.envs import make_env
+from unstable.games.envs import is_a, make_env
 from unstable.games.legal_moves import legal_moves
 from unstable.seeds import derive_seed
 from unstable.types import Observation
 
 _SPOKEN = {ObservationType.GAME_MESSAGE, ObservationType.GAME_ACTION_DESCRIPTION}
 _TOKEN = re.compile(r"\[[^\[\]]*\]")
+_BOARD_TELLS_ALL = (
+    "TicTacToeEnv",
+    "WildTicTacToeEnv",
+    "ConnectFourEnv",
+    "NimEnv",
+    "TowerOfHanoiEnv",
+)
 
 
 class StepResult(NamedTuple):
@@ -49,10 +56,11 @@ class Game:
         self.reason = ""
         self._chance = random.Random(derive_seed(seed, "chance")).getstate()
         self._numpy_chance = MT19937(derive_seed(seed, "numpy"))
-        self._views = [_View(seat) for seat in range(config.seats)]
         self._refusals = [0] * config.seats
         with self._own_chance():
             self.env = make_env(config)
+            events = _are_events_told(config.events, self.env)
+            self._views = [_View(seat, events) for seat in range(config.seats)]
             self.env.reset(num_players=config.seats, seed=derive_seed(seed, "env"))
         # One more than is allowed, so that the env itself never ends a game over invalid moves.
         self.env.state.error_allowance = config.invalid_moves.allowed + 1
@@ -139,7 +147,8 @@ class Game:
 class _View:
     """What one seat has been told: rules, events in order, the last board, the last refusal."""
 
-    def __init__(self, seat: int) -> None:
+    def __init__(self, seat: int, events_told: bool) -> None:
+        self._events_told = events_told
         self.board = ""
         self.refusal = ""
         self._seat = seat
@@ -179,6 +188,8 @@ class _View:
         if self._board_is_old and board:
             events.insert(self._board_place, board)
             board = ""
+        elif board and not self._events_told:
+            events = []
         rules = "\n\n".join(self._rules)
         return Observation(
             seat=self._seat, rules=rules, events=events, board=board, notice=self._notice
@@ -187,6 +198,13 @@ class _View:
     def _name(self, sender: int) -> str:
         # Envs of one player sign his actions as the game's.
         return "You" if sender in (self._seat, GAME_ID) else f"Player {sender}"
+
+
+def _are_events_told(setting: str, env: Env) -> bool:
+    if setting == "auto":
+        is_hidden = not getattr(env, "is_open", True)  # ConnectFour played blind
+        return is_hidden or not any(is_a(type(env), name) for name in _BOARD_TELLS_ALL)
+    return setting == "all"
 
 
 def _is_board(kind: ObservationType) -> bool:
