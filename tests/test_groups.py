@@ -15,6 +15,7 @@ from tests.test_loop import lines, make_rooms, played
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.rewards import Rewards
 from unstable.collectors.branches import Forks
+from unstable.collectors.engine import EngineDiedError
 from unstable.config import ConfigError, RewardConfig, RunConfig, parse
 from unstable.loop import train
 from unstable.schedule import Schedule
@@ -62,7 +63,7 @@ def test_a_branching_group_is_one_game_with_one_trained_seat_and_room_for_its_br
     schedule = Schedule(config("branch"))
     groups = [schedule.draw(2, [0, 1]) for _ in range(100)]
     assert all(len(group) == 1 and group[0].branches == 4 for group in groups)
-    assert [group[0].game_id for group in groups] == list(range(0, 400, 4))
+    assert [group[0].game_id for group in groups] == list(range(0, 500, 5))
     mirrors = [g for (g,) in groups if {seat.player for seat in g.seats} == {"policy@2"}]
     assert mirrors
     assert all(sum(seat.trained for seat in spec.seats) == 1 for (spec,) in groups)
@@ -133,6 +134,18 @@ def test_tied_groups_are_dropped_and_counted_and_others_are_not() -> None:
     assert (buffer.size, buffer.dropped_tied) == (4, 4)
 
 
+def test_equal_rewards_tie_whatever_the_number_of_turns() -> None:
+    """Over 3 turns 0.1 each add up to something else than once."""
+    shaped = Rewards([RewardConfig(), RewardConfig(term="format", weight=0.1)])
+    buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=100)
+    for game_id, turns in enumerate((2, 6, 14)):
+        result = game(
+            outcomes=(0.0, 0.0), game_id=game_id, group_ids=[7, 8], group_size=3, turns=turns
+        )
+        buffer.add(result.spec, shaped.trajectories(result))
+    assert (buffer.size, buffer.dropped_tied) == (0, 11)
+
+
 def test_endless_ties_end_the_run_with_a_remedy_and_a_batch_forgives_those_before_it() -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=4)
     add(buffer, 0, outcome=1.0)
@@ -167,10 +180,14 @@ async def test_enough_never_cuts_a_group(enough: int, size: int, in_flight: int)
 
 def branching(count: int, size: int, env: str = "count") -> list[GameSpec]:
     opponent = "base" if env == "count" else "random"
-    trained = specs(count, ("policy@0", opponent), env)
     return [
-        replace(spec, game_id=size * spec.game_id, branches=size, seed=spec.game_id)
-        for spec in trained
+        replace(
+            spec,
+            game_id=(size + 1) * spec.game_id,
+            branches=size,
+            seats=(replace(spec.seats[0], group_size=size), spec.seats[1]),
+        )
+        for spec in specs(count, ("policy@0", opponent), env)
     ]
 
 
@@ -185,17 +202,17 @@ async def test_branches_share_history_chance_and_opponents_and_differ_after_the_
     for result in results:
         assert isinstance(result, GameResult)
         first = result.spec.game_id
-        assert [game.spec.game_id for game in result.games] == [first, first + 1, first + 2]
-        assert len({game.fork for game in result.games}) == 1
-        assert result.turns[result.fork].seat == 0  # the trained one
+        assert [game.spec.game_id for game in result.games] == list(range(first, first + 4))
+        (fork,) = {branch.fork for branch in result.branches}
+        assert result.turns[fork].seat == 0  # the trained one
         for branch in result.branches:
-            before = [(turn.action, turn.observation) for turn in result.turns[: result.fork]]
-            shared = branch.turns[: result.fork]
+            before = [(turn.action, turn.observation) for turn in result.turns[:fork]]
+            shared = branch.turns[:fork]
             assert [(turn.action, turn.observation) for turn in shared] == before
-            assert branch.turns[result.fork].observation == result.turns[result.fork].observation
-            assert len(branch.own_turns) == len(branch.turns) - result.fork
-        places.add(result.fork)
-        differ += len({tuple(turn.action for turn in game.turns) for game in result.games}) > 1
+            assert branch.turns[fork].observation == result.turns[fork].observation
+            assert len(branch.own_turns) == len(branch.turns) - fork
+        places.add(fork)
+        differ += len({tuple(turn.action for turn in game.turns) for game in result.branches}) > 1
     assert len(places) > 1
     assert differ > 10
 
@@ -209,32 +226,47 @@ async def test_env_chance_goes_on_alike_in_every_branch() -> None:
         for branch in result.branches:
             for ours, theirs in zip(result.turns, branch.turns, strict=False):
                 assert ours.observation == theirs.observation
-                compared += ours.index > result.fork
+                compared += ours.index > branch.fork
                 if ours.action != theirs.action:
                     break
     assert compared > 0
 
 
-async def test_only_turns_from_the_fork_on_are_trained() -> None:
+async def test_only_branches_are_trained_and_only_from_the_fork_on() -> None:
     engine = collector(Scripted(), 4, groups={"size": 3, "by": "branch"})
     async for result in engine.play(branching(10, 3)):
         assert isinstance(result, GameResult)
         trajectories = REWARDS.trajectories(result)
-        assert [each.game_id for each in trajectories] == [g.spec.game_id for g in result.games]
+        assert [each.game_id for each in trajectories] == [g.spec.game_id for g in result.branches]
         samples = [sample for each in trajectories for sample in each.samples]
-        assert min(sample.turn for sample in samples) == result.fork
+        assert min(sample.turn for sample in samples) == result.branches[0].fork
         assert len(samples) == result.num_trained
+        buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
+        buffer.add(result.spec, trajectories)
+        assert buffer.size == len(samples)  # the group is whole
 
 
 async def test_a_fault_in_a_branch_costs_its_whole_group() -> None:
     engine = collector(Scripted(), 4, groups={"size": 3, "by": "branch"})
     faulty = specs(10, ("policy@0", "bot"))
-    group = [replace(spec, game_id=3 * spec.game_id, branches=3) for spec in faulty]
+    group = [replace(spec, game_id=4 * spec.game_id, branches=3) for spec in faulty]
     results = await results_of(engine.play(group))
     assert len(results) == 10
     failures = [result for result in results if isinstance(result, GameFailure)]
     assert failures
     assert all("out of patience" in failure.error for failure in failures)
+
+
+async def test_an_engine_that_dies_in_a_branch_ends_the_play_and_not_one_game() -> None:
+    class Mortal(Scripted):
+        async def generate(self, prompt_ids: list[int], **request: Any) -> Any:
+            if len(self.asked) == 10:  # the first game has at most 5 turns
+                raise EngineDiedError("gone")
+            return await super().generate(prompt_ids, **request)
+
+    engine = collector(Mortal(), 16, groups={"size": 16, "by": "branch"})
+    with pytest.raises(EngineDiedError, match="gone"):
+        await results_of(engine.play(branching(1, 16, "TicTacToe-v0")))
 
 
 def test_forks_go_where_outcomes_differ_and_come_back_to_the_others() -> None:
@@ -284,6 +316,7 @@ async def test_batches_are_made_of_whole_groups_of_one_version(
         assert len({tuple(record["players"]) for record in games}) == 1
         assert len({sample["version"] for sample in samples}) == 1
         assert len(games) <= 4
+        assert all(record["member"] > 0 for record in games if by == "branch")
         turns = [
             (record["game"], turn["index"])
             for record in games

@@ -31,8 +31,8 @@ class Schedule:
         that branches it is always one, since a fork is before a turn of one seat.
         """
         size, branches = self._config.group_size, self._config.groups.by == "branch"
-        first = self._spec(current, past, branches=size if branches else 1)
-        self._next_game += size
+        first = self._spec(current, past, branches=size if branches else 0)
+        self._next_game += 1 + size if branches else size
         if branches:
             return [first]
         return [replace(first, game_id=first.game_id + k, member=k) for k in range(size)]
@@ -42,7 +42,7 @@ class Schedule:
         game = self._random.choices(games, [game.weight for game in games])[0]
         kind = self._kind(past)
         policy = policy_player(current)
-        if kind == "self" and branches == 1:
+        if kind == "self" and not branches:
             seats = [self._trained(policy) for _ in range(game.seats)]
         else:
             seats = [self._opponent(kind, policy, past) for _ in range(game.seats - 1)]

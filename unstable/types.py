@@ -7,6 +7,7 @@ together; a sample is one turn as trained.
 
 import math
 from dataclasses import dataclass, field
+from statistics import mean
 from typing import Any, Literal, NamedTuple
 
 FinishReason = Literal["stop", "length"]
@@ -87,7 +88,7 @@ class GameSpec:
     seed: int  # of the env's own random state; a group's games share it
     seats: tuple[SeatSpec, ...]
     member: int = 0  # place among its group's games, which are started one after another
-    branches: int = 1  # continuations that it is forked into, with the ids that follow its own
+    branches: int = 0  # continuations that it is forked into, with the ids that follow its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +141,8 @@ class GameResult:
     truncated: bool  # cut off by the step cap
     reason: str  # the env's last word on why the game ended
     seconds: float
-    fork: int = 0  # index of the first turn that its branches do not share
-    branches: list["GameResult"] = field(default_factory=list)  # the continuations besides this one
+    fork: int = 0  # of a branch: index of its first own turn
+    branches: list["GameResult"] = field(default_factory=list)
 
     @property
     def games(self) -> list["GameResult"]:
@@ -150,9 +151,17 @@ class GameResult:
 
     @property
     def own_turns(self) -> list[Turn]:
-        """The turns that were played for this game and for none before it."""
-        is_branch = self.spec.branches > 1 and self.spec.member > 0
-        return self.turns[self.fork :] if is_branch else self.turns
+        """The turns that were played for this game and not for one that it was forked from."""
+        return self.turns[self.fork :]
+
+    @property
+    def trained(self) -> list["GameResult"]:
+        """The games that are trained on: itself, or its branches.
+
+        What was forked is not among them: it was played before the fork was drawn among its turns,
+        so that games which end soon after are too many.
+        """
+        return self.branches if self.spec.branches else [self]
 
     def seat_turns(self, seat: int) -> list[Turn]:
         """The turns of one seat, in order."""
@@ -182,7 +191,7 @@ class GameResult:
     def num_trained(self) -> int:
         """Number of turns that can be trained on, in all branches."""
         seats = self.spec.seats
-        turns = [turn for game in self.games for turn in game.turns[game.fork :]]
+        turns = [turn for game in self.trained for turn in game.own_turns]
         return sum(seats[turn.seat].trained for turn in turns)
 
 
@@ -240,6 +249,14 @@ class Trajectory:
     @property
     def game_id(self) -> int:
         return self.samples[0].game_id
+
+    @property
+    def reward(self) -> float:
+        """What groups compare: the mean over turns, as the outcome stands on every one of them.
+
+        It is exact before it is rounded, so that equal rewards tie whatever their number.
+        """
+        return mean(sample.reward for sample in self.samples)
 
     @property
     def version(self) -> int:

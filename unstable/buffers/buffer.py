@@ -20,8 +20,7 @@ class _Waiting:
     @property
     def tied(self) -> bool:
         """Whether every trajectory earned the same, so that comparing them teaches nothing."""
-        earned = {sum(s.reward for s in member.samples) for member in self.trajectories}
-        return len(earned) == 1
+        return len({member.reward for member in self.trajectories}) == 1
 
 
 class Buffer:
@@ -79,7 +78,7 @@ class Buffer:
     def _arrive(self, spec: GameSpec, failed: bool) -> None:
         for group_id in [seat.group_id for seat in spec.seats if seat.group_id is not None]:
             group = self._group(group_id, spec)
-            group.missing -= spec.branches
+            group.missing -= spec.branches or 1
             group.failed |= failed
             if group.missing == 0:
                 self._complete(group_id, self._waiting.pop(group_id))

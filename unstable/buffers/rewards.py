@@ -65,14 +65,15 @@ class Rewards:
             self._terms[reward.term] = (partial(function, **reward.args), reward.weight)
 
     def trajectories(self, result: GameResult) -> list[Trajectory]:
-        """One trajectory, with rewards, for each trained seat that had a turn, branches included.
+        """One trajectory, with rewards, for each trained seat that had a turn.
 
-        The turns before a fork are the same in all branches: there is nothing to compare.
+        Of a game that was forked, for each of its branches, from the fork on: what is before it is
+        the same in all of them.
         """
         found = []
-        for game in result.games:
+        for game in result.trained:
             for seat, spec in enumerate(game.spec.seats):
-                turns = [turn for turn in game.turns[game.fork :] if turn.seat == seat]
+                turns = [turn for turn in game.own_turns if turn.seat == seat]
                 if spec.trained and turns:
                     samples = tuple(self._sample(game, turn) for turn in turns)
                     found.append(Trajectory(samples=samples))

@@ -1,7 +1,8 @@
 """Branching: one game, forked at a turn of the trained seat into a group of continuations.
 
 They share history, env chance and opponents, so that what differs in their outcomes is owed to what
-was sampled from the fork on. A fork replays the game's actions from its seed: no env is copied.
+was sampled from the fork on. A fork replays the game's actions from its seed: no env is copied. The
+first game only says where to fork; all that is compared was played after it.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from unstable.collectors.engine import EngineDiedError
 from unstable.collectors.play import play_game
 from unstable.collectors.players import Player
 from unstable.config import GameConfig
@@ -57,6 +59,7 @@ async def play_branches(
     """Play `spec` and then its branches, from a turn of the trained seat on, all at once.
 
     `players` makes the players of one game. A game in which that seat had no turn has no branches.
+    Raises what a branch raised, and `EngineDiedError` before anything else.
     """
     trunk = await play_game(spec, config, players(), run_seed)
     (seat,) = [place for place, seat in enumerate(spec.seats) if seat.trained]
@@ -65,17 +68,20 @@ async def play_branches(
         return trunk
     chance = random.Random(derive_seed(run_seed, "fork", spec.game_id))
     number = forks.choose(spec.env, seat, len(turns), chance)
-    trunk.fork = turns[number].index
+    shared = trunk.turns[: turns[number].index]
     specs = [
-        replace(spec, game_id=spec.game_id + member, member=member)
-        for member in range(1, spec.branches)
+        replace(spec, game_id=spec.game_id + member, member=member, branches=0)
+        for member in range(1, spec.branches + 1)
     ]
-    shared = trunk.turns[: trunk.fork]
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(play_game(branch, config, players(), run_seed, shared))
-            for branch in specs
-        ]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(play_game(branch, config, players(), run_seed, shared))
+                for branch in specs
+            ]
+    except ExceptionGroup as raised:
+        died = raised.subgroup(EngineDiedError)
+        raise (died or raised).exceptions[0] from None
     trunk.branches = [task.result() for task in tasks]
-    forks.learn(spec.env, seat, number, [game.outcomes[seat] for game in trunk.games])
+    forks.learn(spec.env, seat, number, [game.outcomes[seat] for game in trunk.branches])
     return trunk
