@@ -92,7 +92,7 @@ def make_rooms(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes:
         rewards=Rewards(config.buffer.rewards),
         registry=make_registry(config),
         schedule=schedule,
-        router=Router(schedule, num_actors),
+        router=Router(config, schedule, num_actors),
         tracker=Tracker(config, folder),
     )
 

@@ -18,7 +18,8 @@ def opponent(group: list[GameSpec]) -> int | None:
 
 
 def dealt(num_actors: int, rounds: int = 400, order: list[int] | None = None):
-    router = Router(Schedule(parse({"seed": 1})), num_actors)
+    config = parse({"seed": 1})
+    router = Router(config, Schedule(config), num_actors)
     turns = (order or list(range(num_actors))) * rounds
     return [(actor, router.draw(actor, 8, PAST)) for actor in turns]
 
@@ -57,8 +58,23 @@ def test_routing_leaves_the_share_of_every_opponent_alone() -> None:
 
 
 def test_a_new_version_begins_with_groups_of_its_own() -> None:
-    router = Router(Schedule(parse({"seed": 1})), 3)
+    config = parse({"seed": 1})
+    router = Router(config, Schedule(config), 3)
     router.draw(0, 8, PAST)
     for actor in range(3):
         group = router.draw(actor, 9, [*PAST, 8])
         assert "policy@9" in {seat.player for seat in group[0].seats}
+
+
+def test_fixed_opponents_that_are_adapters_have_a_home_whatever_their_name() -> None:
+    fixed = [{"kind": "checkpoint", "path": "x", "name": name} for name in ("warm", "cold")]
+    config = parse({"opponents": {"draw": {"self": 0, "past": 0, "fixed": 1}, "fixed": fixed}})
+    router = Router(config, Schedule(config), 2)
+    actors: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for actor in [0, 1] * 200:
+        for seat in router.draw(actor, 8, PAST)[0].seats:
+            if seat.player != "policy@8":
+                actors[seat.player][actor] += 1
+    homes = [max(counts, key=lambda actor: counts[actor]) for counts in actors.values()]
+    assert sorted(homes) == [0, 1]
+    assert all(max(counts.values()) / counts.total() > 0.7 for counts in actors.values())

@@ -209,7 +209,7 @@ async def _train(config: RunConfig, folder: RunFolder, tracker: Tracker, machine
             rewards=Rewards(config.buffer.rewards),
             registry=make_registry(config),
             schedule=schedule,
-            router=Router(schedule, len(actors)),
+            router=Router(config, schedule, len(actors)),
             tracker=tracker,
         )
         return await run_loop(rooms)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from zlib import crc32
 
+from unstable.config import CheckpointOpponent, RunConfig
 from unstable.schedule import Schedule
 from unstable.types import GameSpec, policy_version
 
@@ -22,7 +23,9 @@ class Router:
     With one actor this is the schedule's own order.
     """
 
-    def __init__(self, schedule: Schedule, num_actors: int) -> None:
+    def __init__(self, config: RunConfig, schedule: Schedule, num_actors: int) -> None:
+        fixed = config.opponents.fixed
+        self._checkpoints = {each.key for each in fixed if isinstance(each, CheckpointOpponent)}
         self._schedule = schedule
         self._num_actors = num_actors
         self._ahead = AHEAD_PER_ACTOR * num_actors if num_actors > 1 else 1
@@ -51,6 +54,6 @@ class Router:
             version = policy_version(seat.player)
             if version is not None and version != self._current:
                 return version % self._num_actors
-            if version is None and seat.player.startswith("checkpoint:"):
+            if seat.player in self._checkpoints:
                 return crc32(seat.player.encode()) % self._num_actors
         return None
