@@ -1,6 +1,7 @@
 """Games through the collector, against the same engine without games and a loop of another shape.
 
-    python bench/rollout.py [--games 8] [--model NAME] [--engine vllm|embedded] [--in_flight 8]
+    python bench/rollout.py [--games 8] [--in_flight 8] [--model NAME] [--engine vllm|embedded]
+    python bench/rollout.py --games 768 --in_flight 384 --model Qwen/Qwen3-1.7B    # on a GPU
 
 Three ways take turns, round after round; medians and ratios are printed.
 
@@ -25,6 +26,7 @@ from unstable.collectors.collector import Collector
 from unstable.collectors.engine import Engine
 from unstable.collectors.engines import check_engine, make_engine
 from unstable.collectors.probe import probe_adapters
+from unstable.collectors.vllm_adapters import padded_rank
 from unstable.config import RunConfig, parse
 from unstable.models.adapters import write_adapter
 from unstable.models.base import model_path
@@ -62,21 +64,28 @@ class Stepped:
 
     def __init__(self, config: RunConfig) -> None:
         from vllm.engine.arg_utils import EngineArgs
+        from vllm.platforms import current_platform
         from vllm.v1.engine.llm_engine import LLMEngine
 
         in_flight = config.actors.games_in_flight
         assert isinstance(in_flight, int)
+        if current_platform.is_cpu():
+            options: dict[str, Any] = {"block_size": 32}  # that of our engine
+        else:
+            options = {"gpu_memory_utilization": config.actors.gpu_memory}
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(
                 model=model_path(config.model),
                 dtype=config.model.dtype,
                 enable_lora=True,
                 max_loras=2,
-                max_lora_rank=config.model.adapter.rank,
+                max_lora_rank=padded_rank(config.model.adapter.rank),
                 max_model_len=config.sampling.max_prompt_tokens + config.sampling.max_tokens,
                 max_num_seqs=in_flight,
                 enforce_eager=config.actors.enforce_eager,
+                enable_prefix_caching=True,
                 disable_log_stats=True,
+                **options,
             )
         )
         self._folder = tempfile.TemporaryDirectory()
@@ -106,6 +115,7 @@ class Stepped:
         temperature: float,
         max_tokens: int,
         seed: int,
+        allowed_token_ids: Sequence[int] | None = None,
     ) -> Completion:
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
@@ -117,7 +127,12 @@ class Stepped:
         self._engine.add_request(
             str(self._asked),
             tokens_input(list(prompt_ids)),
-            SamplingParams(temperature=temperature, max_tokens=max_tokens, logprobs=0),
+            SamplingParams(
+                temperature=temperature,
+                max_tokens=max_tokens,
+                logprobs=0,
+                allowed_token_ids=None if allowed_token_ids is None else list(allowed_token_ids),
+            ),
             lora_request=LoRARequest(
                 lora_name="policy", lora_int_id=1, lora_path=self._folder.name
             ),

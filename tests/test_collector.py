@@ -217,6 +217,36 @@ async def test_a_retired_version_is_removed_once_no_game_in_flight_needs_it():
     assert engine.adapters == []
 
 
+async def test_plays_that_begin_at_once_forget_prefixes_before_any_game():
+    class Slow(Scripted):
+        forgot = 0
+
+        async def forget_prefixes(self) -> None:
+            for _ in range(20):
+                assert not self.asked
+                await asyncio.sleep(0)
+            self.forgot += 1
+
+    playing = collector(engine := Slow())
+    both = await asyncio.gather(played(playing.play(specs(3))), played(playing.play(specs(3))))
+    assert all(isinstance(result, GameResult) for results in both for result in results)
+    assert engine.forgot == 1
+
+
+async def test_versions_that_retire_at_once_are_removed_once_each():
+    class Slow(Scripted):
+        async def remove_adapter(self, name) -> None:
+            await asyncio.sleep(0)
+            self.adapters.remove(name)
+
+    playing = collector(engine := Slow())
+    names = [f"policy@{version}" for version in range(4)]
+    for name in names:
+        await playing.publish(random_adapter(tiny_model(), name, seed=0))
+    await asyncio.gather(*(playing.retire(name) for name in names))
+    assert engine.adapters == []
+
+
 async def test_players_by_name(tmp_path):
     adapter = random_adapter(tiny_model(), "policy@7", seed=0)
     write_adapter(adapter, tmp_path)

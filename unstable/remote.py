@@ -69,7 +69,8 @@ class ActorProcess:
         return self._collector.stats()
 
     async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
-        return await ask_probe(self._engine, adapters, vocabulary)
+        with _ends_with_engine():
+            return await ask_probe(self._engine, adapters, vocabulary)
 
     async def sleep(self) -> None:
         with _ends_with_engine():
@@ -159,7 +160,7 @@ class RemoteActor:
 
     async def sleep(self) -> None:
         """Give the memory of a shared GPU back; no game may be in flight."""
-        await self._tell("sleep")
+        await self._ask("sleep")
 
     async def wake(self) -> None:
         """Take it again."""
@@ -175,10 +176,14 @@ class RemoteActor:
 
     async def stats(self) -> dict[str, float]:
         """The engine's counters."""
+        return await self._ask("stats")
+
+    async def _ask(self, method: str) -> Any:
+        """Call the process, and one that takes a dead one's place as well."""
         while True:
             process = self._process
             try:
-                return await process.stats.remote()
+                return await getattr(process, method).remote()
             except RayActorError as error:
                 await self._revive(process, error)
 

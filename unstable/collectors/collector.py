@@ -5,6 +5,7 @@ import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ class Collector:
         }
         self._endpoints: dict[tuple[str, str, float], Player] = {}
         self._plays: list[_Play] = []
+        self._beginning = asyncio.Lock()  # no game is in flight while prefixes are forgotten
         self._retired: set[str] = set()
         self._tally = _Tally()
         self._forks = Forks(config.groups.fork)
@@ -94,8 +96,9 @@ class Collector:
     async def _remove_retired(self) -> None:
         needed = {seat.player for play in self._plays for spec in play.specs for seat in spec.seats}
         needed |= set(+self._newest.asking)
-        for name in sorted(self._retired - needed):
-            self._retired.remove(name)
+        gone = self._retired - needed
+        self._retired -= gone
+        for name in sorted(gone):
             await self._engine.remove_adapter(name)
 
     def stats(self) -> dict[str, float]:
@@ -119,12 +122,12 @@ class Collector:
         who reads. Several calls share `games_in_flight` evenly. Closing the iterator cancels its
         games. Raises `EngineDiedError`, since no other game can go on then.
         """
-        idle = not self._plays
         play = _Play(deque(specs), enough)
-        self._plays.append(play)
-        try:
-            if idle:  # games then depend on nothing that was played before
+        async with self._beginning:
+            if not self._plays:  # games then depend on nothing that was played before
                 await self._engine.forget_prefixes()
+            self._plays.append(play)
+        try:
             self._start_games()
             while not play.over(self._tally):
                 result = await play.results.get()
@@ -141,7 +144,8 @@ class Collector:
 
     @property
     def _games_in_flight(self) -> int:
-        return sum(spec.branches for play in self._plays for spec in play.running.values())
+        running = chain.from_iterable(play.running.values() for play in self._plays)
+        return sum(spec.branches or 1 for spec in running)
 
     def _start_games(self) -> None:
         while self._games_in_flight < self._limit:
@@ -173,13 +177,10 @@ class Collector:
             def players() -> list[Player]:
                 return [self._player(game, seat, spec.purpose) for seat in spec.seats]
 
-            if spec.branches > 1:
+            if spec.branches:
                 return await play_branches(spec, game, players, seed, self._forks)
             return await play_game(spec, game, players(), seed)
-        except Exception as raised:  # the fault border: whatever goes wrong costs this one game
-            error = raised
-            while isinstance(error, ExceptionGroup):  # which the branches of a game raise
-                error = error.exceptions[0]
+        except Exception as error:  # the fault border: whatever goes wrong costs this one game
             if isinstance(error, EngineDiedError):
                 raise error from None
             line = " ".join(f"{type(error).__name__}: {error}".split())

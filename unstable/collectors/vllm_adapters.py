@@ -89,14 +89,12 @@ class AdapterStore:
         return StoredAdapter(name, number, self._root / f"{number:06d}")
 
     def write(self, stored: StoredAdapter, adapter: Adapter) -> None:
-        """Fill the folder, whole or not at all; `ValueError` if the adapter does not fit."""
+        """Fill the folder; `ValueError` if the adapter does not fit."""
         fitting_pairs(adapter, self._linears)
         tensors = {key: value.to(self._dtype) for key, value in load(adapter.weights).items()}
         cast = Adapter(name=adapter.name, weights=save(tensors), config=adapter.config)
-        scratch = stored.folder.with_suffix(".partial")
-        scratch.mkdir()
-        write_adapter(cast, scratch)
-        scratch.rename(stored.folder)
+        stored.folder.mkdir()
+        write_adapter(cast, stored.folder)
 
     def serve(self, stored: StoredAdapter) -> None:
         """Let requests name it; vLLM holds it in memory by now."""
@@ -112,7 +110,7 @@ class AdapterStore:
     def drop(self, stored: StoredAdapter) -> None:
         """Forget an adapter that is not served, and its folder."""
         self._names.remove(stored.name)
-        shutil.rmtree(stored.folder, ignore_errors=True)  # a refused one may have none
+        shutil.rmtree(stored.folder, ignore_errors=True)  # one that was refused may have none
 
     def find(self, name: str) -> StoredAdapter:
         """The adapter of that name; `ValueError` if it is not served."""
@@ -127,8 +125,9 @@ class AdapterStore:
             yield
             return
         stored.in_flight += 1
-        self.requests += 1
-        self.hits += stored.name in self._resident
+        if stored.name != ZERO:
+            self.requests += 1
+            self.hits += stored.name in self._resident
         self._touch(stored.name)
         try:
             yield

@@ -38,6 +38,7 @@ _ENVIRONMENT = {
 """What vLLM reads from the environment, where nothing is set."""
 _CPU_BLOCK = 32  # tokens; vLLM's own 128 on a CPU is longer than many prompts' common part
 _FAVOUR = 100.0  # added to allowed tokens' logits where that has to do: no other is ever sampled
+_PAUSE_S = 0.01
 _COLDEST = 0.01  # vLLM replaces lower temperatures, besides 0
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 _ERROR = re.compile(r"\b(\w+(?:Error|Exception)): (.+)")
@@ -77,7 +78,6 @@ class VLLMEngine:
         self._stop_token_ids = sorted(stop_token_ids)
         self._base: StoredAdapter | None = None
         self._folder = ScratchFolder("unstable-adapters-")
-        os.environ[vllm_worker.OWNER_VARIABLE] = str(os.getpid())
         self._llm = _start(settings, log)
         config = self._llm.vllm_config
         self._adapters = AdapterStore(
@@ -143,7 +143,8 @@ class VLLMEngine:
     async def forget_prefixes(self) -> None:
         """Drop the prefix cache; only when idle."""
         with _deaths_told():
-            await self._llm.reset_prefix_cache()
+            while not await self._llm.reset_prefix_cache():  # what was cancelled has not ended yet
+                await asyncio.sleep(_PAUSE_S)
 
     async def generate(
         self,
@@ -274,13 +275,16 @@ def _start(settings: VLLMSettings, log: Path) -> Any:
     """vLLM's engine, ready to answer."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    with _output_into(log):
-        try:
-            from vllm.v1.engine.async_llm import AsyncLLM
+    log.touch()
+    begin = log.stat().st_size  # what is there already is of an engine before this one
+    with _output_into(log), _owned():
+        from vllm.v1.engine.async_llm import AsyncLLM
 
-            return AsyncLLM.from_engine_args(_engine_args(settings))
+        arguments = _engine_args(settings)
+        try:
+            return AsyncLLM.from_engine_args(arguments)
         except Exception as error:  # plain ones, whose cause only the child process has printed
-            reason = _last_error(log) or f"{type(error).__name__}: {error}"
+            reason = _last_error(log, begin) or f"{type(error).__name__}: {error}"
             raise RuntimeError(f"vLLM did not start: {reason}; more in {log}") from error
 
 
@@ -340,6 +344,16 @@ def _deaths_told() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _owned() -> Iterator[None]:
+    """Processes that are begun meanwhile end with this one, and others do not."""
+    os.environ[vllm_worker.OWNER_VARIABLE] = str(os.getpid())
+    try:
+        yield
+    finally:
+        del os.environ[vllm_worker.OWNER_VARIABLE]
+
+
+@contextlib.contextmanager
 def _output_into(log: Path) -> Iterator[None]:
     """What this process prints meanwhile goes into a file, as do, for good, processes begun."""
     own = [os.dup(descriptor) for descriptor in (1, 2)]
@@ -354,8 +368,8 @@ def _output_into(log: Path) -> Iterator[None]:
             os.close(saved)
 
 
-def _last_error(log: Path) -> str | None:
-    """The last error in vLLM's output that says more than that it did not start."""
-    found = _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
+def _last_error(log: Path, begin: int) -> str | None:
+    """The last error in vLLM's output, from byte `begin`, that says more than that it failed."""
+    found = _ERROR.findall(log.read_bytes()[begin:].decode("utf-8", errors="replace"))
     told = [f"{kind}: {text}" for kind, text in found if "initialization failed" not in text]
     return told[-1] if told else None
