@@ -85,6 +85,11 @@ def test_an_interval_holds_its_share(case: tuple[int, int]) -> None:
     assert high - low > 0
 
 
+def test_without_a_pair_there_is_no_gain() -> None:
+    (score,) = evaluation_scores(3, [game(("policy@3", "random"), purpose="eval")], first={7: 1.0})
+    assert (score.gain, score.gain_low, score.gain_high) == (None, None, None)
+
+
 def test_gains_are_paired_by_game() -> None:
     def played(version: int, outcomes: list[float]) -> list:
         player = f"policy@{version}"

@@ -9,12 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tests.builders import game
 from tests.test_loop import lines
 from unstable.config import parse
+from unstable.evaluation.games import evaluation_scores
 from unstable.folder import RunFolder
 from unstable.sft.data import Example
 from unstable.sft.train import HELD_OUT_LOSS, Course, best, held_out_loss, is_over
-from unstable.tracking.sft import Result, SFTTracker
+from unstable.tracking.metrics import evaluation_metrics
+from unstable.tracking.sft import SFTTracker
 from unstable.types import Sample
 
 
@@ -57,14 +60,14 @@ def test_a_terminal_gets_a_bar_besides_the_results(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     tracker = SFTTracker(config, RunFolder(tmp_path), steps=4, console=console)
     tracker.log_step({"version": 3, "sft/epoch": 1, "learn/loss": 0.25})
-    fields = {name: 0 for name in Result._fields[3:]} | {"games": 8, "wins": 5, "score": 0.625}
-    scores = {f"greedy/Nim-v0/random/{name}": value for name, value in fields.items()}
-    tracker.log_epoch({"version": 4, "sft/epoch": 1, HELD_OUT_LOSS: 0.5} | scores)
+    score = evaluation_scores(4, [game(("policy@4", "random"), env="Nim-v0", purpose="eval")])
+    row = {"version": 4, "sft/epoch": 1, HELD_OUT_LOSS: 0.5}
+    tracker.log_epoch(row | evaluation_metrics(score, prefix="greedy"))
     tracker.close()
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
     assert "epoch 1 · loss 0.25" in shown and "3/4" in shown
     assert "epoch 1/2 · held-out loss 0.5" in shown
-    assert "greedy, Nim-v0 against random: score 0.62" in shown and "5 won" in shown
+    assert "greedy, Nim-v0 against random: score 1.00" in shown and "1 won" in shown
     assert [row["version"] for row in lines(RunFolder(tmp_path).metrics)] == [3, 4]
 
 

@@ -112,6 +112,14 @@ def test_engine_counters_are_differenced_and_survive_a_restart() -> None:
     assert row["collect/engine/adapter_hit_share"] == 6 / 8
 
 
+def test_what_an_engine_does_not_measure_is_null_and_not_0() -> None:
+    engine = EngineMetrics()
+    engine.add(0, {"requests": 1.0})
+    assert engine.values(1.0)["collect/engine/prefill_seconds"] is None
+    engine.add(1, {"prefill_seconds": 0.0})
+    assert engine.values(1.0)["collect/engine/prefill_seconds"] == 0.0
+
+
 def test_entropy_by_hand() -> None:
     from collections import Counter
 

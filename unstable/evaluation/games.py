@@ -78,6 +78,8 @@ def _with_gain(
     scores = game_scores(row.version, results)
     # A game that failed in either evaluation has no pair.
     gains = [score - first[game] for game, score in scores.items() if game in first]
+    if not gains:
+        return row
     gain, low, high = mean_interval(gains)
     return replace(row, gain=gain, gain_low=low, gain_high=high)
 

@@ -227,10 +227,10 @@ class EngineMetrics:
         if not self._last:
             return {}
         moved = self._moved
-        row: Row = {
-            f"collect/engine/{name}": moved[name]
-            for name in ("requests", "prompt_tokens", "prefill_seconds", "decode_seconds")
-        }
+        row: Row = {f"collect/engine/{name}": moved[name] for name in ("requests", "prompt_tokens")}
+        for name in ("prefill_seconds", "decode_seconds"):  # which not every engine knows
+            known = any(name in stats for stats in self._last.values())
+            row[f"collect/engine/{name}"] = moved[name] if known else None
         row["collect/engine/cached_share"] = _ratio(
             moved["cached_prompt_tokens"], moved["prompt_tokens"]
         )

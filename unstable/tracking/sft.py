@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import fields
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -12,47 +12,23 @@ from unstable.config import RunConfig
 from unstable.folder import RunFolder
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import Guard, LineFile, WandbRun, read_rows, write_lines
-from unstable.tracking.text import number, percent
+from unstable.tracking.text import number, percent, score_text
 from unstable.tracking.tracker import Terminal
+from unstable.types import EvalScore
 
 LINE_EVERY_S = 20.0
 """Between two lines on steps, where there is no bar."""
 
 
-class Result(NamedTuple):
-    """What an epoch's row says of its games in one env against one opponent."""
-
-    way: str  # greedy or sampled
-    env: str
-    opponent: str
-    games: int
-    wins: int
-    draws: int
-    losses: int
-    forfeits: int  # of the losses
-    legal_moves: float
-    score: float  # wins plus half the draws, per game
-    low: float  # 95 % interval of score
-    high: float
-
-
-def results(row: Row) -> Iterator[Result]:
-    """The results in an epoch's row, in its order."""
+def results(row: Row) -> Iterator[tuple[str, EvalScore]]:
+    """The scores in an epoch's row, in its order, each with how was played: greedy or sampled."""
+    names = [field.name for field in fields(EvalScore)]
     for name in row:
         if name.endswith("/score"):
-            prefix = name.removesuffix("/score")
-            figures = {field: row[f"{prefix}/{field}"] or 0 for field in Result._fields[3:]}
-            yield Result(*prefix.split("/"), **figures)  # type: ignore[arg-type]
-
-
-def result_line(result: Result) -> str:
-    """A result in one line."""
-    return (
-        f"{result.way}, {result.env} against {result.opponent}: score {result.score:.2f} "
-        f"({result.low:.2f} to {result.high:.2f}) · {result.wins} won, {result.draws} drawn, "
-        f"{result.losses} lost ({result.forfeits} by forfeit) · "
-        f"{percent(result.legal_moves)} legal moves"
-    )
+            way, env, opponent = name.removesuffix("/score").split("/")
+            told = {key: row.get(f"{way}/{env}/{opponent}/{key}") for key in names}
+            told |= {"version": row["version"], "env": env, "opponent": opponent}
+            yield way, EvalScore(**told)  # type: ignore[arg-type]
 
 
 class SFTTracker:
@@ -109,8 +85,8 @@ class SFTTracker:
         epoch, loss = row["sft/epoch"], number(row["sft/held_out_loss"])
         head = f"epoch {epoch}/{self._epochs}" if epoch else "before training"
         self.tell(f"{head} · held-out loss {loss}")
-        for result in results(row):
-            self.tell(f"  {result_line(result)}")
+        for way, score in results(row):
+            self.tell(f"  {way}, {score.env} against {score.opponent}: {score_text(score)}")
 
     def close(self) -> None:
         """Give the terminal back and close every sink."""
@@ -140,9 +116,9 @@ def card(config: str, command: str, row: Row, counts: Mapping[str, int], version
     `config` is YAML, `row` that of the epoch it is of, `counts` the examples by what for.
     """
     table = [
-        f"| {r.way} | {r.env} | {r.opponent} | {r.wins} | {r.draws} | {r.losses} | {r.forfeits} | "
+        f"| {way} | {r.env} | {r.opponent} | {r.wins} | {r.draws} | {r.losses} | {r.forfeits} | "
         f"{r.score:.2f} ({r.low:.2f} to {r.high:.2f}) | {percent(r.legal_moves)} |"
-        for r in results(row)
+        for way, r in results(row)
     ]
     examples = ", ".join(f"{count} {name}" for name, count in counts.items())
     return "\n".join(

@@ -82,10 +82,17 @@ def score_line(score: EvalScore) -> str:
     """An evaluation against one opponent in one line."""
     return (
         f"evaluation of version {score.version} · {score.env} against {score.opponent}: "
+        f"{score_text(score)}{gain_text(score)}"
+    )
+
+
+def score_text(score: EvalScore) -> str:
+    """The score, its interval, and what it is made of."""
+    return (
         f"score {score.score:.2f} ({score.low:.2f} to {score.high:.2f}) · {score.wins} won, "
         f"{score.draws} drawn, {score.losses} lost ({score.forfeits} by forfeit) · "
         f"{percent(score.legal_moves)} legal moves"
-    ) + gain_text(score)
+    )
 
 
 def gain_text(score: EvalScore) -> str:
