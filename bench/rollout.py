@@ -24,13 +24,14 @@ from typing import Any
 
 from unstable.collectors.collector import Collector
 from unstable.collectors.engine import Engine
-from unstable.collectors.engines import check_engine, make_engine
+from unstable.collectors.engines import make_engine
 from unstable.collectors.probe import probe_adapters
-from unstable.collectors.vllm_adapters import padded_rank
 from unstable.config import RunConfig, parse
-from unstable.models.adapters import write_adapter
+from unstable.machine import this_machine
+from unstable.models.adapters import padded_rank, write_adapter
 from unstable.models.base import model_path
 from unstable.models.shape import read_shape
+from unstable.placement import plan
 from unstable.types import Adapter, Completion, GameResult, GameSpec, SeatSpec, policy_player
 
 STEP_SLEEP_S = 0.02
@@ -256,7 +257,7 @@ def main() -> None:
             },
         }
     )
-    check_engine(config)
+    plan(config, this_machine(), learner=False)  # refuses what this machine cannot run
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(measure(config, arguments, Path(folder) / "engine.log"))
 

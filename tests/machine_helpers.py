@@ -24,6 +24,7 @@ def machine(cards: int = 0, gigabytes: float = 24.0, **changes: object) -> Machi
         "cores": 8,
         "memory_bytes": 64_000_000_000,
         "free_bytes": 60_000_000_000,
+        "bfloat16": True,
         "packages": VERSIONS,
         "torch_cuda": "13.0",
         "gpus": gpus,

@@ -107,6 +107,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "buffer.capacity = 64 can never hold learner.batch_size = 128 samples; "
         "set buffer.capacity to at least that",
     ),
+    (
+        {"actors": {"max_loras": 4, "max_cpu_loras": 2}},
+        "actors.max_cpu_loras = 2 is below actors.max_loras = 4; "
+        "set actors.max_cpu_loras to at least that",
+    ),
 ]
 
 

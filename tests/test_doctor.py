@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,30 @@ def test_a_gpu_without_vllm_runs_and_is_told_what_is_missing(
     packages = {name: version for name, version in VERSIONS.items() if name != "vllm"}
     assert examine(load("default"), machine(1, packages=packages), check) == 0
     assert "vLLM is not installed; run: pip install" in capsys.readouterr().out
+
+
+def test_what_an_old_card_cannot_do_is_told(
+    qwen: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = machine(1, 80.0)
+    old = replace(new, gpus=tuple(replace(gpu, bfloat16=False) for gpu in new.gpus))
+    assert examine(qwen, old, check) == 0
+    told = capsys.readouterr().out
+    assert "on the processor, embedded engine, float32" in told
+    assert "note     actors play on the processor: vLLM computes LoRA on a GPU in bfloat16" in told
+    actors = qwen.actors.model_copy(update={"engine": "vllm"})
+    assert examine(qwen.model_copy(update={"actors": actors}), old, check) == 1
+    assert "error    actors.engine = 'vllm': vLLM computes LoRA" in capsys.readouterr().out
+
+
+def test_names_of_packages_are_compared_as_pip_does(capsys: pytest.CaptureFixture[str]) -> None:
+    requires = ["Some.Thing>=3", "other_thing>=1"]
+    packages = {"some-thing": "2.0", "other-thing": "1.0"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("importlib.metadata.requires", lambda _: requires)
+        assert examine(load("default"), machine(packages=packages), lambda _: None) == 1
+    errors = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
+    assert errors == ["error    Some.Thing 2.0 is installed; run: pip install 'Some.Thing>=3'"]
 
 
 def test_the_command_takes_trains_options_and_loads_no_model(tiny_folder: Path) -> None:

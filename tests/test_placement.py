@@ -1,5 +1,7 @@
 """Who runs where: plans for machines that are not here; each fits, or says what to lower."""
 
+import json
+import operator
 import re
 import shutil
 import subprocess
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.machine_helpers import QWEN, VERSIONS, machine
+from unstable.cli import parse_options
 from unstable.config import ConfigError, RunConfig, load
 from unstable.fitting import ENOUGH_TOKENS
 from unstable.machine import Machine
@@ -44,11 +47,21 @@ def test_without_a_gpu_all_runs_on_the_processor(
     assert chosen.notes == ()
 
 
-def test_little_memory_means_fewer_actors_and_smaller_mini_batches() -> None:
+def test_the_default_run_on_two_cores_has_room() -> None:
+    here = machine(cores=2, memory_bytes=24 * 2**30, free_bytes=18 * 2**30, bfloat16=False)
+    for mode, actors in (("auto", 1), ("sync", 2)):
+        chosen = planned(here, SMALL | {"loop.mode": mode})
+        assert (len(chosen.actors), chosen.games_in_flight) == (actors, 32)
+
+
+def test_little_memory_means_fewer_actors_games_and_smaller_mini_batches() -> None:
     chosen = planned(machine(memory_bytes=6_000_000_000, free_bytes=5_000_000_000), SMALL)
     assert len(chosen.actors) == 1
     assert chosen.mini_batch_tokens is not None
     assert chosen.mini_batch_tokens < 16 * 2064
+    little = machine(memory_bytes=5_200_000_000, free_bytes=5_000_000_000, bfloat16=False)
+    tight = planned(little, SMALL)
+    assert 1 <= tight.games_in_flight < 32
 
 
 @pytest.mark.parametrize(("cards", "actors"), [(2, 1), (4, 3), (8, 7)])
@@ -119,21 +132,57 @@ def test_games_in_flight_fit_into_the_cache() -> None:
     assert asked.games_in_flight == 7
 
 
-def test_every_opponent_that_may_play_has_a_lora_slot_or_a_place_in_memory() -> None:
+def lora(folder: Path, rank: int) -> dict[str, Any]:
+    """Options for an opponent that is a LoRA of that rank."""
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    place = "opponents.fixed.1"
+    return {f"{place}.kind": "checkpoint", f"{place}.path": str(folder), f"{place}.name": "old"}
+
+
+def test_every_opponent_that_may_play_has_a_lora_slot_or_a_place_in_memory(tmp_path: Path) -> None:
     short = planned(machine(2), LARGE | {"opponents.pool_size": 2})
     assert (short.max_loras, short.max_cpu_loras) == (3, 4)
-    checkpoint = {"opponents.fixed.1.kind": "checkpoint", "opponents.fixed.1.path": "somewhere"}
+    checkpoint = lora(tmp_path, rank=16)
     more = planned(machine(2), LARGE | {"opponents.pool_size": 2} | checkpoint)
     assert (more.max_loras, more.max_cpu_loras) == (4, 5)
+    few = planned(machine(2), LARGE | {"actors.max_cpu_loras": 2})
+    assert (few.max_loras, few.max_cpu_loras) == (2, 2)
     long = planned(machine(2), LARGE)
     assert (long.max_loras, long.max_cpu_loras) == (8, 34)
 
 
-def test_an_old_card_computes_in_fp32() -> None:
-    here = machine(2)
-    old = replace(here, gpus=tuple(replace(gpu, bfloat16=False) for gpu in here.gpus))
-    assert planned(old, SMALL).dtype == "float32"
-    assert planned(here, SMALL).dtype == "bfloat16"
+def test_slots_are_as_large_as_the_largest_lora(tmp_path: Path) -> None:
+    small, large = (
+        planned(machine(2), LARGE | lora(tmp_path, rank=rank)).uses[0].parts["8 LoRA slots"]
+        for rank in (16, 64)
+    )
+    assert large == 4 * small
+
+
+def old(cards: int) -> Machine:
+    """Cards from before Ampere."""
+    here = machine(cards)
+    return replace(here, gpus=tuple(replace(gpu, bfloat16=False) for gpu in here.gpus))
+
+
+def test_on_an_old_card_only_the_learner_runs() -> None:
+    chosen = planned(old(2), SMALL)
+    assert (chosen.engine, chosen.dtype) == ("embedded", "float32")
+    assert (chosen.actors, chosen.learners) == (((),) * 4, (("0",),))
+    assert any("bfloat16 alone, which GPU 0 (NVIDIA L4) cannot" in note for note in chosen.notes)
+    assert planned(machine(2), SMALL).dtype == "bfloat16"
+
+
+def test_float32_leaves_vllm_out_where_it_may_be_left_out() -> None:
+    chosen = planned(machine(2), SMALL | {"model.dtype": "float32"})
+    assert (chosen.engine, chosen.dtype) == ("embedded", "float32")
+    assert any("set model.dtype to bfloat16" in note for note in chosen.notes)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_processor_computes_in_what_it_is_fast_at(fast: bool) -> None:
+    expected = "bfloat16" if fast else "float32"
+    assert planned(machine(bfloat16=fast), SMALL).dtype == expected
 
 
 def test_without_vllm_the_learner_alone_uses_the_gpu() -> None:
@@ -147,11 +196,43 @@ def test_without_vllm_the_learner_alone_uses_the_gpu() -> None:
         planned(machine(2, torch_cuda=None), SMALL | {"actors.engine": "vllm"})
 
 
-def test_vllm_on_a_processor_takes_a_share_of_its_memory() -> None:
-    here = machine(packages=VERSIONS | {"vllm-cpu": "0.32.0"})
-    chosen = planned(here, SMALL | {"actors.engine": "vllm"})
+@pytest.mark.parametrize("build", [{"vllm-cpu": "0.32.0"}, {"vllm": "0.32.0+cpu"}])
+def test_vllm_on_a_processor_is_one_actor_of_its_own_build(build: dict[str, str]) -> None:
+    options = SMALL | {"actors.engine": "vllm", "model.dtype": "float32"}
+    chosen = planned(machine(packages={"torch": "2.13.0"} | build), options)
     assert (chosen.engine, chosen.actors) == ("vllm", ((),))
-    assert 0 < chosen.gpu_memory < 0.5
+    with pytest.raises(ConfigError, match="not installed; run: bash scripts/vllm_cpu.sh, or set"):
+        planned(machine(packages={"vllm": "0.32.0"}), options)
+    with pytest.raises(ConfigError, match="not installed; run: pip install"):
+        planned(machine(1, packages=build), options)
+
+
+def test_a_finished_run_is_judged_on_all_that_there_is() -> None:
+    trained = LARGE | {"learner.num": 2, "learner.mini_batch_tokens": 60_000}
+    for cards in (1, 2):
+        with pytest.raises(ConfigError):
+            planned(machine(cards), trained)
+        chosen = plan(load("default", trained), machine(cards), learner=False)
+        assert chosen.actors == tuple((str(index),) for index in range(cards))
+        assert (chosen.learners, chosen.share, chosen.gpu_memory) == ((), "off", 0.9)
+        assert [use.process for use in chosen.uses] == ["actor"]
+        assert "learner" not in chosen.text()
+    shared = plan(load("default", LARGE | {"actors.share_gpu": "sleep"}), machine(1), learner=False)
+    assert shared.share == "off"
+    laptop = machine(cores=4, memory_bytes=8_000_000_000, free_bytes=7_000_000_000)
+    with pytest.raises(ConfigError):
+        planned(laptop, trained)
+    here = plan(load("default", SMALL | {"learner.num": 2}), laptop, learner=False)
+    assert (here.engine, len(here.actors), here.learners) == ("embedded", 4, ())
+
+
+def test_ranks_that_vllm_cannot_serve_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model.adapter.rank = 513, .* to 512; set it to 512"):
+        planned(machine(2), SMALL | {"model.adapter.rank": 513})
+    with pytest.raises(ConfigError, match=r"opponents.fixed.1.path: a LoRA of rank 600, .* leave"):
+        planned(machine(2), SMALL | lora(tmp_path, rank=600))
+    large = SMALL | lora(tmp_path, rank=600) | {"actors.engine": "embedded"}
+    assert planned(machine(2), large).engine == "embedded"
 
 
 @pytest.mark.parametrize(
@@ -164,6 +245,12 @@ def test_vllm_on_a_processor_takes_a_share_of_its_memory() -> None:
         (2, {"learner.num": 3}, ["learner.num = 3", "set learner.num to 2"]),
         (1, {"actors.tensor_parallel": 2}, ["set actors.tensor_parallel to 1"]),
         (1, {"actors.share_gpu": "sleep", "loop.mode": "async"}, ["take turns", "loop.mode"]),
+        (0, {"actors.share_gpu": "sleep"}, ["set actors.share_gpu to auto"]),
+        (
+            1,
+            {"actors.engine": "vllm", "model.dtype": "float32"},
+            ["actors.engine = 'vllm'", "set model.dtype to bfloat16, or set actors.engine to"],
+        ),
     ],
 )
 def test_what_the_machine_lacks_is_one_line(
@@ -190,6 +277,8 @@ def test_what_the_machine_lacks_is_one_line(
             {"learner.gradient_checkpointing": "off", "sampling.max_tokens": 4096},
             "learner.gradient_checkpointing",
         ),
+        (machine(), {"actors.games_in_flight": 2000}, "actors.games_in_flight"),
+        (machine(), {"actors.num": 40}, "actors.num"),
         (
             machine(memory_bytes=12_000_000_000, free_bytes=8_000_000_000),
             {"sampling.max_prompt_tokens": 39_000},
@@ -219,13 +308,16 @@ MACHINES = st.builds(
     st.integers(0, 4),
     st.sampled_from([6.0, 8.0, 12.0, 16.0, 24.0, 48.0, 80.0]),
     cores=st.integers(1, 32),
-    memory_bytes=st.sampled_from([8_000_000_000, 32_000_000_000, 256_000_000_000]),
+    memory_bytes=st.sampled_from([4_000_000_000, 8_000_000_000, 32_000_000_000, 256_000_000_000]),
+    bfloat16=st.booleans(),
     packages=st.sampled_from([VERSIONS, {"torch": "2.13.0"}]),
 )
 OPTIONS = st.fixed_dictionaries(
     {
         "model.name": st.sampled_from(["smollm2-135m", str(QWEN)]),
         "loop.mode": st.sampled_from(["auto", "sync", "async"]),
+        "actors.num": st.sampled_from(["auto", "auto", 1, 6]),
+        "actors.games_in_flight": st.sampled_from(["auto", "auto", 64]),
         "actors.share_gpu": st.sampled_from(["auto", "off", "split"]),
         "actors.tensor_parallel": st.sampled_from([1, 2]),
         "learner.num": st.sampled_from([1, 2]),
@@ -237,16 +329,22 @@ OPTIONS = st.fixed_dictionaries(
 
 
 @settings(deadline=None, max_examples=150)
-@given(here=MACHINES, options=OPTIONS)
-def test_every_plan_fits_and_runs_again_as_it_is(here: Machine, options: dict[str, Any]) -> None:
+@given(here=MACHINES, options=OPTIONS, learner=st.booleans())
+def test_every_plan_fits_and_runs_again_as_it_is(
+    here: Machine, options: dict[str, Any], learner: bool
+) -> None:
     config = load("default", options)
     try:
-        chosen = plan(config, here)
+        chosen = plan(config, here, learner=learner)
     except ConfigError as error:
         assert "\n" not in str(error)
         return
     for use in chosen.uses:
         assert 0 <= sum(use.parts.values()) <= use.limit_bytes
+    if not here.usable_gpus:
+        taken = [sum(use.parts.values()) for use in chosen.uses]
+        counts = len(chosen.actors), len(chosen.learners)
+        assert sum(map(operator.mul, taken, counts)) <= here.memory_bytes
     ids = [id for process in chosen.actors + chosen.learners for id in process]
     assert set(ids) <= {gpu.id for gpu in here.gpus}
     assert len(set(ids)) == len(ids) or chosen.share != "off"
@@ -254,7 +352,7 @@ def test_every_plan_fits_and_runs_again_as_it_is(here: Machine, options: dict[st
     resolved = resolve(config, chosen)
     assert "auto" not in resolved.actors.model_dump().values()
     assert "auto" not in resolved.learner.model_dump().values()
-    assert resolve(resolved, plan(resolved, here)) == resolved
+    assert resolve(resolved, plan(resolved, here, learner=learner)) == resolved
 
 
 def fits_24gb(cards: int, options: dict[str, Any]) -> tuple[RunConfig, Plan]:
@@ -273,25 +371,32 @@ def fits_24gb(cards: int, options: dict[str, Any]) -> tuple[RunConfig, Plan]:
 def test_the_24_gb_config_fits_four_cards() -> None:
     config, chosen = fits_24gb(4, {})
     assert config.learner.mini_batch_tokens == chosen.mini_batch_tokens
-    assert (len(chosen.actors), len(chosen.learners), chosen.share) == (3, 1, "off")
-    assert not chosen.gradient_checkpointing
+    assert chosen.share == "off"
     assert chosen.games_in_flight >= 48
 
 
-@pytest.mark.parametrize(
-    ("cards", "options", "share"),
-    [
-        (2, {}, "off"),
-        (2, {"actors.share_gpu": "split", "learner.num": 2}, "split"),
-        (1, {}, "split"),
-        (1, {"loop.mode": "sync"}, "sleep"),
-    ],
+ROWS = re.findall(
+    r"^\| (\d) \| `bash run_24gb.sh ?(.*?)` \| (.+?) \| (.+?) \|$",
+    (ROOT / "docs/memory.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
 )
-def test_the_24_gb_config_on_fewer_cards(cards: int, options: dict[str, Any], share: str) -> None:
-    assert fits_24gb(cards, options)[1].share == share
-    page = (ROOT / "docs/memory.md").read_text(encoding="utf-8")
-    command = " ".join(f"--{path} {value}" for path, value in options.items())
-    assert f"bash run_24gb.sh {command}".strip() in page
+
+
+@pytest.mark.parametrize(("cards", "arguments", "actors", "learner"), ROWS)
+def test_the_24_gb_config_runs_as_each_row_of_the_page_says(
+    cards: str, arguments: str, actors: str, learner: str
+) -> None:
+    chosen = fits_24gb(int(cards), parse_options(arguments.split(), {}))[1]
+    each = "each " if len(chosen.actors) > 1 else ""
+    assert actors == f"{len(chosen.actors)}, {each}{chosen.games_in_flight} games"
+    checkpointing = "checkpointing" if chosen.gradient_checkpointing else "no checkpointing"
+    them = "them" if each else "it"
+    beside = {"off": "", "split": f" beside {them}", "sleep": " by turns"}[chosen.share]
+    assert learner == f"{len(chosen.learners)}{beside}, {checkpointing}"
+
+
+def test_the_page_has_its_rows() -> None:
+    assert [row[0] for row in ROWS] == ["4", "2", "2", "1", "1"]
 
 
 def test_run_24gb_passes_its_config_and_arguments_on(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
-"""README's config and commands are real."""
+"""README's config, and the commands of the pages that begin with one, are real."""
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from unstable.cli import SHORT_FORMS, parse_options
+from unstable.cli import run
 from unstable.config import RunConfig, load, parse
 from unstable.games.catalog import check_game, check_opponent
 
@@ -35,8 +37,24 @@ class Bot:
 """
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+SCRIPTS = {"run.sh": ["train"], "run_24gb.sh": ["train", "--config", "qwen3_24gb"]}
+"""What they have `unstable` do, besides their arguments."""
+
+
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+def commands(page: str) -> list[list[str]]:
+    """Arguments of `unstable` in the page's lines of shell."""
+    found = []
+    for line in "\n".join(blocks("bash", page)).splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["bash"] and words[1] in SCRIPTS:
+            found.append(SCRIPTS[words[1]] + words[2:])
+        elif words and Path(words[0]).name == "unstable":
+            found.append(words[1:])
+    return found
 
 
 def test_the_config_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,16 +69,32 @@ def test_the_config_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert config.eval.opponents == ["random", "base"]
 
 
-def test_the_commands_have_options_that_exist() -> None:
-    commands = [
-        line.partition("#")[0].split() for text in blocks("bash") for line in text.split("\n")
-    ]
-    given = [words[2:] for words in commands if words[1:2] == ["run.sh"] and "--help" not in words]
-    assert len(given) >= 3
+@pytest.mark.parametrize(("name", "least"), [("README.md", 12), ("docs/sft.md", 5)])
+def test_the_commands_are_understood(
+    name: str, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Any] = []
+
+    def begin(*arguments: Any) -> int:
+        begun.append(arguments)
+        return 0
+
+    for place in ("launch.train", "launch_sft.sft", "launch_sft.resume", "doctor.examine"):
+        monkeypatch.setattr(f"unstable.{place}", begin)
+    monkeypatch.setattr("unstable.launch.evaluate", begin)
+    monkeypatch.setattr("unstable.launch.resolve", lambda config: begin(config) or config)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.yaml").write_text(blocks("yaml")[0])
+    given = commands((ROOT / name).read_text(encoding="utf-8"))
     for arguments in given:
-        options = parse_options(arguments, SHORT_FORMS)
-        options.pop("config", None)
-        assert isinstance(load("default", options), RunConfig)
+        assert run(arguments) == 0, arguments
+    helped = sum("--help" in arguments for arguments in given)
+    assert len(begun) == len(given) - helped >= least
+    for first, *rest in begun:
+        if isinstance(first, Path):  # a run's folder, and for eval a version and options
+            assert str(first) == "outputs/<run>"
+            first = load("default", rest[1] if rest else {})
+        assert isinstance(first, RunConfig)
 
 
 def test_files_that_it_names_are_there() -> None:

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "unstable"
 HEAVY = {"torch", "transformers", "peft", "ray", "vllm", "textarena", "wandb", "openai"}
 PLAIN = {"numpy", "pydantic", "yaml"}
 LEAVES = {"types", "config", "seeds", "folder", "targets", "prompts", "models", "games"}
-PLANNING = {"machine", "memory", "fitting", "placement"}
+PLANNING = {"machine", "memory", "fitting", "choosing", "placement"}
 ROOMS = {"collectors", "buffers", "learners", "evaluation", "sft", "tracking"}
 EVERYTHING = (
     LEAVES | ROOMS | {"loop", "rooms", "schedule", "routing", "registry", "remote", "launch"}
@@ -32,9 +32,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "cli": ({"rich"}, EVERYTHING),
     "launch": (set(), EVERYTHING),
     "launch_sft": (set(), EVERYTHING),
-    "machine": ({"psutil", "pynvml"}, set()),
+    "machine": ({"packaging", "psutil", "pynvml"}, {"models"}),
     "memory": (set(), {"config", "models"}),
     "fitting": (set(), {"config", "memory"}),
+    "choosing": (set(), {"config", "machine", "models"}),
     "placement": (set(), {"config", "models"} | PLANNING),
     "doctor": ({"packaging"}, {"config"} | PLANNING),
     "remote": ({"ray", "torch"}, EVERYTHING - {"launch", "launch_sft", "loop"}),
@@ -43,7 +44,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "loop": (set(), {"types", "evaluation", "rooms"}),
     "rooms": (set(), EVERYTHING - {"models", "games", "launch", "launch_sft", "remote", "loop"}),
     "schedule": (set(), {"types", "config", "seeds"}),
-    "routing": (set(), {"types", "schedule"}),
+    "routing": (set(), {"config", "types", "schedule"}),
     "registry": ({"trueskill"}, {"types", "config"}),
     "collectors": (
         {"torch", "transformers", "safetensors", "openai", "vllm"},

@@ -30,7 +30,9 @@ from unstable.evaluation.games import evaluation_games
 from unstable.folder import RunFolder
 from unstable.launch_sft import resume, sft
 from unstable.models.adapters import read_adapter
+from unstable.models.archive import describe_base
 from unstable.models.base import load_model
+from unstable.placement import Plan
 from unstable.sft.train import HELD_OUT_LOSS
 from unstable.types import Batch, GameResult, Observation, Sample, Update, policy_player
 
@@ -43,13 +45,14 @@ def brief(observation: Observation) -> str:
 
 
 class Lesson(LocalLearner):
-    """A learner of this process; `dies_at` is the step at which it does."""
+    """A learner of this process; `dies_at` is the step at which it does, `dies_of` its error."""
 
     dies_at: int | None = None
+    dies_of: type[BaseException] = KeyboardInterrupt
 
     async def update(self, batch: Batch) -> Update:
         if batch.version == self.dies_at:
-            raise KeyboardInterrupt
+            raise self.dies_of
         return await super().update(batch)
 
     async def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
@@ -63,7 +66,7 @@ class Lesson(LocalLearner):
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
     async def processes(
-        config: RunConfig, folder: RunFolder, machine: Any
+        config: RunConfig, folder: RunFolder, plan: Plan, cores: int
     ) -> AsyncIterator[tuple[list[LocalActor], Lesson]]:
         yield [LocalActor(config)], Lesson(config, folder)
 
@@ -229,6 +232,31 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert read_adapter(halved.adapter, "x").weights == read_adapter(whole.adapter, "x").weights
 
 
+def test_a_run_goes_on_where_other_things_fit(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lesson, "dies_at", 1)
+    with pytest.raises(KeyboardInterrupt):
+        sft(make_config(tiny_folder, tmp_path / "run", sft={"epochs": 1}))
+    monkeypatch.setattr(Lesson, "dies_at", None)
+    folder = RunFolder(tmp_path / "run")
+    elsewhere = {"actors.num": 64, "actors.engine": "vllm", "actors.gpu_memory": 0.9}
+    elsewhere |= {"learner.mini_batch_tokens": 10**9}
+    folder.config.write_text(dump(load(str(folder.config), elsewhere)), encoding="utf-8")
+    resume(folder.root)
+    assert [row["sft/epoch"] for row in epochs(folder)] == [0, 1]
+
+
+def test_a_late_mistake_leaves_what_was_taught(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lesson, "dies_at", 3)
+    monkeypatch.setattr(Lesson, "dies_of", ConfigError)
+    with pytest.raises(ConfigError):
+        sft(make_config(tiny_folder, tmp_path / "run"))
+    assert RunFolder(tmp_path / "run").versions() == [0]
+
+
 def folder_steps(folder: RunFolder) -> int:
     return sum("learn/loss" in row for row in lines(folder.metrics))
 
@@ -236,20 +264,19 @@ def folder_steps(folder: RunFolder) -> int:
 def test_a_run_that_is_over_is_only_packed_again(tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "start.zip"
     config = make_config(tiny_folder, tmp_path / "run", sft={"epochs": 1, "zip": str(path)})
-    folder = sft(config, "unstable sft --config own.yaml")
+    folder = sft(config, "unstable sft --config own.yaml --games.0.name 'two\nlines ö\x07'")
     packed, rows = path.read_bytes(), lines(folder.metrics)
     path.unlink()
     resume(folder.root)
     assert path.read_bytes() == packed
     assert lines(folder.metrics) == rows
     with zipfile.ZipFile(path) as archive:
-        card = archive.read("README.md").decode()
+        card = archive.read("README.md").decode("utf-8")
         base = json.loads(archive.read("base.json"))
-    assert "made by `unstable sft --config own.yaml`." in card
+    assert "made by `unstable sft --config own.yaml --games.0.name 'two lines ö '`." in card
     for way in ("greedy", "sampled"):
         assert f"| {way} | Nim-v0 | random | " in card
-    assert base["name"] == str(tiny_folder) and base["max_tokens"] == 8
-    assert base["games"][0]["prompt"] == NIM["prompt"]
+    assert base == describe_base(config.model)
 
 
 def test_winners_turns_of_a_recorded_run_are_taught(tiny_folder: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.builders import spec as make_spec
 from tests.vllm_helpers import Scorer, needs_vllm, workers
 from unstable.collectors.constrained import ConstrainedPlayer
 from unstable.collectors.engine import EngineDiedError
-from unstable.collectors.engines import check_engine, make_engine
+from unstable.collectors.engines import make_engine
 from unstable.collectors.play import play_game
 from unstable.collectors.probe import (
     BOUNDS,
@@ -74,7 +74,6 @@ async def engine(tmp_path_factory: pytest.TempPathFactory):
             "sampling": {"max_tokens": 400, "max_prompt_tokens": 112},
         }
     )
-    check_engine(config)
     made, _ = await make_engine(config, tmp_path_factory.mktemp("vllm") / "engine.log")
     made._stop_token_ids.append(STOP)
     yield made

@@ -4,6 +4,7 @@ import importlib.metadata
 from collections.abc import Callable, Iterator
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from unstable.config import ConfigError, RunConfig
 from unstable.machine import Machine
@@ -43,6 +44,8 @@ def _machine_lines(machine: Machine) -> Iterator[str]:
         yield f"         GPU {gpu.id}: {gpu.name}, {size}"
     if machine.gpus:
         yield f"         driver {machine.driver}, which runs CUDA up to {machine.driver_cuda}"
+    elif machine.nvml_error is not None:
+        yield f"         GPUs unknown: {machine.cuda_problem}"
     else:
         unseen = machine.torch_cuda and "nvidia-ml-py" not in machine.packages
         remedy = "; to see GPUs, run: pip install nvidia-ml-py" if unseen else ""
@@ -59,7 +62,7 @@ def _package_problems(machine: Machine) -> Iterator[str]:
         extra = "gpu" if machine.usable_gpus else ""
         if needed.marker is not None and not needed.marker.evaluate({"extra": extra}):
             continue
-        version = machine.packages.get(needed.name.lower())
+        version = machine.packages.get(canonicalize_name(needed.name))
         remedy = f"run: pip install '{needed.name}{needed.specifier}'"
         if version is None and needed.marker is None:
             yield f"{needed.name} is not installed; {remedy}"

@@ -94,7 +94,7 @@ def engine_alone(
     free = device.free_bytes / device.total_bytes
     share = min(MAX_GPU_MEMORY, _rounded(free)) if isinstance(asked, str) else asked
     limit = int(share * device.total_bytes)
-    _check_engine(memory, limit, device, longest)
+    check_engine_room(memory, limit, device, longest)
     mode: Mode = "sync" if config.loop.mode == "sync" else "async"
     return Room(
         mode=mode, share="off", gpu_memory=share, engine_bytes=limit, learner_bytes=learner_bytes
@@ -119,7 +119,7 @@ def engine_and_learner(
     for share, games in _ways_to_share(config):
         room = (_split if share == "split" else _by_turns)(config, engine, learner, device, longest)
         try:
-            _check_engine(engine, room.engine_bytes, beside, games * longest)
+            check_engine_room(engine, room.engine_bytes, beside, games * longest)
             fit_batches(config, learner, room.learner_bytes, longest, device)
         except DoesNotFitError as lack:
             lacks.append(lack)
@@ -179,7 +179,8 @@ def _by_turns(
     )
 
 
-def _check_engine(memory: EngineMemory, limit_bytes: int, device: Device, tokens: int) -> None:
+def check_engine_room(memory: EngineMemory, limit_bytes: int, device: Device, tokens: int) -> None:
+    """Raise `DoesNotFitError` unless an engine with room for `tokens` stays within its limit."""
     needed, free = memory.total(tokens) / GB, max(0, device.free_bytes) / GB
     if limit_bytes > device.free_bytes:
         raise DoesNotFitError(
@@ -215,6 +216,8 @@ def remedy(config: RunConfig, fits: Callable[[RunConfig], bool]) -> str:
     for path, lowest, highest in (
         ("learner.mini_batch_tokens", 1, learner.mini_batch_tokens or 0),
         ("actors.max_loras", 1, MAX_LORAS if actors.max_loras == "auto" else actors.max_loras),
+        ("actors.games_in_flight", 1, _number(actors.games_in_flight)),
+        ("actors.num", 1, _number(actors.num)),
         ("sampling.max_prompt_tokens", 64, config.sampling.max_prompt_tokens),
     ):
         values = range(lowest, highest)
@@ -224,6 +227,10 @@ def remedy(config: RunConfig, fits: Callable[[RunConfig], bool]) -> str:
     if works("actors.enforce_eager", True):
         return "set actors.enforce_eager to true"
     return "use a smaller model, or a machine with more memory"
+
+
+def _number(value: int | Literal["auto"]) -> int:
+    return 0 if value == "auto" else value
 
 
 def _changed(config: RunConfig, path: str, value: object) -> RunConfig:

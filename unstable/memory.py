@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unstable.config import AdapterConfig
+from unstable.models.adapters import padded_rank
 from unstable.models.shape import ModelShape
 
 GB = 1e9
@@ -53,14 +54,13 @@ class EngineMemory:
     token_bytes: int  # keys and values
     asleep: int  # bytes that stay on the GPU while a vLLM engine sleeps
 
-    def parts(self, limit_bytes: int) -> dict[str, int]:
-        """Bytes by what they are for; the cache takes what the rest leaves of the limit."""
-        tokens = self.tokens(limit_bytes)
+    def parts(self, tokens: int) -> dict[str, int]:
+        """Bytes by what they are for, with room for `tokens` in the cache."""
         return {**self.fixed, f"{tokens:,} cached tokens": tokens * self.token_bytes}
 
     def total(self, tokens: int) -> int:
         """Bytes with room for `tokens` in the cache."""
-        return sum(self.fixed.values()) + tokens * self.token_bytes
+        return sum(self.parts(tokens).values())
 
     def tokens(self, limit_bytes: int) -> int:
         """Tokens whose keys and values fit within the limit; negative: too small."""
@@ -127,9 +127,9 @@ def activation_bytes(shape: ModelShape, adapter: AdapterConfig, dtype: str, *, o
 
 def vllm_memory(
     shape: ModelShape,
-    adapter: AdapterConfig,
     dtype: str,
     *,
+    max_rank: int,
     max_loras: int,
     max_requests: int,
     max_length: int,
@@ -139,13 +139,13 @@ def vllm_memory(
     """What a vLLM engine takes on each of its GPUs.
 
     It sets aside `max_loras` slots for every layer that could carry a LoRA, embedding and output
-    layer included, at the next rank that its kernels know; and for a step of at most
+    layer included, at the smallest rank of its own that holds `max_rank`; and for a step of at most
     `_STEP_TOKENS` prompt tokens and `max_requests` rows of logits.
     """
     size = DTYPE_BYTES[dtype]
-    rank = max(8, 1 << (adapter.rank - 1).bit_length())
     ends = 2 * (shape.vocabulary + shape.hidden)
-    slot = rank * (ends + sum(linear.inputs + linear.outputs for linear in shape.linears))
+    linears = sum(linear.inputs + linear.outputs for linear in shape.linears)
+    slot = padded_rank(max_rank) * (ends + linears)
     step = size * max(_STEP_TOKENS, max_length) * (2 * shape.hidden + 3 * shape.intermediate)
     process = _CONTEXT + _GRAPHS * graphs
     return EngineMemory(

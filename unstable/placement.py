@@ -4,20 +4,22 @@ A plan is a function of the config and the machine, both plain values, so that `
 the tests can ask about machines that are not there.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from unstable.choosing import Dtype, Engine, choose_dtype, choose_engine
 from unstable.config import ConfigError, RunConfig
 from unstable.fitting import (
     MAX_GPU_MEMORY,
     MAX_LORAS,
+    Batches,
     Device,
     DoesNotFitError,
     Mode,
     Room,
     Share,
+    check_engine_room,
     engine_alone,
     engine_and_learner,
     fit_batches,
@@ -32,7 +34,7 @@ from unstable.memory import (
     learner_memory,
     vllm_memory,
 )
-from unstable.models.base import fast_dtype
+from unstable.models.adapters import lora_ranks
 from unstable.models.shape import ModelShape, read_shape
 
 EMBEDDED_GAMES = 32
@@ -41,10 +43,7 @@ VLLM_GAMES = 384
 """Most games in flight on one vLLM engine; beyond that its front end is the limit."""
 PLANNED = 0.95
 """Share of a GPU's free memory that is planned with: estimates err, and allocators lose some."""
-INSTALL_VLLM = "run: pip install 'unstable[gpu]'"
 
-Engine = Literal["embedded", "vllm"]
-Dtype = Literal["bfloat16", "float32"]
 Ids = tuple[str, ...]
 
 
@@ -66,7 +65,7 @@ class Plan:
     mode: Mode
     share: Share
     actors: tuple[Ids, ...]
-    learners: tuple[Ids, ...]  # of each rank
+    learners: tuple[Ids, ...]  # of each rank; none where nothing is learned
     gpu_memory: float  # share of a device's memory that an actor's vLLM engine may take
     games_in_flight: int  # of each actor
     max_loras: int
@@ -83,9 +82,10 @@ class Plan:
         rows = [
             ("actors", f"{_places(self.actors)}, {self.engine} engine, {self.dtype}"),
             ("", f"{self.games_in_flight} games in flight on each"),
-            ("learner", _places(self.learners)),
-            ("loop", modes[self.mode] + sharing[self.share]),
         ]
+        if self.learners:
+            rows.append(("learner", _places(self.learners)))
+            rows.append(("loop", modes[self.mode] + sharing[self.share]))
         for use in self.uses:
             parts = ", ".join(f"{name} {size / GB:.2f}" for name, size in use.parts.items())
             used, limit = sum(use.parts.values()) / GB, use.limit_bytes / GB
@@ -104,6 +104,7 @@ class _Case:
     engine: Engine
     dtype: Dtype
     shape: ModelShape
+    ranks: int  # of the learner; 0: there is none
     longest: int  # tokens of the longest prompt and answer
     max_loras: int
     max_cpu_loras: int
@@ -115,7 +116,7 @@ class _Case:
             self.config.model.adapter,
             self.dtype,
             on_gpu=on_gpu,
-            ranks=learner.num,
+            ranks=self.ranks,
             sharded=learner.parallel == "fsdp",
             reference=learner.algorithm.kl_reward > 0 or learner.algorithm.kl_loss > 0,
         )
@@ -128,8 +129,8 @@ class _Case:
         games = VLLM_GAMES if actors.games_in_flight == "auto" else actors.games_in_flight
         return vllm_memory(
             self.shape,
-            adapter,
             self.dtype,
+            max_rank=max(lora_ranks(self.config).values()),
             max_loras=self.max_loras,
             max_requests=games,
             max_length=self.longest,
@@ -146,25 +147,26 @@ class _Placed(NamedTuple):
     room: Room
     games: int
     engine: EngineMemory
-    learner: LearnerMemory
-    device: Device  # of the learner
+    cached_tokens: int  # that the engine has room for
+    learner_on: Device | None
 
 
-def plan(config: RunConfig, machine: Machine) -> Plan:
+def plan(config: RunConfig, machine: Machine, *, learner: bool = True) -> Plan:
     """Decide who runs where; raises `ConfigError` where it cannot be done.
 
-    Where memory lacks, it names a number and a value of it that fits.
+    Where memory lacks, it names a number and a value of it that fits. Without a learner, as when a
+    finished run is judged, the whole machine is the actors'.
     """
 
     def fits(candidate: RunConfig) -> bool:
         try:
-            _plan(candidate, machine)
+            _plan(candidate, machine, learner)
         except DoesNotFitError:
             return False
         return True
 
     try:
-        return _plan(config, machine)
+        return _plan(config, machine, learner)
     except DoesNotFitError as lack:
         raise ConfigError(f"{lack}; {remedy(config, fits)}") from None
 
@@ -190,16 +192,16 @@ def resolve(config: RunConfig, plan: Plan) -> RunConfig:
     return RunConfig.model_validate(data)
 
 
-def _plan(config: RunConfig, machine: Machine) -> Plan:
-    engine, notes = _engine(config, machine)
-    case = _case(config, machine, engine)
+def _plan(config: RunConfig, machine: Machine, learner: bool) -> Plan:
+    engine, notes = choose_engine(config, machine)
+    case = _case(config, machine, engine, config.learner.num if learner else 0)
     on_gpus = engine == "vllm" and bool(machine.usable_gpus)
     placed = _on_gpus(case) if on_gpus else _on_processor(case)
-    room, longest = placed.room, case.longest
-    batches = fit_batches(config, placed.learner, room.learner_bytes, longest, placed.device)
+    room = placed.room
+    batches, learner_uses = _learner_uses(case, placed)
     if batches.checkpointing and config.learner.gradient_checkpointing == "auto":
         notes.append("learner.gradient_checkpointing is on: activations would not fit without")
-    actors_on = _names(placed.actors)
+    parts = placed.engine.parts(placed.cached_tokens)
     return Plan(
         engine=engine,
         dtype=case.dtype,
@@ -213,151 +215,144 @@ def _plan(config: RunConfig, machine: Machine) -> Plan:
         max_cpu_loras=case.max_cpu_loras,
         gradient_checkpointing=batches.checkpointing,
         mini_batch_tokens=batches.limit_tokens,
-        uses=(
-            Use("actor", actors_on, placed.engine.parts(room.engine_bytes), room.engine_bytes),
-            Use(
-                "learner",
-                _names(placed.learners),
-                placed.learner.parts(batches.most_tokens, batches.checkpointing),
-                room.learner_bytes,
-            ),
-        ),
+        uses=(Use("actor", _names(placed.actors), parts, room.engine_bytes), *learner_uses),
         notes=tuple(notes),
     )
 
 
-def _engine(config: RunConfig, machine: Machine) -> tuple[Engine, list[str]]:
-    """The engine, and what a person should know of its choice."""
-    notes = [f"GPUs are not used: {machine.cuda_problem}"] if machine.cuda_problem else []
-    wanted = config.actors.engine
-    if wanted == "vllm" and machine.cuda_problem:
-        raise ConfigError(f"actors.engine = 'vllm': {machine.cuda_problem}")
-    if wanted == "vllm" and not machine.has_vllm:
-        raise ConfigError(
-            f"actors.engine = 'vllm', but vLLM is not installed; {INSTALL_VLLM}, "
-            "or set actors.engine to embedded"
-        )
-    if wanted == "auto" and machine.usable_gpus and not machine.has_vllm:
-        notes.append(f"actors play on the processor: vLLM is not installed; {INSTALL_VLLM}")
-    if wanted == "auto":
-        return "vllm" if machine.usable_gpus and machine.has_vllm else "embedded", notes
-    return wanted, notes
+def _learner_uses(case: _Case, placed: _Placed) -> tuple[Batches, tuple[Use, ...]]:
+    """The learner's mini-batches, and what it takes of its device."""
+    config, device, limit_bytes = case.config, placed.learner_on, placed.room.learner_bytes
+    if device is None:
+        asked = config.learner
+        checkpointing = asked.gradient_checkpointing == "on"
+        return Batches(checkpointing, asked.mini_batch_tokens, 0), ()
+    memory = case.learner_memory(on_gpu=device.on_gpu)
+    batches = fit_batches(config, memory, limit_bytes, case.longest, device)
+    parts = memory.parts(batches.most_tokens, batches.checkpointing)
+    return batches, (Use("learner", _names(placed.learners), parts, limit_bytes),)
 
 
-def _case(config: RunConfig, machine: Machine, engine: Engine) -> _Case:
+def _case(config: RunConfig, machine: Machine, engine: Engine, ranks: int) -> _Case:
     shape = read_shape(config.model)
-    actors, gpus = config.actors, machine.usable_gpus
+    actors = config.actors
     others = sum(opponent.kind == "checkpoint" for opponent in config.opponents.fixed)
     versions = config.opponents.pool_size + 1 + others
-    max_loras = min(MAX_LORAS, versions) if actors.max_loras == "auto" else actors.max_loras
-    kept = max(max_loras, versions + 1)  # the one that is just being published
+    most = versions if actors.max_cpu_loras == "auto" else actors.max_cpu_loras
+    mixed = min(MAX_LORAS, versions, most) if actors.max_loras == "auto" else actors.max_loras
+    kept = max(mixed, versions + 1)  # the one that is just being published
     asked = config.sampling.max_prompt_tokens + config.sampling.max_tokens
     return _Case(
         config=config,
         machine=machine,
         engine=engine,
-        dtype=_dtype(config, gpus),
+        dtype=choose_dtype(config, machine),
         shape=shape,
+        ranks=ranks,
         longest=min(asked, shape.max_length),
-        max_loras=max_loras,
+        max_loras=mixed,
         max_cpu_loras=kept if actors.max_cpu_loras == "auto" else actors.max_cpu_loras,
     )
-
-
-def _dtype(config: RunConfig, gpus: Sequence[GPU]) -> Dtype:
-    if config.model.dtype != "auto":
-        return config.model.dtype
-    fast = all(gpu.bfloat16 for gpu in gpus) if gpus else fast_dtype() == "bfloat16"
-    return "bfloat16" if fast else "float32"
 
 
 def _on_processor(case: _Case) -> _Placed:
     """Actors on the processor; the learner on the GPUs, if there are any."""
     config, machine, gpus = case.config, case.machine, case.machine.usable_gpus
-    ranks, half = config.learner.num, machine.memory_bytes // 2
+    ranks, asked = case.ranks, config.actors
     if 0 < len(gpus) < ranks:
         raise _too_few(f"learner.num = {ranks}", ranks, gpus, f"learner.num to {len(gpus)}")
     # Measured on two cores (docs/benchmarks.md): at once is faster, if each has a core of its own.
     sync = config.loop.mode == "sync" or (config.loop.mode == "auto" and machine.cores == 1)
-    asked = config.actors.games_in_flight
-    games = EMBEDDED_GAMES if asked == "auto" else asked
-    engine = case.engine_memory(on_gpu=False)
-    actor_bytes = engine.total(games * case.longest // 2)  # few prompts are as long as allowed
-    by_cores = machine.cores if sync else max(1, machine.cores // 2)
-    by_memory = max(1, min(half, machine.free_bytes) // actor_bytes)
-    most = 1 if case.engine == "vllm" else min(by_cores, by_memory)
     # Half for the learner whatever is free just now: a run must not depend on that.
-    processor = Device("the processor", machine.memory_bytes, half // ranks, on_gpu=False)
-    device = _smallest(gpus[:ranks]) if gpus else processor
-    # On a processor vLLM takes this as a share of its memory.
-    share = min(MAX_GPU_MEMORY, math.ceil(100 * actor_bytes / machine.memory_bytes) / 100)
+    half = machine.memory_bytes // 2 if ranks and not gpus else 0
+    for_actors = machine.memory_bytes - half
+    engine = case.engine_memory(on_gpu=False)
+    wanted = EMBEDDED_GAMES if asked.games_in_flight == "auto" else asked.games_in_flight
+    by_cores = machine.cores if sync or not ranks else machine.cores // 2
+    by_memory = min(for_actors, machine.free_bytes) // engine.total(_tokens(case, wanted))
+    most = 1 if case.engine == "vllm" else max(1, min(by_cores, by_memory))
+    num = most if asked.num == "auto" else asked.num
+    limit = for_actors // num
+    fitting = 2 * engine.tokens(limit) // case.longest
+    games = max(1, min(wanted, fitting)) if asked.games_in_flight == "auto" else wanted
+    processor = Device("the processor", machine.memory_bytes, limit, on_gpu=False)
+    check_engine_room(engine, limit, processor, _tokens(case, games))
+    learner_on = None
+    if ranks:
+        own = processor._replace(free_bytes=half // ranks)
+        learner_on = _smallest(gpus[:ranks]) if gpus else own
     return _Placed(
-        actors=((),) * (most if config.actors.num == "auto" else config.actors.num),
+        actors=((),) * num,
         learners=tuple((gpu.id,) for gpu in gpus[:ranks]) or ((),) * ranks,
         room=Room(
             mode="sync" if sync else "async",
             share="off",
-            gpu_memory=share if config.actors.gpu_memory == "auto" else config.actors.gpu_memory,
-            engine_bytes=actor_bytes,
-            learner_bytes=device.free_bytes,
+            gpu_memory=MAX_GPU_MEMORY if asked.gpu_memory == "auto" else asked.gpu_memory,
+            engine_bytes=limit,
+            learner_bytes=learner_on.free_bytes if learner_on else 0,
         ),
         games=games,
         engine=engine,
-        learner=case.learner_memory(on_gpu=device.on_gpu),
-        device=device,
+        cached_tokens=_tokens(case, games),
+        learner_on=learner_on,
     )
+
+
+def _tokens(case: _Case, games: int) -> int:
+    """That games cache at once; few prompts are as long as allowed, but one may be."""
+    return max(case.longest, games * case.longest // 2)
 
 
 def _on_gpus(case: _Case) -> _Placed:
     """vLLM's actors and the learner on cards of their own, or on the same ones if there are few."""
     config, gpus = case.config, case.machine.usable_gpus
-    actors, learners, shared = _cards(config, gpus)
-    engine, learner = case.engine_memory(on_gpu=True), case.learner_memory(on_gpu=True)
+    actors, learners, shared = _cards(config, gpus, case.ranks)
+    engine = case.engine_memory(on_gpu=True)
     used = [card for cards in actors for card in cards]
-    device = _smallest(learners)
+    learner_on = _smallest(learners) if learners else None
     if shared:
-        both = _smallest([*used, *learners])
+        both, learner = _smallest([*used, *learners]), case.learner_memory(on_gpu=True)
         room = engine_and_learner(config, engine, learner, both, case.longest)
     else:
-        room = engine_alone(
-            config, engine, _smallest(used), case.longest, learner_bytes=device.free_bytes
-        )
-    games = engine.tokens(room.engine_bytes) // case.longest
+        left = learner_on.free_bytes if learner_on else 0
+        room = engine_alone(config, engine, _smallest(used), case.longest, learner_bytes=left)
+    cached_tokens = engine.tokens(room.engine_bytes)
     asked = config.actors.games_in_flight
     return _Placed(
         actors=tuple(tuple(card.id for card in cards) for cards in actors),
         learners=tuple((card.id,) for card in learners),
         room=room,
-        games=min(VLLM_GAMES, games) if asked == "auto" else asked,
+        games=min(VLLM_GAMES, cached_tokens // case.longest) if asked == "auto" else asked,
         engine=engine,
-        learner=learner,
-        device=device,
+        cached_tokens=cached_tokens,
+        learner_on=learner_on,
     )
 
 
 def _cards(
-    config: RunConfig, gpus: Sequence[GPU]
+    config: RunConfig, gpus: Sequence[GPU], ranks: int
 ) -> tuple[list[Sequence[GPU]], Sequence[GPU], bool]:
     """Cards of each actor, of each learner rank, and whether they are the same ones."""
-    actors, ranks = config.actors, config.learner.num
+    actors = config.actors
     span = actors.tensor_parallel
     least = span * (1 if actors.num == "auto" else actors.num)
-    shared = actors.share_gpu in ("split", "sleep") or (
-        actors.share_gpu == "auto" and least + ranks > len(gpus) >= max(least, ranks)
-    )
+    few = least + ranks > len(gpus) >= max(least, ranks)
+    together = actors.share_gpu in ("split", "sleep") or (actors.share_gpu == "auto" and few)
+    shared = ranks > 0 and together
     for_actors = gpus if shared else gpus[: max(0, len(gpus) - ranks)]
     num = len(for_actors) // span if actors.num == "auto" else actors.num
     if ranks > len(gpus):
         raise _too_few(f"learner.num = {ranks}", ranks, gpus, f"learner.num to {len(gpus)}")
     if num < 1 or num * span > len(for_actors):
         wanted = f"actors.num = {actors.num} with actors.tensor_parallel = {span}"
+        beside = f" beside learner.num = {ranks}" if ranks else ""
         if len(for_actors) >= span:
             change = f"actors.num to {len(for_actors) // span}"
         elif len(gpus) >= span:
             change = "actors.share_gpu to auto"
         else:
             change = f"actors.tensor_parallel to {len(gpus)}"
-        raise _too_few(f"{wanted} beside learner.num = {ranks}", max(1, num) * span, gpus, change)
+        raise _too_few(wanted + beside, max(1, num) * span, gpus, change)
     return (
         [for_actors[i * span : (i + 1) * span] for i in range(num)],
         gpus[:ranks] if shared else gpus[len(gpus) - ranks :],

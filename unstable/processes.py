@@ -14,28 +14,28 @@ from unstable.collectors.probe import (
 )
 from unstable.config import RunConfig
 from unstable.folder import RunFolder
-from unstable.machine import Machine
 from unstable.models.shape import read_shape
-from unstable.placement import plan
+from unstable.placement import Plan
 from unstable.remote import RemoteActor, cluster
 from unstable.remote_learner import RemoteLearner
 
 
 @contextlib.asynccontextmanager
 async def processes(
-    config: RunConfig, folder: RunFolder, machine: Machine
+    config: RunConfig, folder: RunFolder, plan: Plan, cores: int
 ) -> AsyncIterator[tuple[list[RemoteActor], RemoteLearner]]:
-    """The actors and the learner of a resolved config; raises what kept one from starting."""
-    where = plan(config, machine)
-    sync = config.loop.mode == "sync"
-    threads = machine.cores if sync else max(1, machine.cores - len(where.actors))
-    with cluster(len(where.actors) + len(where.learners)):
-        actors = [RemoteActor(config, folder, i, gpus) for i, gpus in enumerate(where.actors)]
-        learner = RemoteLearner(config, folder, threads, [",".join(g) for g in where.learners])
-        if where.share == "off":
+    """The actors and the learner of a config that is resolved by `plan`, on so many cores.
+
+    Raises what kept one from starting.
+    """
+    threads = cores if plan.mode == "sync" else max(1, cores - len(plan.actors))
+    with cluster(len(plan.actors) + len(plan.learners)):
+        actors = [RemoteActor(config, folder, i, gpus) for i, gpus in enumerate(plan.actors)]
+        learner = RemoteLearner(config, folder, threads, [",".join(g) for g in plan.learners])
+        if plan.share == "off":
             await asyncio.gather(learner.start(), *(actor.start() for actor in actors))
         else:
-            await _start_sharing(actors, learner, sleeping=where.share == "sleep")
+            await _start_sharing(actors, learner, sleeping=plan.share == "sleep")
         try:
             await _probe(config, actors, learner)
             yield actors, learner

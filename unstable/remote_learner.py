@@ -1,7 +1,8 @@
 """Ray: the learner's ranks, each a process of its own, and how the loop calls them as one."""
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,25 +67,33 @@ class LearnerProcess:
         )
 
     def update(self, batch: Batch) -> Update:
-        import torch
-
-        try:
+        with self._leaving_room():
             return self._learner.update(batch)
-        finally:
-            if self._config.actors.share_gpu == "sleep":  # the engine wakes into what is free
-                torch.cuda.empty_cache()
 
     def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
-        return self._learner.logprobs(samples)
+        with self._leaving_room():
+            return self._learner.logprobs(samples)
 
     def logprobs_under(self, adapter: Adapter, samples: Sequence[Sample]) -> list[list[float]]:
-        return self._learner.logprobs_under(adapter, samples)
+        with self._leaving_room():
+            return self._learner.logprobs_under(adapter, samples)
 
     def load(self, version: int) -> dict[str, Any]:
-        return self._learner.load(self._folder.checkpoint(version))
+        with self._leaving_room():
+            return self._learner.load(self._folder.checkpoint(version))
 
     def save(self, version: int, run_state: dict[str, Any]) -> Adapter:
-        return self._learner.save(self._folder.checkpoint(version), run_state)
+        with self._leaving_room():
+            return self._learner.save(self._folder.checkpoint(version), run_state)
+
+    @contextlib.contextmanager
+    def _leaving_room(self) -> Iterator[None]:
+        """An engine that shares the GPU by turns may wake after any call, into what is free."""
+        import torch
+
+        yield
+        if self._config.actors.share_gpu == "sleep":
+            torch.cuda.empty_cache()
 
 
 class RemoteLearner:

@@ -15,8 +15,6 @@ from unstable.collectors.lora_fit import fitting_pairs
 from unstable.models.adapters import write_adapter
 from unstable.types import Adapter
 
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Largest ranks that vLLM can be set up for; smaller ones are padded."""
 ZERO = "zero"
 """The adapter that changes nothing."""
 
@@ -31,14 +29,6 @@ def zero_adapter(linears: Mapping[str, tuple[int, int]]) -> Adapter:
     targets = [module.rpartition(".")[2]]
     config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": targets}
     return Adapter(name=ZERO, weights=save(tensors), config=config)
-
-
-def padded_rank(rank: int) -> int:
-    """The smallest of `RANKS` that holds `rank`; raises `ValueError` above the largest."""
-    fitting = [largest for largest in RANKS if largest >= rank]
-    if not fitting:
-        raise ValueError(f"model.adapter.rank = {rank}; vLLM serves ranks up to {RANKS[-1]}")
-    return fitting[0]
 
 
 @dataclass(eq=False, slots=True)

@@ -23,9 +23,9 @@ from unstable.collectors.vllm_adapters import (
     ZERO,
     AdapterStore,
     StoredAdapter,
-    padded_rank,
     zero_adapter,
 )
+from unstable.models.adapters import padded_rank
 from unstable.types import Adapter, Completion, FinishReason
 
 _ENVIRONMENT = {

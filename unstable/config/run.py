@@ -65,6 +65,12 @@ class RunConfig(Section):
                 "list an opponent there or set opponents.draw.fixed to 0"
             )
         self._check_groups()
+        mixed, kept = self.actors.max_loras, self.actors.max_cpu_loras
+        if mixed != "auto" and kept != "auto" and kept < mixed:
+            raise ValueError(
+                f"actors.max_cpu_loras = {kept} is below actors.max_loras = {mixed}; "
+                "set actors.max_cpu_loras to at least that"
+            )
         capacity = self.buffer.capacity
         if capacity != "auto" and capacity < self.learner.batch_size:
             raise ValueError(

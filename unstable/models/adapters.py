@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unstable.config import AdapterConfig, ConfigError
+from unstable.config import AdapterConfig, CheckpointOpponent, ConfigError, RunConfig
 from unstable.types import Adapter
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
+VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Largest ranks that vLLM can be set up for; smaller ones are padded."""
 _PREFIX = "base_model.model."
 
 
@@ -77,11 +79,35 @@ def load_weights(model: "PeftModel", adapter: Adapter) -> None:
 
 def read_adapter(folder: Path, name: str) -> Adapter:
     """The adapter in a folder, under `name`; raises `ConfigError` when it holds none."""
-    for file in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (folder / file).is_file():
-            raise ConfigError(f"adapter folder {str(folder)!r} has no {file}; give a LoRA's folder")
-    config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    return Adapter(name=name, weights=(folder / WEIGHTS_FILE).read_bytes(), config=config)
+    config = json.loads(_read(folder, CONFIG_FILE))
+    return Adapter(name=name, weights=_read(folder, WEIGHTS_FILE), config=config)
+
+
+def lora_ranks(config: RunConfig) -> dict[str, int]:
+    """Ranks of the trained LoRA and of opponents that are LoRAs, by the fields that name them.
+
+    Raises `ConfigError` for an opponent that is not there.
+    """
+    return {"model.adapter.rank": config.model.adapter.rank} | {
+        f"opponents.fixed.{index}.path": json.loads(
+            _read(Path(opponent.path).expanduser(), CONFIG_FILE)
+        )["r"]
+        for index, opponent in enumerate(config.opponents.fixed)
+        if isinstance(opponent, CheckpointOpponent)
+    }
+
+
+def padded_rank(rank: int) -> int:
+    """The smallest of `VLLM_RANKS` that holds `rank`."""
+    assert rank <= VLLM_RANKS[-1], "placement refuses it"
+    return next(largest for largest in VLLM_RANKS if largest >= rank)
+
+
+def _read(folder: Path, file: str) -> bytes:
+    path = folder / file
+    if not path.is_file():
+        raise ConfigError(f"adapter folder {str(folder)!r} has no {file}; give a LoRA's folder")
+    return path.read_bytes()
 
 
 def write_adapter(adapter: Adapter, folder: Path) -> None:

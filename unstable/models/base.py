@@ -9,7 +9,12 @@ from unstable.models import smollm2
 
 if TYPE_CHECKING:
     import torch
-    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import (
+        GenerationConfig,
+        PretrainedConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
 
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
@@ -31,23 +36,23 @@ def check_model(config: ModelConfig) -> None:
                 f"model.name = {config.name!r}: the folder has no weights; "
                 "put the model's *.safetensors there"
             )
-        return
-    if config.name.startswith((".", "/", "~")):
+    elif config.name.startswith((".", "/", "~")):
         raise ConfigError(
             f"model.name = {config.name!r}: no such folder; "
             "give a local folder, a Hugging Face id, or smollm2-135m"
         )
-    _check_hub_model(config)
+    load_config(config)
 
 
-def _check_hub_model(config: ModelConfig) -> None:
+def load_config(config: ModelConfig) -> "PretrainedConfig":
+    """The model's own config; raises `ConfigError` where there is none, or no readable one."""
     from transformers import AutoConfig
 
     try:
-        AutoConfig.from_pretrained(config.name)
+        return AutoConfig.from_pretrained(model_path(config))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"model.name = {config.name!r}: neither a local folder nor found on the model hub "
+            f"model.name = {config.name!r}: its config cannot be read "
             f"({str(error).splitlines()[0]}); check the name and the network, or use smollm2-135m"
         ) from None
 
@@ -60,24 +65,26 @@ def model_path(config: ModelConfig) -> str:
     return str(folder) if folder.is_dir() else config.name
 
 
-def fast_dtype() -> str:
-    """What this machine computes fast: bfloat16, or float32 where that is emulated."""
-    import torch
-
-    if torch.cuda.is_available():
-        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+def computes_bfloat16() -> bool:
+    """Whether this machine's processor computes bfloat16 natively, and so fast."""
     cpuinfo = Path("/proc/cpuinfo")
     if platform.system() != "Linux" or not cpuinfo.is_file():
-        return "float32"
+        return False
     flags = set(cpuinfo.read_text(encoding="utf-8").split())
-    return "bfloat16" if flags & {"avx512_bf16", "amx_bf16", "bf16"} else "float32"
+    return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def resolve_dtype(name: str) -> "torch.dtype":
-    """The torch dtype of `model.dtype`, "auto" included."""
+    """The torch dtype of `model.dtype`; "auto" is what this machine computes fast."""
     import torch
 
-    dtype = getattr(torch, fast_dtype() if name == "auto" else name)
+    if name == "auto":
+        cuda = torch.cuda.is_available()
+        fast = (
+            torch.cuda.is_bf16_supported(including_emulation=False) if cuda else computes_bfloat16()
+        )
+        return torch.bfloat16 if fast else torch.float32
+    dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     return dtype
 
@@ -118,13 +125,12 @@ def named_stop_token_ids(
     config: ModelConfig, tokenizer: "PreTrainedTokenizerBase"
 ) -> frozenset[int]:
     """The same ids, read from the model's files, where the model is loaded by others."""
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import GenerationConfig
 
-    path = model_path(config)
     try:
-        generation = GenerationConfig.from_pretrained(path)
+        generation = GenerationConfig.from_pretrained(model_path(config))
     except OSError:  # there is no such file; transformers then makes one out of the model's config
-        generation = GenerationConfig.from_model_config(AutoConfig.from_pretrained(path))
+        generation = GenerationConfig.from_model_config(load_config(config))
     return _stop_ids(generation, tokenizer)
 
 

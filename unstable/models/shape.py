@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unstable.config import AdapterConfig, ConfigError, ModelConfig
 from unstable.models import smollm2
+from unstable.models.base import load_config
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -64,7 +65,7 @@ class ModelShape:
 
 
 def read_shape(model: ModelConfig) -> ModelShape:
-    """The shape of the model; raises `ConfigError` where its config cannot be read."""
+    """The shape of the model; raises `ConfigError` where its config does not tell it."""
     return _read_shape(model.name)
 
 
@@ -74,12 +75,13 @@ def _read_shape(name: str) -> ModelShape:
 
     if name == smollm2.NAME:
         return shape_of(AutoConfig.for_model("llama", **_SMOLLM2))
+    config = load_config(ModelConfig(name=name))
     try:
-        return shape_of(AutoConfig.from_pretrained(name))
-    except (OSError, ValueError) as error:
+        return shape_of(config)
+    except (AttributeError, ValueError) as error:
         raise ConfigError(
-            f"model.name = {name!r}: its config cannot be read ({str(error).splitlines()[0]}); "
-            "check the name and the network, or use smollm2-135m"
+            f"model.name = {name!r}: is not a decoder of Llama's kind "
+            f"({str(error).splitlines()[0]}); use one, such as Llama, Mistral or Qwen3"
         ) from None
 
 

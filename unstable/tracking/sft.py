@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -26,9 +27,9 @@ def results(row: Row) -> Iterator[tuple[str, EvalScore]]:
     for name in row:
         if name.endswith("/score"):
             way, env, opponent = name.removesuffix("/score").split("/")
-            told = {key: row.get(f"{way}/{env}/{opponent}/{key}") for key in names}
+            told: dict[str, Any] = {key: row.get(f"{way}/{env}/{opponent}/{key}") for key in names}
             told |= {"version": row["version"], "env": env, "opponent": opponent}
-            yield way, EvalScore(**told)  # type: ignore[arg-type]
+            yield way, EvalScore(**told)
 
 
 class SFTTracker:
