@@ -64,13 +64,16 @@ Run = Callable[[Sequence[Sample]], None]
 
 
 def make_samples(number: int, prompt: int, low: int, high: int, shared: int) -> list[Sample]:
-    """Samples of `prompt` + `low` to `high` tokens, most of them short; `shared` begin alike."""
+    """Samples of `prompt` + `low` to `high` tokens, most of them short; `shared` begin alike.
+
+    Whatever is shared, lengths and answers are the same.
+    """
     random = np.random.default_rng(0)
-    common = random.integers(10, 30_000, shared).tolist()
+    common = np.random.default_rng(1).integers(10, 30_000, shared).tolist()
     samples = []
     for index in range(number):
         length = int(low + (high - low) * random.random() ** 2)
-        prompt_ids = common + random.integers(10, 30_000, prompt - shared).tolist()
+        prompt_ids = common + random.integers(10, 30_000, prompt).tolist()[shared:]
         samples.append(
             Sample(
                 game_id=index,
@@ -234,6 +237,7 @@ def main() -> None:
     apart = make_samples(arguments.samples, *lengths, shared=0)
     alike = make_samples(arguments.samples, *lengths, shared=3 * lengths[0] // 4)
     tokens = sum(map(length_of, apart))
+    assert tokens == sum(map(length_of, alike))
     learner = LearnerConfig(
         batch_size=arguments.samples,
         mini_batch_size=arguments.samples,  # tokens are the bound

@@ -71,6 +71,32 @@ def make_learner(model, adapter=None, updates=4, seed=0, algorithm=None, ranks=A
     )
 
 
+def count_forwards(module):
+    """A list that grows by an entry with each forward of the module from now on."""
+    forwards = []
+    module.register_forward_pre_hook(lambda *_: forwards.append(1))
+    return forwards
+
+
+def count_compiled(monkeypatch):
+    """A list that grows by an entry with each run of a compiled graph; needs no C++ compiler."""
+    runs = []
+    compile_module = torch.nn.Module.compile
+
+    def backend(graph, _):
+        def run(*arguments):
+            runs.append(1)
+            return graph(*arguments)
+
+        return run
+
+    def spy(module, **options):
+        compile_module(module, backend=backend, **options)
+
+    monkeypatch.setattr(torch.nn.Module, "compile", spy)
+    return runs
+
+
 def trained(learner):
     """All trained parameters in one row."""
     return torch.cat([p.detach().flatten() for p in learner.optimizer.parameters])

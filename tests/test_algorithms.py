@@ -1,6 +1,7 @@
 """Every algorithm learns, is exact however it is split, and refers to where it began."""
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from tests.learner_helpers import (
+    count_forwards,
     make_learner,
     make_sample,
     play_bandit,
@@ -15,8 +17,8 @@ from tests.learner_helpers import (
     spy_on_gradients,
     trained,
 )
-from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
-from unstable.learners.algorithms import BUILT_IN
+from unstable.config import ConfigError, load, parse
+from unstable.learners.grpo import GRPO
 from unstable.learners.policy_gradient import token_normalizers
 from unstable.types import Batch
 
@@ -61,8 +63,11 @@ def make_groups(version=0, rewards=(1.0, 0.0, -1.0, 0.5), turns=(1, 2, 3, 2), **
         {"name": "grpo", "kl_loss": 0.1, "importance": "mask", "aggregation": "constant"},
         {"name": "gspo", "clip_low": 0.2, "clip_high": 0.2},
         {"name": "cispo"},
+        {"name": "rloo", "ratio": "token"},
+        {"name": "rloo", "ratio": "turn", "importance": "sequence_mask"},
+        {"name": "gspo", "ratio": "turn", "clip_low": 0.2, "clip_high": 0.2},
     ],
-    ids=lambda algorithm: algorithm["name"],
+    ids=lambda algorithm: "-".join(word for word in algorithm.values() if isinstance(word, str)),
 )
 def test_mini_batches_do_not_change_the_gradient(model, monkeypatch, algorithm):
     gradients = spy_on_gradients(monkeypatch)
@@ -76,6 +81,30 @@ def test_mini_batches_do_not_change_the_gradient(model, monkeypatch, algorithm):
     assert (whole[-1] != 0).float().mean() > 0.5
     torch.testing.assert_close(thirds, whole, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "whole"),
+    [
+        ({"name": "grpo"}, False),
+        ({"name": "rloo"}, True),
+        ({"name": "rloo", "ratio": "token"}, False),
+        ({"name": "gspo", "ratio": "turn"}, False),
+        ({"name": "cispo", "aggregation": "sequence"}, False),
+        ({"name": "rloo", "ratio": "turn", "importance": "sequence_mask"}, True),
+        ({"name": "grpo", "importance": "sequence_mask"}, False),
+        ({"name": "rft", "aggregation": "sequence"}, False),
+    ],
+)
+def test_mini_batches_keep_trajectories_whole_only_where_the_loss_of_a_token_needs_it(
+    model, algorithm, whole
+):
+    learner = make_learner(model, algorithm=algorithm, mini_batch_size=1)
+    packs = count_forwards(learner.policy)
+    batch = make_groups(rewards=[1.0, 0.5, 0.25, 0.75])  # all won, each once
+    learner.update(batch)
+    trajectories = {(sample.game_id, sample.seat) for sample in batch.samples}
+    assert len(packs) == len(trajectories if whole else batch.samples)
 
 
 @pytest.mark.parametrize("name", CLIPPED)
@@ -220,11 +249,15 @@ def test_the_reference_leaves_no_trace(model):
     learner.update(make_groups(0))
     before = trained(learner)
     reference = learner.algorithm.reference
+    samples = make_groups(0).samples
+    own = torch.cat(learner.algorithm.logprobs(samples))
     with pytest.raises(KeyError), reference.in_place():
-        assert not torch.equal(trained(learner), before)
+        assert not torch.equal(torch.cat(learner.algorithm.logprobs(samples)), own)
         raise KeyError
+    assert torch.equal(torch.cat(learner.algorithm.logprobs(samples)), own)
     assert torch.equal(trained(learner), before)
-    assert all(parameter.requires_grad for parameter in learner.optimizer.parameters)
+    held = [p for p in learner.policy.parameters() if p.requires_grad]
+    assert all(a is b for a, b in zip(held, learner.optimizer.parameters, strict=True))
 
 
 def test_normalizers_by_hand():
@@ -243,59 +276,77 @@ def test_normalizers_by_hand():
         assert token_normalizers(samples, aggregation, 10).tolist() == values, aggregation
 
 
-def test_your_own_algorithm_is_thirty_lines_that_learn(model, tmp_path, monkeypatch):
-    code = re.search(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[1]
-    assert len(code.splitlines()) <= 30
-    (tmp_path / "my_algorithms.py").write_text(code, encoding="utf-8")
+def documented(tmp_path, monkeypatch):
+    """The algorithms' configs of the examples, whose code can be imported from now on."""
+    text = DOCS.read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert all(len(block.splitlines()) <= 30 for block in code)
+    (tmp_path / "my_algorithms.py").write_text("\n".join(code), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    yaml_block = re.search(r"```yaml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[1]
-    (tmp_path / "config.yaml").write_text(yaml_block, encoding="utf-8")
-    algorithm = load(str(tmp_path / "config.yaml")).learner.algorithm
+    monkeypatch.delitem(sys.modules, "my_algorithms", raising=False)
+    algorithms = []
+    for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+        (tmp_path / "config.yaml").write_text(block, encoding="utf-8")
+        algorithms.append(load(str(tmp_path / "config.yaml")).learner.algorithm)
+    return algorithms
+
+
+def test_what_the_example_adds_to_a_built_in_is_done(model, tmp_path, monkeypatch):
+    _, algorithm = documented(tmp_path, monkeypatch)
+    update = make_learner(model, algorithm=algorithm).update(make_groups())
+    assert min(update.advantages) == -0.5
+
+
+def test_your_own_algorithm_is_thirty_lines_that_learn(model, tmp_path, monkeypatch):
+    algorithm, _ = documented(tmp_path, monkeypatch)
     learner = make_learner(model, algorithm=algorithm, learning_rate=5e-3, updates=40)
     _, outcomes = play_bandit(learner, model, tmp_path / "run", True, updates=40, batch_size=64)
     assert sum(outcomes[-5:]) / 5 >= 0.9
 
 
-def test_an_algorithm_that_is_not_there_is_told_before_the_model_is_loaded(model):
-    missing = model.model_copy(update={"name": "no such model"})
-    with pytest.raises(ConfigError, match=r"^learner\.algorithm\.name = 'math:Fllor': math has no"):
-        make_learner(missing, algorithm={"name": "math:Fllor"})
+class Doubled(GRPO):
+    """A user's algorithm that changes one thing of a built-in one."""
+
+    def advantages(self, samples, rewards_S):
+        return self.config.args["factor"] * super().advantages(samples, rewards_S)
 
 
-def test_every_algorithm_of_the_config_is_built_and_described():
-    assert list(BUILT_IN) == ALGORITHMS
-    text = DOCS.read_text(encoding="utf-8")
-    assert re.findall(r"^\| `([^`:]+)` \|", text, re.MULTILINE) == ALGORITHMS
-    for name in ALGORITHMS:
-        config = parse({"learner": {"algorithm": {"name": name}}})
-        assert config.learner.algorithm.name == name
-
-
-def test_naming_another_algorithm_leaves_the_keys_of_the_first_behind(tmp_path):
-    chosen = {"learner.algorithm.clip_high": 0.28, "learner.algorithm.name": "grpo"}
-    config = load("default", chosen)
-    assert config.learner.algorithm.clip_high == 0.28
-    (tmp_path / "grpo.yaml").write_text(dump(config), encoding="utf-8")
-    again = load(str(tmp_path / "grpo.yaml"), {"learner.algorithm.name": "grpo", "seed": 0})
-    assert again == config
-    back = load(str(tmp_path / "grpo.yaml"), {"learner.algorithm.name": "reinforce"})
-    assert back.learner == LearnerConfig()
+def test_a_class_that_extends_a_built_in_has_its_settings_and_its_groups(model, monkeypatch):
+    gradients = spy_on_gradients(monkeypatch)
+    algorithm = {"name": "grpo", "clip_high": 0.3, "scale": "none", "kl_loss": 0.1}
+    own = {"target": "tests.test_algorithms:Doubled", "args": {"factor": 2.0}}
+    config = parse({"learner": {"algorithm": algorithm | own}})
+    assert config.group_size == 8
+    expected = make_learner(model, algorithm=algorithm).update(make_groups()).advantages
+    learner = make_learner(model, algorithm=config.learner.algorithm)
+    assert learner.algorithm.config.clip_high == 0.3
+    advantages = learner.update(make_groups()).advantages
+    assert advantages == pytest.approx([2 * advantage for advantage in expected])
+    # A fresh LoRA has no KL yet, so the gradient is doubled with the advantages.
+    torch.testing.assert_close(gradients[1], 2 * gradients[0])
 
 
 @pytest.mark.parametrize(
     ("algorithm", "message"),
     [
+        ({"name": "math:Fllor"}, "name = 'math:Fllor': math has no Fllor; did you mean 'floor'?"),
+        ({"name": "math:floor"}, "name = 'math:floor' is no class; name one"),
         (
-            {"name": "grpoo"},
-            ".name = 'grpoo' is no algorithm or module:Class; did you mean 'grpo'?",
+            {"name": "tests.test_algorithms:Doubled"},
+            "name = 'tests.test_algorithms:Doubled' extends GRPO and needs its settings; set "
+            "learner.algorithm.name to grpo, learner.algorithm.target to "
+            "tests.test_algorithms:Doubled",
         ),
-        ({"name": "grpo", "baseline_decay": 0.5}, ": unknown key 'baseline_decay'; known: "),
-        ({"name": "rloo", "clip_low": -1}, ".clip_low = -1: input should be greater than 0"),
-        ({"name": "cispo", "importance_floor": 3}, ".importance_floor = 3.0 keeps nothing below "),
-        ("grpo", " = 'grpo': input should be a valid dictionary"),
+        (
+            {"name": "rloo", "target": "unstable.learners.actor_critic:ActorCritic"},
+            "target = 'unstable.learners.actor_critic:ActorCritic' extends ActorCritic and needs "
+            "its settings; set learner.algorithm.name to ppo or a2c, learner.algorithm.target to "
+            "unstable.learners.actor_critic:ActorCritic",
+        ),
     ],
 )
-def test_a_mistake_names_its_field(algorithm, message):
+def test_a_class_that_does_not_do_is_told_before_the_model_is_loaded(model, algorithm, message):
+    missing = model.model_copy(update={"name": "no such model"})
     with pytest.raises(ConfigError) as error:
-        parse({"learner": {"algorithm": algorithm}})
-    assert str(error.value).startswith("learner.algorithm" + message)
+        make_learner(missing, algorithm=algorithm)
+    assert str(error.value) == f"learner.algorithm.{message}"

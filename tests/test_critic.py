@@ -1,5 +1,7 @@
 """PPO and A2C: advantages along a seat's turns, the critic's own training, and that both learn."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.learner_helpers import (
+    count_forwards,
     make_learner,
     make_sample,
     play_bandit,
@@ -163,14 +166,45 @@ def test_mini_batches_do_not_change_the_gradients(model, monkeypatch, algorithm)
 @pytest.mark.parametrize("algorithm", CRITICS)
 def test_recomputed_activations_do_not_change_the_gradients(model, monkeypatch, algorithm):
     gradients = spy_on_gradients(monkeypatch)
-    runs = []
+    runs, passes = [], []
     for switch in ("off", "on"):
         learner = make_learner(model, algorithm=algorithm, gradient_checkpointing=switch, epochs=2)
+        forwards = count_forwards(learner.policy.layers[0])
         learner.update(make_games(0))
         learner.update(make_games(1))
         runs.append(torch.cat(gradients))
         gradients.clear()
+        passes.append(len(forwards))
+    # Backward runs a layer as often again as it was run with a gradient: never for the values, nor
+    # for the old logprobs of ppo, which are taken of three mini-batches in each of two updates.
+    frozen = 2 * 3 * (2 if algorithm["name"] == "ppo" else 1)
+    assert passes[1] - passes[0] == passes[0] - frozen > 0
     torch.testing.assert_close(runs[1], runs[0], atol=1e-6, rtol=1e-5)
+
+
+def test_the_policys_graph_is_gone_when_the_critics_is_made(model, monkeypatch):
+    """What backward needs of both at once would be the learner's peak memory."""
+    algorithm = {"name": "ppo", "critic": {"kind": "adapter"}, "kl_loss": 0.1}
+    learner = make_learner(model, algorithm=algorithm)
+    held, at_the_critic = weakref.WeakSet(), []
+    backward_apart = learner.algorithm.backward_apart
+
+    class Saved:
+        def __init__(self, tensor):
+            self.tensor = tensor
+            held.add(self)
+
+    def spy(*arguments):
+        at_the_critic.append(len(held))
+        return backward_apart(*arguments)
+
+    monkeypatch.setattr(learner.algorithm, "backward_apart", spy)
+    saved = []
+    learner.policy.register_forward_hook(lambda *_: saved.append(len(held)))
+    with torch.autograd.graph.saved_tensors_hooks(Saved, lambda packed: packed.tensor):
+        learner.update(make_games(0))
+    assert max(saved) > 50
+    assert at_the_critic == [0] * 3
 
 
 @pytest.mark.parametrize("algorithm", CRITICS)
@@ -178,12 +212,12 @@ def test_the_values_of_a_batch_are_those_of_its_turns_one_by_one(model, algorith
     learner = make_learner(model, algorithm=algorithm, mini_batch_size=5, batch_size=20)
     learner.update(make_games(0))
     batch = make_games(1)
-    actor_critic = learner.algorithm
-    with torch.no_grad():
-        expected = [actor_critic.critic.score(pack_samples([s])).item() for s in batch.samples]
-    learner.update(batch)
-    assert actor_critic.values_S.std() > 1e-4
-    assert actor_critic.values_S.tolist() == pytest.approx(expected, abs=1e-5)
+    critic = learner.algorithm.critic
+    with torch.no_grad(), critic.in_place():
+        expected = [critic.score(pack_samples([s])).item() for s in batch.samples]
+    prepared = learner.algorithm.prepare(batch.samples)
+    assert prepared.values_S.std() > 1e-4
+    assert prepared.values_S.tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", CRITICS)
@@ -216,7 +250,7 @@ def test_values_become_discounted_returns(model, algorithm):
             for turn in range(3)
         ]
         metrics = learner.update(Batch(version=version, samples=tuple(samples))).metrics
-    assert learner.algorithm.values_S == pytest.approx([0.5, 1.0, 2.0], abs=0.1)
+    assert learner.algorithm.prepare(samples).values_S == pytest.approx([0.5, 1.0, 2.0], abs=0.1)
     assert metrics["learn/value_mean"] == pytest.approx(3.5 / 3, abs=0.1)
     assert metrics["learn/value_loss"] < 0.01
     assert metrics["learn/explained_variance"] > 0.95

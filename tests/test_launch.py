@@ -63,3 +63,9 @@ def test_a_run_of_many_cards_is_judged_on_one(
         monkeypatch.setattr(launch, "this_machine", lambda here=here: here)
         launch.evaluate(run_dir, None, {})
     assert judged == [("vllm", (("0",),)), ("embedded", ((),) * 8)]
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "nowhere:Mine"}, {"target": "nowhere:Mine"}])
+def test_an_algorithm_that_is_not_there_is_told_before_a_model_is_loaded(algorithm: dict) -> None:
+    with pytest.raises(ConfigError, match=r"^learner.algorithm.(name|target) = 'nowhere:Mine'"):
+        launch.check(parse({"learner": {"algorithm": algorithm}}))

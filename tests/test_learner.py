@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers import random_adapter, tiny_model
 from tests.learner_helpers import (
+    VOCAB,
+    count_compiled,
+    count_forwards,
     make_learner,
     make_sample,
     plain_policy,
@@ -13,7 +17,7 @@ from tests.learner_helpers import (
     spy_on_gradients,
     trained,
 )
-from unstable.config import LearnerConfig
+from unstable.config import ConfigError, LearnerConfig
 from unstable.learners.optimizer import scheduled_rate
 from unstable.models.adapters import read_adapter
 from unstable.types import Batch, Reward
@@ -70,16 +74,22 @@ def test_neither_tokens_at_a_time_nor_recomputing_change_the_gradient(model, ste
     runs = []
     for changes in ({}, {"mini_batch_tokens": 12}, {"gradient_checkpointing": "on"}):
         learner = make_learner(model, **changes)
-        layer, passes = learner.policy.layers[0], []
-        handle = layer.register_forward_pre_hook(lambda *_, passes=passes: passes.append(1))
+        forwards = count_forwards(learner.policy.layers[0])
         learner.update(make_batch(0))
-        handle.remove()
+        runs.append(len(forwards))
         learner.update(make_batch(1))
-        runs.append(len(passes))
     assert runs == [1, 5, 2]  # 47 tokens at once, by twelves, at once and again in backward
     whole, twelves, recomputed = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
     torch.testing.assert_close(twelves, whole, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(recomputed, whole, atol=1e-6, rtol=1e-5)
+
+
+def test_compiling_does_not_change_the_gradient(model, step_gradients, monkeypatch):
+    make_learner(model).update(make_batch(0))
+    runs = count_compiled(monkeypatch)
+    make_learner(model, compile=True).update(make_batch(0))
+    assert runs
+    torch.testing.assert_close(step_gradients[1], step_gradients[0], atol=1e-6, rtol=1e-5)
 
 
 def test_the_loss_norms_differ_by_the_share_of_tokens(model, step_gradients):
@@ -159,6 +169,21 @@ def test_mismatch_is_zero_where_the_learner_agrees_with_the_sampler(model):
     assert metrics["learn/mismatch_abs_max"] == pytest.approx(0, abs=1e-5)
     assert metrics["learn/mismatch_kl"] == pytest.approx(0, abs=1e-9)
     assert metrics["learn/importance_weight_max"] > 1.001
+
+
+def test_what_is_scored_under_another_adapter_leaves_the_policy_alone(model):
+    adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
+    samples = make_batch(0).samples
+    learner = make_learner(model)
+    before, own = trained(learner), learner.logprobs(samples)
+    expected = make_learner(model, adapter=adapter).logprobs(samples)
+    assert expected != own
+    assert learner.logprobs_under(adapter, samples) == expected
+    misfit = random_adapter(tiny_model(vocab=VOCAB), "wide", seed=3, rank=8)
+    with pytest.raises(ConfigError, match="adapter 'wide' does not fit"):
+        learner.logprobs_under(misfit, samples)
+    assert learner.logprobs(samples) == own
+    assert torch.equal(trained(learner), before)
 
 
 def test_save_and_load_between_updates_change_nothing(model, tmp_path):
@@ -292,6 +317,7 @@ def test_metrics_are_told_for_each_role_too(model):
         assert metrics[f"learn/completion_length_mean/{role}"] == 1 + seat
         assert metrics[f"learn/truncated/{role}"] == 4 * seat
         assert metrics[f"learn/entropy/{role}"] == pytest.approx(math.log(12), abs=0.2)
+    assert {f"learn/baseline/some:env/{seat}" for seat in (0, 1)} <= metrics.keys()
     assert metrics["learn/ended_length_mean/some:env/0"] == 1
     assert metrics["learn/ended_length_mean/some:env/1"] is None
     mismatch = [metrics[f"learn/mismatch_abs_mean/some:env/{seat}"] for seat in (0, 1)]

@@ -139,6 +139,11 @@ def test_models_that_would_be_scored_wrongly_are_refused():
     sliding.config.layer_types = ["full_attention", "sliding_attention"]
     with pytest.raises(ConfigError, match="full attention"):
         Policy(attach_lora(sliding, AdapterConfig(), 0))
+    unmarked = Policy(attach_lora(tiny_model(), AdapterConfig(), 0))
+    unmarked.model.get_base_model().model.layers = torch.nn.ModuleList()
+    for layer_by_layer in (unmarked.recompute_activations, unmarked.compile_layers):
+        with pytest.raises(ConfigError, match="learner.compile to false"):
+            layer_by_layer()
     with pytest.raises(ConfigError, match="lm_head"):
         Policy(attach_lora(tiny_model(), AdapterConfig(targets=["q_proj", "lm_head"]), 0))
 

@@ -20,7 +20,11 @@ from hypothesis import strategies as st
 from ray.exceptions import RayActorError
 from torch.distributed.tensor import DTensor
 
+from tests.helpers import random_adapter, tiny_model
 from tests.learner_helpers import (
+    VOCAB,
+    count_compiled,
+    count_forwards,
     make_learner,
     make_sample,
     save_model,
@@ -122,6 +126,15 @@ def updates(ranks, model, batches, folder=None, **options):
     return gradients, trained(learner), metrics
 
 
+def forwards(ranks, model, batches, **options):
+    """How often a layer is run in updates on the batches."""
+    learner = make_learner(model, ranks=ranks, **options)
+    runs = count_forwards(learner.policy.layers[0])
+    for batch in batches:
+        learner.update(batch)
+    return len(runs)
+
+
 REINFORCE = {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1}
 RLOO = {"name": "rloo", "ratio": "sequence", "kl_reward": 0.1}
 GRPO = {"name": "grpo", "kl_loss": 0.1, "aggregation": "sequence"}
@@ -151,8 +164,42 @@ def test_shards_are_gathered_again_where_activations_are_recomputed(pair, model)
     batches = [batch_of(0), batch_of(1)]
     options = {"algorithm": PPO, "epochs": 2}
     whole, *_ = updates(Ranks(), model, batches, **options)
-    options |= {"parallel": "fsdp", "gradient_checkpointing": "on"}
+    options |= {"parallel": "fsdp"}
+    once = pair.run(forwards, model, batches, **options)
+    options |= {"gradient_checkpointing": "on"}
+    again = pair.run(forwards, model, batches, **options)
+    assert all(more > fewer for more, fewer in zip(again, once, strict=True))
     for gradients, *_ in pair.run(updates, model, batches, **options):
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+
+
+def scores_under(ranks, model, adapter, samples, **options):
+    """Logprobs under another adapter, and under the policy after that."""
+    learner = make_learner(model, ranks=ranks, **options)
+    return learner.logprobs_under(adapter, samples) + learner.logprobs(samples)
+
+
+def test_sharded_ranks_score_under_another_adapter(pair, model):
+    adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
+    options = {"adapter": adapter, "samples": batch_of(0).samples}
+    expected = scores_under(Ranks(), model, **options)
+    for scores in pair.run(scores_under, model, parallel="fsdp", **options):
+        assert sum(scores, []) == pytest.approx(sum(expected, []), abs=1e-5)
+
+
+def compiled_updates(ranks, model, batches, **options):
+    """Gradients of every step by compiled layers, and how often a compiled graph was run."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        runs = count_compiled(monkeypatch)
+        gradients, *_ = updates(ranks, model, batches, compile=True, **options)
+    return gradients, len(runs)
+
+
+def test_compiled_layers_can_be_sharded_and_recomputed(pair, model):
+    whole, *_ = updates(Ranks(), model, [batch_of(0)])
+    options = {"parallel": "fsdp", "gradient_checkpointing": "on"}
+    for gradients, runs in pair.run(compiled_updates, model, [batch_of(0)], **options):
+        assert runs > 0
         torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
 
 
@@ -179,12 +226,19 @@ def test_sharded_ranks_save_the_files_of_whole_ones(pair, model, tmp_path):
     assert losses["fsdp"] == pytest.approx(losses["ddp"], rel=1e-5)
     files = {name: read_adapter(tmp_path / name, "policy@2") for name in losses}
     assert files["ddp"].config == files["fsdp"].config
-    learner = make_learner(model, adapter=files["fsdp"])
-    torch.testing.assert_close(
-        trained(learner), trained(make_learner(model, adapter=files["ddp"])), atol=1e-5, rtol=1e-5
-    )
-    for name in losses:  # and either is where a rank alone goes on
-        make_learner(model).load(tmp_path / name)
+    alone = make_learner(model)
+    for batch in batches:
+        alone.update(batch)
+    expected = alone.update(batch_of(2)).metrics["learn/loss"]
+    for (
+        name
+    ) in losses:  # either is where a rank alone goes on, as if it had been alone all the time
+        learner = make_learner(model)
+        learner.load(tmp_path / name)
+        assert learner.update(batch_of(2)).metrics["learn/loss"] == pytest.approx(
+            expected, rel=1e-4
+        )
+        torch.testing.assert_close(trained(learner), trained(alone), atol=1e-4, rtol=1e-3)
 
 
 def base_elements(ranks, model, parallel):

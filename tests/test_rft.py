@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from tests.learner_helpers import (
+    count_forwards,
     make_learner,
     make_sample,
     play_bandit,
@@ -83,6 +85,25 @@ def test_the_losers_and_the_repeats_are_as_if_they_were_not_there(model, monkeyp
         torch.testing.assert_close(gradients[-1], gradients[0], atol=1e-6, rtol=1e-5)
 
 
+def test_only_what_is_imitated_is_scored_under_the_reference(model, monkeypatch):
+    gradients = spy_on_gradients(monkeypatch)
+    settings = {"algorithm": RFT | {"kl_loss": 0.5}, "mini_batch_size": 1}
+    learner = make_learner(model, **settings)
+    packs = count_forwards(learner.policy)
+    learner.update(make_batch(0, won=0.0))
+    assert not packs
+    advantages = [learner.update(make_batch(version)).advantages for version in (1, 2)]
+    assert len(packs) == 2 * np.count_nonzero(advantages) == 12  # frozen, and with a gradient
+    alone = make_learner(model, **settings)
+    alone.update(make_batch(0, won=0.0))
+    for version in (1, 2):
+        samples = make_batch(version).samples
+        kept = tuple(samples[i] for i in np.flatnonzero(advantages[version - 1]))
+        metrics = alone.update(Batch(version=version, samples=kept)).metrics
+    assert metrics["learn/kl_reference"] > 0
+    torch.testing.assert_close(gradients[2:], gradients[:2], atol=1e-6, rtol=1e-5)
+
+
 def test_a_batch_without_a_winner_is_left_out_and_counted(model, tmp_path):
     learner = make_learner(model, algorithm=RFT, steps_per_batch=2, mini_batch_size=4, epochs=2)
     before = trained(learner)
@@ -91,6 +112,7 @@ def test_a_batch_without_a_winner_is_left_out_and_counted(model, tmp_path):
         assert update.version == version + 1
         assert update.advantages == [0.0] * 8
         expected = {"rft_kept": 0, "rft_skipped": version + 1, "optimizer_steps": 0, "samples": 8}
+        expected["tokens_per_second"] = 0  # none was put through
         for name, value in expected.items():
             assert update.metrics[f"learn/{name}"] == value
     assert torch.equal(trained(learner), before)

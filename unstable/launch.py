@@ -103,6 +103,10 @@ def check(config: RunConfig) -> None:
     check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
         read_adapter(Path(config.model.init).expanduser(), "start")
+    if config.learner.algorithm.target is not None:
+        from unstable.learners.algorithms import algorithm_class
+
+        algorithm_class(config.learner.algorithm)
 
 
 def check_games(config: RunConfig) -> None:

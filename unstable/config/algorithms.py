@@ -1,6 +1,6 @@
 """The algorithms' sections; docs/algorithms.md says what each one is."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -29,12 +29,26 @@ class AlgorithmConfig(Section):
     )
 
 
-class ReinforceConfig(AlgorithmConfig):
-    name: Literal["reinforce"] = Field(
-        "reinforce",
-        description="the algorithm; others: reinforce++, rloo, grpo, gspo, cispo, ppo, a2c, rft, "
-        "module:Class",
+class BuiltInConfig(AlgorithmConfig):
+    """An algorithm of ours, or a user's class that takes its settings."""
+
+    target: str | None = Field(
+        None, description="package.module:Class of your own that extends the algorithm"
     )
+    args: dict[str, Any] = Field({}, description="whatever your class reads from config.args")
+
+    @model_validator(mode="after")
+    def _args_of_target(self) -> Self:
+        if self.args and self.target is None:
+            raise ValueError(
+                f"args = {self.args} is for a class of your own; name it as "
+                "learner.algorithm.target, or leave args out"
+            )
+        return self
+
+
+class ReinforceConfig(BuiltInConfig):
+    name: Literal["reinforce"] = Field("reinforce", description="the algorithm")
     baseline_decay: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.95, description="decay of the reward baseline of each (env, seat); 0 forgets at once"
     )
@@ -47,7 +61,7 @@ class ReinforceConfig(AlgorithmConfig):
     )
 
 
-class ClippedConfig(AlgorithmConfig):
+class ClippedConfig(BuiltInConfig):
     """Algorithms that clip the ratio of the policy to the one that the update began with."""
 
     clip_low: ClipLow = Field(0.2, description="ratios below 1 - clip_low are clipped")
@@ -72,7 +86,8 @@ class ClippedConfig(AlgorithmConfig):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.importance_floor >= self.importance_cap:
+        masks = self.importance in ("mask", "sequence_mask")
+        if masks and self.importance_floor >= self.importance_cap:
             raise ValueError(
                 f"importance_floor = {self.importance_floor} keeps nothing below importance_cap = "
                 f"{self.importance_cap}; set it lower"
@@ -110,6 +125,15 @@ class RLOOConfig(SurrogateConfig):
     reward_clip: tuple[float, float] | None = Field(
         None, description="lowest and highest reward of a turn, before any KL; null: no bounds"
     )
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.reward_clip is not None and self.reward_clip[0] >= self.reward_clip[1]:
+            raise ValueError(
+                f"reward_clip = {list(self.reward_clip)} leaves all rewards equal; "
+                "give the lower bound first"
+            )
+        return self
 
 
 class GRPOConfig(SurrogateConfig):
@@ -179,12 +203,12 @@ class PPOConfig(SurrogateConfig):
     critic: CriticConfig = CriticConfig()
 
 
-class A2CConfig(AlgorithmConfig):
+class A2CConfig(BuiltInConfig):
     name: Literal["a2c"] = Field("a2c", description="the algorithm")
     critic: CriticConfig = CriticConfig()
 
 
-class RFTConfig(AlgorithmConfig):
+class RFTConfig(BuiltInConfig):
     name: Literal["rft"] = Field("rft", description="the algorithm")
     aggregation: Aggregation = Field(
         "token", description=ClippedConfig.model_fields["aggregation"].description
@@ -201,20 +225,14 @@ class RFTConfig(AlgorithmConfig):
 
 
 class CustomAlgorithmConfig(AlgorithmConfig):
-    args: dict[str, Any] = Field({}, description="whatever your algorithm reads from config.args")
+    """A user's own algorithm, which extends none of ours."""
 
+    args: dict[str, Any] = Field({}, description="whatever your class reads from config.args")
 
-ALGORITHMS = [
-    "reinforce",
-    "reinforce++",
-    "rloo",
-    "grpo",
-    "gspo",
-    "cispo",
-    "ppo",
-    "a2c",
-    "rft",
-]
+    @property
+    def target(self) -> str:
+        """The class, package.module:Class."""
+        return self.name
 
 
 def _algorithm_tag(value: Any) -> str:
@@ -236,3 +254,10 @@ AnyAlgorithm = Annotated[
     | Annotated[CustomAlgorithmConfig, Tag("custom")],
     Discriminator(_algorithm_tag),
 ]
+
+ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
+    tag.tag: section
+    for section, tag in map(get_args, get_args(get_args(AnyAlgorithm)[0]))
+    if issubclass(section, BuiltInConfig)
+}
+"""The sections of the algorithms by name."""

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from unstable.config.algorithms import ALGORITHMS
+from unstable.config.algorithms import ALGORITHMS, AlgorithmConfig
 from unstable.config.base import ConfigError, nearest
 from unstable.config.opponents import OPPONENT_KINDS
 from unstable.config.run import RunConfig
@@ -37,7 +37,7 @@ def one_line(error: ValidationError) -> str:
     if first["type"] == "union_tag_invalid":
         given = str(first["ctx"]["tag"])
         if field == "learner.algorithm":
-            hint = nearest(given, ALGORITHMS)
+            hint = nearest(given, list(ALGORITHMS))
             return f"{field}.name = {given!r} is no algorithm or module:Class; {hint}"
         thing, kinds = ("data", DATA_KINDS) if field[:3] == "sft" else ("opponent", OPPONENT_KINDS)
         return f"{field}.kind = {given!r} is no kind of {thing}; {nearest(given, kinds)}"
@@ -64,10 +64,16 @@ def load(name: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     data = config.model_dump()
     current = config.learner.algorithm.name
     if overrides.get("learner.algorithm.name", current) != current:
-        data["learner"]["algorithm"] = {}  # another algorithm has other keys
+        data["learner"]["algorithm"] = _shared(config.learner.algorithm)
     for path, value in overrides.items():
         _put(data, path, value)
     return parse(data)
+
+
+def _shared(algorithm: AlgorithmConfig) -> dict[str, Any]:
+    """What was set of an algorithm's keys that another one has as well."""
+    shared = algorithm.model_fields_set & AlgorithmConfig.model_fields.keys() - {"name"}
+    return algorithm.model_dump(include=shared)
 
 
 def _read(name: str) -> dict[str, Any]:

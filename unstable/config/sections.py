@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from unstable.config.algorithms import AnyAlgorithm, ReinforceConfig
+from unstable.config.algorithms import ALGORITHMS, AnyAlgorithm, ReinforceConfig
 from unstable.config.base import (
     Auto,
     NonNegativeFloat,
@@ -113,8 +113,8 @@ class GroupsConfig(Section):
 
     size: PositiveInt | Auto = Field(
         "auto",
-        description="trajectories in a group; auto: 8 for algorithms that compare them (rloo, "
-        "grpo, gspo, cispo), else 1",
+        description="trajectories in a group; auto: 8 for algorithms that compare them "
+        f"({', '.join(name for name, section in ALGORITHMS.items() if section.grouped)}), else 1",
     )
     by: Literal["game", "branch"] = Field(
         "game",
@@ -197,7 +197,9 @@ class LearnerConfig(Section):
         "ddp",
         description="each rank holds the whole base model (ddp) or a shard of it (fsdp)",
     )
-    algorithm: AnyAlgorithm = ReinforceConfig()
+    algorithm: AnyAlgorithm = Field(
+        ReinforceConfig(), description=f"by its name: {', '.join(ALGORITHMS)}, or module:Class"
+    )
     learning_rate: PositiveFloat = Field(1.0e-4, description="AdamW's peak learning rate")
     weight_decay: NonNegativeFloat = Field(0.0, description="AdamW's weight decay")
     schedule: Literal["constant", "linear", "cosine"] = Field(

@@ -24,4 +24,4 @@ class A2C(ActorCritic):
             cap=self.config.importance_cap,
             normalizer=tokens.normalizers_N,
         )
-        return self.with_value_loss(Loss(value=value, ratios_N=ratios_N), tokens)
+        return Loss(value=value, ratios_N=ratios_N)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,9 +19,10 @@ from unstable.learners.advantages import (
     trajectories,
     turn_rewards,
 )
-from unstable.learners.algorithm import Loss, Tokens
+from unstable.learners.algorithm import Judgement, Tokens
 from unstable.learners.critic import Critic
 from unstable.learners.losses import value_loss
+from unstable.learners.packing import pack_samples
 from unstable.learners.policy_gradient import PolicyGradient
 from unstable.types import Sample
 
@@ -39,49 +39,50 @@ class ActorCritic(PolicyGradient):
     def __init__(self, config: PPOConfig | A2CConfig, *args: Any, **options: Any) -> None:
         super().__init__(config, *args, **options)
         self.critic = Critic(config.critic, self.policy, self.optimizer)
-        self.prompts: list[Sample] = []
-        self.values_S = self.targets_S = np.empty(0)
         self.told: dict[str, float | None] = {}
 
     def rewards(self, samples: Sequence[Sample]) -> Floats:
         """Each turn's own reward: a game's outcome is paid once, at the seat's last turn."""
         return turn_rewards(samples)
 
-    def advantages(self, samples: Sequence[Sample], rewards_S: Floats) -> Floats:
+    def judge(self, samples: Sequence[Sample], rewards_S: Floats) -> Judgement:
         config = self.config.critic
-        self.prompts = [
-            replace(sample, token_ids=sample.token_ids[:1], logprobs=sample.logprobs[:1])
-            for sample in samples
-        ]
-        scored = self.scored(self.prompts, self.critic.score)
-        self.values_S = torch.cat(scored).double().numpy()
-        batch = (rewards_S, self.values_S, trajectories(samples), [s.turn for s in samples])
+        with self.critic.in_place():
+            scored = self.scored(prompts_of(samples), self.critic.score)
+        values_S = torch.cat(scored).double().numpy()
+        batch = (rewards_S, values_S, trajectories(samples), [s.turn for s in samples])
         advantages_S = generalized_advantages(*batch, gamma=config.gamma, decay=config.gae_lambda)
         residuals_S = generalized_advantages(*batch, gamma=config.gamma, decay=1.0)
-        self.targets_S = self.values_S + advantages_S
         self.told = {
-            "learn/value_mean": float(self.values_S.mean()),
+            "learn/value_mean": float(values_S.mean()),
             "learn/value_loss": float((advantages_S**2).mean()) / 2,
-            "learn/explained_variance": explained_variance(self.values_S, residuals_S),
+            "learn/explained_variance": explained_variance(values_S, residuals_S),
         }
-        return normalize_by_env(advantages_S, [s.env for s in samples], config.normalize)
-
-    def with_value_loss(self, loss: Loss, tokens: Tokens) -> Loss:
-        """The policy's loss and the critic's, which have no parameter in common."""
-        prompts = [self.prompts[place] for place in tokens.places_S]
-        values_S = self.critic.values(prompts, tokens.states_SD)
-
-        def frozen(numbers_S: Floats) -> Tensor:
-            return torch.from_numpy(numbers_S[tokens.places_S]).to(values_S)
-
-        value = value_loss(
-            values_S,
-            frozen(self.values_S),
-            frozen(self.targets_S),
-            clip=self.config.critic.value_clip,
-            normalizer=tokens.num_turns,
+        return Judgement(
+            normalize_by_env(advantages_S, [s.env for s in samples], config.normalize),
+            values_S=values_S,
+            targets_S=values_S + advantages_S,
         )
-        return replace(loss, value=loss.value + value)
+
+    def backward_apart(self, tokens: Tokens, weight: float) -> Tensor:
+        """The critic's loss, whose graph is alone in memory where the critic has its own LoRA."""
+        assert tokens.values_S is not None and tokens.targets_S is not None
+        with self.critic.in_place():
+            if self.critic.lora is None:
+                values_S = self.critic.values(tokens.states_SD)
+            else:
+                values_S = self.critic.score(
+                    pack_samples(prompts_of(tokens.samples)).to(tokens.states_SD.device)
+                )
+            value = weight * value_loss(
+                values_S,
+                tokens.values_S,
+                tokens.targets_S,
+                clip=self.config.critic.value_clip,
+                normalizer=tokens.num_turns,
+            )
+            value.backward()
+        return value.detach()
 
     def metrics(self) -> dict[str, float | None]:
         """Of the critic before the update."""
@@ -95,3 +96,11 @@ class ActorCritic(PolicyGradient):
         """Restore what `state_dict` gave."""
         super().load_state_dict(state)
         self.critic.load_state_dict(state["critic"])
+
+
+def prompts_of(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples as short as a pack allows, with one sampled token each, which is no input."""
+    return [
+        replace(sample, token_ids=sample.token_ids[:1], logprobs=sample.logprobs[:1])
+        for sample in samples
+    ]

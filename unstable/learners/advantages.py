@@ -24,6 +24,16 @@ MIN_DEVIATION = 1e-6
 """Smallest deviation that advantages are divided by."""
 
 
+def role_suffix(role: Role) -> str:
+    """What ends the name of a metric that is told for each role; an env's name has no slash there.
+
+    >>> role_suffix(("some/env", 1))
+    '/some:env/1'
+    """
+    env, seat = role
+    return f"/{env.replace('/', ':')}/{seat}"
+
+
 class RoleBaseline:
     """A running mean of the reward of each (env, seat), subtracted from the rewards.
 

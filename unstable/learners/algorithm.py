@@ -2,13 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from unstable.learners.advantages import Floats
 from unstable.types import Sample
+
+
+class Judgement(NamedTuple):
+    """What turns [S] are worth."""
+
+    advantages_S: Floats
+    values_S: Floats | None = None  # None: no critic
+    targets_S: Floats | None = None  # what the critic learns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +28,8 @@ class Prepared:
     rewards_S: Floats  # as shaped by bounds and KL
     advantages_S: Floats
     units: list[NDArray]  # indices of samples that optimizer steps keep whole; none: no step
+    values_S: Floats | None = None  # of the critic, None without one, and what it is to learn
+    targets_S: Floats | None = None
     old_logprobs: list[Tensor] | None = None  # None: the one step's own are the old ones
     reference_logprobs: list[Tensor] | None = None  # None: no KL is asked for
 
@@ -35,8 +46,10 @@ class Tokens:
     normalizers_N: Tensor  # what a token's loss is divided by, over the whole optimizer step
     turns_N: Tensor  # index of the turn that each belongs to, from 0 in this mini-batch
     sequences_N: Tensor  # the same for trajectories
-    places_S: NDArray  # of the mini-batch's turns among the batch's samples
-    states_SD: Tensor  # last hidden state where each turn's prompt ends, with a gradient
+    samples: Sequence[Sample]  # the mini-batch's turns
+    states_SD: Tensor  # last hidden state where each turn's prompt ends
+    values_S: Tensor | None  # of the critic before the first step, and what it is to learn
+    targets_S: Tensor | None
     num_turns: int  # in the whole optimizer step
 
 
@@ -58,10 +71,14 @@ class StepReport:
     grad_norm: float | None  # None: the step was refused
     learning_rate: float
     logprobs_N: Tensor
-    behaviour_logprobs_N: Tensor
     ratios_N: Tensor
     entropies_N: Tensor
     means: Mapping[str, Tensor]
+
+    @property
+    def behaviour_logprobs_N(self) -> Tensor:
+        """Of the engine that sampled, which every rank knows."""
+        return torch.tensor([p for sample in self.samples for p in sample.logprobs])
 
 
 class Algorithm(Protocol):

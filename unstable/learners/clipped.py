@@ -26,15 +26,19 @@ class Clipped(PolicyGradient):
         return self.config.aggregation
 
     @property
-    def whole_trajectories(self) -> bool:
+    def whole_in_step(self) -> bool:
         return self.config.aggregation == "sequence"
+
+    @property
+    def whole_in_pass(self) -> bool:
+        return self.whole_in_step and self.config.importance == "sequence_mask"
 
     def is_masked(self, sample: Sample) -> bool:
         return self.config.mask_truncated and sample.finish_reason == "length"
 
     def units(self, tokens: Tokens) -> Tensor:
-        """What a sequence is: the trajectory where these are kept whole, else the turn."""
-        return tokens.sequences_N if self.whole_trajectories else tokens.turns_N
+        """What a sequence is: the trajectory where steps keep these whole, else the turn."""
+        return tokens.sequences_N if self.whole_in_step else tokens.turns_N
 
     def importance_weights(self, tokens: Tokens) -> Tensor:
         """How much each token [N] counts, by how likely the old policy was to sample it."""
@@ -68,8 +72,12 @@ class Surrogate(Clipped):
     length_normalized = False
 
     @property
-    def whole_trajectories(self) -> bool:
+    def whole_in_step(self) -> bool:
         return "sequence" in (self.config.ratio, self.config.aggregation)
+
+    @property
+    def whole_in_pass(self) -> bool:
+        return self.config.ratio == "sequence" or super().whole_in_pass
 
     def loss(self, tokens: Tokens) -> Loss:
         config = self.config

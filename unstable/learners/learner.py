@@ -20,6 +20,7 @@ from unstable.learners.mini_batches import MiniBatches
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.policy import Policy
 from unstable.learners.ranks import ALONE, Ranks, shard
+from unstable.learners.second_lora import SecondLoRA
 from unstable.models.adapters import (
     attach_lora,
     export_adapter,
@@ -106,12 +107,13 @@ class Learner:
             self._count_bad(reports[-1].loss, all(report.grad_norm is None for report in reports))
         self.version += 1
         seconds = time.perf_counter() - started
-        tokens = sum(len(sample.prompt_ids) + len(sample.token_ids) for sample in batch.samples)
+        trained = [sample for report in reports for sample in report.samples]
+        tokens = sum(len(sample.prompt_ids) + len(sample.token_ids) for sample in trained)
         metrics = {
             **batch_metrics(batch, prepared),
             **step_metrics(reports, self.config.algorithm.importance_cap),
             **self.algorithm.metrics(),
-            "learn/tokens_per_second": self.config.epochs * tokens / seconds,
+            "learn/tokens_per_second": tokens / seconds,
         }
         return Update(
             version=self.version, metrics=metrics, advantages=prepared.advantages_S.tolist()
@@ -122,13 +124,10 @@ class Learner:
         return [logprobs_T.tolist() for logprobs_T in self.algorithm.logprobs(samples)]
 
     def logprobs_under(self, adapter: Adapter, samples: Sequence[Sample]) -> list[list[float]]:
-        """The same with another adapter in the policy's place; the policy is left as it was."""
-        own = export_adapter(self.model, "own")
-        load_weights(self.model, adapter)
-        try:
+        """The same with another adapter in the policy's place."""
+        with SecondLoRA(self.policy).in_place():
+            load_weights(self.model, adapter)
             return self.logprobs(samples)
-        finally:
-            load_weights(self.model, own)
 
     def _count_bad(self, loss: float, is_bad: bool) -> None:
         self.bad_updates = self.bad_updates + 1 if is_bad else 0

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unstable.learners.advantages import Floats, by_trajectory
+from unstable.learners.advantages import Floats, by_trajectory, role_suffix
 from unstable.learners.algorithm import Prepared, StepReport
 from unstable.learners.losses import kl_estimates, log_ratios
 from unstable.types import Batch, Sample
@@ -42,7 +42,7 @@ def _roles(samples: Sequence[Sample]) -> dict[str, NDArray]:
     """Places of the samples of each env and seat, by the end of a metric's name."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, sample in enumerate(samples):
-        places[f"/{sample.env.replace('/', ':')}/{sample.seat}"].append(place)
+        places[role_suffix((sample.env, sample.seat))].append(place)
     return {role: np.array(found) for role, found in sorted(places.items())}
 
 

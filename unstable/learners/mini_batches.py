@@ -43,7 +43,8 @@ class MiniBatches:
         collectives of a sharded model need all ranks.
         """
         ordered = _in_prompt_order(samples, range(len(samples)) if units is None else units)
-        owners = self.ranks.owners(_costs(samples, ordered))
+        alone = self.ranks.count == 1
+        owners = [0] * len(ordered) if alone else self.ranks.owners(_costs(samples, ordered))
         shares: list[list[list[int]]] = [[] for _ in range(self.ranks.count)]
         for rank, share in enumerate(shares):
             mine = [unit for unit, owner in zip(ordered, owners, strict=True) if owner == rank]
@@ -98,14 +99,15 @@ class TokenColumns(dict[str, Tensor]):
     def __init__(self, samples: Sequence[Sample], device: torch.device) -> None:
         super().__init__()
         self.lengths = [len(sample.token_ids) for sample in samples]
+        self.starts = np.cumsum([0, *self.lengths])
         self.device = device
 
     def put(self, mini_batch: MiniBatch, figures: Mapping[str, Tensor]) -> None:
         """Set the figures of a mini-batch's tokens, sample by sample."""
-        starts = np.cumsum([0, *self.lengths])
-        spans = [np.arange(starts[i], starts[i + 1]) for i in mini_batch.places]
+        spans = [np.arange(self.starts[i], self.starts[i + 1]) for i in mini_batch.places]
         places_N = torch.from_numpy(np.concatenate(spans)).to(self.device)
         for name, values_N in figures.items():
-            column_N = self.setdefault(name, torch.zeros(int(starts[-1]), device=self.device))
+            if name not in self:
+                self[name] = torch.zeros(int(self.starts[-1]), device=self.device)
             if mini_batch.counts:
-                column_N[places_N] = values_N.detach().float()
+                self[name][places_N] = values_N.detach().float()

@@ -30,8 +30,7 @@ class PolicyOptimizer:
             weight_decay=config.weight_decay,
             fused=True,
         )
-        self.groups = [self.parameters]
-        self.factors = [1.0]  # of the groups' learning rates
+        self.factors = [1.0]  # of the groups, on the scheduled rate
         self.steps = 0  # tried, refused ones included
 
     def add_group(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
@@ -39,9 +38,13 @@ class PolicyOptimizer:
 
         They follow the same schedule and are clipped by a norm of their own.
         """
-        self.groups.append(list(parameters))
-        self.adamw.add_param_group({"params": self.groups[-1], "lr": learning_rate})
+        self.adamw.add_param_group({"params": list(parameters)})
         self.factors.append(learning_rate / self.config.learning_rate)
+
+    @property
+    def groups(self) -> list[list[nn.Parameter]]:
+        """Parameters by group, the policy's first."""
+        return [group["params"] for group in self.adamw.param_groups]
 
     @property
     def learning_rate(self) -> float:

@@ -48,9 +48,21 @@ class Policy(nn.Module):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The decoder's layers, in order."""
-        modules = self._causal_model.modules()
-        return [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
+        """The decoder's layers, in order; raises `ConfigError` for a model that does not tell them.
+
+        Recomputing, compiling and sharding are done layer by layer.
+        """
+        model = self._causal_model
+        layers: list[nn.Module] = [
+            module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
+        ]
+        if not layers:
+            raise ConfigError(
+                f"model.name = {model.config.name_or_path!r}: transformers does not mark its "
+                "layers; set learner.gradient_checkpointing to off, learner.compile to false and "
+                "learner.parallel to ddp"
+            )
+        return layers
 
     def recompute_activations(self) -> None:
         """Keep each layer's input alone and run the layer again in backward."""

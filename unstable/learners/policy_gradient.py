@@ -10,13 +10,13 @@ from torch import Tensor
 
 from unstable.config import Aggregation, AlgorithmConfig
 from unstable.learners.advantages import Floats, trajectories
-from unstable.learners.algorithm import Loss, Prepared, StepReport, Tokens
+from unstable.learners.algorithm import Judgement, Loss, Prepared, StepReport, Tokens
 from unstable.learners.losses import kl_penalties
 from unstable.learners.mini_batches import MiniBatches, TokenColumns
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.packing import Pack, pack_samples
 from unstable.learners.policy import Policy
-from unstable.learners.reference import Reference
+from unstable.learners.second_lora import SecondLoRA
 from unstable.types import Sample
 
 
@@ -46,15 +46,26 @@ class PolicyGradient:
         self.max_tokens = max_tokens
         self.steps_per_update = steps_per_update
         uses_kl = config.kl_reward > 0 or config.kl_loss > 0
-        self.reference = Reference(optimizer.parameters) if uses_kl else None
+        self.reference = SecondLoRA(policy) if uses_kl else None
 
     def advantages(self, samples: Sequence[Sample], rewards_S: Floats) -> Floats:
         """One advantage per sample, of rewards that bounds and KL have shaped."""
         raise NotImplementedError
 
+    def judge(self, samples: Sequence[Sample], rewards_S: Floats) -> Judgement:
+        """The advantages, and what a critic says."""
+        return Judgement(self.advantages(samples, rewards_S))
+
     def loss(self, tokens: Tokens) -> Loss:
         """The mini-batch's share of the step's loss, without the KL."""
         raise NotImplementedError
+
+    def backward_apart(self, tokens: Tokens, weight: float) -> Tensor:
+        """Backward of a loss of other parameters, such as a critic's, times `weight`; its value.
+
+        It comes when the graph of the policy's loss is gone. By default there is no such loss.
+        """
+        return tokens.logprobs_N.new_zeros(())
 
     @property
     def aggregation(self) -> Aggregation:
@@ -62,8 +73,13 @@ class PolicyGradient:
         return "token"
 
     @property
-    def whole_trajectories(self) -> bool:
-        """Whether a step and a mini-batch hold all turns of a trajectory or none."""
+    def whole_in_step(self) -> bool:
+        """Whether an optimizer step holds all turns of a trajectory or none."""
+        return False
+
+    @property
+    def whole_in_pass(self) -> bool:
+        """Whether a mini-batch does, as the loss of a token is made out of all of them."""
         return False
 
     def rewards(self, samples: Sequence[Sample]) -> Floats:
@@ -77,24 +93,22 @@ class PolicyGradient:
     def prepare(self, samples: Sequence[Sample]) -> Prepared:
         """Score the batch once by each frozen policy that is needed, then the advantages."""
         rewards_S = self.rewards(samples)
-        old = reference = None
+        old = None
         uses_old = self.uses_old_logprobs and self.steps_per_update > 1
         if uses_old or self.config.kl_reward > 0:
             old = self.logprobs(samples)
-        if self.reference is not None:
-            with self.reference.in_place():
-                reference = self.logprobs(samples)
+        reference = self.reference_logprobs(samples)
         if self.config.kl_reward > 0:
             assert old is not None and reference is not None
             # Schulman's k1 of the turn, http://joschu.net/blog/kl-approx.html, before any baseline.
             kl = [float((a - b).sum()) for a, b in zip(old, reference, strict=True)]
             rewards_S = rewards_S - self.config.kl_reward * np.array(kl)
         indices = np.arange(len(samples))
-        keys_S = trajectories(samples) if self.whole_trajectories else indices
+        keys_S = trajectories(samples) if self.whole_in_step else indices
         return Prepared(
             samples=samples,
             rewards_S=rewards_S,
-            advantages_S=self.advantages(samples, rewards_S),
+            **self.judge(samples, rewards_S)._asdict(),
             units=[indices[keys_S == key] for key in np.unique(keys_S)],
             old_logprobs=old if uses_old else None,
             reference_logprobs=reference,
@@ -106,7 +120,8 @@ class PolicyGradient:
         normalizers_S = token_normalizers(samples, self.aggregation, self.max_tokens)
         columns = TokenColumns(samples, self._device)
         total = torch.zeros(1, device=self._device)
-        for mini_batch in self.mini_batches(samples, self._keys(samples)):
+        keys = trajectories(samples).tolist() if self.whole_in_pass else None
+        for mini_batch in self.mini_batches(samples, keys):
             places, counts = mini_batch
             tokens, entropies_N = self._tokens(
                 prepared, chosen[places], normalizers_S[places], len(samples)
@@ -117,12 +132,11 @@ class PolicyGradient:
                 kl_N = kl_penalties(tokens.logprobs_N, tokens.reference_logprobs_N)
                 value = value + self.config.kl_loss * (kl_N / tokens.normalizers_N).sum()
                 means["learn/kl_reference"] = kl_N
-            value = value if counts else 0.0 * value
+            value = float(counts) * value
             value.backward()
-            total += value.detach()
+            total += value.detach() + self.backward_apart(tokens, float(counts))
             figures = {
                 "logprobs_N": tokens.logprobs_N,
-                "behaviour_logprobs_N": tokens.behaviour_logprobs_N,
                 "ratios_N": loss.ratios_N,
                 "entropies_N": entropies_N,
             }
@@ -141,7 +155,6 @@ class PolicyGradient:
             grad_norm=grad_norm,
             learning_rate=learning_rate,
             logprobs_N=told.pop("logprobs_N"),
-            behaviour_logprobs_N=told.pop("behaviour_logprobs_N"),
             ratios_N=told.pop("ratios_N"),
             entropies_N=told.pop("entropies_N"),
             means=told,
@@ -164,14 +177,16 @@ class PolicyGradient:
     def _device(self) -> torch.device:
         return self.optimizer.parameters[0].device
 
-    def _keys(self, samples: Sequence[Sample]) -> Sequence[int]:
-        if self.whole_trajectories:
-            return trajectories(samples).tolist()
-        return range(len(samples))
-
     def logprobs(self, samples: Sequence[Sample]) -> list[Tensor]:
         """Of the samples' tokens under the policy as it is, by sample, on the CPU."""
         return self.scored(samples, lambda pack: self.policy(pack).logprobs_N)
+
+    def reference_logprobs(self, samples: Sequence[Sample]) -> list[Tensor] | None:
+        """The same under the policy that the run began with; None where no KL is asked for."""
+        if self.reference is None:
+            return None
+        with self.reference.in_place():
+            return self.logprobs(samples)
 
     @torch.no_grad()
     def scored(self, samples: Sequence[Sample], score: Callable[[Pack], Tensor]) -> list[Tensor]:
@@ -199,6 +214,9 @@ class PolicyGradient:
         def joined(logprobs: list[Tensor]) -> Tensor:
             return torch.cat([logprobs[i] for i in chosen]).to(device)
 
+        def by_turn(values_S: Floats | None) -> Tensor | None:
+            return None if values_S is None else torch.from_numpy(values_S[chosen]).to(logprobs_N)
+
         old, reference = prepared.old_logprobs, prepared.reference_logprobs
         old_N = logprobs_N.detach() if old is None else joined(old)
         masked_N = by_token(np.array([self.is_masked(sample) for sample in samples])) > 0
@@ -213,8 +231,10 @@ class PolicyGradient:
             normalizers_N=by_token(normalizers_S),
             turns_N=pack.samples_N,
             sequences_N=sequences_S[pack.samples_N],
-            places_S=chosen,
-            states_SD=states_SD,
+            samples=samples,
+            states_SD=states_SD.detach(),
+            values_S=by_turn(prepared.values_S),
+            targets_S=by_turn(prepared.targets_S),
             num_turns=num_turns,
         )
         return tokens, entropies_N

@@ -5,7 +5,6 @@ Schulman et al. 2017, https://arxiv.org/abs/1707.06347.
 
 from unstable.config import PPOConfig
 from unstable.learners.actor_critic import ActorCritic
-from unstable.learners.algorithm import Loss, Tokens
 from unstable.learners.clipped import Surrogate
 
 
@@ -13,6 +12,3 @@ class PPO(ActorCritic, Surrogate):
     """Several optimizer steps a batch, each near the policy that the update began with."""
 
     config: PPOConfig
-
-    def loss(self, tokens: Tokens) -> Loss:
-        return self.with_value_loss(super().loss(tokens), tokens)

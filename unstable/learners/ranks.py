@@ -1,10 +1,10 @@
 """Learner ranks: several processes make one optimizer step, each of a share of its samples.
 
 Every rank is given the whole batch and decides alike, from the seed, what a step is made of; each
-puts its own share through, and gradients are summed. Only LoRA and critic gradients cross a wire,
-once an optimizer step in one flat tensor, so nothing wraps the model for data parallelism
-(`DistributedDataParallel` would send them after every mini-batch and average what has to be added
-up).
+puts its own share through. What crosses a wire is summed in one flat tensor, once an optimizer step
+the gradients of LoRA and critic with the figures of all tokens, and once a scoring pass its scores.
+So nothing wraps the model for data parallelism (`DistributedDataParallel` would send gradients
+after every mini-batch and average what has to be added up); `shard` alone has collectives besides.
 """
 
 import itertools

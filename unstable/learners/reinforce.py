@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unstable.config import Aggregation, ReinforceConfig
-from unstable.learners.advantages import Floats, RoleBaseline, normalize_by_env
+from unstable.learners.advantages import Floats, RoleBaseline, normalize_by_env, role_suffix
 from unstable.learners.algorithm import Loss, Tokens
 from unstable.learners.losses import reinforce_loss
 from unstable.learners.policy_gradient import PolicyGradient
@@ -52,8 +52,8 @@ class Reinforce(PolicyGradient):
     def metrics(self) -> dict[str, float | None]:
         """The baseline of each role."""
         return {
-            f"learn/baseline/{env}/{seat}": value
-            for (env, seat), value in self.baseline.values.items()
+            f"learn/baseline{role_suffix(role)}": value
+            for role, value in self.baseline.values.items()
         }
 
     def state_dict(self) -> dict[str, Any]:

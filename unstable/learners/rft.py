@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unstable.config import Aggregation, RFTConfig
 from unstable.learners.advantages import Floats
@@ -34,7 +35,7 @@ class RFT(PolicyGradient):
         return self.config.aggregation
 
     @property
-    def whole_trajectories(self) -> bool:
+    def whole_in_step(self) -> bool:
         return self.config.aggregation == "sequence"
 
     def advantages(self, samples: Sequence[Sample], rewards_S: Floats) -> Floats:
@@ -48,6 +49,17 @@ class RFT(PolicyGradient):
         self.updates_skipped += self.kept == 0
         units = [unit[kept_S[unit]] for unit in prepared.units]
         return replace(prepared, units=[unit for unit in units if len(unit)])
+
+    def reference_logprobs(self, samples: Sequence[Sample]) -> list[Tensor] | None:
+        """Of what is imitated; the rest, which no step sees, has none."""
+        imitated = won_once(samples).nonzero()[0]
+        scored = (
+            super().reference_logprobs([samples[i] for i in imitated]) if len(imitated) else None
+        )
+        if scored is None:
+            return None
+        found = dict(zip(imitated.tolist(), scored, strict=True))
+        return [found.get(place, torch.empty(0)) for place in range(len(samples))]
 
     def loss(self, tokens: Tokens) -> Loss:
         value = likelihood_loss(tokens.logprobs_N, normalizer=tokens.normalizers_N)
