@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from itertools import zip_longest
 
 import pytest
 from hypothesis import given, settings
@@ -64,13 +65,18 @@ async def test_what_is_taught_is_read_as_the_experts_move_when_an_engine_says_it
         assert answer.prompt_ids == example.prompt_ids
         assert (answer.token_ids, answer.text) == (example.token_ids, example.answer)
         assert answer.formatted and answer.action in expert_moves(game)
+        assert set(expert_moves(game)) < set(game.legal_moves())  # there is something to teach
 
 
 def replayed(example: Example) -> Game:
     """The TicTacToe position that a prompt describes."""
     game = Game(TICTACTOE, 0)
-    for cell in re.findall(r"in cell (\d)", example.prompt):
-        game.step(f"[{cell}]")
+    board = example.prompt.partition("Current Board:")[2].partition("Available Moves:")[0]
+    cells = [cell for cell in re.split(r"[\s|+-]+", board) if cell]
+    places = {mark: [i for i, cell in enumerate(cells) if cell == mark] for mark in "OX"}
+    for pair in zip_longest(places["O"], places["X"]):
+        for cell in (cell for cell in pair if cell is not None):
+            game.step(f"[{cell}]")
     assert game.seat == example.seat
     assert observation_text(game.observe()) in example.prompt
     return game
@@ -110,7 +116,7 @@ def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(ga
     assert {e.prompt for e in examples} != {e.prompt for e in others}
 
 
-@pytest.mark.parametrize(("pile", "number", "by_seat"), [(3, 50, (1, 2)), (3, 2, (1, 1))])
+@pytest.mark.parametrize(("pile", "number", "by_seat"), [(4, 50, (1, 2)), (4, 2, (1, 1))])
 def test_where_there_are_fewer_positions_all_are_given_and_it_is_said(
     pile, number, by_seat, caplog
 ):

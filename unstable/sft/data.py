@@ -43,7 +43,7 @@ def expert_examples(
     """`number` different prompts of a game, evenly from its seats, with an expert's moves.
 
     They come from games in which every seat plays the expert's moves at a rate of its own and
-    random ones otherwise. Where `_PATIENCE` games bring nothing new, all that were found, and the
+    random ones otherwise; positions where all that is legal is as good are left out. Where `_PATIENCE` games bring nothing new, all that were found, and the
     log says how many. `rationale` puts a sentence of reasoning before the move. Raises
     `ConfigError` for a prompt style that has no place for it and for a parser that reads the move
     out of no form of answer, and `ValueError` for a game without an expert.
@@ -83,19 +83,20 @@ def _progress(pools: Collection[list[Example]], number: int, quota: int) -> int:
 def _play(
     config: GameConfig, prompts: PromptBuilder, seed: int, rationale: bool
 ) -> Iterator[Example]:
-    """A game's positions, each with a move that the expert would play there."""
+    """A game's positions in which moves differ in worth, each with a move of the expert."""
     rng = random.Random(derive_seed(seed, "moves"))
     game = Game(config, seed)
     expert_share = [rng.random() for _ in range(config.seats)]
     while not game.done:
         observation = game.observe()
-        mix = expert_moves(game)
+        mix, legal = expert_moves(game), game.legal_moves()
         (action,) = rng.choices(list(mix), list(mix.values()))
-        reason = expert_reason(game, action) if rationale else ""
-        answer = write_answer(config, prompts, action, reason)
-        yield make_example(config, prompts, observation, answer)
+        if len(mix) < len(legal) or len(set(mix.values())) > 1:
+            reason = expert_reason(game, action) if rationale else ""
+            answer = write_answer(config, prompts, action, reason)
+            yield make_example(config, prompts, observation, answer)
         if rng.random() >= expert_share[observation.seat]:
-            action = rng.choice(game.legal_moves())
+            action = rng.choice(legal)
         game.step(action)
 
 
