@@ -155,11 +155,11 @@ def test_a_tiny_model_learns_an_experts_moves(able_folder: Path, tmp_path: Path)
             "schedule": "linear",
         },
         eval={"games": 2},
-        sft={"data": [{"kind": "expert", "number": 23}], "epochs": 80, "held_out": 0},
+        sft={"data": [{"kind": "expert", "number": 14}], "epochs": 80, "held_out": 0},
     )
     folder = sft(config)
     examples = lines(folder.examples)
-    assert len(examples) == 23
+    assert len(examples) == 14
     answers = answered(able_folder, folder, examples)
     right = [is_right(e["prompt"], a) for e, a in zip(examples, answers, strict=True)]
     assert sum(right) >= 0.9 * len(examples)
@@ -250,7 +250,7 @@ def test_a_run_goes_on_where_other_things_fit(
 def test_a_late_mistake_leaves_what_was_taught(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lesson, "dies_at", 3)
+    monkeypatch.setattr(Lesson, "dies_at", 2)
     monkeypatch.setattr(Lesson, "dies_of", ConfigError)
     with pytest.raises(ConfigError):
         sft(make_config(tiny_folder, tmp_path / "run"))
@@ -385,7 +385,7 @@ def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
         ),
         (
             {"sampling": {"max_tokens": 4}},
-            "sampling.max_tokens = 4: 11 of 11 examples are longer, which play would cut off; set "
+            "sampling.max_tokens = 4: 7 of 7 examples are longer, which play would cut off; set "
             "it to 6",
         ),
         ({"sampling": {"max_prompt_tokens": 8}}, "sampling.max_prompt_tokens = 8: the prompt has"),
