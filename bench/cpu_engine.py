@@ -134,8 +134,8 @@ def compare_speed(
 
 
 def game_prompts(tokenizer: PreTrainedTokenizerBase, seed: int) -> list[list[int]]:
-    """The prompts of a TicTacToe game of random legal moves."""
-    game, random, prompts = Game(GameConfig(), seed), np.random.default_rng(seed), []
+    """The prompts of a TicTacToe game of random legal moves, each told all that has happened."""
+    game, random, prompts = Game(GameConfig(events="all"), seed), np.random.default_rng(seed), []
     while not game.done:
         chat = STYLES["answer"].messages(game.observe())
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)

@@ -246,7 +246,14 @@ def main() -> None:
         {
             "model": {"name": arguments.model, "dtype": "bfloat16"},
             # A weak model goes on after an invalid move, or a game would be one turn.
-            "games": [{"env": arguments.env, "name": "game", "invalid_moves": {"allowed": 4}}],
+            "games": [
+                {
+                    "env": arguments.env,
+                    "name": "game",
+                    "events": "all",
+                    "invalid_moves": {"allowed": 4},
+                }
+            ],
             "sampling": {"max_tokens": arguments.max_tokens, "max_prompt_tokens": 1024},
             "actors": {
                 "engine": arguments.engine,
