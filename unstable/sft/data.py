@@ -43,10 +43,11 @@ def expert_examples(
     """`number` different prompts of a game, evenly from its seats, with an expert's moves.
 
     They come from games in which every seat plays the expert's moves at a rate of its own and
-    random ones otherwise; positions where all that is legal is as good are left out. Where `_PATIENCE` games bring nothing new, all that were found, and the
-    log says how many. `rationale` puts a sentence of reasoning before the move. Raises
-    `ConfigError` for a prompt style that has no place for it and for a parser that reads the move
-    out of no form of answer, and `ValueError` for a game without an expert.
+    random ones otherwise; positions where all that is legal is as good are left out. Where
+    `_PATIENCE` games bring nothing new, all that were found, and the log says how many. `rationale`
+    puts a sentence of reasoning before the move. Raises `ConfigError` for a prompt style that has
+    no place for it and for a parser that reads the move out of no form of answer, and `ValueError`
+    for a game without an expert.
     """
     style = prompts.style
     if rationale and not style.reasoning:
