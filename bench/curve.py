@@ -7,21 +7,13 @@ Every evaluation of a run is a panel: an env against an opponent, the score of e
 """
 
 import argparse
-import json
 from pathlib import Path
 
-import matplotlib
+from matplotlib import pyplot
 
-matplotlib.use("svg")
-matplotlib.rcParams["svg.hashsalt"] = "unstable"  # the same runs give the same file
-from matplotlib import pyplot  # noqa: E402
-
-Row = dict[str, float | None]
-
-
-def read_rows(run: Path) -> list[Row]:
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+from unstable.folder import RunFolder
+from unstable.tracking.metrics import Row
+from unstable.tracking.sinks import read_rows
 
 
 def evaluations(rows: list[Row]) -> list[str]:
@@ -46,7 +38,8 @@ def main() -> None:
     parser.add_argument("--labels", nargs="*", help="names of the runs; default: their folders'")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    runs = {run: read_rows(run) for run in arguments.runs}
+    pyplot.rcParams["svg.hashsalt"] = "unstable"  # the same runs give the same file
+    runs = {run: read_rows(RunFolder(run).metrics) for run in arguments.runs}
     panels = list(dict.fromkeys(name for rows in runs.values() for name in evaluations(rows)))
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(4 * len(panels), 3), sharey=True, squeeze=False

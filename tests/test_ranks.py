@@ -230,9 +230,7 @@ def test_sharded_ranks_save_the_files_of_whole_ones(pair, model, tmp_path):
     for batch in batches:
         alone.update(batch)
     expected = alone.update(batch_of(2)).metrics["learn/loss"]
-    for (
-        name
-    ) in losses:  # either is where a rank alone goes on, as if it had been alone all the time
+    for name in losses:  # either is where a rank alone goes on, as if it had always been alone
         learner = make_learner(model)
         learner.load(tmp_path / name)
         assert learner.update(batch_of(2)).metrics["learn/loss"] == pytest.approx(

@@ -32,9 +32,10 @@ class Schedule:
         """
         size, branches = self._config.group_size, self._config.groups.by == "branch"
         first = self._spec(current, past, branches=size if branches else 0)
-        self._next_game += 1 + size if branches else size
         if branches:
+            self._next_game += 1 + size
             return [first]
+        self._next_game += size
         return [replace(first, game_id=first.game_id + k, member=k) for k in range(size)]
 
     def _spec(self, current: int, past: Sequence[int], branches: int) -> GameSpec:
