@@ -22,7 +22,7 @@ from peft import PeftModel
 from safetensors.torch import load, save
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from unstable.collectors.embedded import EmbeddedEngine
+from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.config import GameConfig, ModelConfig
 from unstable.games.game import Game
 from unstable.models.adapters import attach_lora, export_adapter, load_weights

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from matplotlib import pyplot
 
-from unstable.folder import RunFolder
+from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import read_rows
 

@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from unstable.collectors.collector import Collector
-from unstable.collectors.engine import Engine
-from unstable.collectors.engines import make_engine
-from unstable.collectors.probe import probe_adapters
+from unstable.engines.base import Engine
+from unstable.engines.make import make_engine
+from unstable.engines.probe import probe_adapters
 from unstable.config import RunConfig, parse
-from unstable.machine import this_machine
+from unstable.planning.machine import this_machine
 from unstable.models.adapters import padded_rank, write_adapter
 from unstable.models.base import model_path
 from unstable.models.shape import read_shape
-from unstable.placement import plan
+from unstable.planning.plan import plan
 from unstable.types import Adapter, Completion, GameResult, GameSpec, SeatSpec, policy_player
 
 STEP_SLEEP_S = 0.02

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from unstable.machine import GPU, Machine, this_machine
+from unstable.planning.machine import GPU, Machine, this_machine
 
 QWEN = Path(__file__).parent / "data/qwen3-1.7b"
 """The config of Qwen3-1.7B, without weights."""

@@ -10,8 +10,8 @@ from unstable.learners.advantages import (
     deviation_by,
     normalize_by_env,
 )
-from unstable.learners.grpo import group_advantages, group_relative
-from unstable.learners.rloo import leave_one_out
+from unstable.learners.algorithms.grpo import group_advantages, group_relative
+from unstable.learners.algorithms.rloo import leave_one_out
 
 ROLES = st.sampled_from([("a", 0), ("a", 1), ("b", 0)])
 ROWS = st.lists(

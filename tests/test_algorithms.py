@@ -18,7 +18,7 @@ from tests.learner_helpers import (
     trained,
 )
 from unstable.config import ConfigError, load, parse
-from unstable.learners.grpo import GRPO
+from unstable.learners.algorithms.grpo import GRPO
 from unstable.learners.policy_gradient import token_normalizers
 from unstable.types import Batch
 

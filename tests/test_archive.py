@@ -12,7 +12,7 @@ from safetensors.torch import load, load_file, save_file
 
 from tests.helpers import random_adapter, tiny_model
 from tests.learner_helpers import make_learner, make_sample, save_model, trained
-from unstable import launch
+from unstable.runtime import train as launch
 from unstable.cli import SHORT_FORMS, parse_options
 from unstable.config import AdapterConfig, ConfigError, ModelConfig, parse
 from unstable.models import archive

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.builders import game, spec
 from unstable.buffers.buffer import Buffer
-from unstable.buffers.rewards import Rewards
+from unstable.rewards.terms import Rewards
 from unstable.config import RewardConfig
 
 REWARDS = Rewards([RewardConfig()])

@@ -12,7 +12,7 @@ from unstable.config import (
     PythonOpponent,
     RandomOpponent,
 )
-from unstable.games.catalog import check_game, check_opponent
+from unstable.games.check import check_game, check_opponent
 from unstable.games.envs import known_ids
 
 

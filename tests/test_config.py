@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from unstable.config import CONFIGS, ConfigError, RunConfig, dump, load, parse
-from unstable.targets import load_target
+from unstable.plugins import load_target
 
 
 def test_dump_reads_back_equal(tmp_path: Path) -> None:

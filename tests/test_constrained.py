@@ -16,14 +16,14 @@ from tests.test_collector import Scripted, collector, played, specs
 from tests.test_games import LISTED
 from tests.test_players import STOP
 from unstable.collectors.collector import Collector
-from unstable.collectors.constrained import ConstrainedPlayer
-from unstable.collectors.embedded import EmbeddedEngine
-from unstable.collectors.engine import Engine
-from unstable.collectors.players import Answer
+from unstable.collectors.players.constrained import ConstrainedPlayer
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.engines.base import Engine
+from unstable.collectors.players.base import Answer
 from unstable.config import ConfigError, GameConfig, parse
-from unstable.games.catalog import check_constrained
+from unstable.games.check import check_constrained
 from unstable.games.game import Game
-from unstable.launch import check_games
+from unstable.runtime.train import check_games
 from unstable.prompts import PromptBuilder, load_style, write_answer
 from unstable.types import GameResult
 

@@ -23,7 +23,7 @@ from unstable.learners.advantages import (
     turn_rewards,
 )
 from unstable.learners.losses import value_loss
-from unstable.learners.packing import pack_samples
+from unstable.learners.model.packing import pack_samples
 from unstable.types import Batch, Reward
 
 CRITICS = [

@@ -19,7 +19,7 @@ from tests.tracking_helpers import (
     run_updates,
 )
 from unstable.config import RunConfig
-from unstable.folder import RunFolder
+from unstable.records.folder import RunFolder
 from unstable.tracking.dashboard import Dashboard, device_line, device_pane, screenshot
 from unstable.tracking.device import DeviceProbe
 from unstable.tracking.tracker import Tracker

@@ -11,9 +11,9 @@ import pytest
 from tests.machine_helpers import QWEN, VERSIONS, machine
 from unstable.cli import run
 from unstable.config import ConfigError, RunConfig, load
-from unstable.doctor import examine
-from unstable.launch import check_games
-from unstable.machine import Machine
+from unstable.planning.doctor import examine
+from unstable.runtime.train import check_games
+from unstable.planning.machine import Machine
 from unstable.models.base import check_model
 
 

@@ -32,10 +32,10 @@ from transformers import (
 )
 
 from tests.helpers import random_adapter
-from unstable.collectors.embedded import EmbeddedEngine
-from unstable.collectors.embedded_sampling import restrict, sample
-from unstable.collectors.embedded_slots import Copy, Placement, SlotTable
-from unstable.collectors.engine import Engine
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.engines.embedded.sampling import restrict, sample
+from unstable.engines.embedded.slots import Copy, Placement, SlotTable
+from unstable.engines.base import Engine
 from unstable.config import AdapterConfig, ModelConfig
 from unstable.models.adapters import attach_lora, load_weights
 from unstable.models.base import load_model

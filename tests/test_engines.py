@@ -17,11 +17,11 @@ from safetensors.torch import load, load_file
 
 from tests.helpers import random_adapter, tiny_model
 from tests.vllm_helpers import Scorer
-from unstable.collectors.embedded import EmbeddedEngine
-from unstable.collectors.engines import make_engine
-from unstable.collectors.probe import BOUNDS, ask_probe, check_probe, probe_adapters
-from unstable.collectors.scratch import ScratchFolder
-from unstable.collectors.vllm_adapters import AdapterStore
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.engines.make import make_engine
+from unstable.engines.probe import BOUNDS, ask_probe, check_probe, probe_adapters
+from unstable.engines.vllm.scratch import ScratchFolder
+from unstable.engines.vllm.adapters import AdapterStore
 from unstable.config import ModelConfig, parse
 from unstable.models.adapters import padded_rank
 from unstable.models.base import load_model, load_tokenizer, named_stop_token_ids, stop_token_ids
@@ -191,7 +191,7 @@ def test_ranks_are_rounded_up_to_what_vllm_takes(rank, expected):
 def test_a_killed_process_leaves_a_folder_only_until_the_next_one(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = (
-        "import os, unstable.collectors.scratch as s; f = s.ScratchFolder('adapters-'); "
+        "import os, unstable.engines.vllm.scratch as s; f = s.ScratchFolder('adapters-'); "
         "(f.path / 'file').touch(); print(f.path, flush=True); input()"
     )
     owner = subprocess.Popen(
@@ -217,7 +217,7 @@ def test_a_worker_ends_with_the_owner_of_its_engine():
     """Without vLLM: what its workers import, in a process of its own."""
     owner = subprocess.Popen(["sleep", "60"])
     variables = {"UNSTABLE_ENGINE_OWNER": str(owner.pid)}
-    code = "import time, unstable.collectors.vllm_worker as w; print('on', flush=True); "
+    code = "import time, unstable.engines.vllm.worker as w; print('on', flush=True); "
     with subprocess.Popen(
         [sys.executable, "-c", code + "time.sleep(60)"],
         env=os.environ | variables,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.builders import game
 from unstable.config import parse
-from unstable.evaluation.games import (
+from unstable.league.evaluation import (
     evaluation_games,
     evaluation_scores,
     game_scores,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from unstable.collectors.players import MinimaxPlayer
+from unstable.collectors.players.base import MinimaxPlayer
 from unstable.config import GameConfig
 from unstable.games.experts import expert_moves, expert_reason, has_expert
 from unstable.games.experts.connect_four import DEPTH

@@ -13,12 +13,12 @@ from tests.test_collector import Scripted, collector, specs
 from tests.test_collector import played as results_of
 from tests.test_loop import lines, make_rooms, played
 from unstable.buffers.buffer import Buffer
-from unstable.buffers.rewards import Rewards
+from unstable.rewards.terms import Rewards
 from unstable.collectors.branches import Forks
-from unstable.collectors.engine import EngineDiedError
+from unstable.engines.base import EngineDiedError
 from unstable.config import ConfigError, RewardConfig, RunConfig, parse
 from unstable.loop import train
-from unstable.schedule import Schedule
+from unstable.league.schedule import Schedule
 from unstable.types import GameFailure, GameResult, GameSpec
 
 GRPO = {"algorithm": {"name": "grpo"}, "batch_size": 16, "mini_batch_size": 8}

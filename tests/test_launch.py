@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.machine_helpers import machine
-from unstable import launch
+from unstable.runtime import train as launch
 from unstable.config import ConfigError, RunConfig, parse
-from unstable.folder import RunFolder
+from unstable.records.folder import RunFolder
 
 
 def test_a_run_never_gets_a_folder_that_is_taken(

@@ -10,18 +10,18 @@ import pytest
 import textarena
 
 from tests.builders import game
-from unstable.buffers.rewards import Rewards
+from unstable.rewards.terms import Rewards
 from unstable.collectors.collector import Collector
-from unstable.collectors.embedded import EmbeddedEngine
+from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.config import RunConfig, parse
-from unstable.folder import RunFolder
-from unstable.launch import make_buffer, make_registry, resolve
+from unstable.records.folder import RunFolder
+from unstable.runtime.train import make_buffer, make_registry, resolve
 from unstable.learners.learner import Learner
 from unstable.loop import evaluate, train
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.rooms import Rooms
-from unstable.routing import Router
-from unstable.schedule import Schedule
+from unstable.league.routing import Router
+from unstable.league.schedule import Schedule
 from unstable.tracking.tracker import Tracker
 from unstable.types import Adapter, Batch, GameFailure, GameResult, GameSpec, Update
 

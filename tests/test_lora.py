@@ -5,7 +5,7 @@ import torch
 
 from tests.helpers import tiny_model
 from unstable.config import AdapterConfig
-from unstable.learners.lora import fuse_lora, lora_linear
+from unstable.learners.model.lora import fuse_lora, lora_linear
 from unstable.models.adapters import attach_lora
 
 SIZES = {"tokens": 6, "in": 5, "out": 7, "rank": 2}

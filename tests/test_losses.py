@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstable.learners.logprobs import selected_logprobs
+from unstable.learners.model.logprobs import selected_logprobs
 from unstable.learners.losses import (
     clipped_loss,
     clipped_weight_loss,

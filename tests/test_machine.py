@@ -8,10 +8,10 @@ import psutil
 import pytest
 
 from tests.machine_helpers import machine
-from unstable import machine as room
+from unstable.planning import machine as room
 from unstable.config import load
-from unstable.doctor import examine
-from unstable.machine import this_machine
+from unstable.planning.doctor import examine
+from unstable.planning.machine import this_machine
 
 
 def test_this_machine_has_what_its_system_says() -> None:

@@ -21,10 +21,10 @@ from transformers import (
 from tests.learner_helpers import make_sample
 from tests.machine_helpers import QWEN
 from unstable.config import AdapterConfig, ConfigError, ModelConfig
-from unstable.learners.attention import ATTENTION
-from unstable.learners.packing import Pack, pack_samples
-from unstable.learners.policy import Policy
-from unstable.memory import activation_bytes, embedded_memory, learner_memory, vllm_memory
+from unstable.learners.model.attention import ATTENTION
+from unstable.learners.model.packing import Pack, pack_samples
+from unstable.learners.model.policy import Policy
+from unstable.planning.memory import activation_bytes, embedded_memory, learner_memory, vllm_memory
 from unstable.models import smollm2
 from unstable.models.adapters import attach_lora
 from unstable.models.base import check_model

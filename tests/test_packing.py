@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from tests.helpers import random_adapter, tiny_model
 from tests.learner_helpers import make_sample
 from unstable.config import AdapterConfig, ConfigError
-from unstable.learners.attention import ATTENTION
-from unstable.learners.mini_batches import MiniBatch, MiniBatches
-from unstable.learners.packing import pack_samples
-from unstable.learners.policy import Policy
+from unstable.learners.model.attention import ATTENTION
+from unstable.learners.micro_batches import MiniBatch, MiniBatches
+from unstable.learners.model.packing import pack_samples
+from unstable.learners.model.policy import Policy
 from unstable.models.adapters import attach_lora, load_weights
 
 NO_SHARING = 10**9

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.machine_helpers import QWEN, VERSIONS, machine
 from unstable.cli import parse_options
 from unstable.config import ConfigError, RunConfig, load
-from unstable.fitting import ENOUGH_TOKENS
-from unstable.machine import Machine
-from unstable.placement import VLLM_GAMES, Plan, plan, resolve
+from unstable.planning.fit import ENOUGH_TOKENS
+from unstable.planning.machine import Machine
+from unstable.planning.plan import VLLM_GAMES, Plan, plan, resolve
 
 ROOT = Path(__file__).parent.parent
 SMALL = {"model.name": "smollm2-135m"}

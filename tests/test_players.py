@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.helpers import tiny_tokenizer
-from unstable.collectors.endpoint import OpenAIPlayer
+from unstable.collectors.players.openai import OpenAIPlayer
 from unstable.collectors.play import play_game
-from unstable.collectors.players import MinimaxPlayer, ModelPlayer, PythonPlayer, RandomPlayer
+from unstable.collectors.players.base import MinimaxPlayer, ModelPlayer, PythonPlayer, RandomPlayer
 from unstable.config import GameConfig, InvalidMovesConfig, OpenAIOpponent
 from unstable.games.game import Game
 from unstable.prompts import STYLES, PromptBuilder

@@ -32,14 +32,14 @@ from tests.learner_helpers import (
     trained,
 )
 from unstable.config import RunConfig
-from unstable.folder import RunFolder
+from unstable.records.folder import RunFolder
 from unstable.learners.algorithm import Loss
-from unstable.learners.mini_batches import MiniBatches
+from unstable.learners.micro_batches import MiniBatches
 from unstable.learners.policy_gradient import PolicyGradient
 from unstable.learners.ranks import Ranks, join, listen
 from unstable.models.adapters import read_adapter
-from unstable.remote import cluster
-from unstable.remote_learner import RemoteLearner
+from unstable.runtime.actors import cluster
+from unstable.runtime.learner_ranks import RemoteLearner
 from unstable.types import Batch
 
 RANKS = 2

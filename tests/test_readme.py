@@ -10,7 +10,7 @@ import yaml
 
 from unstable.cli import run
 from unstable.config import RunConfig, load, parse
-from unstable.games.catalog import check_game, check_opponent
+from unstable.games.check import check_game, check_opponent
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -81,8 +81,8 @@ def test_the_commands_are_understood(
 
     for place in ("launch.train", "launch_sft.sft", "launch_sft.resume", "doctor.examine"):
         monkeypatch.setattr(f"unstable.{place}", begin)
-    monkeypatch.setattr("unstable.launch.evaluate", begin)
-    monkeypatch.setattr("unstable.launch.resolve", lambda config: begin(config) or config)
+    monkeypatch.setattr("unstable.runtime.train.evaluate", begin)
+    monkeypatch.setattr("unstable.runtime.train.resolve", lambda config: begin(config) or config)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.yaml").write_text(blocks("yaml")[0])
     given = commands((ROOT / name).read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.builders import game
-from unstable.registry import Registry
+from unstable.league.ratings import Registry
 
 
 def registry() -> Registry:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from unstable.config import parse
-from unstable.folder import RunFolder
-from unstable.remote_learner import LearnerProcess
+from unstable.records.folder import RunFolder
+from unstable.runtime.learner_ranks import LearnerProcess
 
 
 class Deeds(list[str]):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.builders import game
-from unstable.buffers.rewards import Rewards
+from unstable.rewards.terms import Rewards
 from unstable.config import ConfigError, RewardConfig
 from unstable.types import GameResult, Reward, Turn
 

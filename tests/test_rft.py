@@ -16,7 +16,7 @@ from tests.learner_helpers import (
     trained,
 )
 from unstable.learners.losses import likelihood_loss
-from unstable.learners.rft import won_once
+from unstable.learners.algorithms.rft import won_once
 from unstable.types import Batch
 
 RFT = {"name": "rft"}

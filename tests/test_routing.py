@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 import pytest
 
 from unstable.config import parse
-from unstable.routing import AHEAD_PER_ACTOR, Router
-from unstable.schedule import Schedule
+from unstable.league.routing import AHEAD_PER_ACTOR, Router
+from unstable.league.schedule import Schedule
 from unstable.types import GameSpec, policy_version
 
 PAST = list(range(8))

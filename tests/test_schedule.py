@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 from unstable.config import RunConfig, parse
-from unstable.schedule import Schedule
+from unstable.league.schedule import Schedule
 from unstable.types import GameSpec
 
 

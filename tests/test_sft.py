@@ -22,18 +22,18 @@ from tests.helpers import heed_interrupts, tiny_model, tiny_tokenizer
 from tests.test_cli import command, no_developers_lines, unstable
 from tests.test_loop import LocalActor, LocalLearner, lines
 from tests.test_sft_data import recorded_game
-from unstable import launch_sft
+from unstable.runtime import sft as launch_sft
 from unstable.cli import run
-from unstable.collectors.embedded import EmbeddedEngine
+from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.config import ConfigError, ModelConfig, RunConfig, dump, load, parse
-from unstable.evaluation.games import evaluation_games
-from unstable.folder import RunFolder
-from unstable.launch_sft import resume, sft
+from unstable.league.evaluation import evaluation_games
+from unstable.records.folder import RunFolder
+from unstable.runtime.sft import resume, sft
 from unstable.models.adapters import read_adapter
 from unstable.models.archive import describe_base
 from unstable.models.base import load_model
-from unstable.placement import Plan
-from unstable.sft.train import HELD_OUT_LOSS
+from unstable.planning.plan import Plan
+from unstable.runtime.fine_tuning import HELD_OUT_LOSS
 from unstable.types import Batch, GameResult, Observation, Sample, Update, policy_player
 
 NIM = {"env": "Nim-v0", "args": {"piles": [3, 2]}, "prompt": f"{__name__}:brief"}
@@ -70,7 +70,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> AsyncIterator[tuple[list[LocalActor], Lesson]]:
         yield [LocalActor(config)], Lesson(config, folder)
 
-    monkeypatch.setattr("unstable.processes.processes", processes)
+    monkeypatch.setattr("unstable.runtime.processes.processes", processes)
     monkeypatch.setattr(launch_sft, "setup_logging", lambda *_: None)
 
 

@@ -12,10 +12,10 @@ from rich.console import Console
 from tests.builders import game
 from tests.test_loop import lines
 from unstable.config import parse
-from unstable.evaluation.games import evaluation_scores
-from unstable.folder import RunFolder
-from unstable.sft.data import Example
-from unstable.sft.train import HELD_OUT_LOSS, Course, best, held_out_loss, is_over
+from unstable.league.evaluation import evaluation_scores
+from unstable.records.folder import RunFolder
+from unstable.datasets.examples import Example
+from unstable.runtime.fine_tuning import HELD_OUT_LOSS, Course, best, held_out_loss, is_over
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker
 from unstable.types import Sample

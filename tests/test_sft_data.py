@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from tests.helpers import tiny_model, tiny_tokenizer
 from tests.test_players import STOP, Recorder, model_player, spec
-from unstable.collectors.embedded import EmbeddedEngine
+from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.collectors.play import play_game
 from unstable.config import ConfigError, GameConfig, ModelConfig
 from unstable.games.experts import expert_moves
 from unstable.games.game import Game
 from unstable.models.base import load_tokenizer
 from unstable.prompts import STYLES, PromptBuilder, load_style, observation_text, write_answer
-from unstable.sft.data import Example, expert_examples, split_by_prompt
-from unstable.sft.records import jsonl_examples, recorded_examples
-from unstable.tracking.records import game_record
+from unstable.datasets.examples import Example, expert_examples, split_by_prompt
+from unstable.datasets.recorded import jsonl_examples, recorded_examples
+from unstable.records.games import game_record
 
 TICTACTOE = GameConfig()
 KUHN = GameConfig(env="unstable.games.kuhn:KuhnPoker", name="Kuhn")

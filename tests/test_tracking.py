@@ -372,8 +372,8 @@ import logging, warnings
 from pathlib import Path
 early = logging.getLogger("early")
 early.addHandler(logging.StreamHandler())
-from unstable.folder import RunFolder
-from unstable.tracking.logs import setup_logging
+from unstable.records.folder import RunFolder
+from unstable.runtime.logs import setup_logging
 setup_logging(RunFolder(Path({str(tmp_path)!r})), "actor-0")
 import torch
 from transformers.utils import logging as transformers_logging

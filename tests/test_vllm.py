@@ -16,11 +16,11 @@ from safetensors.torch import load, save
 
 from tests.builders import spec as make_spec
 from tests.vllm_helpers import Scorer, needs_vllm, workers
-from unstable.collectors.constrained import ConstrainedPlayer
-from unstable.collectors.engine import EngineDiedError
-from unstable.collectors.engines import make_engine
+from unstable.collectors.players.constrained import ConstrainedPlayer
+from unstable.engines.base import EngineDiedError
+from unstable.engines.make import make_engine
 from unstable.collectors.play import play_game
-from unstable.collectors.probe import (
+from unstable.engines.probe import (
     BOUNDS,
     ProbeAnswer,
     ask_probe,

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from unstable.buffers.buffer import Buffer
 from unstable.config import RunConfig, parse
-from unstable.folder import RunFolder
+from unstable.records.folder import RunFolder
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     Batch,

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tests.learner_helpers import make_sample
-from unstable.collectors.probe import ProbeAnswer
+from unstable.engines.probe import ProbeAnswer
 from unstable.config import ModelConfig
-from unstable.learners.attention import ATTENTION
-from unstable.learners.packing import pack_samples
-from unstable.learners.policy import Policy
+from unstable.learners.model.attention import ATTENTION
+from unstable.learners.model.packing import pack_samples
+from unstable.learners.model.policy import Policy
 from unstable.models.adapters import attach_lora, export_adapter, load_weights
 from unstable.models.base import load_model
 from unstable.types import Adapter

@@ -6,13 +6,13 @@
 """
 
 from unstable.config import ConfigError, RunConfig, load, parse
-from unstable.folder import RunFolder
+from unstable.records.folder import RunFolder
 
 __all__ = ["ConfigError", "RunConfig", "RunFolder", "load", "parse", "train"]
 
 
 def train(config: RunConfig) -> RunFolder:
-    """Train as `unstable train` does; returns the run's folder. See `unstable.launch.train`."""
-    from unstable import launch  # torch and Ray are loaded only where a run starts
+    """Train as `unstable train` does; returns the run's folder. See `runtime.train.train`."""
+    from unstable.runtime import train as runtime  # loads torch, which not every caller needs
 
-    return launch.train(config)
+    return runtime.train(config)

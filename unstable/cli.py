@@ -15,12 +15,12 @@ from unstable.config import ConfigError, RunConfig, RunFailedError, dump, fields
 EVAL_USAGE = """\
 usage: unstable eval RUN_DIR [--version N] [--games N] [--opponents NAME ...] [--FIELD VALUE ...]
 
-Plays a version of a run (the newest, if none is given) against fixed opponents: random, minimax,
+Plays a version of a run (the newest, if none is given) against fixed opponents: random, expert,
 base, or those that the run's config names. RUN_DIR is a folder that unstable train left."""
 
 USAGE = """\
 usage: unstable train  [--config NAME|PATH] [--FIELD VALUE ...]   train a model by self-play
-       unstable sft    [--config NAME|PATH] [--FIELD VALUE ...]   teach a start from examples first
+       unstable sft    [--config NAME|PATH] [--FIELD VALUE ...]   train a start on examples first
        unstable sft    --resume RUN_DIR                           go on after an interrupt
        unstable eval   RUN_DIR [--version N] [--games N] ...      play a finished version again
        unstable config [--config NAME|PATH] [--FIELD VALUE ...]   print the resolved config
@@ -52,10 +52,10 @@ def main() -> NoReturn:
     try:
         sys.exit(run(sys.argv[1:]))
     except ConfigError as error:
-        print(f"error: {_told(error)}", file=sys.stderr)
+        print(f"error: {_one_line(error)}", file=sys.stderr)
         sys.exit(EXIT_USER_ERROR)
     except RunFailedError as error:
-        print(f"error: {_told(error)}", file=sys.stderr)
+        print(f"error: {_one_line(error)}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
 def _train(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
         return _help("unstable train")
-    from unstable.launch import train
+    from unstable.runtime.train import train
 
     train(_configured(arguments))
     return 0
@@ -91,7 +91,7 @@ def _train(arguments: Sequence[str]) -> int:
 def _sft(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
         return _help("unstable sft")
-    from unstable.launch_sft import resume, sft
+    from unstable.runtime.sft import resume, sft
 
     options = parse_options(arguments, SHORT_FORMS)
     run_dir = options.pop("resume", None)
@@ -109,18 +109,18 @@ def _sft(arguments: Sequence[str]) -> int:
 def _config(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
         return _help("unstable config")
-    from unstable.launch import resolve
+    from unstable.runtime.prepare import prepare
 
-    print(dump(resolve(_configured(arguments))), end="")
+    print(dump(prepare(_configured(arguments)).config), end="")
     return 0
 
 
 def _doctor(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
         return _help("unstable doctor")
-    from unstable.doctor import examine
-    from unstable.launch import check
-    from unstable.machine import this_machine
+    from unstable.planning.doctor import examine
+    from unstable.planning.machine import this_machine
+    from unstable.runtime.prepare import check
 
     return examine(_configured(arguments), this_machine(), check)
 
@@ -130,7 +130,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
     if asked or not arguments or arguments[0].startswith("-"):
         print(EVAL_USAGE)
         return 0 if asked else EXIT_USER_ERROR
-    from unstable.launch import evaluate
+    from unstable.runtime.evaluate import evaluate
 
     run_dir, *rest = arguments
     options = parse_options(rest, {"--games": "eval.games", "--opponents": "eval.opponents"})
@@ -198,6 +198,6 @@ def _help(program: str) -> int:
     return 0
 
 
-def _told(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """The error in one line, also where it was found in another process."""
     return " ".join(str(getattr(error, "cause", error)).split())

@@ -1,33 +1,27 @@
 """The loop: read this page first.
 
                  ┌─────── opponents: past versions, scripted, endpoints ───────┐
-    launch ─► loop ─┬─► collectors ──GameResult──► buffers ──Batch──► learners ─┐
+   runtime ─► loop ─┬─► collectors ──GameResult──► buffers ──Batch──► learners ─┐
                     │      ▲  ▲                                                 │
-                    │      │  └─ GameSpec ── schedule ◄── registry ◄──version───┤
-                    │      └──── adapter bytes, by version ◄────────────────────┘
+                    │      │  └──── GameSpec ──── league ◄──────────version─────┤
+                    │      └──── adapter, by version ◄── records ◄──────────────┘
                     └─► tracking  (beside: receives, never sends back)
 
 It keeps games in flight, feeds the buffer, asks the learner for an update, registers and publishes
-the new version, evaluates, and tells the tracker. Rooms are handed in as plain callables, so that
-the same page runs on Ray actors and, in a test, on objects of this process.
+the new version, evaluates, and reports to the tracker. Rooms are handed in as plain objects, so
+that the same page runs on Ray actors and, in a test, on objects of this process.
 """
 
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
 
-from unstable.evaluation.games import evaluation_games, evaluation_scores, game_scores
-from unstable.rooms import Rooms
-from unstable.types import (
-    Batch,
-    GameFailure,
-    GameResult,
-    GameSpec,
-    Trajectory,
-    policy_player,
-)
+from unstable.league.evaluation import evaluation_games, evaluation_scores, game_scores
+from unstable.rooms import Rooms, asleep, spread
+from unstable.types import Batch, GameFailure, GameResult, GameSpec, Trajectory
 
 Finished = tuple[GameResult, list[Trajectory]]
 
@@ -60,7 +54,7 @@ async def take_turns(rooms: Rooms, deadline: float) -> None:
 async def play_round(rooms: Rooms) -> None:
     """Play until what the next batch lacks is there, an equal share on each actor.
 
-    A game gives a sample at least, save where an opponent forfeits first: then another round comes.
+    A game gives a sample at least, unless an opponent forfeits first: then another round comes.
     """
     version, past = rooms.registry.current, rooms.registry.past()
     ready = rooms.buffer.ready(version)
@@ -73,14 +67,14 @@ async def play_round(rooms: Rooms) -> None:
     played = await asyncio.gather(
         *(play(rooms, index, specs, share) for index, specs in enumerate(orders))
     )
-    for finished in in_order(played):
+    for finished in in_order(chain(*played)):
         admit(rooms, finished)
 
 
 async def run_at_once(rooms: Rooms, deadline: float) -> None:
     """Asynchronous: games are always in flight while updates are made out of what has arrived."""
     in_flight = rooms.config.actors.games_in_flight
-    assert isinstance(in_flight, int), "launch resolves auto"
+    assert isinstance(in_flight, int), "planning resolves auto"
     size = rooms.config.group_size
     # A group ends with its slowest game: one more group than fits keeps the engine busy meanwhile.
     groups = math.ceil(in_flight / size) + (size > 1)
@@ -155,9 +149,9 @@ async def play(
     return played
 
 
-def in_order(played: Sequence[list[Finished]]) -> list[Finished]:
+def in_order(played: Iterable[Finished]) -> list[Finished]:
     """All actors' games by id: what follows must not be a matter of who was faster."""
-    return sorted(chain(*played), key=lambda finished: finished[0].spec.game_id)
+    return sorted(played, key=lambda finished: finished[0].spec.game_id)
 
 
 def admit(rooms: Rooms, finished: Finished) -> None:
@@ -170,7 +164,7 @@ def admit(rooms: Rooms, finished: Finished) -> None:
 async def learn(rooms: Rooms, batch: Batch) -> None:
     """One update, from a batch to a version that is published, and evaluated when it is due."""
     rooms.tracker.phase("updating")
-    async with rooms.free_gpu():
+    async with asleep(rooms.actors, rooms.config):
         update = await rooms.learner.update(batch)
     rooms.tracker.log_learner(update.metrics)
     rooms.tracker.log_samples(update, batch)
@@ -188,15 +182,15 @@ async def publish(rooms: Rooms, version: int) -> None:
     rooms.tracker.phase("publishing")
     rooms.registry.add(version)
     run_state = {"registry": rooms.registry.state(), "schedule": rooms.schedule.state()}
-    adapter = await rooms.learner.save(version, run_state)
-    await asyncio.gather(*(actor.publish(adapter) for actor in rooms.actors))
+    await rooms.learner.save(version, run_state)
+    await asyncio.gather(*(actor.publish(version) for actor in rooms.actors))
     rooms.registry.current = version
     rooms.published.add(version)
     kept = {version, *rooms.registry.past()}
     # What retires below goes with the next version: games in flight may need it once more.
     rooms.folder.prune(rooms.config.tracking.keep_checkpoints, opponents=kept | rooms.published)
     for old in rooms.published - kept:
-        await asyncio.gather(*(actor.retire(policy_player(old)) for actor in rooms.actors))
+        await asyncio.gather(*(actor.retire(old) for actor in rooms.actors))
     rooms.published &= kept
 
 
@@ -208,8 +202,7 @@ async def evaluate(rooms: Rooms) -> None:
         return
     specs = evaluation_games(rooms.config, version)
     rooms.tracker.phase("evaluating", 0, len(specs))
-    shares = [specs[index :: len(rooms.actors)] for index in range(len(rooms.actors))]
-    played = await asyncio.gather(*(play(rooms, index, s) for index, s in enumerate(shares)))
+    played = await spread(specs, rooms.actors, partial(play, rooms))
     results = [result for result, _ in in_order(played)]
     if not rooms.config.eval.constrained:  # else the models are not the players that are rated
         for result in results:

@@ -12,7 +12,7 @@ from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from unstable.config import ConfigError, GameConfig
-from unstable.targets import load_target
+from unstable.plugins import load_target
 from unstable.types import Observation
 
 _MAX_UNPARSED = 200  # characters of an answer without an action that are passed on as one

@@ -1,24 +1,26 @@
-"""What a run consists of: the rooms, and what the loop asks of an actor and a learner."""
+"""What a run consists of: the rooms, and what is asked of an actor and a learner."""
 
 import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 
 from unstable.buffers.buffer import Buffer
-from unstable.buffers.rewards import Rewards
 from unstable.config import RunConfig
-from unstable.folder import RunFolder
-from unstable.registry import Registry
-from unstable.routing import Router
-from unstable.schedule import Schedule
+from unstable.league.ratings import Registry
+from unstable.league.routing import Router
+from unstable.league.schedule import Schedule
+from unstable.records.folder import RunFolder
+from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
-from unstable.types import Adapter, Batch, GameFailure, GameResult, GameSpec, Update
+from unstable.types import Batch, GameFailure, GameResult, GameSpec, TokenSample, Update
 
 STATS_EVERY_S = 2.0
+T = TypeVar("T")
 
 
 class Actor(Protocol):
@@ -28,9 +30,11 @@ class Actor(Protocol):
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncIterator[GameResult | GameFailure]: ...
 
-    async def publish(self, adapter: Adapter) -> None: ...
+    async def publish(self, version: int) -> None:
+        """Let games name a version of the policy that has a checkpoint."""
 
-    async def retire(self, name: str) -> None: ...
+    async def retire(self, version: int) -> None:
+        """Forget a version that no new game will ask for."""
 
     async def stats(self) -> dict[str, float]: ...
 
@@ -44,12 +48,42 @@ class Learner(Protocol):
 
     async def update(self, batch: Batch) -> Update: ...
 
-    async def save(self, version: int, run_state: dict[str, Any]) -> Adapter: ...
+    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
+        """A supervised step."""
+
+    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]: ...
+
+    async def save(self, version: int, run_state: dict[str, Any]) -> None:
+        """Write the checkpoint of a version."""
+
+
+@contextlib.asynccontextmanager
+async def asleep(actors: Sequence[Actor], config: RunConfig) -> AsyncIterator[None]:
+    """For the learner's turn on a GPU that it shares with sleeping actors, if it does."""
+    sleeping = config.actors.share_gpu == "sleep"
+    if sleeping:
+        await asyncio.gather(*(actor.sleep() for actor in actors))
+    try:
+        yield
+    finally:
+        if sleeping:
+            await asyncio.gather(*(actor.wake() for actor in actors))
+
+
+async def spread(
+    specs: Sequence[GameSpec],
+    actors: Sequence[Actor],
+    play: Callable[[int, Sequence[GameSpec]], Awaitable[list[T]]],
+) -> list[T]:
+    """What `play` returns of an even share of the games for each actor, by its index."""
+    count = len(actors)
+    played = await asyncio.gather(*(play(index, specs[index::count]) for index in range(count)))
+    return list(chain(*played))
 
 
 @dataclass
 class Rooms:
-    """All that a run consists of; `launch.py` puts it together."""
+    """All that a run consists of; `runtime/train.py` puts it together."""
 
     config: RunConfig
     folder: RunFolder
@@ -62,7 +96,9 @@ class Rooms:
     router: Router
     tracker: Tracker
     failures: int = 0
-    asked: dict[int, float] = field(default_factory=dict)  # when an actor last told its numbers
+    asked: dict[int, float] = field(
+        default_factory=dict
+    )  # when an actor's numbers were last asked for
     published: set[int] = field(default_factory=set)
     evaluated: int = -1  # the last version that was
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
@@ -72,18 +108,6 @@ class Rooms:
     def is_done(self) -> bool:
         """All updates are made."""
         return self.registry.current >= self.config.loop.steps
-
-    @contextlib.asynccontextmanager
-    async def free_gpu(self) -> AsyncIterator[None]:
-        """For the learner's turn on a GPU that it shares with sleeping actors, if it does."""
-        sleeping = self.config.actors.share_gpu == "sleep"
-        if sleeping:
-            await asyncio.gather(*(actor.sleep() for actor in self.actors))
-        try:
-            yield
-        finally:
-            if sleeping:
-                await asyncio.gather(*(actor.wake() for actor in self.actors))
 
     def stats_due(self, index: int) -> bool:
         """Whether it is time to ask an actor for its numbers; if so, it counts as asked."""

@@ -13,27 +13,48 @@ from typing import Any, Literal, NamedTuple
 FinishReason = Literal["stop", "length"]
 Purpose = Literal["train", "eval"]
 
-BASE = "base"
+
+@dataclass(frozen=True, slots=True)
+class PlayerId:
+    """Who sits at a seat: a version of the policy, or a player that never changes.
+
+    PlayerId("policy", 12), PlayerId("random"), PlayerId("openai:some/model"), PlayerId("base").
+    """
+
+    label: str
+    version: int | None = None  # of the policy; None for everyone else
+
+    @classmethod
+    def policy(cls, version: int) -> "PlayerId":
+        """Version `version` of the policy."""
+        return cls("policy", version)
+
+    @classmethod
+    def parse(cls, name: str) -> "PlayerId":
+        """The player that files call `name`.
+
+        >>> PlayerId.parse("policy@12").version, PlayerId.parse("random").version
+        (12, None)
+        """
+        label, _, version = name.partition("@")
+        is_policy = label == "policy" and version.isdigit()
+        return cls.policy(int(version)) if is_policy else cls(name)
+
+    @property
+    def name(self) -> str:
+        """As files and tables have it; of a version, also the immutable name of its adapter.
+
+        >>> PlayerId.policy(12).name
+        'policy@12'
+        """
+        return self.label if self.version is None else f"{self.label}@{self.version}"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BASE = PlayerId("base")
 """The player that is the base model without an adapter."""
-
-
-def policy_player(version: int) -> str:
-    """The player that is version `version` of the policy, and the immutable name of its adapter.
-
-    >>> policy_player(12)
-    'policy@12'
-    """
-    return f"policy@{version}"
-
-
-def policy_version(player: str) -> int | None:
-    """The version in a player's name, or None for a player that is no version of the policy.
-
-    >>> policy_version("policy@12"), policy_version("random")
-    (12, None)
-    """
-    name, _, version = player.partition("@")
-    return int(version) if name == "policy" and version.isdigit() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +83,37 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeatSpec:
-    """Who sits there. SeatSpec(player="policy@3", temperature=1.0, group_id=17)"""
+class TokenSample:
+    """What a model is scored on: the tokens of the answer count, those of the prompt do not.
 
-    player: str
+    TokenSample(prompt_ids=[1, 2, 3], token_ids=[58, 2])
+    """
+
+    prompt_ids: list[int]
+    token_ids: list[int]  # none: only the prompt is read, as by a critic
+    temperature: float = 1.0  # that the logits are divided by
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and answer."""
+        return len(self.prompt_ids) + len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTokens(TokenSample):
+    """What a local model was given and what it sampled: its own ids, never re-encoded text."""
+
+    logprobs: list[float]  # of exactly the distribution that was sampled from, one per token id
+    finish_reason: FinishReason
+    version: int | None  # of the policy that answered; None: no version of it
+    prompt_cut: int = 0  # tokens of old events left out of the prompt so that it fits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatSpec:
+    """Who sits there. SeatSpec(player=PlayerId.policy(3), temperature=1.0, group_id=17)"""
+
+    player: PlayerId
     temperature: float
     group_id: int | None = None  # None: this seat is not trained on
     group_size: int = 1  # trajectories in the group
@@ -107,26 +155,17 @@ class Observation:
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """One observation and one action of a seat. Token fields are empty unless a local model played.
-
-    The ids are those that the engine was given and those that it sampled, never re-encoded text.
-    """
+    """One observation and one action of a seat."""
 
     seat: int
     index: int  # 0-based place among the game's turns
-    player: str
-    version: int | None  # of the policy; None for everyone else
-    observation: str
-    prompt_ids: list[int]
-    token_ids: list[int]
-    logprobs: list[float]
-    finish_reason: FinishReason | None
-    temperature: float
-    text: str  # token_ids as text
+    player: PlayerId
+    observation: str  # as the player saw it
+    sampled: SampledTokens | None  # None: no local model answered
+    text: str  # the answer; of a local model, its token_ids as text
     action: str  # what the env and, through it, the other seats were given
     formatted: bool  # the parser found an action in the text
     invalid: bool  # the env refused the action
-    prompt_cut: int  # tokens of old events left out of the prompt so that it fits
     seconds: float  # until the player answered
 
 
@@ -197,7 +236,7 @@ class GameResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameFailure:
-    """A game that raised: counted, told with its traceback, never trained on."""
+    """A game that raised: counted, logged with its traceback, never trained on."""
 
     spec: GameSpec
     error: str  # one line
@@ -215,40 +254,33 @@ class Reward(NamedTuple):
 class Sample:
     """One turn as trained. `rewards` holds the turn's terms by name; they add up to `reward`."""
 
-    game_id: int
-    env: str
-    seat: int
     turn: int  # Turn.index
-    group_id: int
-    version: int  # that sampled it
-    prompt_ids: list[int]
-    token_ids: list[int]
-    logprobs: list[float]  # of the behaviour policy, one per token id
-    temperature: float
-    finish_reason: FinishReason
-    prompt_cut: int
+    tokens: SampledTokens
     rewards: dict[str, Reward]
-    outcome: float  # of the seat's game, unshaped
-    forfeit: bool  # this seat forfeited
+
+    @property
+    def version(self) -> int:
+        """The version of the policy that sampled it."""
+        assert self.tokens.version is not None, "only the policy is trained"
+        return self.tokens.version
 
     @property
     def reward(self) -> float:
+        """The weighted terms, added up."""
         return sum(reward.weighted for reward in self.rewards.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One seat's samples of one game, in order, all of one group."""
+    """One seat's samples of one game, in order."""
 
+    game_id: int
+    env: str  # a GameConfig's key
+    seat: int
+    group_id: int
+    outcome: float  # of the seat, unshaped
+    forfeit: bool  # this seat forfeited
     samples: tuple[Sample, ...]
-
-    @property
-    def group_id(self) -> int:
-        return self.samples[0].group_id
-
-    @property
-    def game_id(self) -> int:
-        return self.samples[0].game_id
 
     @property
     def reward(self) -> float:
@@ -265,11 +297,43 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Trajectories whose advantages are computed together, all of one `group_id`."""
+
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all its trajectories."""
+        return sum(len(trajectory.samples) for trajectory in self.trajectories)
+
+    @property
+    def version(self) -> int:
+        """The oldest version that sampled any of it."""
+        return min(trajectory.version for trajectory in self.trajectories)
+
+    @property
+    def tied(self) -> bool:
+        """Whether every trajectory earned the same, so that comparing them teaches nothing."""
+        return len({trajectory.reward for trajectory in self.trajectories}) == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Whole groups, oldest first, drawn for an update of version `version` into `version + 1`."""
 
     version: int
-    samples: tuple[Sample, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """Those of all groups, in order."""
+        return [trajectory for group in self.groups for trajectory in group.trajectories]
+
+    @property
+    def samples(self) -> list[Sample]:
+        """Those of all trajectories, in order."""
+        return [sample for trajectory in self.trajectories for sample in trajectory.samples]
 
     def staleness(self, sample: Sample) -> int:
         """Versions between the one that sampled and the one that is updated."""
@@ -278,7 +342,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What the learner says of one update; `advantages` in the order of the batch's samples."""
+    """What came of an update; `advantages` in the order of the batch's samples."""
 
     version: int  # that this update made
     metrics: dict[str, float | None]  # names that begin with learn/
@@ -289,7 +353,7 @@ class Update:
 class Rating:
     """A player's place in the registry. TrueSkill: skill is believed to be mu +- sigma."""
 
-    player: str
+    player: PlayerId
     mu: float
     sigma: float
     games: int

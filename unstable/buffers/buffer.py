@@ -1,8 +1,9 @@
 """The buffer: bounded, aware of versions, and never splits a group."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from unstable.types import Batch, GameSpec, Sample, Trajectory
+from unstable.types import Batch, GameSpec, Group, Trajectory
 
 
 @dataclass(slots=True)
@@ -13,14 +14,13 @@ class _Waiting:
     failed: bool = False
     trajectories: list[Trajectory] = field(default_factory=list)
 
-    @property
-    def samples(self) -> tuple[Sample, ...]:
-        return tuple(sample for member in self.trajectories for sample in member.samples)
 
-    @property
-    def tied(self) -> bool:
-        """Whether every trajectory earned the same, so that comparing them teaches nothing."""
-        return len({member.reward for member in self.trajectories}) == 1
+class _Whole(NamedTuple):
+    """A group that is complete, with what is asked of it often."""
+
+    group: Group
+    version: int  # the oldest that sampled any of it
+    num_samples: int
 
 
 class Buffer:
@@ -45,7 +45,7 @@ class Buffer:
         self._max_staleness = max_staleness
         self._max_tied = max_tied
         self._waiting: dict[int, _Waiting] = {}
-        self._groups: dict[int, tuple[Sample, ...]] = {}
+        self._groups: dict[int, _Whole] = {}
         self._tied_since_draw = 0
         self.dropped_stale = 0
         self.dropped_capacity = 0
@@ -61,11 +61,11 @@ class Buffer:
             self._group(trajectory.group_id, spec).trajectories.append(trajectory)
         self._arrive(spec, failed=False)
         size = self.size
-        for group_id, samples in list(self._groups.items()):
-            if size - len(samples) < self._capacity:
+        for group_id, group in list(self._groups.items()):
+            if size - group.num_samples < self._capacity:
                 break
-            size -= len(samples)
-            self.dropped_capacity += len(self._groups.pop(group_id))
+            size -= group.num_samples
+            self.dropped_capacity += self._groups.pop(group_id).num_samples
 
     def lose(self, spec: GameSpec) -> None:
         """Take notice of a game that failed: the groups of its seats can never be whole."""
@@ -83,59 +83,65 @@ class Buffer:
             if group.missing == 0:
                 self._complete(group_id, self._waiting.pop(group_id))
 
-    def _complete(self, group_id: int, group: _Waiting) -> None:
-        samples = group.samples
-        if group.failed:
-            self.dropped_failed += len(samples)
+    def _complete(self, group_id: int, waiting: _Waiting) -> None:
+        group = Group(trajectories=tuple(waiting.trajectories))
+        if waiting.failed:
+            self.dropped_failed += group.num_samples
         elif self._max_tied is not None and group.tied:
-            self.dropped_tied += len(samples)
-            self._tied_since_draw += len(samples)
+            self.dropped_tied += group.num_samples
+            self._tied_since_draw += group.num_samples
             if self._tied_since_draw > self._max_tied:
                 raise RuntimeError(
                     f"{self._tied_since_draw} samples were in groups whose trajectories all earned "
                     "the same, and less than a batch was not; set groups.drop_tied to false, or "
                     "groups.max_refills or groups.size higher"
                 )
-        elif samples:
-            self._groups[group_id] = samples
+        elif group.trajectories:
+            self._groups[group_id] = _Whole(group, group.version, group.num_samples)
 
     @property
     def size(self) -> int:
         """Samples in complete groups."""
-        return sum(len(samples) for samples in self._groups.values())
+        return sum(group.num_samples for group in self._groups.values())
 
     def ready(self, version: int) -> int:
         """Samples that could be trained on in an update of `version`."""
-        fresh = (s for s in self._groups.values() if not self._is_stale(s, version))
-        return sum(len(samples) for samples in fresh)
+        groups = self._groups.values()
+        return sum(group.num_samples for group in groups if not self._is_stale(group, version))
 
     def draw(self, version: int) -> Batch | None:
         """The oldest whole groups that reach the batch size, taken out; None if there are too few.
 
         Groups with a sample more than `max_staleness` versions behind `version` are dropped.
         """
-        for group_id, samples in list(self._groups.items()):
-            if self._is_stale(samples, version):
-                self.dropped_stale += len(self._groups.pop(group_id))
+        for group_id, group in list(self._groups.items()):
+            if self._is_stale(group, version):
+                self.dropped_stale += self._groups.pop(group_id).num_samples
         if self.size < self._batch_size:
             return None
-        drawn: list[Sample] = []
-        while len(drawn) < self._batch_size:
-            oldest = next(iter(self._groups))
-            drawn.extend(self._groups.pop(oldest))
+        drawn: list[Group] = []
+        size = 0
+        while size < self._batch_size:
+            oldest = self._groups.pop(next(iter(self._groups)))
+            drawn.append(oldest.group)
+            size += oldest.num_samples
         self._tied_since_draw = 0
-        return Batch(version=version, samples=tuple(drawn))
+        return Batch(version=version, groups=tuple(drawn))
 
     def stats(self) -> dict[str, float]:
         """What the tracker shows: samples held and, since the start, samples dropped."""
         return {
             "size": self.size,
-            "waiting": sum(len(group.samples) for group in self._waiting.values()),
+            "waiting": sum(
+                len(trajectory.samples)
+                for waiting in self._waiting.values()
+                for trajectory in waiting.trajectories
+            ),
             "dropped_stale": self.dropped_stale,
             "dropped_capacity": self.dropped_capacity,
             "dropped_failed": self.dropped_failed,
             "dropped_tied": self.dropped_tied,
         }
 
-    def _is_stale(self, samples: tuple[Sample, ...], version: int) -> bool:
-        return version - min(sample.version for sample in samples) > self._max_staleness
+    def _is_stale(self, group: _Whole, version: int) -> bool:
+        return version - group.version > self._max_staleness

@@ -11,10 +11,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from unstable.collectors.engine import EngineDiedError
 from unstable.collectors.play import play_game
-from unstable.collectors.players import Player
+from unstable.collectors.players.base import Player
 from unstable.config import GameConfig
+from unstable.engines.base import EngineDiedError
 from unstable.seeds import derive_seed
 from unstable.types import GameResult, GameSpec
 

@@ -6,32 +6,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from unstable.collectors.branches import Forks, play_branches
-from unstable.collectors.constrained import ConstrainedPlayer
-from unstable.collectors.engine import Engine, EngineDiedError
 from unstable.collectors.play import play_game
-from unstable.collectors.players import (
-    MinimaxPlayer,
-    ModelPlayer,
-    Newest,
-    NewestPlayer,
-    Player,
-    PythonPlayer,
-    RandomPlayer,
-)
-from unstable.config import (
-    CheckpointOpponent,
-    GameConfig,
-    MinimaxOpponent,
-    OpenAIOpponent,
-    PythonOpponent,
-    RandomOpponent,
-    RunConfig,
-)
+from unstable.collectors.players.base import OpponentPlayer, Player
+from unstable.collectors.players.checkpoint import adapter_name
+from unstable.collectors.players.constrained import ConstrainedPlayer
+from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer
+from unstable.config import GameConfig, RunConfig
+from unstable.engines.base import Engine, EngineDiedError
 from unstable.models.adapters import read_adapter
+from unstable.plugins import load_target
 from unstable.prompts import PromptBuilder, load_style
 from unstable.types import (
     BASE,
@@ -39,9 +25,9 @@ from unstable.types import (
     GameFailure,
     GameResult,
     GameSpec,
+    PlayerId,
     Purpose,
     SeatSpec,
-    policy_version,
 )
 
 
@@ -68,10 +54,10 @@ class Collector:
             )
             for key, game in self._games.items()
         }
-        self._endpoints: dict[tuple[str, str, float], Player] = {}
+        self._shared_players: dict[tuple[str, SeatSpec, Purpose], Player] = {}
         self._plays: list[_Play] = []
         self._beginning = asyncio.Lock()  # no game is in flight while prefixes are forgotten
-        self._retired: set[str] = set()
+        self._retired: set[int] = set()  # versions
         self._tally = _Tally()
         self._forks = Forks(config.groups.fork)
         self._newest = Newest()
@@ -79,27 +65,26 @@ class Collector:
     async def start(self) -> None:
         """Let games name the fixed opponents that are adapters."""
         for opponent in self._config.opponents.fixed:
-            if isinstance(opponent, CheckpointOpponent):
-                folder = Path(opponent.path).expanduser()
-                await self._engine.add_adapter(read_adapter(folder, _adapter_name(opponent)))
+            if (folder := opponent.adapter_folder) is not None:
+                await self._engine.add_adapter(read_adapter(folder, adapter_name(opponent)))
 
-    async def publish(self, adapter: Adapter) -> None:
-        """Let games name this version from now on."""
+    async def publish(self, version: int, adapter: Adapter) -> None:
+        """Let games name this version of the policy from now on."""
         await self._engine.add_adapter(adapter)
-        self._newest.name = adapter.name
+        self._newest.version = version
 
-    async def retire(self, name: str) -> None:
+    async def retire(self, version: int) -> None:
         """Forget a version that no new game names, as soon as no game in flight does."""
-        self._retired.add(name)
+        self._retired.add(version)
         await self._remove_retired()
 
     async def _remove_retired(self) -> None:
-        needed = {seat.player for play in self._plays for spec in play.specs for seat in spec.seats}
-        needed |= set(+self._newest.asking)
-        gone = self._retired - needed
+        specs = [spec for play in self._plays for spec in play.specs]
+        needed = {seat.player.version for spec in specs for seat in spec.seats}
+        gone = self._retired - needed - set(+self._newest.asking)
         self._retired -= gone
-        for name in sorted(gone):
-            await self._engine.remove_adapter(name)
+        for version in sorted(gone):
+            await self._engine.remove_adapter(PlayerId.policy(version).name)
 
     def stats(self) -> dict[str, float]:
         """The engine's numbers, and games, turns and failures since the start, games in flight."""
@@ -187,27 +172,29 @@ class Collector:
             return GameFailure(spec=spec, error=line, traceback=traceback.format_exc())
 
     def _player(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
-        model = partial(self._model_player, game, seat, purpose)
+        model = partial(self._model, game, seat, purpose)
         if seat.player == BASE:
             return model(None)
         if seat.trained and self._config.actors.policy_refresh == "turn":
-            return NewestPlayer(newest=self._newest, player=model)
-        if policy_version(seat.player) is not None:
-            return model(seat.player)
-        match self._opponents[seat.player]:
-            case RandomOpponent():
-                return RandomPlayer()
-            case MinimaxOpponent():
-                return MinimaxPlayer()
-            case PythonOpponent(target=target):
-                return PythonPlayer(target)
-            case CheckpointOpponent() as opponent:
-                return model(_adapter_name(opponent))
-            case OpenAIOpponent() as opponent:
-                return self._endpoint(game, seat, opponent)
+            return NewestPlayer(
+                newest=self._newest, player=partial(self._policy, game, seat, purpose)
+            )
+        if seat.player.version is not None:
+            return self._policy(game, seat, purpose, seat.player)
+        return self._opponent(game, seat, purpose)
 
-    def _model_player(
-        self, game: GameConfig, seat: SeatSpec, purpose: Purpose, adapter: str | None
+    def _policy(
+        self, game: GameConfig, seat: SeatSpec, purpose: Purpose, player: PlayerId
+    ) -> Player:
+        return self._model(game, seat, purpose, player.name, player.version)
+
+    def _model(
+        self,
+        game: GameConfig,
+        seat: SeatSpec,
+        purpose: Purpose,
+        adapter: str | None,
+        version: int | None = None,
     ) -> Player:
         # Never in training: what is sampled there must be the distribution that is trained.
         constrained = purpose == "eval" and self._config.eval.constrained
@@ -215,6 +202,7 @@ class Collector:
         return kind(
             engine=self._engine,
             adapter=adapter,
+            version=version,
             prompts=self._prompts[game.key],
             tokenizer=self._tokenizer,
             parser=game.parser,
@@ -222,17 +210,17 @@ class Collector:
             max_tokens=self._config.sampling.max_tokens,
         )
 
-    def _endpoint(self, game: GameConfig, seat: SeatSpec, opponent: OpenAIOpponent) -> Player:
-        from unstable.collectors.endpoint import OpenAIPlayer
-
-        key = (game.key, seat.player, seat.temperature)
-        if key not in self._endpoints:
-            self._endpoints[key] = OpenAIPlayer(opponent, game, seat.temperature)
-        return self._endpoints[key]
-
-
-def _adapter_name(opponent: CheckpointOpponent) -> str:
-    return f"checkpoint:{opponent.key}"
+    def _opponent(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
+        """A fixed opponent, which games share unless it needs one for each."""
+        opponent = self._opponents[seat.player.name]
+        kind: type[OpponentPlayer] = load_target(opponent.player)
+        model = partial(self._model, game, seat, purpose)
+        if kind.per_game:
+            return kind.make(opponent, game, seat, model)
+        place = (game.key, seat, purpose)
+        if place not in self._shared_players:
+            self._shared_players[place] = kind.make(opponent, game, seat, model)
+        return self._shared_players[place]
 
 
 class _Tally:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from time import perf_counter
 
-from unstable.collectors.players import Player
+from unstable.collectors.players.base import Player
 from unstable.config import GameConfig
 from unstable.games.game import Game
 from unstable.seeds import derive_seed
-from unstable.types import GameResult, GameSpec, Turn, policy_version
+from unstable.types import GameResult, GameSpec, Turn
 
 
 async def play_game(
@@ -41,18 +41,12 @@ async def play_game(
                 seat=seat,
                 index=len(turns),
                 player=spec.seats[seat].player,
-                version=policy_version(answer.adapter or ""),
                 observation=answer.observation,
-                prompt_ids=answer.prompt_ids,
-                token_ids=answer.token_ids,
-                logprobs=answer.logprobs,
-                finish_reason=answer.finish_reason,
-                temperature=spec.seats[seat].temperature,
+                sampled=answer.sampled,
                 text=answer.text,
                 action=answer.action,
                 formatted=answer.formatted,
                 invalid=step.invalid,
-                prompt_cut=answer.prompt_cut,
                 seconds=seconds,
             )
         )

@@ -1,8 +1,7 @@
 """The config: what a run is, as one value. Declares, documents, validates and is dumped.
 
-Each default stands here and nowhere else; `configs/*.yaml` hold only what differs from them.
-"auto" is resolved at launch, which knows the machine. A mistake raises `ConfigError`, one line
-that names field, value and remedy.
+Words come in, a value goes out; "auto" is left to planning, which knows the machine. Each default
+stands here alone. A mistake raises `ConfigError`, one line with field, value and remedy.
 """
 
 from unstable.config.algorithms import (
@@ -25,14 +24,16 @@ from unstable.config.algorithms import (
     SurrogateConfig,
 )
 from unstable.config.base import (
+    FORMAT,
     ConfigError,
     RunFailedError,
+    check_format,
     nearest,
 )
 from unstable.config.opponents import (
     CheckpointOpponent,
+    ExpertOpponent,
     FixedOpponent,
-    MinimaxOpponent,
     OpenAIOpponent,
     PythonOpponent,
     RandomOpponent,

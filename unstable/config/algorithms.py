@@ -14,6 +14,8 @@ ClipLow = Annotated[float, Field(gt=0, le=1)]
 class AlgorithmConfig(Section):
     """What all algorithms have."""
 
+    implementation: ClassVar[str]
+    """The class that does it, package.module:Class."""
     grouped: ClassVar[bool] = False
     """Whether it compares a group's trajectories, and so learns nothing from groups of one."""
 
@@ -27,6 +29,18 @@ class AlgorithmConfig(Section):
     importance_cap: PositiveFloat = Field(
         2.0, description="upper bound of a token's importance weight"
     )
+    reward_clip: tuple[float, float] | None = Field(
+        None, description="lowest and highest reward of a turn, before any KL; null: no bounds"
+    )
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.reward_clip is not None and self.reward_clip[0] >= self.reward_clip[1]:
+            raise ValueError(
+                f"reward_clip = {list(self.reward_clip)} leaves all rewards equal; "
+                "give the lower bound first"
+            )
+        return self
 
 
 class BuiltInConfig(AlgorithmConfig):
@@ -48,6 +62,7 @@ class BuiltInConfig(AlgorithmConfig):
 
 
 class ReinforceConfig(BuiltInConfig):
+    implementation = "unstable.learners.algorithms.reinforce:Reinforce"
     name: Literal["reinforce"] = Field("reinforce", description="the algorithm")
     baseline_decay: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.95, description="decay of the reward baseline of each (env, seat); 0 forgets at once"
@@ -107,10 +122,12 @@ class SurrogateConfig(ClippedConfig):
 
 
 class ReinforcePlusPlusConfig(SurrogateConfig):
+    implementation = "unstable.learners.algorithms.reinforce_plus_plus:ReinforcePlusPlus"
     name: Literal["reinforce++"] = Field("reinforce++", description="the algorithm")
 
 
 class RLOOConfig(SurrogateConfig):
+    implementation = "unstable.learners.algorithms.rloo:RLOO"
     grouped: ClassVar[bool] = True
     name: Literal["rloo"] = Field("rloo", description="the algorithm")
     ratio: RatioLevel = Field(
@@ -122,21 +139,10 @@ class RLOOConfig(SurrogateConfig):
     normalize_advantages: bool = Field(
         False, description="z-score the advantages within each env and batch"
     )
-    reward_clip: tuple[float, float] | None = Field(
-        None, description="lowest and highest reward of a turn, before any KL; null: no bounds"
-    )
-
-    @model_validator(mode="after")
-    def _bounds(self) -> Self:
-        if self.reward_clip is not None and self.reward_clip[0] >= self.reward_clip[1]:
-            raise ValueError(
-                f"reward_clip = {list(self.reward_clip)} leaves all rewards equal; "
-                "give the lower bound first"
-            )
-        return self
 
 
 class GRPOConfig(SurrogateConfig):
+    implementation = "unstable.learners.algorithms.grpo:GRPO"
     grouped: ClassVar[bool] = True
     name: Literal["grpo"] = Field("grpo", description="the algorithm")
     scale: Literal["none", "group", "batch"] = Field(
@@ -147,6 +153,7 @@ class GRPOConfig(SurrogateConfig):
 
 
 class GSPOConfig(SurrogateConfig):
+    implementation = "unstable.learners.algorithms.gspo:GSPO"
     grouped: ClassVar[bool] = True
     name: Literal["gspo"] = Field("gspo", description="the algorithm")
     ratio: Literal["turn", "sequence"] = Field(
@@ -164,6 +171,7 @@ class GSPOConfig(SurrogateConfig):
 
 
 class CISPOConfig(ClippedConfig):
+    implementation = "unstable.learners.algorithms.cispo:CISPO"
     grouped: ClassVar[bool] = True
     name: Literal["cispo"] = Field("cispo", description="the algorithm")
     clip_low: ClipLow = Field(1.0, description="ratios below 1 - clip_low are clipped; 1: none are")
@@ -199,16 +207,19 @@ class CriticConfig(Section):
 
 
 class PPOConfig(SurrogateConfig):
+    implementation = "unstable.learners.algorithms.ppo:PPO"
     name: Literal["ppo"] = Field("ppo", description="the algorithm")
     critic: CriticConfig = CriticConfig()
 
 
 class A2CConfig(BuiltInConfig):
+    implementation = "unstable.learners.algorithms.a2c:A2C"
     name: Literal["a2c"] = Field("a2c", description="the algorithm")
     critic: CriticConfig = CriticConfig()
 
 
 class RFTConfig(BuiltInConfig):
+    implementation = "unstable.learners.algorithms.rft:RFT"
     name: Literal["rft"] = Field("rft", description="the algorithm")
     aggregation: Aggregation = Field(
         "token", description=ClippedConfig.model_fields["aggregation"].description

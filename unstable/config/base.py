@@ -1,6 +1,7 @@
 """What every section of the config is made of, and the errors that a user is told."""
 
 import difflib
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -12,12 +13,29 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 
 
+FORMAT = 1
+"""What a run's files are written in, and say that they are."""
+
+
 class ConfigError(ValueError):
     """A user's mistake in one line: field, value, remedy. The CLI prints it and exits with 2."""
 
 
 class RunFailedError(RuntimeError):
     """A run that ended by a fault, told in one line that says where the details are."""
+
+
+def check_format(content: dict[str, Any], place: Path | str) -> None:
+    """Take the format off what a file holds; raises `ConfigError` if it is not `FORMAT`.
+
+    What has none was written before files named it, and reads as it is.
+    """
+    found = content.pop("format", FORMAT)
+    if found != FORMAT:
+        raise ConfigError(
+            f"{place}: format = {found!r} is not the one that this release of unstable reads "
+            f"({FORMAT}); use the release that wrote it"
+        )
 
 
 def nearest(word: str, known: list[str]) -> str:

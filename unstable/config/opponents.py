@@ -1,9 +1,13 @@
-"""Whom the policy plays against."""
+"""Whom the policy plays against: a section for each kind of opponent.
+
+A section says which class of `collectors/players` plays it; that file and an entry here are a new
+kind.
+"""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from unstable.config.base import NonNegativeFloat, PositiveInt, Section
 
@@ -17,30 +21,45 @@ class DrawConfig(Section):
 
 
 class OpponentConfig(Section):
+    """An opponent that never changes."""
+
+    player: ClassVar[str]
+    """The class that plays it, package.module:Class."""
+    is_program: ClassVar[bool] = False
+    """Whether its skill is fixed by a program, so that ratings can be anchored to it."""
+
     name: str | None = Field(
         None, description="name in tables; default: made from the kind and its target"
     )
 
+    @property
+    def key(self) -> str:
+        """Its name in specs, tables and files."""
+        return self.name or self.model_fields["kind"].default
+
+    @property
+    def adapter_folder(self) -> Path | None:
+        """The LoRA adapter that an engine has to serve for it, if any."""
+        return None
+
 
 class RandomOpponent(OpponentConfig):
+    player = "unstable.collectors.players.random:RandomPlayer"
+    is_program = True
     kind: Literal["random"] = Field(
-        "random", description="random, minimax, python, checkpoint or openai"
+        "random", description="random, expert, python, checkpoint or openai"
     )
 
-    @property
-    def key(self) -> str:
-        return self.name or "random"
 
-
-class MinimaxOpponent(OpponentConfig):
-    kind: Literal["minimax"] = "minimax"
-
-    @property
-    def key(self) -> str:
-        return self.name or "minimax"
+class ExpertOpponent(OpponentConfig):
+    player = "unstable.collectors.players.expert:ExpertPlayer"
+    is_program = True
+    kind: Literal["expert"] = "expert"
 
 
 class PythonOpponent(OpponentConfig):
+    player = "unstable.collectors.players.python:PythonPlayer"
+    is_program = True
     kind: Literal["python"] = "python"
     target: str = Field(description="module:Class, called with an observation, returns the action")
 
@@ -50,6 +69,7 @@ class PythonOpponent(OpponentConfig):
 
 
 class CheckpointOpponent(OpponentConfig):
+    player = "unstable.collectors.players.checkpoint:CheckpointPlayer"
     kind: Literal["checkpoint"] = "checkpoint"
     path: str = Field(description="folder of a LoRA adapter of the same base model")
     temperature: NonNegativeFloat | None = Field(
@@ -60,8 +80,13 @@ class CheckpointOpponent(OpponentConfig):
     def key(self) -> str:
         return self.name or f"checkpoint:{Path(self.path).name}"
 
+    @property
+    def adapter_folder(self) -> Path:
+        return Path(self.path).expanduser()
+
 
 class OpenAIOpponent(OpponentConfig):
+    player = "unstable.collectors.players.openai:OpenAIPlayer"
     kind: Literal["openai"] = "openai"
     model: str = Field(description="model name at the endpoint")
     base_url: str = Field("https://api.openai.com/v1", description="an OpenAI-compatible endpoint")
@@ -78,19 +103,35 @@ class OpenAIOpponent(OpponentConfig):
         return self.name or f"openai:{self.model}"
 
 
-RESERVED_NAMES = ("base", "self", "past", "fixed", "others", "alone")
-OPPONENT_KINDS = ["random", "minimax", "python", "checkpoint", "openai"]
 FixedOpponent = (
-    RandomOpponent | MinimaxOpponent | PythonOpponent | CheckpointOpponent | OpenAIOpponent
+    RandomOpponent | ExpertOpponent | PythonOpponent | CheckpointOpponent | OpenAIOpponent
 )
+OPPONENT_KINDS: list[str] = [kind.model_fields["kind"].default for kind in get_args(FixedOpponent)]
+BUILT_IN_OPPONENTS: list[FixedOpponent] = [RandomOpponent(), ExpertOpponent()]
+"""Opponents that need no entry in a config."""
+EXPERT_ALIAS = "minimax"
+"""What the expert was called, and may still be."""
+RESERVED_NAMES = ("base", "self", "past", "fixed", "others", "alone", EXPERT_ALIAS)
 
 
 class OpponentsConfig(Section):
     draw: DrawConfig = DrawConfig()
     fixed: list[Annotated[FixedOpponent, Field(discriminator="kind")]] = Field(
         [RandomOpponent()],
-        description="opponents that never change: random, minimax, python, checkpoint, openai",
+        description=f"opponents that never change: {', '.join(OPPONENT_KINDS)}",
     )
     pool_size: PositiveInt = Field(
         32, description="past versions kept as opponents, the newest ones"
     )
+
+    @field_validator("fixed", mode="before")
+    @classmethod
+    def _alias(cls, value: object) -> object:
+        if not isinstance(value, list):
+            return value
+        return [
+            {**entry, "kind": "expert"}
+            if isinstance(entry, dict) and entry.get("kind") == EXPERT_ALIAS
+            else entry
+            for entry in value
+        ]

@@ -6,11 +6,10 @@ from pydantic import Field, model_validator
 
 from unstable.config.base import Section, nearest
 from unstable.config.opponents import (
+    BUILT_IN_OPPONENTS,
     RESERVED_NAMES,
     FixedOpponent,
-    MinimaxOpponent,
     OpponentsConfig,
-    RandomOpponent,
 )
 from unstable.config.sections import (
     ActorsConfig,
@@ -117,9 +116,8 @@ class RunConfig(Section):
 
     @property
     def fixed_opponents(self) -> dict[str, FixedOpponent]:
-        """Fixed opponents by name: those listed, and random and minimax, which need no entry."""
-        built_in: list[FixedOpponent] = [RandomOpponent(), MinimaxOpponent()]
-        return {opponent.key: opponent for opponent in [*built_in, *self.opponents.fixed]}
+        """Fixed opponents by name: those listed, and random and expert, which need no entry."""
+        return {each.key: each for each in [*BUILT_IN_OPPONENTS, *self.opponents.fixed]}
 
     @property
     def game_by_key(self) -> dict[str, GameConfig]:

@@ -14,6 +14,7 @@ from unstable.config.base import (
     Section,
     switch,
 )
+from unstable.config.opponents import EXPERT_ALIAS
 
 
 class AdapterConfig(Section):
@@ -213,10 +214,10 @@ class LearnerConfig(Section):
     )
     steps_per_batch: PositiveInt = Field(1, description="optimizer steps made out of one batch")
     epochs: PositiveInt = Field(1, description="times that a batch is gone through")
-    mini_batch_size: PositiveInt = Field(
+    micro_batch_size: PositiveInt = Field(
         16, description="samples put through at a time; never changes the gradient"
     )
-    mini_batch_tokens: PositiveInt | None = Field(
+    micro_batch_tokens: PositiveInt | None = Field(
         None,
         description="tokens put through at a time, prompts included; null: as many as the "
         "samples have, if memory allows",
@@ -238,11 +239,11 @@ class LearnerConfig(Section):
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
-        step = self.steps_per_batch * self.mini_batch_size
+        step = self.steps_per_batch * self.micro_batch_size
         if self.batch_size % step:
             raise ValueError(
                 f"batch_size = {self.batch_size} is not divisible by "
-                f"steps_per_batch x mini_batch_size = {step}; "
+                f"steps_per_batch x micro_batch_size = {step}; "
                 f"set learner.batch_size to {max(step, self.batch_size - self.batch_size % step)}"
             )
         return self
@@ -264,13 +265,18 @@ class EvalConfig(Section):
         "such games are not rated",
     )
     opponents: list[str] = Field(
-        ["random"], description="names of fixed opponents, or random, minimax, base"
+        ["random"], description="names of fixed opponents, or random, expert, base"
     )
 
     @field_validator("opponents", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
+
+    @field_validator("opponents")
+    @classmethod
+    def _alias(cls, names: list[str]) -> list[str]:
+        return ["expert" if name == EXPERT_ALIAS else name for name in names]
 
 
 class LoopConfig(Section):

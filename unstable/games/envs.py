@@ -8,7 +8,7 @@ import textarena
 from textarena.envs.registration import ENV_REGISTRY
 
 from unstable.config import GameConfig
-from unstable.targets import load_target
+from unstable.plugins import load_target
 
 
 def known_ids() -> list[str]:
@@ -29,11 +29,6 @@ def make_env(config: GameConfig) -> textarena.Env:
         if ":" in config.env:
             return env_class(config)(**config.args)
         return textarena.make(f"{config.env}-raw", **config.args)
-
-
-def is_a(cls: type, name: str) -> bool:
-    """Whether the class, or one that it is made from, has this name (importing none of them)."""
-    return any(base.__name__ == name for base in cls.__mro__)
 
 
 @contextmanager

@@ -16,20 +16,13 @@ from textarena import GAME_ID, Env, ObservationType
 from textarena.core import Message
 
 from unstable.config import GameConfig
-from unstable.games.envs import is_a, make_env
-from unstable.games.legal_moves import legal_moves
+from unstable.games import services
+from unstable.games.envs import make_env
 from unstable.seeds import derive_seed
 from unstable.types import Observation
 
 _SPOKEN = {ObservationType.GAME_MESSAGE, ObservationType.GAME_ACTION_DESCRIPTION}
 _TOKEN = re.compile(r"\[[^\[\]]*\]")
-_BOARD_TELLS_ALL = (
-    "TicTacToeEnv",
-    "WildTicTacToeEnv",
-    "ConnectFourEnv",
-    "NimEnv",
-    "TowerOfHanoiEnv",
-)
 
 
 class StepResult(NamedTuple):
@@ -80,7 +73,19 @@ class Game:
 
     def legal_moves(self) -> list[str]:
         """The legal actions of the seat to move; ValueError for a game that does not list them."""
-        return legal_moves(self.config, self.env, self._views[self.seat].board)
+        return services.legal_moves(self.config, self.env, self._views[self.seat].board)
+
+    def expert_moves(self) -> dict[str, float]:
+        """Probability of each action that an expert would play for the seat to move.
+
+        The optimal moves evenly, or an equilibrium's mix; `ValueError` for a game without an
+        expert.
+        """
+        return services.expert(self.config, self.env).moves(self.env)
+
+    def expert_reason(self, action: str) -> str:
+        """One true sentence on what a legal action of the seat to move does; errors as above."""
+        return services.expert(self.config, self.env).reason(self.env, action)
 
     def step(self, action: str) -> StepResult:
         """Give the env an action of the seat to move."""
@@ -201,10 +206,7 @@ class _View:
 
 
 def _are_events_told(setting: str, env: Env) -> bool:
-    if setting == "auto":
-        is_hidden = not getattr(env, "is_open", True)  # ConnectFour played blind
-        return is_hidden or not any(is_a(type(env), name) for name in _BOARD_TELLS_ALL)
-    return setting == "all"
+    return not services.board_tells_all(env) if setting == "auto" else setting == "all"
 
 
 def _is_board(kind: ObservationType) -> bool:

@@ -3,35 +3,14 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from statistics import mean
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unstable.types import Sample
-
-Role = tuple[str, int]
-"""An env and a seat in it."""
-
-Floats = NDArray[np.float64]
-
-OUTCOME = "outcome"
-"""The reward term that is the seat's outcome of its game, the same on all of its turns."""
+from unstable.learners.batch import FlatBatch, Floats, Ints, Role
 
 MIN_DEVIATION = 1e-6
 """Smallest deviation that advantages are divided by."""
-
-
-def role_suffix(role: Role) -> str:
-    """What ends the name of a metric that is told for each role; an env's name has no slash there.
-
-    >>> role_suffix(("some/env", 1))
-    '/some:env/1'
-    """
-    env, seat = role
-    return f"/{env.replace('/', ':')}/{seat}"
 
 
 class RoleBaseline:
@@ -47,15 +26,16 @@ class RoleBaseline:
         self.decay = decay
         self.values: dict[Role, float] = {}
 
-    def advantages(self, rewards_S: Floats, roles: Sequence[Role], games: Sequence[int]) -> Floats:
+    def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
         """Rewards [S] minus the baselines of their roles, which then move towards the rewards.
 
-        `games` tells which samples are turns of one game: these count as one, by their mean.
+        A game counts once for a role, by the mean over its turns.
         """
+        roles = batch.roles_S
         advantages_S = rewards_S - np.array([self.values.get(role, 0.0) for role in roles])
         rewards: dict[Role, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for reward, role, game in zip(rewards_S.tolist(), roles, games, strict=True):
-            rewards[role][game].append(reward)
+        for reward, role, owner in zip(rewards_S.tolist(), roles, batch.owners_S, strict=True):
+            rewards[role][owner.game_id].append(reward)
         for role, by_game in rewards.items():
             means = [math.fsum(turns) / len(turns) for turns in by_game.values()]
             kept = self.decay ** len(means)
@@ -72,70 +52,45 @@ class RoleBaseline:
         self.values = dict(state)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrajectoryTable:
-    """A batch by trajectory: what a group compares is a seat's whole game, not one turn of it."""
-
-    rewards_T: Floats  # mean over the trajectory's turns
-    groups_T: list[int]
-    envs_T: list[str]
-    trajectories_S: NDArray[np.int64]  # which trajectory each sample belongs to
-
-
-def trajectories(samples: Sequence[Sample]) -> NDArray[np.int64]:
-    """Index [S], from 0 in order of appearance, of the trajectory that each sample belongs to."""
-    index: dict[tuple[int, int], int] = {}
-    keys = [(sample.game_id, sample.seat) for sample in samples]
-    return np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
+def group_advantages(
+    batch: FlatBatch, rewards_S: Floats, scale: Literal["none", "group", "batch"]
+) -> Floats:
+    """For each sample [S] the group-relative reward of its trajectory."""
+    rewards_T = batch.mean_T(rewards_S)
+    advantages_T = group_relative(rewards_T, batch.groups_T, batch.envs_T, scale)
+    return advantages_T[batch.trajectories_S]
 
 
-def by_trajectory(samples: Sequence[Sample], rewards_S: Floats) -> TrajectoryTable:
-    """The samples' rewards [S] by trajectory.
+def group_relative(
+    rewards_T: Floats,
+    groups_T: Sequence[int],
+    envs_T: Sequence[str],
+    scale: Literal["none", "group", "batch"],
+) -> Floats:
+    """Rewards [T] minus their group's mean, divided by a population deviation or as they are.
 
-    The mean over turns, not the sum: a term such as the outcome stands on every turn of a
-    trajectory, and a sum would count it once for each.
+    The deviation is that of the group's rewards, or of the batch's rewards in the env. A tied group
+    and a trajectory that is alone in its group get 0.
     """
-    trajectories_S = trajectories(samples)
-    turns: dict[int, list[int]] = defaultdict(list)
-    for place, trajectory in enumerate(trajectories_S.tolist()):
-        turns[trajectory].append(place)
-    firsts = [samples[places[0]] for places in turns.values()]
-    rewards = rewards_S.tolist()
-    # Exact before it is rounded, so that trajectories of equal rewards tie whatever their length.
-    means = [mean([rewards[place] for place in places]) for places in turns.values()]
-    return TrajectoryTable(
-        rewards_T=np.array(means),
-        groups_T=[sample.group_id for sample in firsts],
-        envs_T=[sample.env for sample in firsts],
-        trajectories_S=trajectories_S,
-    )
+    centered_T = center_by(rewards_T, groups_T)
+    if scale == "none":
+        return centered_T
+    return centered_T / deviation_by(rewards_T, groups_T if scale == "group" else envs_T)
 
 
-def turn_rewards(samples: Sequence[Sample]) -> Floats:
-    """What each turn [S] earned by itself, so that a trajectory's rewards add up to its return.
+def leave_one_out(rewards_T: Floats, groups_T: Sequence[int]) -> Floats:
+    """Rewards [T] minus the mean of the others of their group: G / (G - 1) * (reward - mean).
 
-    The outcome stands on every turn of a trajectory, and counts at the last of them only.
+    Alone in its group a trajectory gets 0, as there is nothing to compare it with.
     """
-    trajectories_S = trajectories(samples).tolist()
-    last: dict[int, int] = {}
-    for trajectory, sample in zip(trajectories_S, samples, strict=True):
-        last[trajectory] = max(sample.turn, last.get(trajectory, 0))
-    return np.array(
-        [
-            math.fsum(
-                reward.weighted
-                for term, reward in sample.rewards.items()
-                if term != OUTCOME or sample.turn == last[trajectory]
-            )
-            for trajectory, sample in zip(trajectories_S, samples, strict=True)
-        ]
-    )
+    sizes_T = group_sizes(groups_T)
+    return center_by(rewards_T, groups_T) * sizes_T / np.maximum(sizes_T - 1, 1)
 
 
 def generalized_advantages(
     rewards_S: Floats,
     values_S: Floats,
-    trajectories_S: NDArray[np.int64],
+    trajectories_S: Ints,
     turns_S: Sequence[int],
     *,
     gamma: float,

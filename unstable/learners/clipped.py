@@ -1,9 +1,11 @@
-"""What algorithms that clip a ratio have in common: their configs' words as a loss."""
+"""What algorithms that clip a ratio have in common: the words of their configs as a loss."""
 
+import numpy as np
 from torch import Tensor
 
 from unstable.config import Aggregation, ClippedConfig, SurrogateConfig
-from unstable.learners.algorithm import Loss, Tokens
+from unstable.learners.algorithm import Algorithm, Loss, Mask, Tokens
+from unstable.learners.batch import FlatBatch
 from unstable.learners.losses import (
     clipped_loss,
     log_ratios,
@@ -12,11 +14,9 @@ from unstable.learners.losses import (
     sequence_mask,
     truncated_weights,
 )
-from unstable.learners.policy_gradient import PolicyGradient
-from unstable.types import Sample
 
 
-class Clipped(PolicyGradient):
+class Clipped(Algorithm):
     """Aggregation, correction for the behaviour policy, truncated turns."""
 
     config: ClippedConfig
@@ -33,8 +33,11 @@ class Clipped(PolicyGradient):
     def whole_in_pass(self) -> bool:
         return self.whole_in_step and self.config.importance == "sequence_mask"
 
-    def is_masked(self, sample: Sample) -> bool:
-        return self.config.mask_truncated and sample.finish_reason == "length"
+    def masked(self, batch: FlatBatch) -> Mask:
+        """Truncated turns, where the config says so."""
+        if not self.config.mask_truncated:
+            return super().masked(batch)
+        return np.array([sample.tokens.finish_reason == "length" for sample in batch.samples])
 
     def units(self, tokens: Tokens) -> Tensor:
         """What a sequence is: the trajectory where steps keep these whole, else the turn."""
@@ -54,15 +57,19 @@ class Clipped(PolicyGradient):
         return log_ratios_N.new_ones(len(log_ratios_N))
 
     def report(self, value: Tensor, ratios_N: Tensor, weights_N: Tensor, tokens: Tokens) -> Loss:
-        """The loss with the shares of tokens that the clip and the masks take the gradient of."""
+        """The loss, with the shares of tokens that clip, cap and masks change the gradient of."""
         above_N = ratios_N > 1 + self.config.clip_high
         below_N = ratios_N < 1 - self.config.clip_low
+        truncates = self.config.importance == "truncate"
         means = {
             "learn/clipped_low": (below_N & (tokens.advantages_N < 0)).float(),
             "learn/clipped_high": (above_N & (tokens.advantages_N > 0)).float(),
             "learn/importance_masked": (weights_N == 0).float(),
+            "learn/importance_capped": (
+                truncates * (weights_N == self.config.importance_cap).float()
+            ),
         }
-        return Loss(value=value, ratios_N=ratios_N, means=means)
+        return Loss(value, ratios_N, means)
 
 
 class Surrogate(Clipped):

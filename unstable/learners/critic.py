@@ -1,17 +1,37 @@
-"""The critic: what a turn's observation is worth, by the policy's model or by a LoRA of its own."""
+"""The critic: what a turn's observation is worth, and the advantages that follow from it.
 
+Generalised advantages: Schulman et al. 2015, https://arxiv.org/abs/1506.02438.
+"""
+
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from unstable.config import CriticConfig
+from unstable.learners.advantages import (
+    explained_variance,
+    generalized_advantages,
+    normalize_by_env,
+)
+from unstable.learners.batch import FlatBatch, Floats
+from unstable.learners.losses import value_loss
+from unstable.learners.model.packing import pack_samples
+from unstable.learners.model.policy import Policy
+from unstable.learners.model.second_lora import SecondLoRA
 from unstable.learners.optimizer import PolicyOptimizer
-from unstable.learners.packing import Pack
-from unstable.learners.policy import Policy
-from unstable.learners.second_lora import SecondLoRA
+from unstable.types import TokenSample
+
+
+class Estimate(NamedTuple):
+    """What turns [S] are worth, by a critic."""
+
+    advantages_S: Floats
+    values_S: Floats
+    targets_S: Floats  # what the critic is to learn
 
 
 class Critic:
@@ -23,10 +43,12 @@ class Critic:
     """
 
     def __init__(self, config: CriticConfig, policy: Policy, optimizer: PolicyOptimizer) -> None:
+        self.config = config
         self.policy = policy
+        self.metrics: dict[str, float | None] = {}  # before the update
         model = cast(PreTrainedModel, policy.model.get_base_model())
         width = model.get_output_embeddings().in_features
-        self.head = nn.Linear(width, 1, device=optimizer.parameters[0].device)
+        self.head = nn.Linear(width, 1, device=policy.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         optimizer.add_group(self.head.parameters(), config.learning_rate)
@@ -38,14 +60,60 @@ class Critic:
         """Where prompts are put through, and back: the model has the critic's LoRA, if any."""
         return nullcontext() if self.lora is None else self.lora.in_place()
 
-    def score(self, prompts: Pack) -> Tensor:
-        """Values [S] of prompts, in a pass over them; `in_place` only."""
-        return self.values(self.policy(prompts).states_SD)
-
     def values(self, states_SD: Tensor) -> Tensor:
         """Values [S] of prompts by the last hidden states where they end."""
         values_S1: Tensor = self.head(F.rms_norm(states_SD.float(), states_SD.shape[1:]))
         return values_S1[:, 0]
+
+    def estimate(self, batch: FlatBatch, rewards_S: Floats, values_S: Floats) -> Estimate:
+        """Advantages along a seat's turns, by the values that a batch had before its first step.
+
+        So are the targets: those values plus the advantages, before these are normalised.
+        """
+        config = self.config
+        turns_S = [sample.turn for sample in batch.samples]
+        course = (rewards_S, values_S, batch.trajectories_S, turns_S)
+        advantages_S = generalized_advantages(*course, gamma=config.gamma, decay=config.gae_lambda)
+        residuals_S = generalized_advantages(*course, gamma=config.gamma, decay=1.0)
+        self.metrics = {
+            "learn/value_mean": float(values_S.mean()),
+            "learn/value_loss": float((advantages_S**2).mean()) / 2,
+            "learn/explained_variance": explained_variance(values_S, residuals_S),
+        }
+        return Estimate(
+            normalize_by_env(advantages_S, batch.envs_S, config.normalize),
+            values_S,
+            targets_S=values_S + advantages_S,
+        )
+
+    def backward(
+        self,
+        samples: Sequence[TokenSample],
+        states_SD: Tensor,
+        old_values_S: Tensor,
+        targets_S: Tensor,
+        *,
+        weight: float,
+        num_turns: int,
+    ) -> Tensor:
+        """Backward of `weight` times the critic's loss of a micro-batch; returns its value.
+
+        It comes when the graph of the policy's loss is gone, so that the critic's, where it has a
+        LoRA of its own, is alone in memory. `states_SD` are the policy's, `num_turns` those of the
+        whole optimizer step.
+        """
+        with self.in_place():
+            if self.lora is not None:
+                states_SD = self.policy(pack_samples(prompts_of(samples))).states_SD
+            loss = weight * value_loss(
+                self.values(states_SD),
+                old_values_S,
+                targets_S,
+                clip=self.config.value_clip,
+                normalizer=num_turns,
+            )
+            loss.backward()
+        return loss.detach()
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs."""
@@ -57,3 +125,8 @@ class Critic:
         self.head.load_state_dict(state["head"])
         if self.lora is not None:
             self.lora.load_state_dict(state["lora"])
+
+
+def prompts_of(samples: Sequence[TokenSample]) -> list[TokenSample]:
+    """The samples without their answers."""
+    return [TokenSample(prompt_ids=sample.prompt_ids, token_ids=[]) for sample in samples]

@@ -4,7 +4,7 @@ Every rank is given the whole batch and decides alike, from the seed, what a ste
 puts its own share through. What crosses a wire is summed in one flat tensor, once an optimizer step
 the gradients of LoRA and critic with the figures of all tokens, and once a scoring pass its scores.
 So nothing wraps the model for data parallelism (`DistributedDataParallel` would send gradients
-after every mini-batch and average what has to be added up); `shard` alone has collectives besides.
+after every micro-batch and average what has to be added up); `shard` alone has collectives besides.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from unstable.learners.policy import Policy
+from unstable.learners.model.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,5 @@
-"""Models: base weights, tokenizer and LoRA adapters, as actors and learner ranks both need them."""
+"""Models: base weights, tokenizer and LoRA adapters, as engines and learners both need them.
+
+Names and folders come in, loaded models, adapters as bytes and sizes go out. What a model is used
+for never enters.
+"""

@@ -1,12 +1,12 @@
 """LoRA adapters: made, carried as bytes, written as files that PEFT and vLLM read."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unstable.config import AdapterConfig, CheckpointOpponent, ConfigError, RunConfig
+from unstable.config import AdapterConfig, ConfigError, RunConfig
+from unstable.records.files import write_synced
 from unstable.types import Adapter
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ def lora_ranks(config: RunConfig) -> dict[str, int]:
     Raises `ConfigError` for an opponent that is not there.
     """
     return {"model.adapter.rank": config.model.adapter.rank} | {
-        f"opponents.fixed.{index}.path": json.loads(
-            _read(Path(opponent.path).expanduser(), CONFIG_FILE)
-        )["r"]
+        f"opponents.fixed.{index}.path": json.loads(_read(opponent.adapter_folder, CONFIG_FILE))[
+            "r"
+        ]
         for index, opponent in enumerate(config.opponents.fixed)
-        if isinstance(opponent, CheckpointOpponent)
+        if opponent.adapter_folder is not None
     }
 
 
@@ -116,10 +116,7 @@ def write_adapter(adapter: Adapter, folder: Path) -> None:
         (WEIGHTS_FILE, adapter.weights),
         (CONFIG_FILE, json.dumps(adapter.config, indent=2).encode()),
     ):
-        with (folder / file).open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+        write_synced(folder / file, content)
 
 
 def lora_pairs(adapter: Adapter) -> dict[str, tuple["Tensor", "Tensor", float]]:

@@ -5,11 +5,10 @@ is told by its weights and not by its name alone, since copies of a model under 
 """
 
 import hashlib
+import io
 import json
 import mmap
-import shutil
 import stat
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from unstable.config import ConfigError, ModelConfig
 from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from unstable.models.base import model_path
+from unstable.records.files import new_folder, write_whole
 from unstable.types import Adapter
 
 BASE_FILE = "base.json"
@@ -122,11 +122,11 @@ def pack_adapter(adapter: Adapter, path: Path, *, base: dict[str, Any], card: st
         BASE_FILE: _json(base),
         CARD_FILE: card.encode(),
     }
-    scratch = path.with_name(f".{path.name}.partial")
-    with zipfile.ZipFile(scratch, "w") as archive:  # weights hardly compress
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:  # weights hardly compress
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name), content)  # which is dated 1980
-    scratch.replace(path)
+    write_whole(path, packed.getvalue())
 
 
 def _in_bfloat16(weights: bytes) -> bytes:
@@ -157,14 +157,9 @@ def unpack(path: Path, folder: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             _check_members(archive, path)
-            scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-            try:
+            with new_folder(folder, replace=True) as scratch:
                 for name in MEMBERS:
                     (scratch / name).write_bytes(archive.read(name))
-                shutil.rmtree(folder, ignore_errors=True)
-                scratch.rename(folder)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
     except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise _refusal(path, f"cannot be unpacked ({error})") from None
 

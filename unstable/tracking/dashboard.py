@@ -19,7 +19,7 @@ from unstable.tracking.device import DeviceProbe
 from unstable.tracking.metrics import current_policy
 from unstable.tracking.text import duration, number, percent, sparkline
 from unstable.tracking.view import View
-from unstable.types import Rating, policy_version
+from unstable.types import Rating
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ def foot(view: View, width: int) -> RenderableType:
 
 
 def _last_line(view: View, device: dict[str, float] | None) -> Text | None:
-    """What a person must be told, else the machine if it has no pane."""
+    """What a person has to know, else the machine if it has no pane."""
     if view.notice:
         return Text(f" {view.notice}", style="yellow", no_wrap=True, overflow="ellipsis")
     return device_line(device) if device is not None else None
@@ -273,7 +273,7 @@ def game_pane(view: View, width: int, height: int) -> RenderableType:
     text = Text(overflow="ellipsis")
     for seat, spec in enumerate(result.spec.seats):
         style = SEAT_STYLES[seat % len(SEAT_STYLES)]
-        text.append(" against " if seat else "").append(spec.player, style=style)
+        text.append(" against " if seat else "").append(spec.player.name, style=style)
         text.append(f" ({result.outcomes[seat]:+g})", style="dim")
     text.append("\n")
     for turn in result.turns:
@@ -300,7 +300,7 @@ def ratings_pane(view: View, width: int, height: int) -> RenderableType:
     frequencies, current = view.frequencies(), current_policy(view.ratings)
 
     def precedence(rating: Rating) -> tuple[bool, bool, float]:
-        is_past = policy_version(rating.player) is not None
+        is_past = rating.player.version is not None
         return rating.player != current, is_past, -rating.mu
 
     shown = sorted(view.ratings, key=precedence)[: max(height - 1, 0)]
@@ -309,7 +309,7 @@ def ratings_pane(view: View, width: int, height: int) -> RenderableType:
         numbers = [f"{rating.mu:.1f}", f"{rating.sigma:.1f}", *games]
         style = "bold cyan" if rating.player == current else ""
         frequency = percent(frequencies.get(rating.player, 0.0))
-        table.add_row(*_cells(rating.player, *numbers, frequency, style=style))
+        table.add_row(*_cells(rating.player.name, *numbers, frequency, style=style))
     return table
 
 

@@ -5,6 +5,8 @@ from contextlib import suppress
 
 import psutil
 
+from unstable.nvml import NVMLError, find_card, opened_nvml
+
 GB = 1e9
 
 
@@ -43,26 +45,20 @@ class DeviceProbe:
     def _gpu(self) -> dict[str, float]:
         row = {}
         for index, handle in enumerate(self._gpus):
-            import pynvml
-
             name = f"device/gpu{index}"
-            # A sliced GPU has no utilisation to tell, and a lost one nothing at all.
-            with suppress(pynvml.NVMLError):
-                memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            # A sliced GPU knows no utilisation, and a lost one nothing at all.
+            with suppress(NVMLError), opened_nvml() as nvml:
+                assert nvml is not None, "there was a library when its cards were counted"
+                memory = nvml.nvmlDeviceGetMemoryInfo(handle)
                 row[f"{name}_memory_gb"] = memory.used / GB
                 row[f"{name}_memory_percent"] = 100 * memory.used / memory.total
-                row[f"{name}_percent"] = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+                row[f"{name}_percent"] = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         return row
 
 
 def _gpu_handles() -> list[object]:
     """NVML's handles of the machine's GPUs; none without the library or a driver."""
-    try:
-        import pynvml
-    except ImportError:
-        return []
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    return [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    with suppress(NVMLError), opened_nvml() as nvml:
+        if nvml is not None:
+            return [find_card(nvml, str(index)) for index in range(nvml.nvmlDeviceGetCount())]
+    return []

@@ -1,6 +1,6 @@
 """What the numbers of a row are made of: sums and counts, so that every mean is weighted rightly.
 
-Each name is told in `docs/metrics.md`. A name that depends on the run (an env, an opponent, a
+Each name is explained in `docs/metrics.md`. A name that depends on the run (an env, an opponent, a
 reward term) is there from the first row on, as far as the config knows it.
 """
 
@@ -13,11 +13,10 @@ from unstable.config import RunConfig
 from unstable.types import (
     EvalScore,
     GameResult,
+    PlayerId,
     Rating,
     Trajectory,
     Turn,
-    policy_player,
-    policy_version,
 )
 
 Row = dict[str, float | None]
@@ -57,7 +56,7 @@ def opponents(result: GameResult) -> list[str]:
     players = [seat.player for seat in result.spec.seats if seat.player not in policy]
     if not players:
         return ["self"] if len(result.spec.seats) > 1 else ["alone"]
-    fixed = [player for player in players if policy_version(player) is None]
+    fixed = [player.name for player in players if player.version is None]
     kinds = ["past"] if len(fixed) < len(players) else []
     return ["others", *kinds, *(["fixed", *dict.fromkeys(fixed)] if fixed else [])]
 
@@ -134,7 +133,8 @@ class PlayMetrics:
         sums.count("collect/games")
         sums.count("collect/turns", len(result.own_turns))
         sums.count("collect/trained_turns", len(trained))
-        sums.count("collect/tokens", sum(len(turn.token_ids) for turn in result.own_turns))
+        sampled = [turn.sampled for turn in result.own_turns if turn.sampled is not None]
+        sums.count("collect/tokens", sum(len(tokens.token_ids) for tokens in sampled))
         sums.count("collect/forfeits", result.forfeit is not None)
         sums.count("collect/truncated", result.truncated)
         sums.add("collect/game_length", len(result.turns))
@@ -158,14 +158,16 @@ class PlayMetrics:
     def _add_turns(self, trained: Sequence[Turn]) -> None:
         sums = self._sums
         for turn in trained:
-            sums.add("collect/prompt_length", len(turn.prompt_ids))
-            sums.add("collect/completion_length", len(turn.token_ids))
+            tokens = turn.sampled
+            assert tokens is not None, "only a local model is trained"
+            sums.add("collect/prompt_length", len(tokens.prompt_ids))
+            sums.add("collect/completion_length", len(tokens.token_ids))
             sums.add("collect/format_share", turn.formatted)
             sums.add("collect/invalid_share", turn.invalid)
-            sums.add("collect/length_share", turn.finish_reason == "length")
-            sums.add("collect/prompt_cut_share", turn.prompt_cut > 0)
-            if turn.prompt_cut:
-                sums.add("collect/prompt_cut_tokens", turn.prompt_cut)
+            sums.add("collect/length_share", tokens.finish_reason == "length")
+            sums.add("collect/prompt_cut_share", tokens.prompt_cut > 0)
+            if tokens.prompt_cut:
+                sums.add("collect/prompt_cut_tokens", tokens.prompt_cut)
             sums.add("collect/seconds_per_turn", turn.seconds)
             sums.add("collect/seconds_per_character", turn.seconds, len(turn.text))
 
@@ -267,11 +269,11 @@ def evaluation_metrics(scores: Iterable[EvalScore], prefix: str = "eval") -> Row
     }
 
 
-def current_policy(ratings: Iterable[Rating]) -> str | None:
+def current_policy(ratings: Iterable[Rating]) -> PlayerId | None:
     """The newest version of the policy that has a rating."""
-    versions = [policy_version(rating.player) for rating in ratings]
+    versions = [rating.player.version for rating in ratings]
     known = [version for version in versions if version is not None]
-    return policy_player(max(known)) if known else None
+    return PlayerId.policy(max(known)) if known else None
 
 
 def rating_metrics(ratings: Sequence[Rating]) -> Row:
@@ -279,8 +281,8 @@ def rating_metrics(ratings: Sequence[Rating]) -> Row:
     current = current_policy(ratings)
     row: Row = {}
     for rating in ratings:
-        if rating.player == current or policy_version(rating.player) is None:
-            name = "policy" if rating.player == current else part(rating.player)
+        if rating.player == current or rating.player.version is None:
+            name = "policy" if rating.player == current else part(rating.player.name)
             row[f"rating/{name}/mu"] = rating.mu
             row[f"rating/{name}/sigma"] = rating.sigma
     return row

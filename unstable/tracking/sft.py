@@ -10,9 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from unstable.config import RunConfig
-from unstable.folder import RunFolder
+from unstable.records.files import LineFile, read_rows, write_lines
+from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import Row
-from unstable.tracking.sinks import Guard, LineFile, WandbRun, read_rows, write_lines
+from unstable.tracking.sinks import MetricsFile, WandbRun
+from unstable.tracking.sinks.base import Guard, Sink
 from unstable.tracking.text import number, percent, score_text
 from unstable.tracking.tracker import Terminal
 from unstable.types import EvalScore
@@ -27,15 +29,16 @@ def results(row: Row) -> Iterator[tuple[str, EvalScore]]:
     for name in row:
         if name.endswith("/score"):
             way, env, opponent = name.removesuffix("/score").split("/")
-            told: dict[str, Any] = {key: row.get(f"{way}/{env}/{opponent}/{key}") for key in names}
-            told |= {"version": row["version"], "env": env, "opponent": opponent}
-            yield way, EvalScore(**told)
+            prefix = f"{way}/{env}/{opponent}"
+            values: dict[str, Any] = {key: row.get(f"{prefix}/{key}") for key in names}
+            values |= {"version": row["version"], "env": env, "opponent": opponent}
+            yield way, EvalScore(**values)
 
 
 class SFTTracker:
     """Writes `metrics.jsonl` and shows how far it is: a bar on a terminal, plain lines elsewhere.
 
-    `steps` is how many there will be at most. A sink that fails is told once and stops nothing.
+    `steps` is how many there will be at most. A sink that fails is reported once and stops nothing.
     """
 
     def __init__(
@@ -44,10 +47,11 @@ class SFTTracker:
         self._epochs = config.sft.epochs
         self._steps = steps
         self._console = console or Terminal()
-        self._guard = Guard(self.tell)
-        self._metrics = LineFile(folder.metrics)
-        self._wandb = WandbRun(config, folder) if config.tracking.wandb else None
-        self._told = time.monotonic()
+        self._guard = Guard(self.print)
+        self._sinks: list[Sink] = [MetricsFile(folder)]
+        if config.tracking.wandb:
+            self._sinks.append(WandbRun(config, folder))
+        self._printed = time.monotonic()
         shown = config.tracking.dashboard
         self._bar: Progress | None = None
         if shown == "on" or (shown == "auto" and self._console.is_terminal):
@@ -61,8 +65,8 @@ class SFTTracker:
             self._task = self._bar.add_task("starting", total=steps)
             self._bar.start()
 
-    def tell(self, line: str) -> None:
-        """Tell the person at the terminal."""
+    def print(self, line: str) -> None:
+        """Show a line to the person at the terminal."""
         self._guard("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))
 
     def phase(self, name: str) -> None:
@@ -76,31 +80,29 @@ class SFTTracker:
         line = f"epoch {row['sft/epoch']} · loss {number(row['learn/loss'])}"
         if self._bar is not None:
             self._bar.update(self._task, description=line, completed=row["version"])
-        elif time.monotonic() - self._told > LINE_EVERY_S:
-            self._told = time.monotonic()
-            self.tell(f"{line} · step {row['version']}/{self._steps}")
+        elif time.monotonic() - self._printed > LINE_EVERY_S:
+            self._printed = time.monotonic()
+            self.print(f"{line} · step {row['version']}/{self._steps}")
 
     def log_epoch(self, row: Row) -> None:
         """Take in an epoch that was judged; the first one is the start."""
         self._write(row)
         epoch, loss = row["sft/epoch"], number(row["sft/held_out_loss"])
         head = f"epoch {epoch}/{self._epochs}" if epoch else "before training"
-        self.tell(f"{head} · held-out loss {loss}")
+        self.print(f"{head} · held-out loss {loss}")
         for way, score in results(row):
-            self.tell(f"  {way}, {score.env} against {score.opponent}: {score_text(score)}")
+            self.print(f"  {way}, {score.env} against {score.opponent}: {score_text(score)}")
 
     def close(self) -> None:
         """Give the terminal back and close every sink."""
         if self._bar is not None:
             self._bar.stop()
-        self._metrics.close()
-        if self._wandb is not None:
-            self._guard("Weights & Biases", self._wandb.close)
+        for sink in self._sinks:
+            self._guard(sink.name, sink.close)
 
     def _write(self, row: Row) -> None:
-        self._guard("the metrics' file", self._metrics.write, row)
-        if self._wandb is not None:
-            self._guard("Weights & Biases", self._wandb.log, row)
+        for sink in self._sinks:
+            self._guard(sink.name, sink.row, row)
 
 
 def rewind(folder: RunFolder, version: int) -> list[Row]:

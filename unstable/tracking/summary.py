@@ -7,9 +7,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from unstable.folder import RunFolder
+from unstable.config import check_format
+from unstable.records.files import read_rows
+from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import Row
-from unstable.tracking.sinks import read_rows
 from unstable.tracking.text import duration, number, percent
 
 TOP_RATINGS = 10
@@ -97,7 +98,9 @@ def _evaluations(rows: list[Row]) -> Table:
 def _ratings(path: Path) -> Table:
     """The strongest players."""
     table = _table("Ratings", "player", "mu", "sigma", "games", "won", "drawn", "lost", "forfeits")
-    players = json.loads(path.read_bytes())["players"] if path.exists() else []
+    table_file = json.loads(path.read_bytes()) if path.exists() else {}
+    check_format(table_file, path)
+    players = table_file.get("players", [])
     for player in sorted(players, key=lambda player: -player["mu"])[:TOP_RATINGS]:
         counts = (player[name] for name in ("games", "wins", "draws", "losses", "forfeits"))
         rating = (f"{player['mu']:.1f}", f"{player['sigma']:.1f}")

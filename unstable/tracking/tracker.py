@@ -1,4 +1,4 @@
-"""The tracker: hears of everything that happens in a run, writes it down and shows it."""
+"""The tracker: takes in everything that happens in a run, writes it down and shows it."""
 
 import logging
 import math
@@ -7,14 +7,15 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from unstable.config import ConfigError, RunConfig
-from unstable.folder import RunFolder
+from unstable.records.files import read_rows
+from unstable.records.folder import RunFolder
+from unstable.records.games import batch_records, game_record
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
 from unstable.tracking.metrics import (
@@ -24,16 +25,8 @@ from unstable.tracking.metrics import (
     evaluation_metrics,
     rating_metrics,
 )
-from unstable.tracking.records import Record, game_record, sample_records
-from unstable.tracking.sinks import (
-    Guard,
-    LineFile,
-    WandbRun,
-    json_line,
-    read_rows,
-    write_lines,
-    write_whole,
-)
+from unstable.tracking.sinks import open_sinks
+from unstable.tracking.sinks.base import Guard, Sink
 from unstable.tracking.summary import summary
 from unstable.tracking.text import score_line, update_line
 from unstable.tracking.view import HISTORY, Phase, View
@@ -42,7 +35,6 @@ from unstable.types import (
     EvalScore,
     GameFailure,
     GameResult,
-    Purpose,
     Rating,
     Trajectory,
     Update,
@@ -61,10 +53,10 @@ RECENT_SCORES = 50
 
 
 class Tracker:
-    """What a run tells, in `folder`'s files, on `console` and, if asked for, in W&B.
+    """What a run does, in `folder`'s files, on `console` and, if asked for, in W&B.
 
     It is a plain object of the driver's process. Raises `ConfigError` if `folder` or W&B cannot be
-    written at the start; after that a sink's failure is told once and stops nothing.
+    written at the start; after that a sink's failure is reported once and stops nothing.
     """
 
     def __init__(
@@ -95,12 +87,10 @@ class Tracker:
         self._play = PlayMetrics(config)
         self._engine = EngineMetrics()
         self._device = DeviceProbe()
-        self._guard = Guard(self._tell)
-        self._games: dict[Purpose, LineFile] = {}
+        self._guard = Guard(self._print)
         try:
-            for directory in (self.get_checkpoint_dir(), self.get_train_dir()):
-                directory.mkdir(parents=True, exist_ok=True)
-            self._metrics = LineFile(folder.metrics)
+            folder.checkpoints.mkdir(parents=True, exist_ok=True)
+            self._sinks: list[Sink] = open_sinks(config, folder)
         except OSError as error:
             raise ConfigError(
                 f"tracking.run_dir = '{folder.root}': cannot be written ({error.strerror}); "
@@ -110,18 +100,10 @@ class Tracker:
             self._names.update(dict.fromkeys(rows[-1]))
             self.view.rows = tuple(rows[-HISTORY:])
             self.view.version = rows[-1]["version"]
-        self._wandb = WandbRun(config, folder) if config.tracking.wandb else None
-        if self._wandb is not None and self._wandb.url is not None:
-            self._tell(f"Weights & Biases: {self._wandb.url}")
+        for sink in self._sinks:
+            if sink.url is not None:
+                self._print(f"{sink.name}: {sink.url}")
         self._dashboard = start_dashboard(self.view, self._console)
-
-    def get_checkpoint_dir(self) -> Path:
-        """Where checkpoints go."""
-        return self.folder.checkpoints
-
-    def get_train_dir(self) -> Path:
-        """Where the samples as trained go."""
-        return self.folder.train
 
     def phase(self, name: str, done: float = 0, total: float | None = None) -> None:
         """Says what the run is at, and how far: `done` of `total`.
@@ -142,12 +124,12 @@ class Tracker:
             own = [each for each in trajectories if each.game_id == game.spec.game_id]
             self._play.add_game(game, own)
             self.view.add_game(game)
-            self._write_game(version, game_record(game, own, version, actor))
+            self._emit("game", version, game_record(game, own, version, actor))
 
     def add_eval_episode(self, result: GameResult, version: int) -> None:
         """Takes in a finished game of the evaluation of `version`."""
         self._advance("evaluating", 1)
-        self._write_game(version, game_record(result, [], version, None))
+        self._emit("game", version, game_record(result, [], version, None))
 
     def add_failure(self, failure: GameFailure) -> None:
         """Takes in a game that raised."""
@@ -169,9 +151,7 @@ class Tracker:
 
     def log_samples(self, update: Update, batch: Batch) -> None:
         """Takes in the samples as `update` trained on them."""
-        records = sample_records(batch, update.advantages)
-        path = self.folder.samples(update.version)
-        self._guard("the samples' file", write_lines, path, records)
+        self._emit("samples", update.version, batch_records(batch, update.advantages))
 
     def log_evaluation(self, scores: Sequence[EvalScore]) -> None:
         """Takes in how a version did against each opponent."""
@@ -179,14 +159,14 @@ class Tracker:
         self.view.scores = (*scores, *self.view.scores)[:RECENT_SCORES]
         if self._dashboard is None:
             for score in scores:
-                self._tell(score_line(score))
+                self._print(score_line(score))
 
     def log_ratings(self, ratings: Sequence[Rating]) -> None:
         """Takes in everybody's rating, as of now."""
         self._row.update(rating_metrics(ratings))
         self.view.ratings = tuple(ratings)
-        lines = json_line({"players": [asdict(rating) for rating in ratings]})
-        self._guard("the ratings' file", write_whole, self.folder.ratings, lines)
+        rows = [{**asdict(rating), "player": rating.player.name} for rating in ratings]
+        self._emit("ratings", {"players": rows})
 
     def log_actor(self, actor: int, stats: Mapping[str, float]) -> None:
         """Takes in an engine's counters, which count from the actor's start."""
@@ -208,11 +188,9 @@ class Tracker:
         row = self._finish_row(version)
         is_new, self.view.version = version > self.view.version, version
         self.view.rows = (*self.view.rows, row)[-HISTORY:]
-        self._guard("the metrics' file", self._metrics.write, row)
-        if self._wandb is not None:
-            self._guard("Weights & Biases", self._wandb.log, row)
+        self._emit("row", row)
         if self._dashboard is None and is_new:
-            self._tell(update_line(row, self.view.config.loop.steps))
+            self._print(update_line(row, self.view.config.loop.steps))
 
     def finish(self, reason: str) -> None:
         """Stops the dashboard and prints what came out of the run, which ended by `reason`."""
@@ -222,11 +200,13 @@ class Tracker:
     def close(self) -> None:
         """Gives the terminal back and closes every sink; a second call does nothing."""
         self._stop_dashboard()
-        for file in (self._metrics, *self._games.values()):
-            file.close()
-        if self._wandb is not None:
-            self._guard("Weights & Biases", self._wandb.close)
-            self._wandb = None
+        self._emit("close")
+        self._sinks = []
+
+    def _emit(self, method: str, *arguments: object) -> None:
+        """Call a method of every sink."""
+        for sink in self._sinks:
+            self._guard(sink.name, getattr(sink, method), *arguments)
 
     def _advance(self, name: str, by: int) -> None:
         phase = self.view.phase
@@ -263,26 +243,13 @@ class Tracker:
         self._engine.reset()
         return {name: _finite(row.get(name)) for name in self._names}
 
-    def _write_game(self, version: int, record: Record) -> None:
-        self._guard("the games' file", self._append_game, version, record)
-
-    def _append_game(self, version: int, record: Record) -> None:
-        purpose: Purpose = record["purpose"]
-        path = self.folder.games(purpose, version)
-        file = self._games.get(purpose)
-        if file is None or file.path != path:
-            if file is not None:
-                file.close()
-            file = self._games[purpose] = LineFile(path)
-        file.write(record)
-
     def _stop_dashboard(self) -> None:
         if self._dashboard is not None:
             self._guard("the dashboard", self._dashboard.stop)
             self._dashboard = None
 
-    def _tell(self, line: str) -> None:
-        """Tells the person at the terminal."""
+    def _print(self, line: str) -> None:
+        """Shows a line to the person at the terminal."""
         self.view.notice = line
         if self._dashboard is None:
             self._guard("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from unstable.config import RunConfig
 from unstable.tracking.metrics import Row, current_policy, opponents
-from unstable.types import EvalScore, GameResult, Rating
+from unstable.types import EvalScore, GameResult, PlayerId, Rating
 
 RECENT_GAMES = 200
 HISTORY = 200
@@ -26,7 +26,7 @@ class Played(NamedTuple):
     """A finished training game as the panes count it."""
 
     opponents: list[str]
-    players: set[str]  # those that are not trained
+    players: set[PlayerId]  # those that are not trained
     standings: list[str]  # of the trained seats
     forfeited: bool  # by a trained seat
     moves: int  # of the trained seats
@@ -87,7 +87,7 @@ class View:
                 counts.update(played.standings)
         return results
 
-    def frequencies(self) -> dict[str, float]:
+    def frequencies(self) -> dict[PlayerId, float]:
         """Share of recent games in which a player was the opponent; the policy is its own."""
         if not self.recent:
             return {}

@@ -1,0 +1,64 @@
+"""What every player has in common: asked with an observation and a seed, it answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from unstable.config import FixedOpponent, GameConfig
+from unstable.games.game import Game
+from unstable.prompts import observation_text
+from unstable.types import Observation, SampledTokens, SeatSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a player did with an observation.
+
+    Answer(observation="You are X ...", text="[4]", action="[4]")
+    """
+
+    observation: str  # as the player saw it
+    text: str
+    action: str
+    formatted: bool = True
+    sampled: SampledTokens | None = None  # None: no local model answered
+
+
+class Player(Protocol):
+    """A player of one game, whose every choice follows from the turn's `seed`."""
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer: ...
+
+
+ServeAdapter = Callable[[str], Player]
+"""A local model with the adapter of that name, as it plays the game at hand."""
+
+
+class OpponentPlayer(Player, Protocol):
+    """The player of a kind of opponent, named by its section as `player`."""
+
+    per_game: bool
+    """Whether each game needs one of its own; else all games of an env share one."""
+
+    @classmethod
+    def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
+        """Raise `ConfigError` where this opponent cannot play this game; loads no model.
+
+        `field` is where the config names it, such as opponents.fixed.0 or eval.opponents.
+        """
+
+    @classmethod
+    def make(
+        cls, opponent: FixedOpponent, game: GameConfig, seat: SeatSpec, model: ServeAdapter
+    ) -> Player:
+        """The player of a seat."""
+
+
+def scripted(observation: Observation, action: str) -> Answer:
+    """The answer of a player that is not asked by a prompt."""
+    return Answer(observation=observation_text(observation), text=action, action=action)
+
+
+def complaint(opponent: FixedOpponent, game: GameConfig, field: str) -> str:
+    """How an error begins that says why an opponent cannot play a game."""
+    return f"{field} = {opponent.key!r} in {game.key}"

@@ -1,0 +1,60 @@
+"""A local model that can answer legal moves alone: it samples a way down the tree of their tokens.
+
+For evaluation alone: what is sampled so is not the distribution that training differentiates.
+"""
+
+from unstable.collectors.players.model import ModelPlayer
+from unstable.games.game import Game
+from unstable.prompts import write_answer
+from unstable.seeds import derive_seed
+from unstable.types import Completion
+
+
+class ConstrainedPlayer(ModelPlayer):
+    """A `ModelPlayer` whose every token goes on towards the answer of a legal move.
+
+    Where several tokens do, the engine samples among them alone; a token that must come has the
+    logprob 0 and costs nothing. So a move's chance is the product, over the places where legal
+    answers part, of the model's chances renormalised over the tokens that are left. Raises
+    `ConfigError` where the game's parser cannot read a legal move, and `ValueError` for one that is
+    longer than `max_tokens`.
+    """
+
+    async def _complete(self, prompt_ids: list[int], game: Game, seed: int) -> Completion:
+        answers = self._legal_answers(game)
+        token_ids: list[int] = []
+        logprobs: list[float] = []
+        while len(token_ids) < len(answers[0]):
+            place = len(token_ids)
+            allowed = sorted({answer[place] for answer in answers})
+            token_id, logprob = allowed[0], 0.0
+            if len(allowed) > 1:
+                step = await self.engine.generate(
+                    prompt_ids + token_ids,
+                    adapter=self.adapter,
+                    temperature=self.temperature,
+                    max_tokens=1,
+                    seed=derive_seed(seed, place),
+                    allowed_token_ids=allowed,
+                )
+                (token_id,), (logprob,) = step.token_ids, step.logprobs
+                assert token_id in allowed, "the engine left the allowed tokens"
+            token_ids.append(token_id)
+            logprobs.append(logprob)
+            answers = [answer for answer in answers if answer[place] == token_id]
+        return Completion(
+            token_ids=token_ids, logprobs=logprobs, finish_reason="stop", adapter=self.adapter
+        )
+
+    def _legal_answers(self, game: Game) -> list[list[int]]:
+        """Ids of each legal move's answer; all end with the stop token, so none begins another."""
+        answers = []
+        for move in game.legal_moves():
+            token_ids = self.prompts.encode_answer(write_answer(game.config, self.prompts, move))
+            if len(token_ids) > self.max_tokens:
+                raise ValueError(
+                    f"sampling.max_tokens = {self.max_tokens}: the legal move {move!r} takes "
+                    f"{len(token_ids)} tokens; raise it to at least that"
+                )
+            answers.append(token_ids)
+        return answers

@@ -1,0 +1,91 @@
+"""Local models as players: the base, an adapter, or the policy as it is at each turn."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from unstable.collectors.players.base import Answer, Player
+from unstable.engines.base import Engine
+from unstable.games.game import Game
+from unstable.prompts import PromptBuilder
+from unstable.types import Completion, Observation, PlayerId, SampledTokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlayer:
+    """A local model: the base model, or the base model with an adapter of the engine."""
+
+    engine: Engine
+    adapter: str | None
+    version: int | None  # of the policy, if it is one
+    prompts: PromptBuilder
+    tokenizer: Any
+    parser: str
+    temperature: float
+    max_tokens: int
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        """What the model answers to the prompt of the observation."""
+        prompt = self.prompts.build(observation)
+        completion = await self._complete(prompt.ids, game, seed)
+        text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        action = self.prompts.read_action(self.parser, text)
+        return Answer(
+            observation=prompt.text,
+            text=text,
+            action=action.text,
+            formatted=action.formatted,
+            sampled=SampledTokens(
+                prompt_ids=prompt.ids,
+                token_ids=completion.token_ids,
+                logprobs=completion.logprobs,
+                temperature=self.temperature,
+                finish_reason=completion.finish_reason,
+                version=self.version,
+                prompt_cut=prompt.cut_tokens,
+            ),
+        )
+
+    async def _complete(self, prompt_ids: list[int], game: Game, seed: int) -> Completion:
+        return await self.engine.generate(
+            prompt_ids,
+            adapter=self.adapter,
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            seed=seed,
+        )
+
+
+class Newest:
+    """The newest version, and how many requests are in flight under each that was it."""
+
+    def __init__(self) -> None:
+        self.version: int | None = None
+        self.asking: Counter[int] = Counter()
+
+    @contextmanager
+    def asked(self) -> Iterator[int]:
+        """The version, which counts as asked until the block ends."""
+        assert self.version is not None, "nothing was published"
+        version = self.version
+        self.asking[version] += 1
+        try:
+            yield version
+        finally:
+            self.asking[version] -= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestPlayer:
+    """The policy as it is at each turn, whatever it was when the game began."""
+
+    newest: Newest
+    player: Callable[[PlayerId], Player]  # of a version
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        """What the newest version answers."""
+        with self.newest.asked() as version:
+            player = self.player(PlayerId.policy(version))
+            return await player.act(observation, game, seed)

@@ -1,0 +1,61 @@
+"""A player behind an OpenAI-compatible endpoint; time-outs and retries are the library's."""
+
+import os
+
+from unstable.collectors.players.base import Answer, Player, ServeAdapter
+from unstable.config import ConfigError, FixedOpponent, GameConfig, OpenAIOpponent
+from unstable.games.game import Game
+from unstable.prompts import load_style, parse_action
+from unstable.types import Observation, SeatSpec
+
+
+class OpenAIPlayer:
+    """A remote model that is asked with the same chat as a local one; it cannot be seeded."""
+
+    per_game = False
+
+    def __init__(self, opponent: OpenAIOpponent, game: GameConfig, temperature: float) -> None:
+        from openai import AsyncOpenAI  # takes half a second
+
+        self._opponent = opponent
+        self._style = load_style(game.prompt)
+        self._parser = game.parser
+        self._temperature = temperature
+        self._client = AsyncOpenAI(
+            base_url=opponent.base_url, api_key=os.environ[opponent.api_key_env]
+        )
+
+    @classmethod
+    def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
+        """Raise `ConfigError` where the endpoint's key is not set."""
+        assert isinstance(opponent, OpenAIOpponent)
+        if not os.environ.get(opponent.api_key_env):
+            raise ConfigError(
+                f"{field}.api_key_env = {opponent.api_key_env!r}: not set; export the "
+                "endpoint's key in it (any text, where the endpoint asks for none)"
+            )
+
+    @classmethod
+    def make(
+        cls, opponent: FixedOpponent, game: GameConfig, seat: SeatSpec, model: ServeAdapter
+    ) -> Player:
+        """The player of a seat."""
+        assert isinstance(opponent, OpenAIOpponent)
+        return cls(opponent, game, seat.temperature)
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        """What the remote model answers."""
+        reply = await self._client.chat.completions.create(
+            model=self._opponent.model,
+            messages=self._style.messages(observation),  # type: ignore[arg-type]
+            temperature=self._temperature,
+            max_tokens=self._opponent.max_tokens,
+        )
+        text = reply.choices[0].message.content or ""
+        action = parse_action(self._parser, text, reasoning=self._style.reasoning)
+        return Answer(
+            observation=self._style.render(observation),
+            text=text,
+            action=action.text,
+            formatted=action.formatted,
+        )

@@ -1,0 +1,85 @@
+"""Supervised examples: prompts as an actor will be given them, and answers as engines sample them.
+
+Prompts come out of the builder that play uses, and an answer is the ids that an engine would have
+sampled for it.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from unstable.config import GameConfig
+from unstable.prompts import PromptBuilder
+from unstable.records.files import read_lines, write_lines
+from unstable.seeds import derive_seed
+from unstable.types import Observation, TokenSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A prompt and the answer that is taught; the loss falls on `token_ids` alone.
+
+    Example(env="Nim-v0", seat=0, prompt="Welcome ...", answer="[0 2]", token_ids=[58, ..., 2], ...)
+    """
+
+    env: str  # a GameConfig's key
+    seat: int | None  # None: the data does not say
+    prompt: str  # the user text
+    prompt_ids: list[int]
+    answer: str  # token_ids as text, less the last
+    token_ids: list[int]  # the stop token included
+
+    @property
+    def tokens(self) -> TokenSample:
+        """What the model is trained on."""
+        return TokenSample(prompt_ids=self.prompt_ids, token_ids=self.token_ids)
+
+
+Split = tuple[list[Example], list[Example]]
+"""Examples to train on, and those held out."""
+
+
+def make_example(
+    game: GameConfig, prompts: PromptBuilder, observation: Observation, answer: str
+) -> Example:
+    """The answer to an observation, taught as a model that plays would be asked."""
+    prompt = prompts.build(observation)
+    return Example(
+        env=game.key,
+        seat=observation.seat,
+        prompt=prompt.text,
+        prompt_ids=prompt.ids,
+        answer=answer,
+        token_ids=prompts.encode_answer(answer),
+    )
+
+
+def split_by_prompt(examples: Sequence[Example], held_out: float, seed: int) -> Split:
+    """The examples to train on, and those held out: about that share of the different prompts.
+
+    A prompt's side depends on it and the seed alone, so that no prompt is ever on both.
+    """
+    sides: Split = ([], [])
+    for each in examples:
+        place = random.Random(derive_seed(seed, "held out", each.prompt_ids)).random()
+        sides[place < held_out].append(each)
+    return sides
+
+
+def write_examples(path: Path, sides: Split) -> None:
+    """What is trained on and what is held out, a line each."""
+    rows = [
+        {"held_out": held_out, **asdict(example)}
+        for held_out, examples in zip((False, True), sides, strict=True)
+        for example in examples
+    ]
+    write_lines(path, rows)
+
+
+def read_examples(path: Path) -> Split:
+    """What `write_examples` wrote."""
+    sides: Split = ([], [])
+    for _, row in read_lines(path):
+        sides[row.pop("held_out")].append(Example(**row))
+    return sides

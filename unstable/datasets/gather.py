@@ -1,0 +1,131 @@
+"""All examples of a run, gathered from where the config says."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from unstable.config import (
+    ConfigError,
+    DataConfig,
+    ExpertData,
+    GameConfig,
+    JSONLData,
+    RecordedData,
+    RunConfig,
+    nearest,
+)
+from unstable.datasets.examples import Example
+from unstable.datasets.expert import expert_examples
+from unstable.datasets.jsonl import jsonl_examples
+from unstable.datasets.recorded import recorded_examples
+from unstable.games.services import EXPERT_GAMES, has_expert
+from unstable.prompts import PromptBuilder, load_style
+
+
+def check_data(config: RunConfig) -> None:
+    """Raise `ConfigError` for data that is not there; needs no tokenizer."""
+    for index, data in enumerate(config.sft.data):
+        field = f"sft.data.{index}"
+        if isinstance(data, RecordedData):
+            _recorded_files(data, field)
+        else:
+            _games(data, config, field)
+
+
+def gather_examples(config: RunConfig, tokenizer: Any) -> list[Example]:
+    """Every source's examples, a pair of prompt and answer once.
+
+    Raises `ConfigError` for what cannot be taught: no example at all, or prompts and answers that
+    are longer than play has them.
+    """
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Example] = {}
+    for index, data in enumerate(config.sft.data):
+        try:
+            gathered = list(_source(data, config, tokenizer, f"sft.data.{index}"))
+        except ValueError as error:  # such as a prompt that is too long, which costs play one game
+            raise ConfigError(str(error)) from None
+        for example in gathered:
+            found.setdefault((tuple(example.prompt_ids), tuple(example.token_ids)), example)
+    examples = list(found.values())
+    if not examples:
+        raise ConfigError("sft.data: holds not one example; give other files, or an expert")
+    _check_lengths(config, examples)
+    return examples
+
+
+def _source(data: DataConfig, config: RunConfig, tokenizer: Any, field: str) -> Iterator[Example]:
+    if isinstance(data, RecordedData):
+        yield from recorded_examples(
+            _recorded_files(data, field),
+            tokenizer,
+            winners_only=data.winners_only,
+            forfeits=data.forfeits,
+        )
+        return
+    for game in _games(data, config, field):
+        prompts = PromptBuilder(
+            tokenizer,
+            load_style(game.prompt),
+            config.model.chat_template,
+            config.sampling.max_prompt_tokens,
+        )
+        if isinstance(data, JSONLData):
+            yield from jsonl_examples(Path(data.path).expanduser(), game, prompts)
+        else:
+            yield from expert_examples(
+                game, prompts, number=data.number, seed=config.seed, rationale=data.rationale
+            )
+
+
+def _games(data: ExpertData | JSONLData, config: RunConfig, field: str) -> list[GameConfig]:
+    """The games that the data is of."""
+    known = config.game_by_key
+    if data.game is not None and data.game not in known:
+        hint = nearest(data.game, list(known))
+        raise ConfigError(f"{field}.game = {data.game!r}: not among games; {hint}")
+    games = list(known.values()) if data.game is None else [known[data.game]]
+    if isinstance(data, ExpertData):
+        taught = [game for game in games if has_expert(game)]
+        if not taught:
+            names = ", ".join(game.key for game in games)
+            raise ConfigError(
+                f"{field}: {names} has no expert; these games have one: {EXPERT_GAMES}"
+            )
+        return taught
+    if len(games) > 1:
+        raise ConfigError(f"{field}.game is missing; name one of {', '.join(known)}")
+    if not Path(data.path).expanduser().is_file():
+        raise ConfigError(f"{field}.path = {data.path!r}: no such file; give a JSONL file")
+    return games
+
+
+def _recorded_files(data: RecordedData, field: str) -> list[Path]:
+    files: list[Path] = []
+    for index, name in enumerate(data.files):
+        path = Path(name).expanduser()
+        found = sorted(path.glob("games/train-*.jsonl")) if path.is_dir() else [path]
+        if not found or not found[0].is_file():
+            raise ConfigError(
+                f"{field}.files.{index} = {name!r}: no training games there; "
+                "give a run's folder or its games/train-*.jsonl"
+            )
+        files += found
+    return files
+
+
+def _check_lengths(config: RunConfig, examples: Sequence[Example]) -> None:
+    sampling = config.sampling
+    for field, limit, lengths in (
+        ("max_tokens", sampling.max_tokens, [len(each.token_ids) for each in examples]),
+        (
+            "max_prompt_tokens",
+            sampling.max_prompt_tokens,
+            [len(each.prompt_ids) for each in examples],
+        ),
+    ):
+        if (longest := max(lengths)) > limit:
+            longer = sum(length > limit for length in lengths)
+            raise ConfigError(
+                f"sampling.{field} = {limit}: {longer} of {len(lengths)} examples are longer, "
+                f"which play would cut off; set it to {longest}"
+            )

@@ -1,0 +1,68 @@
+"""Examples out of the games that a run has recorded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unstable.config import ConfigError
+from unstable.datasets.examples import Example
+from unstable.records.files import read_lines
+from unstable.records.games import read_game
+from unstable.types import GameResult, SampledTokens, Turn
+
+
+def recorded_examples(
+    files: Sequence[Path], tokenizer: Any, *, winners_only: bool = True, forfeits: bool = False
+) -> list[Example]:
+    """Turns of the policy out of `games/train-*.jsonl`, each pair of prompt and answer once.
+
+    Their ids are taken as they were recorded. Only legal moves in answers that the parser read and
+    that were not cut off count; of winners only, unless told otherwise, and a win by another seat's
+    forfeit is none, unless `forfeits`. Raises `ConfigError` for games of an evaluation, which are
+    never trained on, and for those of another tokenizer.
+    """
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Example] = {}
+    for path in files:
+        if path.name.startswith("eval-"):
+            raise ConfigError(
+                f"{path}: an evaluation's games, never trained on; give train-*.jsonl"
+            )
+        for place, row in read_lines(path):
+            if row.get("purpose") == "eval":
+                raise ConfigError(
+                    f"{place}: a game of an evaluation, never trained on; leave it out"
+                )
+            game = read_game(place, row)
+            for turn in game.turns:
+                tokens = turn.sampled
+                if tokens is None or not _teaches(turn, tokens, game, winners_only, forfeits):
+                    continue
+                if tokenizer.decode(tokens.token_ids, skip_special_tokens=True) != turn.text:
+                    raise ConfigError(
+                        f"{place}: its ids are another tokenizer's; set model.name to its run's"
+                    )
+                key = tuple(tokens.prompt_ids), tuple(tokens.token_ids)
+                found.setdefault(key, _example(turn, tokens, game.spec.env))
+    return list(found.values())
+
+
+def _teaches(
+    turn: Turn, tokens: SampledTokens, game: GameResult, winners_only: bool, forfeits: bool
+) -> bool:
+    if tokens.version is None or turn.invalid or not turn.formatted:
+        return False
+    if tokens.finish_reason != "stop":
+        return False
+    won = game.standing(turn.seat) == "win" and (forfeits or game.forfeit is None)
+    return won or not winners_only
+
+
+def _example(turn: Turn, tokens: SampledTokens, env: str) -> Example:
+    return Example(
+        env=env,
+        seat=turn.seat,
+        prompt=turn.observation,
+        prompt_ids=tokens.prompt_ids,
+        answer=turn.text,
+        token_ids=tokens.token_ids,
+    )

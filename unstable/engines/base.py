@@ -1,0 +1,96 @@
+"""What serves the model: token ids in, token ids with their log-probabilities out."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from unstable.config import RunConfig
+from unstable.types import Adapter, Completion
+
+MAX_ALLOWED = 1024
+"""Token ids that an answer can be restricted to: more would end vLLM's newer model runner."""
+
+
+class EngineDiedError(RuntimeError):
+    """The engine will never answer again; who owns it has to begin anew."""
+
+
+class Engine(Protocol):
+    """Answers many requests at once, each under its own adapter. One event loop uses it."""
+
+    async def add_adapter(self, adapter: Adapter) -> None:
+        """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
+
+    async def remove_adapter(self, name: str) -> None:
+        """Forget an adapter and all that was computed under it. No request in flight may use it."""
+
+    async def forget_prefixes(self) -> None:
+        """Drop the prefix cache: answers then owe nothing to earlier ones. Only when idle."""
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        adapter: str | None,
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+        allowed_token_ids: Sequence[int] | None = None,
+    ) -> Completion:
+        """Sample an answer to the prompt; `adapter` None is the base model.
+
+        With `allowed_token_ids` every token is one of these, and the logprobs are of the
+        distribution over them alone: softmax over their logits, after temperature.
+
+        Temperature 0 takes the likeliest token, and the logprobs are then those of temperature 1.
+        `seed` decides the answer's chance, and nothing else's. Raises `ValueError` for an unknown
+        adapter and for a request that cannot be served, `EngineDiedError` for a dead engine.
+        """
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the start, and gauges: how many requests are running and waiting now."""
+
+    async def sleep(self) -> None:
+        """Give a GPU's memory back until `wake`, if there is one to give. Only when idle."""
+
+    async def wake(self) -> None:
+        """Serve again."""
+
+    async def close(self) -> None:
+        """Stop serving; requests in flight fail."""
+
+
+def max_length(config: RunConfig) -> int:
+    """Tokens of a run's longest prompt and answer together."""
+    return config.sampling.max_prompt_tokens + config.sampling.max_tokens
+
+
+def check_request(
+    prompt_ids: Sequence[int],
+    *,
+    temperature: float,
+    max_tokens: int,
+    allowed_token_ids: Sequence[int] | None,
+    vocab_size: int,
+    max_length: int,
+) -> None:
+    """Raise `ValueError` for what no engine can answer, before it can disturb other requests."""
+    if not prompt_ids:
+        raise ValueError("the prompt is empty; give at least one token id")
+    if min(prompt_ids) < 0 or max(prompt_ids) >= vocab_size:
+        raise ValueError(f"a token id of the prompt is outside the vocabulary of {vocab_size}")
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature = {temperature}; give 0 (greedy) or a positive number")
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens = {max_tokens}; an answer has at least 1 token")
+    if allowed_token_ids is not None:
+        if not 0 < len(allowed_token_ids) <= MAX_ALLOWED:
+            raise ValueError(
+                f"{len(allowed_token_ids)} tokens are allowed; give 1 to {MAX_ALLOWED} token ids"
+            )
+        if min(allowed_token_ids) < 0 or max(allowed_token_ids) >= vocab_size:
+            raise ValueError(f"an allowed token id is outside the vocabulary of {vocab_size}")
+    if len(prompt_ids) + max_tokens > max_length:
+        raise ValueError(
+            f"{len(prompt_ids)} prompt tokens and max_tokens = {max_tokens} exceed the engine's "
+            f"{max_length}; shorten sampling.max_prompt_tokens or sampling.max_tokens"
+        )

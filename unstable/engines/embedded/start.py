@@ -1,0 +1,22 @@
+"""How a run starts the embedded engine."""
+
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from unstable.config import RunConfig
+from unstable.engines.base import Engine, max_length
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.models.base import load_model, stop_token_ids
+
+
+async def start(config: RunConfig, tokenizer: PreTrainedTokenizerBase, log: Path) -> Engine:
+    """The engine with the model loaded; it logs nothing of its own."""
+    assert isinstance(config.actors.games_in_flight, int), "planning resolves auto"
+    model = load_model(config.model)
+    return EmbeddedEngine(
+        model,
+        stop_token_ids(model, tokenizer),
+        max_requests=config.actors.games_in_flight,
+        max_length=max_length(config),
+    )

@@ -1,0 +1,133 @@
+"""Adapters as vLLM takes them: folders with names and numbers that are never used again."""
+
+import contextlib
+import shutil
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import torch
+from safetensors.torch import load, save
+
+from unstable.engines.adapters import fitting_pairs
+from unstable.models.adapters import write_adapter
+from unstable.types import Adapter
+
+ZERO = "zero"
+"""The adapter that changes nothing."""
+
+
+def zero_adapter(linears: Mapping[str, tuple[int, int]]) -> Adapter:
+    """An adapter under which the model is the base: zeros for one linear layer."""
+    module, (inputs, outputs) = next(iter(linears.items()))
+    tensors = {
+        f"base_model.model.{module}.lora_A.weight": torch.zeros(1, inputs),
+        f"base_model.model.{module}.lora_B.weight": torch.zeros(outputs, 1),
+    }
+    targets = [module.rpartition(".")[2]]
+    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": targets}
+    return Adapter(name=ZERO, weights=save(tensors), config=config)
+
+
+@dataclass(eq=False, slots=True)
+class StoredAdapter:
+    """An adapter on disk.
+
+    Its folder stays while it is served: vLLM reads it again after it has made room for others.
+    """
+
+    name: str
+    number: int  # vLLM's lora_int_id
+    folder: Path
+    in_flight: int = 0  # requests
+
+
+class AdapterStore:
+    """The adapters of one engine, in folders below `root`.
+
+    `linears` are the base's, `dtype` is the engine's: vLLM casts to it, so half as much is read.
+    Counts how many requests found their adapter in memory, where vLLM holds `capacity` of them and
+    drops the one that ran longest ago.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        linears: Mapping[str, tuple[int, int]],
+        dtype: torch.dtype,
+        capacity: int,
+    ) -> None:
+        self._root = root
+        self._linears = linears
+        self._dtype = dtype
+        self._capacity = capacity
+        self._numbers = count(1)
+        self._names: set[str] = set()
+        self._served: dict[str, StoredAdapter] = {}
+        self._resident: OrderedDict[str, None] = OrderedDict()  # the one that ran last is last
+        self.requests = 0
+        self.hits = 0
+
+    def reserve(self, name: str) -> StoredAdapter:
+        """A number and a folder for a new adapter; `ValueError` if its name is taken."""
+        if name in self._names:
+            raise ValueError(f"adapter {name!r} is there already; give it a name of its own")
+        self._names.add(name)
+        number = next(self._numbers)
+        return StoredAdapter(name, number, self._root / f"{number:06d}")
+
+    def write(self, stored: StoredAdapter, adapter: Adapter) -> None:
+        """Fill the folder; `ValueError` if the adapter does not fit."""
+        fitting_pairs(adapter, self._linears)
+        tensors = {key: value.to(self._dtype) for key, value in load(adapter.weights).items()}
+        cast = Adapter(name=adapter.name, weights=save(tensors), config=adapter.config)
+        stored.folder.mkdir()
+        write_adapter(cast, stored.folder)
+
+    def serve(self, stored: StoredAdapter) -> None:
+        """Let requests name it; vLLM holds it in memory by now."""
+        self._served[stored.name] = stored
+        self._touch(stored.name)
+
+    def withdraw(self, stored: StoredAdapter) -> None:
+        """Refuse further requests for it; none may be in flight."""
+        assert stored.in_flight == 0, f"{stored.name} is in use"
+        del self._served[stored.name]
+        self._resident.pop(stored.name, None)
+
+    def drop(self, stored: StoredAdapter) -> None:
+        """Forget an adapter that is not served, and its folder."""
+        self._names.remove(stored.name)
+        shutil.rmtree(stored.folder, ignore_errors=True)  # one that was refused may have none
+
+    def find(self, name: str) -> StoredAdapter:
+        """The adapter of that name; `ValueError` if it is not served."""
+        if name not in self._served:
+            raise ValueError(f"adapter {name!r} is not there; add it first")
+        return self._served[name]
+
+    @contextlib.contextmanager
+    def used(self, stored: StoredAdapter | None) -> Iterator[None]:
+        """A request for it is in flight; None is the base model."""
+        if stored is None:
+            yield
+            return
+        stored.in_flight += 1
+        if stored.name != ZERO:
+            self.requests += 1
+            self.hits += stored.name in self._resident
+        self._touch(stored.name)
+        try:
+            yield
+        finally:
+            stored.in_flight -= 1
+            self._touch(stored.name)
+
+    def _touch(self, name: str) -> None:
+        self._resident[name] = None
+        self._resident.move_to_end(name)
+        idle = [other for other in self._resident if self._served[other].in_flight == 0]
+        for other in idle[: max(0, len(self._resident) - self._capacity)]:
+            del self._resident[other]

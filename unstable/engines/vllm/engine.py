@@ -1,0 +1,376 @@
+"""The vLLM engine: serves a model with any number of adapters on a GPU, or on vLLM's CPU build.
+
+The only file that imports vLLM, versions 0.24 to 0.32. The engine core is a child process that ends
+with this one. Token ids go in and come out; nothing is tokenized or put into words.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unstable.engines.base import EngineDiedError, check_request
+from unstable.engines.vllm import worker
+from unstable.engines.vllm.adapters import (
+    ZERO,
+    AdapterStore,
+    StoredAdapter,
+    zero_adapter,
+)
+from unstable.engines.vllm.scratch import ScratchFolder
+from unstable.models.adapters import padded_rank
+from unstable.types import Adapter, Completion, FinishReason
+
+_ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_CONFIGURE_LOGGING": "0",  # what this process logs goes where all of ours does
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # a package that is often absent, for top-p alone
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 46,000 tokens of the embedded model
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # OMP_NUM_THREADS says how many, as for all of us
+}
+"""What vLLM reads from the environment, where nothing is set."""
+_CPU_BLOCK = 32  # tokens; vLLM's own 128 on a CPU is longer than many prompts' common part
+_FAVOUR = 100.0  # added to allowed tokens' logits where that has to do: no other is ever sampled
+_PAUSE_S = 0.01
+_COLDEST = 0.01  # vLLM replaces lower temperatures, besides 0
+_FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+_ERROR = re.compile(r"\b(\w+(?:Error|Exception)): (.+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VLLMSettings:
+    """How vLLM is set up. `model` is a folder or a Hugging Face id; lengths are in tokens."""
+
+    model: str
+    linears: Mapping[str, tuple[int, int]] = field(repr=False)  # (inputs, outputs) by name
+    dtype: torch.dtype
+    max_requests: int
+    max_length: int
+    max_rank: int
+    max_loras: int  # mixed in one forward pass
+    max_cpu_loras: int  # kept in memory
+    tensor_parallel: int = 1
+    gpu_memory: float | None = None  # share of a GPU; None: vLLM's own default
+    enforce_eager: bool = False
+    sleeps: bool = False
+
+
+class VLLMEngine:
+    """Serves a model with vLLM's `AsyncLLM` until `close`.
+
+    Where the chance of one request costs nothing, `seed` decides it: with vLLM's newer model runner
+    (all models since 0.32, most before) and on a CPU. The older runner on a GPU would launch a
+    kernel a request and token for it; there `seed` is not used, and answers do not repeat.
+    vLLM's own output goes to the file `log`. Raises `RuntimeError` when vLLM does not start.
+    """
+
+    def __init__(self, settings: VLLMSettings, stop_token_ids: Collection[int], log: Path) -> None:
+        from vllm import __version_tuple__
+
+        self._settings = settings
+        self._stop_token_ids = sorted(stop_token_ids)
+        self._base: StoredAdapter | None = None
+        self._folder = ScratchFolder("unstable-adapters-")
+        self._llm = _start(settings, log)
+        config = self._llm.vllm_config
+        self._adapters = AdapterStore(
+            self._folder.path,
+            settings.linears,
+            settings.dtype,
+            config.lora_config.max_cpu_loras,
+        )
+        self._vocab_size = self._llm.model_config.get_vocab_size()
+        self._is_on_cpu = config.device_config.device_type == "cpu"
+        self._is_seeded = self._is_on_cpu or config.use_v2_model_runner
+        self._loses_allowed = __version_tuple__ < (0, 25)
+        self._request_ids = map(str, count())
+        self._in_flight: set[str] = set()
+        names = ("requests", "prompt_tokens", "cached_prompt_tokens", "sampled_tokens")
+        self._counts = dict.fromkeys(names, 0.0)
+
+    async def start(self) -> None:
+        """Make the base model right on a CPU, before the first request.
+
+        vLLM's kernels there (0.24 to 0.32) give requests without an adapter the one in the last
+        slot, so an adapter of zeros stands for none.
+        """
+        if self._is_on_cpu:
+            await self.add_adapter(zero_adapter(self._settings.linears))
+            self._base = self._adapters.find(ZERO)
+
+    async def add_adapter(self, adapter: Adapter) -> None:
+        """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
+        stored = self._adapters.reserve(adapter.name)
+        try:
+            await asyncio.to_thread(self._adapters.write, stored, adapter)
+            with _deaths_told():
+                await self._load(stored)
+        except BaseException:
+            self._adapters.drop(stored)
+            raise
+        self._adapters.serve(stored)
+
+    async def _load(self, stored: StoredAdapter) -> None:
+        """Have vLLM read it now: a request for what cannot be read would kill the engine."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            await self._llm.add_lora(_lora_request(stored))
+        except EngineDeadError:
+            raise
+        except Exception as error:  # vLLM raises a plain one for whatever it does not like
+            reason = " ".join(str(error).split())
+            raise ValueError(f"adapter {stored.name!r} was refused by vLLM: {reason}") from None
+
+    async def remove_adapter(self, name: str) -> None:
+        """Forget an adapter. No request in flight may use it.
+
+        What the prefix cache holds of it serves no one: it is filed under a name used only once.
+        """
+        stored = self._adapters.find(name)
+        self._adapters.withdraw(stored)
+        with _deaths_told():
+            await self._llm.remove_lora(stored.number)
+        self._adapters.drop(stored)  # only now has vLLM ended the requests that were cancelled
+
+    async def forget_prefixes(self) -> None:
+        """Drop the prefix cache; only when idle."""
+        with _deaths_told():
+            while not await self._llm.reset_prefix_cache():  # what was cancelled has not ended yet
+                await asyncio.sleep(_PAUSE_S)
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        adapter: str | None,
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+        allowed_token_ids: Sequence[int] | None = None,
+    ) -> Completion:
+        """Sample an answer, as `Engine.generate` says; cancelling it ends it in vLLM too."""
+        stored = self._base if adapter is None else self._adapters.find(adapter)
+        check_request(
+            prompt_ids,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            allowed_token_ids=allowed_token_ids,
+            vocab_size=self._vocab_size,
+            max_length=self._settings.max_length,
+        )
+        if 0 < temperature < _COLDEST:
+            raise ValueError(f"temperature = {temperature}; give 0 (greedy) or at least {_COLDEST}")
+        sampling = self._sampling(temperature, max_tokens, seed, allowed_token_ids)
+        with self._adapters.used(stored), _deaths_told():
+            output = await self._ask(prompt_ids, sampling, stored)
+        (answer,) = output.outputs
+        if answer.finish_reason not in _FINISH_REASONS:
+            raise RuntimeError(f"vLLM ended a request before its time: {answer.finish_reason}")
+        token_ids, logprobs = list(answer.token_ids), list(answer.logprobs.logprobs)
+        assert len(token_ids) == len(logprobs)
+        self._counts["requests"] += 1
+        self._counts["prompt_tokens"] += len(prompt_ids)
+        self._counts["cached_prompt_tokens"] += output.num_cached_tokens or 0
+        self._counts["sampled_tokens"] += len(token_ids)
+        return Completion(
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish_reason=_FINISH_REASONS[answer.finish_reason],
+            adapter=adapter,
+        )
+
+    def _sampling(
+        self, temperature: float, max_tokens: int, seed: int, allowed: Sequence[int] | None
+    ) -> Any:
+        """vLLM's parameters: from the whole distribution or that of the allowed tokens."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            temperature=temperature,
+            top_p=1.0,
+            top_k=0,
+            seed=seed if self._is_seeded else None,
+            max_tokens=max_tokens,
+            stop_token_ids=self._stop_token_ids,
+            ignore_eos=True,  # the stop tokens are all named
+            logprobs=0,  # of the sampled token alone
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,
+            **self._restriction(allowed),
+        )
+
+    def _restriction(self, allowed: Sequence[int] | None) -> dict[str, Any]:
+        """vLLM's parameters for sampling among some tokens, none for all.
+
+        0.24's newer model runner reads the allowed tokens' logits while it overwrites the others',
+        and so loses some of them (vLLM's pull request 46245, in 0.25).
+        """
+        if allowed is None:
+            return {}
+        if self._loses_allowed:
+            return {"logit_bias": dict.fromkeys(allowed, _FAVOUR)}
+        return {"allowed_token_ids": list(allowed)}
+
+    async def _ask(
+        self, prompt_ids: Sequence[int], sampling: Any, stored: StoredAdapter | None
+    ) -> Any:
+        """vLLM's one output for a request."""
+        from vllm.inputs import tokens_input
+
+        request_id = next(self._request_ids)
+        self._in_flight.add(request_id)
+        try:
+            outputs: AsyncIterator[Any] = self._llm.generate(
+                tokens_input(list(prompt_ids)),
+                sampling,
+                request_id=request_id,
+                lora_request=None if stored is None else _lora_request(stored),
+            )
+            (output,) = [output async for output in outputs]
+        finally:
+            self._in_flight.remove(request_id)
+        return output
+
+    def stats(self) -> dict[str, float]:
+        """Counters of answered requests since the start, and two gauges by what vLLM can run."""
+        return self._counts | {
+            "adapter_requests": self._adapters.requests,
+            "adapter_hits": self._adapters.hits,
+            "running": min(len(self._in_flight), self._settings.max_requests),
+            "waiting": max(0, len(self._in_flight) - self._settings.max_requests),
+        }
+
+    async def sleep(self) -> None:
+        """Give the GPU's memory back: weights go to the processor's, the prefix cache is lost."""
+        assert self._settings.sleeps and not self._in_flight
+        with _deaths_told():
+            await self._llm.sleep(level=1)
+
+    async def wake(self) -> None:
+        """Take the memory again; answers go on as before."""
+        with _deaths_told():
+            await self._llm.wake_up()
+
+    async def close(self) -> None:
+        """Fail what is in flight and end vLLM's processes."""
+        if not self._llm.errored:
+            await self._llm.abort(self._in_flight.copy())
+        self._llm.shutdown()
+        del self._llm  # or it would shut down once more as Python ends, and fail
+        self._folder.close()
+
+
+def _start(settings: VLLMSettings, log: Path) -> Any:
+    """vLLM's engine, ready to answer."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    log.touch()
+    begin = log.stat().st_size  # what is there already is of an engine before this one
+    with _output_into(log), _owned():
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        arguments = _engine_args(settings)
+        try:
+            return AsyncLLM.from_engine_args(arguments)
+        except Exception as error:  # plain ones, whose cause only the child process has printed
+            reason = _last_error(log, begin) or f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"vLLM did not start: {reason}; more in {log}") from error
+
+
+def _engine_args(settings: VLLMSettings) -> Any:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+
+    options: dict[str, Any] = {}
+    on_cpu = current_platform.is_cpu()
+    if on_cpu:
+        options["block_size"] = _CPU_BLOCK
+    elif settings.gpu_memory is not None:
+        options["gpu_memory_utilization"] = settings.gpu_memory
+    return AsyncEngineArgs(
+        model=settings.model,
+        dtype=str(settings.dtype).removeprefix("torch."),
+        skip_tokenizer_init=True,
+        generation_config="vllm",  # no sampling defaults of the model's
+        logprobs_mode="processed_logprobs",  # after temperature
+        enable_lora=True,
+        max_lora_rank=padded_rank(settings.max_rank),
+        max_loras=settings.max_loras + on_cpu,  # where the base takes a place too
+        max_cpu_loras=settings.max_cpu_loras + on_cpu,
+        max_model_len=settings.max_length,
+        max_num_seqs=settings.max_requests,
+        enable_prefix_caching=True,
+        tensor_parallel_size=settings.tensor_parallel,
+        enforce_eager=settings.enforce_eager,
+        enable_sleep_mode=settings.sleeps,
+        worker_extension_cls=f"{worker.__name__}.{worker.EndsWithOwner.__name__}",
+        disable_log_stats=True,
+        enable_log_requests=False,
+        **options,
+    )
+
+
+def _lora_request(stored: StoredAdapter) -> Any:
+    """The adapter as vLLM names it: 0.24 files prefixes under this name alone."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(
+        lora_name=f"{stored.name}#{stored.number}",
+        lora_int_id=stored.number,
+        lora_path=str(stored.folder),
+    )
+
+
+@contextlib.contextmanager
+def _deaths_told() -> Iterator[None]:
+    """vLLM's word for a dead engine core becomes ours."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    try:
+        yield
+    except EngineDeadError as error:
+        raise EngineDiedError("vLLM's engine core has died") from error
+
+
+@contextlib.contextmanager
+def _owned() -> Iterator[None]:
+    """Processes that are begun meanwhile end with this one, and others do not."""
+    os.environ[worker.OWNER_VARIABLE] = str(os.getpid())
+    try:
+        yield
+    finally:
+        del os.environ[worker.OWNER_VARIABLE]
+
+
+@contextlib.contextmanager
+def _output_into(log: Path) -> Iterator[None]:
+    """What this process prints meanwhile goes into a file, as do, for good, processes begun."""
+    own = [os.dup(descriptor) for descriptor in (1, 2)]
+    with log.open("ab") as stream:
+        for descriptor in (1, 2):
+            os.dup2(stream.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        for descriptor, saved in zip((1, 2), own, strict=True):
+            os.dup2(saved, descriptor)
+            os.close(saved)
+
+
+def _last_error(log: Path, begin: int) -> str | None:
+    """The last error in vLLM's output, from byte `begin`, that says more than that it failed."""
+    found = _ERROR.findall(log.read_bytes()[begin:].decode("utf-8", errors="replace"))
+    told = [f"{kind}: {text}" for kind, text in found if "initialization failed" not in text]
+    return told[-1] if told else None

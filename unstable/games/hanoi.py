@@ -1,0 +1,60 @@
+"""The shortest solution of the Tower of Hanoi, which is unique (Hinz 1989, Enseign. Math. 35)."""
+
+from typing import Any, NamedTuple
+
+from unstable.games.info import Expert, GameInfo, always
+
+
+class _Step(NamedTuple):
+    disk: int
+    source: str
+    target: str
+
+
+def moves(env: Any) -> dict[str, float]:
+    """The next move on the shortest way to all disks on tower C."""
+    step = _next(env.state.game_state["towers"])
+    return {f"[{step.source} {step.target}]": 1.0}
+
+
+def reason(env: Any, action: str) -> str:
+    """Which disk is moved, and whether the shortest solution does it."""
+    towers = env.state.game_state["towers"]
+    source, target = action.strip("[]").split()
+    best = _next(towers)
+    if (source, target) == (best.source, best.target):
+        why = "is the next move of the shortest solution"
+    else:
+        why = "is not on the shortest way"
+    return f"Moving disk {towers[source][-1]} from {source} to {target} {why}."
+
+
+def _next(towers: dict[str, list[int]]) -> _Step:
+    """A disk that is not where it should be needs the smaller ones on the third tower first."""
+    place = {disk: name for name, disks in towers.items() for disk in disks}
+    target, steps = "C", []
+    for disk in sorted(place, reverse=True):
+        if place[disk] != target:
+            steps.append(_Step(disk, place[disk], target))
+            (target,) = set("ABC") - {place[disk], target}
+    return steps[-1]
+
+
+def legal_moves(env: Any) -> list[str]:
+    """A top disk onto a larger one or an empty tower."""
+    tops = {name: min(disks, default=0) for name, disks in env.state.game_state["towers"].items()}
+    return [
+        f"[{source} {target}]"
+        for source, disk in tops.items()
+        for target, below in tops.items()
+        if disk and (disk < below or not below)
+    ]
+
+
+INFO = GameInfo(
+    env="TowerOfHanoiEnv",
+    name="TowerOfHanoi",
+    legal_moves=legal_moves,
+    board_tells_all=always,
+    expert=Expert(moves, reason),
+)

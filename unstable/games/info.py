@@ -1,0 +1,36 @@
+"""What is known of a game besides its env: declared in the game's own file, as one value."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Expert:
+    """How a perfect or a strong player moves, by what the seat to move may know alone."""
+
+    moves: Callable[[Any], dict[str, float]]
+    """Probability of each action that it would play in an env: the optimal moves evenly, or an
+    equilibrium's mix."""
+    reason: Callable[[Any, str], str]
+    """One true sentence on what a legal action does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GameInfo:
+    """The services of a game; those that it lacks are None.
+
+    GameInfo(env="NimEnv", name="Nim", legal_moves=legal_moves, expert=Expert(moves, reason), ...)
+    """
+
+    env: str  # name of the env's class; those that extend it are meant too
+    name: str  # as messages call it
+    legal_moves: Callable[[Any], list[str]] | None = None  # of the seat to move
+    prints_moves: bool = False  # the board lists the legal moves
+    board_tells_all: Callable[[Any], bool] | None = None  # so that past events need not be told
+    expert: Expert | None = None
+
+
+def always(env: Any) -> bool:
+    """For a board that shows all that matters in every variant of the game."""
+    return True

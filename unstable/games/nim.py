@@ -1,0 +1,53 @@
+"""Perfect Nim by the nim-sum (Bouton 1901, Annals of Mathematics 3); the last object wins."""
+
+from functools import reduce
+from operator import xor
+from typing import Any
+
+from unstable.games.info import Expert, GameInfo, always
+
+
+def moves(env: Any) -> dict[str, float]:
+    """Takes that leave a nim-sum of 0, evenly; where there is none, all takes, as all of them lose.
+
+    The nim-sum is the piles' sizes added in binary without carrying.
+    """
+    piles = env.state.game_state["piles"]
+    nim_sum = reduce(xor, piles)
+    best = [
+        f"[{pile} {size - (size ^ nim_sum)}]"
+        for pile, size in enumerate(piles)
+        if size ^ nim_sum < size
+    ] or legal_moves(env)
+    return dict.fromkeys(best, 1 / len(best))
+
+
+def reason(env: Any, action: str) -> str:
+    """The nim-sum that a take leaves, and who wins by it."""
+    pile, take = map(int, action.strip("[]").split())
+    left = list(env.state.game_state["piles"])
+    left[pile] -= take
+    if not any(left):
+        return f"Taking {take} from pile {pile} takes the last of all and wins."
+    nim_sum = reduce(xor, left)
+    winner = "whoever moves next wins" if nim_sum else "whoever moves next loses"
+    piles = " xor ".join(map(str, left))
+    return (
+        f"Taking {take} from pile {pile} leaves nim-sum {piles} = {nim_sum}, so that with perfect "
+        f"play {winner}."
+    )
+
+
+def legal_moves(env: Any) -> list[str]:
+    """Any number of objects of one pile."""
+    piles = enumerate(env.state.game_state["piles"])
+    return [f"[{pile} {take}]" for pile, size in piles for take in range(1, size + 1)]
+
+
+INFO = GameInfo(
+    env="NimEnv",
+    name="Nim",
+    legal_moves=legal_moves,
+    board_tells_all=always,
+    expert=Expert(moves, reason),
+)

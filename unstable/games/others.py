@@ -1,0 +1,28 @@
+"""Games of which no more is known than their legal moves."""
+
+from typing import Any
+
+from unstable.games import tic_tac_toe
+from unstable.games.info import GameInfo
+
+
+def othello_moves(env: Any) -> list[str]:
+    """Any text passes for the seat that cannot move."""
+    moves = env.state.game_state["valid_moves"]
+    return [f"[{row}, {column}]" for row, column in moves] or ["[pass]"]
+
+
+_PRINTED = (
+    "ReverseTicTacToe",
+    "ThreePlayerTicTacToe",
+    "Crusade",
+    "SpiteAndMalice",
+    "FifteenPuzzle",
+    "Chess",
+)
+"""Games whose boards list the legal moves."""
+GAMES = (
+    GameInfo(env="SimpleTakEnv", name="SimpleTak", legal_moves=tic_tac_toe.legal_moves),
+    GameInfo(env="OthelloEnv", name="Othello", legal_moves=othello_moves),
+    *(GameInfo(env=f"{name}Env", name=name, prints_moves=True) for name in _PRINTED),
+)

@@ -1,0 +1,75 @@
+"""The services of a game, by its config or its env: the table of the games that are known."""
+
+import re
+from typing import Any
+
+from unstable.config import GameConfig
+from unstable.games import connect_four, dice, hanoi, kuhn, nim, others, tic_tac_toe
+from unstable.games.envs import env_class
+from unstable.games.info import Expert, GameInfo
+from unstable.plugins import load_target
+
+GAMES: tuple[GameInfo, ...] = (
+    tic_tac_toe.INFO,
+    tic_tac_toe.WILD,
+    connect_four.INFO,
+    nim.INFO,
+    hanoi.INFO,
+    kuhn.INFO,
+    kuhn.TEXTARENA,
+    dice.PIG,
+    dice.LIARS,
+    *others.GAMES,
+)
+_BY_ENV = {info.env: info for info in GAMES}
+EXPERT_GAMES = ", ".join(info.name for info in GAMES if info.expert is not None)
+"""The games with an expert, for messages."""
+_NOTHING = GameInfo(env="", name="")
+_LIST = re.compile(r"^(?:Available Moves|Valid moves):(.*)$", re.MULTILINE | re.IGNORECASE)
+
+
+def game_info(env: type) -> GameInfo:
+    """What is known of an env's class, or else of the nearest one that it extends."""
+    return next((_BY_ENV[c.__name__] for c in env.__mro__ if c.__name__ in _BY_ENV), _NOTHING)
+
+
+def lists_legal_moves(config: GameConfig) -> bool:
+    """Whether `legal_moves` answers for this game."""
+    if config.legal_moves is not None:
+        return True
+    info = game_info(env_class(config))
+    return info.legal_moves is not None or info.prints_moves
+
+
+def legal_moves(config: GameConfig, env: Any, board: str) -> list[str]:
+    """Actions that the env accepts from the seat to move, who was last shown `board`.
+
+    From a user's function, from the env's state, or from the list that it prints. Raises
+    `ValueError` for a game that has none of them.
+    """
+    if config.legal_moves is not None:
+        return list(load_target(config.legal_moves)(env))
+    if (listed := game_info(type(env)).legal_moves) is not None:
+        return listed(env)
+    if found := _LIST.search(board):
+        return re.findall(r"\[[^\[\]]+\]", found[1])
+    raise ValueError(f"{config.key} does not list its legal moves; set games.legal_moves")
+
+
+def has_expert(config: GameConfig) -> bool:
+    """Whether `expert` answers for this game."""
+    return game_info(env_class(config)).expert is not None
+
+
+def expert(config: GameConfig, env: Any) -> Expert:
+    """The expert of an env; `ValueError` for a game without one."""
+    found = game_info(type(env)).expert
+    if found is None:
+        raise ValueError(f"{config.key} has no expert; these games have one: {EXPERT_GAMES}")
+    return found
+
+
+def board_tells_all(env: Any) -> bool:
+    """Whether the board is known to show all that has happened and still matters."""
+    tells = game_info(type(env)).board_tells_all
+    return tells is not None and tells(env)

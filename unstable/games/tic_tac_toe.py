@@ -1,0 +1,134 @@
+"""TicTacToe and WildTicTacToe, played perfectly by going through all that can follow."""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from unstable.games.info import Expert, GameInfo, always
+
+Board = tuple[str, ...]  # nine cells, row by row: "O", "X" or ""
+_LINES = {
+    "row 0-1-2": (0, 1, 2),
+    "row 3-4-5": (3, 4, 5),
+    "row 6-7-8": (6, 7, 8),
+    "column 0-3-6": (0, 3, 6),
+    "column 1-4-7": (1, 4, 7),
+    "column 2-5-8": (2, 5, 8),
+    "diagonal 0-4-8": (0, 4, 8),
+    "diagonal 2-4-6": (2, 4, 6),
+}
+_OTHER = {"X": "O", "O": "X"}
+
+
+class _Move(NamedTuple):
+    mark: str
+    cell: int
+
+
+def moves(env: Any) -> dict[str, float]:
+    """The optimal moves, evenly: those that win soonest, or else draw, or else lose latest."""
+    return {f"[{move.cell}]": share for move, share in _best(_board(env), wild=False).items()}
+
+
+def wild_moves(env: Any) -> dict[str, float]:
+    """The optimal moves, evenly, where a seat may place either mark."""
+    best = _best(_board(env), wild=True)
+    return {f"[{move.mark} {move.cell}]": share for move, share in best.items()}
+
+
+def reason(env: Any, action: str) -> str:
+    """A line completed or blocked, a double threat, or the place taken."""
+    board = _board(env)
+    move = _Move(_marks(board, wild=False)[0], int(action.strip("[]")))
+    mark, cell = move
+    other = _OTHER[mark]
+    if line := _completed(board, move):
+        return f"{mark} in {cell} completes the {line} and wins."
+    if line := _completed(board, _Move(other, cell)):
+        return f"{mark} in {cell} blocks {other}, which would complete the {line}."
+    after = _after(board, move)
+    threats = [at for at in _empty(after) if _completed(after, _Move(mark, at))]
+    if len(threats) > 1:
+        places = " and ".join(map(str, threats))
+        return f"{mark} in {cell} threatens to complete a line at {places} at once."
+    if cell == 4:
+        return f"{mark} takes the centre, which lies on four lines."
+    kind, lines = ("corner", "three") if cell in (0, 2, 6, 8) else ("edge", "two")
+    return f"{mark} takes the {kind} {cell}, which lies on {lines} lines."
+
+
+def wild_reason(env: Any, action: str) -> str:
+    """A line completed, or the worth of what is left to the next seat."""
+    board = _board(env)
+    mark, cell = action.strip("[]").split()
+    move = _Move(mark, int(cell))
+    if line := _completed(board, move):
+        return f"{mark} in {cell} completes the {line} and wins."
+    worth = _worth(_after(board, move), wild=True)
+    outcome = "the next seat wins" if worth > 0 else "the next seat loses"
+    return f"After {mark} in {cell}, with perfect play {outcome if worth else 'nobody wins'}."
+
+
+def _best(board: Board, wild: bool) -> dict[_Move, float]:
+    worths = {
+        move: -_worth(_after(board, move), wild)
+        for cell in _empty(board)
+        for move in (_Move(mark, cell) for mark in _marks(board, wild))
+    }
+    best = [move for move, worth in worths.items() if worth == max(worths.values())]
+    return dict.fromkeys(best, 1 / len(best))
+
+
+@cache
+def _worth(board: Board, wild: bool) -> int:
+    """Worth of the board to the seat to move: above 0 a win, below a loss, more if it is sooner."""
+    if any(board[a] and board[a] == board[b] == board[c] for a, b, c in _LINES.values()):
+        return -1 - len(_empty(board))
+    marks = _marks(board, wild)
+    after = (_after(board, _Move(mark, cell)) for cell in _empty(board) for mark in marks)
+    return max((-_worth(board, wild) for board in after), default=0)
+
+
+def _board(env: Any) -> Board:
+    return tuple(cell for row in env.state.game_state["board"] for cell in row)
+
+
+def _marks(board: Board, wild: bool) -> str:
+    """The marks that the seat to move may place; O begins."""
+    return "XO" if wild else "X" if board.count("O") > board.count("X") else "O"
+
+
+def _empty(board: Board) -> list[int]:
+    return [cell for cell, mark in enumerate(board) if not mark]
+
+
+def _after(board: Board, move: _Move) -> Board:
+    return (*board[: move.cell], move.mark, *board[move.cell + 1 :])
+
+
+def _completed(board: Board, move: _Move) -> str:
+    """The first line that a move completes, or nothing."""
+    after = _after(board, move)
+    lines = (name for name, line in _LINES.items() if move.cell in line)
+    return next((name for name in lines if all(after[c] == move.mark for c in _LINES[name])), "")
+
+
+def legal_moves(env: Any) -> list[str]:
+    """The empty cells of a board whose moves name a cell."""
+    cells = [cell for row in env.state.game_state["board"] for cell in row]
+    return [f"[{index}]" for index, cell in enumerate(cells) if cell == ""]
+
+
+INFO = GameInfo(
+    env="TicTacToeEnv",
+    name="TicTacToe",
+    legal_moves=legal_moves,
+    board_tells_all=always,
+    expert=Expert(moves, reason),
+)
+WILD = GameInfo(
+    env="WildTicTacToeEnv",
+    name="WildTicTacToe",
+    prints_moves=True,
+    board_tells_all=always,
+    expert=Expert(wild_moves, wild_reason),
+)

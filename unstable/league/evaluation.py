@@ -1,0 +1,140 @@
+"""Which games an evaluation consists of, and what they amount to."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from unstable.config import RunConfig
+from unstable.seeds import derive_seed
+from unstable.types import EvalScore, GameResult, GameSpec, PlayerId, SeatSpec
+
+ALONE = "alone"
+"""The opponent's name in games with one seat."""
+
+
+def evaluation_games(config: RunConfig, version: int) -> list[GameSpec]:
+    """`eval.games` games in each env against each opponent: each deal once from every seat.
+
+    The number is rounded up to whole rounds of seats. Specs depend on `version` only by the
+    player's name.
+    """
+    specs: list[GameSpec] = []
+    for game in config.games:
+        opponents = config.eval.opponents if game.seats > 1 else [ALONE]
+        deals = math.ceil(config.eval.games / game.seats)
+        for opponent in opponents:
+            for deal in range(deals):
+                seed = derive_seed(config.seed, "eval", game.key, deal)
+                for seat in range(game.seats):
+                    seats = _seats(config, version, opponent, seat, game.seats)
+                    spec = GameSpec(
+                        game_id=len(specs), purpose="eval", env=game.key, seed=seed, seats=seats
+                    )
+                    specs.append(spec)
+    return specs
+
+
+def _seats(
+    config: RunConfig, version: int, opponent: str, seat: int, num_seats: int
+) -> tuple[SeatSpec, ...]:
+    temperature = config.eval.temperature
+    fixed = config.fixed_opponents.get(opponent)
+    own = getattr(fixed, "temperature", None)
+    other = SeatSpec(player=PlayerId(opponent), temperature=temperature if own is None else own)
+    policy = SeatSpec(player=PlayerId.policy(version), temperature=temperature)
+    return tuple(policy if place == seat else other for place in range(num_seats))
+
+
+def game_scores(version: int, results: Sequence[GameResult]) -> dict[int, float]:
+    """A version's score in each game: 1 for a win, a half for a draw, else 0."""
+    worth = {"win": 1.0, "draw": 0.5, "loss": 0.0}
+    return {
+        result.spec.game_id: worth[result.standing(_seat(version, result))] for result in results
+    }
+
+
+def evaluation_scores(
+    version: int, results: Sequence[GameResult], first: Mapping[int, float] | None = None
+) -> list[EvalScore]:
+    """One row for each env and opponent, in the order of their first game.
+
+    With `first`, the scores by game of the version that the gain refers to.
+    """
+    policy = PlayerId.policy(version)
+    tables: dict[tuple[str, str], list[GameResult]] = {}
+    for result in results:
+        others = [seat.player for seat in result.spec.seats if seat.player != policy]
+        key = (result.spec.env, others[0].name if others else ALONE)
+        tables.setdefault(key, []).append(result)
+    rows = [_score(version, env, opponent, games) for (env, opponent), games in tables.items()]
+    if first is None:
+        return rows
+    return [_with_gain(row, games, first) for row, games in zip(rows, tables.values(), strict=True)]
+
+
+def _with_gain(
+    row: EvalScore, results: Sequence[GameResult], first: Mapping[int, float]
+) -> EvalScore:
+    scores = game_scores(row.version, results)
+    # A game that failed in either evaluation has no pair.
+    gains = [score - first[game] for game, score in scores.items() if game in first]
+    if not gains:
+        return row
+    gain, low, high = mean_interval(gains)
+    return replace(row, gain=gain, gain_low=low, gain_high=high)
+
+
+def _seat(version: int, result: GameResult) -> int:
+    return [seat.player for seat in result.spec.seats].index(PlayerId.policy(version))
+
+
+def _score(version: int, env: str, opponent: str, results: Sequence[GameResult]) -> EvalScore:
+    seats = [_seat(version, result) for result in results]
+    pairs = list(zip(results, seats, strict=True))
+    standings = [result.standing(seat) for result, seat in pairs]
+    legal = [not turn.invalid for result, seat in pairs for turn in result.seat_turns(seat)]
+    wins, draws = standings.count("win"), standings.count("draw")
+    score = (wins + draws / 2) / len(results)
+    low, high = wilson_interval(score, len(results))
+    return EvalScore(
+        version=version,
+        env=env,
+        opponent=opponent,
+        games=len(results),
+        wins=wins,
+        draws=draws,
+        losses=standings.count("loss"),
+        forfeits=sum(result.forfeit == seat for result, seat in pairs),
+        legal_moves=mean(legal),
+        score=score,
+        low=low,
+        high=high,
+    )
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean; 0 of nothing."""
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 0.0
+
+
+def mean_interval(values: Sequence[float], z: float = 1.96) -> tuple[float, float, float]:
+    """Mean of paired differences and its 95 % interval, by their standard error.
+
+    Where hardly any pair differs it is as wide as if one did, by 1: few games say little.
+    """
+    centre, count = mean(values), len(values)
+    squares = max(1.0, sum((value - centre) ** 2 for value in values))
+    half = z * math.sqrt(squares / (max(count - 1, 1) * max(count, 1)))
+    return centre, centre - half, centre + half
+
+
+def wilson_interval(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % interval of a share seen in `count` games (Wilson, 1927, doi:10.2307/2276774).
+
+    Counting a draw as half a win makes it slightly too wide, never too narrow.
+    """
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    spread = math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    half = z * spread / (1 + z * z / count)
+    return max(0.0, centre - half), min(1.0, centre + half)

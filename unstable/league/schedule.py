@@ -1,0 +1,106 @@
+"""The schedule: who plays what next. Draws games, opponents and seats from its own random state.
+
+A group is handed out whole: its games have the same env, seed, seats and players, and differ by
+what is sampled.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from unstable.config import RunConfig
+from unstable.seeds import derive_seed
+from unstable.types import GameSpec, PlayerId, SeatSpec
+
+
+class Schedule:
+    """An endless series of training games; the same seed gives the same series."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._random = random.Random(derive_seed(config.seed, "schedule"))
+        self._next_game = 0
+        self._next_group = 0
+
+    def draw(self, current: int, past: Sequence[int]) -> list[GameSpec]:
+        """The next group's games for version `current`; opponents are the config's and `past`.
+
+        One kind of opponent (self, past, fixed) is drawn for a group, one opponent of that kind for
+        each other seat. Against itself the policy is trained in every seat, else in one; in a game
+        that branches it is always one, since a fork is before a turn of one seat.
+        """
+        size, branches = self._config.group_size, self._config.groups.by == "branch"
+        first = self._spec(current, past, branches=size if branches else 0)
+        if branches:
+            self._next_game += 1 + size
+            return [first]
+        self._next_game += size
+        return [replace(first, game_id=first.game_id + k, member=k) for k in range(size)]
+
+    def _spec(self, current: int, past: Sequence[int], branches: int) -> GameSpec:
+        games = self._config.games
+        game = self._random.choices(games, [game.weight for game in games])[0]
+        kind = self._kind(past)
+        policy = PlayerId.policy(current)
+        if kind == "self" and not branches:
+            seats = [self._trained(policy) for _ in range(game.seats)]
+        else:
+            seats = [self._opponent(kind, policy, past) for _ in range(game.seats - 1)]
+            seats.insert(self._random.randrange(game.seats), self._trained(policy))
+        return GameSpec(
+            game_id=self._next_game,
+            purpose="train",
+            env=game.key,
+            seed=derive_seed(self._config.seed, "game", self._next_game),
+            seats=tuple(seats),
+            branches=branches,
+        )
+
+    def _kind(self, past: Sequence[int]) -> str:
+        """self, past or fixed, by their shares; past has none before there is a past version."""
+        draw = self._config.opponents.draw
+        weights = {"self": draw.self, "past": draw.past if past else 0.0, "fixed": draw.fixed}
+        if not any(weights.values()):
+            return "self"
+        return self._random.choices(list(weights), list(weights.values()))[0]
+
+    def _trained(self, policy: PlayerId) -> SeatSpec:
+        group_id = self._next_group
+        self._next_group += 1
+        temperature = self._config.sampling.temperature
+        return SeatSpec(
+            player=policy,
+            temperature=temperature,
+            group_id=group_id,
+            group_size=self._config.group_size,
+        )
+
+    def _opponent(self, kind: str, policy: PlayerId, past: Sequence[int]) -> SeatSpec:
+        temperature = self._config.sampling.temperature
+        if kind == "self":
+            return SeatSpec(player=policy, temperature=temperature)
+        if kind == "past":
+            version = self._random.choice(past)
+            return SeatSpec(player=PlayerId.policy(version), temperature=temperature)
+        opponent = self._random.choice(self._config.opponents.fixed)
+        own = getattr(opponent, "temperature", None)  # only models have one
+        return SeatSpec(
+            player=PlayerId(opponent.key), temperature=temperature if own is None else own
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Counters and random state, as JSON holds them."""
+        version, numbers, gauss = self._random.getstate()
+        return {
+            "next_game": self._next_game,
+            "next_group": self._next_group,
+            "random": [version, list(numbers), gauss],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue the series where `state` was taken."""
+        self._next_game = state["next_game"]
+        self._next_group = state["next_group"]
+        version, numbers, gauss = state["random"]
+        self._random.setstate((version, tuple(numbers), gauss))

@@ -1,0 +1,43 @@
+"""The algorithms, a file each: what a sample is worth and what the loss of its tokens is.
+
+A batch's columns come in, advantages and losses go out. Forward passes, files and games never
+enter. The section of an algorithm in the config says which class it is.
+"""
+
+from functools import cache
+from typing import Any
+
+from unstable.config import ALGORITHMS, BuiltInConfig, ConfigError, CustomAlgorithmConfig
+from unstable.learners.algorithm import Algorithm
+from unstable.plugins import load_target
+
+
+@cache
+def built_in() -> dict[str, type[Algorithm]]:
+    """Our algorithms by name."""
+    return {name: load_target(section.implementation) for name, section in ALGORITHMS.items()}
+
+
+def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algorithm]:
+    """The class that does what the config says, with this config.
+
+    Raises `ConfigError` for a user's own that is not there or extends an algorithm whose settings
+    the config does not have.
+    """
+    known = built_in()
+    if config.target is None:
+        return known[config.name]
+    field = f"learner.algorithm.{'target' if config.name in known else 'name'}"
+    target: Any = load_target(config.target, field)
+    if not isinstance(target, type):
+        raise ConfigError(f"{field} = {config.target!r} is no class; name one")
+    ours = {base for algorithm in known.values() for base in algorithm.__mro__}
+    extended = next(base for base in target.__mro__ if base in ours)
+    fitting = [name for name, algorithm in known.items() if issubclass(algorithm, extended)]
+    if config.name not in fitting and len(fitting) < len(known):
+        raise ConfigError(
+            f"{field} = {config.target!r} extends {extended.__name__} and needs its settings; set "
+            f"learner.algorithm.name to {' or '.join(fitting)}, learner.algorithm.target to "
+            f"{config.target}"
+        )
+    return target

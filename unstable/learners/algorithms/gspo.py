@@ -1,0 +1,19 @@
+"""GSPO: GRPO's advantages with one ratio a sequence, the geometric mean of its tokens'.
+
+https://arxiv.org/abs/2507.18071.
+"""
+
+from unstable.config import GSPOConfig
+from unstable.learners.advantages import group_advantages
+from unstable.learners.batch import FlatBatch, Floats
+from unstable.learners.clipped import Surrogate
+
+
+class GSPO(Surrogate):
+    """Its clip is narrow, as the mean of many log-ratios is near 0."""
+
+    config: GSPOConfig
+    length_normalized = True
+
+    def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
+        return group_advantages(batch, rewards_S, "group")

@@ -1,0 +1,58 @@
+"""REINFORCE with a baseline for each role and truncated importance weights.
+
+Williams 1992, https://doi.org/10.1007/BF00992696; for self-play of language models: SPIRAL,
+https://arxiv.org/abs/2506.24119. Truncated weights: Ionides 2008,
+https://doi.org/10.1198/106186008X320456.
+"""
+
+from typing import Any
+
+from unstable.config import Aggregation, ReinforceConfig
+from unstable.learners.advantages import RoleBaseline, normalize_by_env
+from unstable.learners.algorithm import Algorithm, Loss, Tokens
+from unstable.learners.batch import FlatBatch, Floats, role_suffix
+from unstable.learners.losses import log_ratios
+
+
+class Reinforce(Algorithm):
+    """Rewards minus their role's baseline, normalised within each env; no ratio is clipped."""
+
+    config: ReinforceConfig
+    uses_old_logprobs = False
+
+    def __init__(self, config: ReinforceConfig) -> None:
+        super().__init__(config)
+        self.baseline = RoleBaseline(config.baseline_decay)
+
+    @property
+    def aggregation(self) -> Aggregation:
+        return "constant" if self.config.loss_norm == "constant" else "token"
+
+    def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
+        advantages_S = self.baseline.advantages(batch, rewards_S)
+        return normalize_by_env(advantages_S, batch.envs_S, self.config.normalize)
+
+    def loss(self, tokens: Tokens) -> Loss:
+        return reinforce_loss(tokens, self.config.importance_cap)
+
+    def metrics(self) -> dict[str, float | None]:
+        values = self.baseline.values
+        return {f"learn/baseline{role_suffix(role)}": value for role, value in values.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"baseline": self.baseline.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.baseline.load_state_dict(state["baseline"])
+
+
+def reinforce_loss(tokens: Tokens, cap: float) -> Loss:
+    """-sum(min(ratio, cap) * advantage * logprob / normalizer); the weight is a constant.
+
+    The ratio is to the behaviour policy. Where the advantage is zero the loss is exactly zero.
+    """
+    ratios_N = log_ratios(tokens.logprobs_N, tokens.behaviour_logprobs_N).exp()
+    weights_N = ratios_N.clamp(max=cap)
+    losses_N = weights_N * tokens.advantages_N * tokens.logprobs_N / tokens.normalizers_N
+    capped_N = (ratios_N > cap).float()
+    return Loss(-losses_N.sum(), ratios_N, {"learn/importance_capped": capped_N})

@@ -1,0 +1,122 @@
+"""A batch as columns: its samples in a row, with what each one's trajectory says of it."""
+
+import math
+from collections import defaultdict
+from functools import cached_property
+from statistics import mean
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unstable.types import Batch, Sample, TokenSample, Trajectory
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Role = tuple[str, int]
+"""An env and a seat in it."""
+
+OUTCOME = "outcome"
+"""The reward term that is the seat's outcome of its game, the same on all of its turns."""
+
+
+class FlatBatch:
+    """S samples of T trajectories, in the batch's order."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.trajectories: list[Trajectory] = batch.trajectories
+        self.samples: list[Sample] = batch.samples
+        self.lengths_T = [len(trajectory.samples) for trajectory in self.trajectories]
+        # Index of the trajectory that each sample belongs to.
+        self.trajectories_S: Ints = np.repeat(np.arange(len(self.lengths_T)), self.lengths_T)
+
+    @property
+    def token_samples(self) -> list[TokenSample]:
+        """What the model is scored on, by sample."""
+        return [sample.tokens for sample in self.samples]
+
+    @property
+    def groups_T(self) -> list[int]:
+        """The group of each trajectory."""
+        return [trajectory.group_id for trajectory in self.trajectories]
+
+    @property
+    def envs_T(self) -> list[str]:
+        """The env of each trajectory."""
+        return [trajectory.env for trajectory in self.trajectories]
+
+    @cached_property
+    def owners_S(self) -> list[Trajectory]:
+        """The trajectory of each sample."""
+        return [self.trajectories[index] for index in self.trajectories_S.tolist()]
+
+    @property
+    def envs_S(self) -> list[str]:
+        """The env of each sample."""
+        return [owner.env for owner in self.owners_S]
+
+    @property
+    def roles_S(self) -> list[Role]:
+        """The env and seat of each sample."""
+        return [(owner.env, owner.seat) for owner in self.owners_S]
+
+    @property
+    def behaviour_logprobs(self) -> list[Tensor]:
+        """Of each sample's tokens, as the engine had them."""
+        return [torch.tensor(sample.tokens.logprobs) for sample in self.samples]
+
+    @property
+    def rewards_S(self) -> Floats:
+        """Each sample's reward, its terms added up."""
+        return np.array([sample.reward for sample in self.samples])
+
+    @property
+    def turn_rewards_S(self) -> Floats:
+        """What each turn earned by itself, so that a trajectory's rewards add up to its return.
+
+        The outcome stands on every turn of a trajectory, and counts at the last of them only.
+        """
+        return np.array(
+            [
+                math.fsum(
+                    reward.weighted
+                    for term, reward in sample.rewards.items()
+                    if term != OUTCOME or sample is trajectory.samples[-1]
+                )
+                for trajectory in self.trajectories
+                for sample in trajectory.samples
+            ]
+        )
+
+    def mean_T(self, values_S: Floats) -> Floats:
+        """Means of samples' values by trajectory.
+
+        The mean over turns, not the sum: a term such as the outcome stands on every turn of a
+        trajectory, and a sum would count it once for each.
+        """
+        values = values_S.tolist()
+        ends = np.cumsum(self.lengths_T).tolist()
+        # Exact before it is rounded, so that trajectories of equal rewards tie whatever their
+        # length.
+        return np.array(
+            [mean(values[end - n : end]) for end, n in zip(ends, self.lengths_T, strict=True)]
+        )
+
+    def by_role(self) -> dict[Role, Ints]:
+        """Places of the samples of each role, in the order of the roles."""
+        places: dict[Role, list[int]] = defaultdict(list)
+        for place, role in enumerate(self.roles_S):
+            places[role].append(place)
+        return {role: np.array(found) for role, found in sorted(places.items())}
+
+
+def role_suffix(role: Role) -> str:
+    """What ends the name of a metric of one role; an env's name has no slash there.
+
+    >>> role_suffix(("some/env", 1))
+    '/some:env/1'
+    """
+    env, seat = role
+    return f"/{env.replace('/', ':')}/{seat}"

@@ -1,0 +1,57 @@
+"""Columns: figures of many samples in a row, as many for each sample as it has tokens, or one."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Layout:
+    """Where in a column the figures of each sample lie: `sizes` of them, sample after sample."""
+
+    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
+        self.sizes = list(sizes)
+        self.device = device
+        self._starts = np.cumsum([0, *self.sizes])
+
+    @property
+    def length(self) -> int:
+        """Figures of all samples."""
+        return int(self._starts[-1])
+
+    def rows(self, places: Sequence[int] | NDArray) -> Tensor:
+        """Indices of the figures of some samples, in the order of `places`."""
+        spans = [np.arange(self._starts[place], self._starts[place + 1]) for place in places]
+        return torch.from_numpy(np.concatenate(spans)).to(self.device)
+
+    def repeated(self, values_S: NDArray) -> Tensor:
+        """A value a sample as a column: numbers in fp32, masks as they are."""
+        column = torch.from_numpy(np.repeat(values_S, self.sizes))
+        return (column.float() if column.is_floating_point() else column).to(self.device)
+
+    def joined(self, figures: Sequence[Tensor]) -> Tensor:
+        """Each sample's own figures as a column."""
+        return torch.cat(list(figures)).to(self.device)
+
+
+class Columns(dict[str, Tensor]):
+    """Columns by name in fp32, of which each rank fills in its samples' figures."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        self.layout = layout
+
+    def put(self, places: Sequence[int], figures: Mapping[str, Tensor], counts: bool) -> None:
+        """Set the figures of some samples, or only make sure of the columns, unless it `counts`."""
+        rows = self.layout.rows(places)
+        for name, values in figures.items():
+            if name not in self:
+                self[name] = torch.zeros(self.layout.length, device=self.layout.device)
+            if counts:
+                self[name][rows] = values.detach().float()
+
+    def by_sample(self, name: str) -> list[Tensor]:
+        """The figures of each sample, on the CPU."""
+        return list(self[name].cpu().split(self.layout.sizes))

@@ -1,0 +1,112 @@
+"""Micro-batches: which samples go through the model together, and on which rank."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from unstable.config import Aggregation
+from unstable.learners.batch import Floats, Ints
+from unstable.learners.model.packing import common_length
+from unstable.learners.ranks import ALONE, Ranks
+from unstable.types import TokenSample
+
+
+class MicroBatch(NamedTuple):
+    """Places of samples that go through together; `counts` is false for a repeat of no weight."""
+
+    places: list[int]
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatches:
+    """How a step is cut up, for the ranks too: `size` samples and `max_tokens` tokens at a time.
+
+    None of it changes the gradient. A sample that is longer than `max_tokens` goes alone.
+    """
+
+    size: int
+    max_tokens: int | None = None
+    ranks: Ranks = ALONE
+
+    def __call__(
+        self, samples: Sequence[TokenSample], units: Sequence[int] | None = None
+    ) -> list[MicroBatch]:
+        """This rank's micro-batches of the samples, as many as any other rank has.
+
+        Samples that share most of their prompts go together, and those of one unit stay together,
+        at the price of a larger micro-batch where a unit alone is too large. A rank with fewer
+        micro-batches repeats one without weight while it would have to wait anyway, since the
+        collectives of a sharded model need all ranks.
+        """
+        ordered = _in_prompt_order(samples, range(len(samples)) if units is None else units)
+        alone = self.ranks.count == 1
+        owners = [0] * len(ordered) if alone else self.ranks.owners(_costs(samples, ordered))
+        shares: list[list[list[int]]] = [[] for _ in range(self.ranks.count)]
+        for rank, share in enumerate(shares):
+            mine = [unit for unit, owner in zip(ordered, owners, strict=True) if owner == rank]
+            share += self._filled(samples, mine)
+        own = [MicroBatch(places, True) for places in shares[self.ranks.index]]
+        lacking = max(map(len, shares)) - len(own)
+        shortest = min(ordered, key=lambda unit: sum(samples[place].length for place in unit))
+        return own + [MicroBatch(shortest, False)] * lacking
+
+    def _filled(
+        self, samples: Sequence[TokenSample], units: Sequence[list[int]]
+    ) -> list[list[int]]:
+        """The units in micro-batches, each as full as it may be."""
+        limit = math.inf if self.max_tokens is None else self.max_tokens
+        batches: list[list[int]] = []
+        held = 0
+        for unit in units:
+            tokens = sum(samples[place].length for place in unit)
+            held += tokens
+            if not batches or held > limit or len(batches[-1]) + len(unit) > self.size:
+                batches.append([])
+                held = tokens
+            batches[-1] += unit
+        return batches
+
+
+def _in_prompt_order(samples: Sequence[TokenSample], units: Sequence[int]) -> list[list[int]]:
+    """Places of each unit's samples, units in the order of their first prompts."""
+    members: dict[int, list[int]] = {}
+    for place, unit in enumerate(units):
+        members.setdefault(unit, []).append(place)
+    return sorted(members.values(), key=lambda unit: samples[unit[0]].prompt_ids)
+
+
+def _costs(samples: Sequence[TokenSample], ordered: Sequence[list[int]]) -> list[int]:
+    """Tokens of each unit that the prompt before it does not share."""
+    costs = []
+    before: list[int] = []
+    for unit in ordered:
+        costs.append(0)
+        for sample in (samples[place] for place in unit):
+            costs[-1] += sample.length - common_length(before, sample.prompt_ids, 0)
+            before = sample.prompt_ids
+    return costs
+
+
+def token_normalizers(
+    lengths_S: Floats, trajectories_S: Ints, aggregation: Aggregation, max_tokens: int
+) -> Floats:
+    """What the loss of each token of the samples [S] is divided by, so that the sum is the mean.
+
+    token: the mean over all tokens. turn: the mean of the turns' means. sequence: the mean of the
+    trajectories' means. constant: samples x `max_tokens`, which no length can change, as in
+    Dr. GRPO, https://arxiv.org/abs/2503.20783.
+    """
+    count = len(lengths_S)
+    if aggregation == "token":
+        return np.full(count, lengths_S.sum())
+    if aggregation == "turn":
+        return count * lengths_S
+    if aggregation == "constant":
+        return np.full(count, float(count * max_tokens))
+    keys, keys_S = np.unique(trajectories_S, return_inverse=True)
+    totals_T: Floats = np.bincount(keys_S, weights=lengths_S).astype(np.float64)
+    return len(keys) * totals_T[keys_S]

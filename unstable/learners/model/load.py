@@ -1,0 +1,36 @@
+"""The policy of a config, loaded and ready to be trained."""
+
+import torch
+
+from unstable.config import LearnerConfig, ModelConfig
+from unstable.learners.model.attention import ATTENTION
+from unstable.learners.model.policy import Policy
+from unstable.learners.ranks import Ranks, shard
+from unstable.models.adapters import attach_lora, load_weights
+from unstable.models.base import load_model
+from unstable.seeds import derive_seed
+from unstable.types import Adapter
+
+
+def load_policy(
+    model: ModelConfig, learner: LearnerConfig, seed: int, adapter: Adapter | None, ranks: Ranks
+) -> Policy:
+    """The base model with `adapter`, or a fresh LoRA drawn from `seed`, on the GPU if there is one.
+
+    Raises `ConfigError` for a model that cannot be scored and an adapter that does not fit.
+    """
+    base = load_model(model, attention=ATTENTION)
+    peft_model = attach_lora(base, model.adapter, derive_seed(seed, "lora"))
+    if adapter is not None:
+        load_weights(peft_model, adapter)
+    policy = Policy(peft_model)
+    if learner.gradient_checkpointing == "on":
+        policy.recompute_activations()
+    if learner.compile:
+        policy.compile_layers()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if learner.parallel == "fsdp" and ranks.count > 1:
+        shard(policy, device)
+    else:
+        policy.to(device)
+    return policy

@@ -1,0 +1,241 @@
+"""Fitting: shares memory out, so that an engine and a learner have room on their devices."""
+
+import bisect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from unstable.config import ConfigError, RunConfig
+from unstable.planning.memory import GB, EngineMemory, LearnerMemory
+
+MAX_GPU_MEMORY = 0.9
+"""Share of a GPU that an engine takes where it is alone."""
+SPLIT_GAMES = 16
+"""Games of greatest length that must fit beside a learner, or taking turns is the better way."""
+ENOUGH_TOKENS = 4096
+"""Micro-batches this large keep a GPU busy; smaller ones cost more than recomputing activations."""
+ROUNDING = 256
+"""Tokens that a chosen micro-batch size is rounded down to."""
+
+MAX_LORAS = 8
+"""Versions that one forward pass of vLLM mixes, unless told otherwise."""
+_SHARES = [share / 20 for share in range(1, 20)]
+
+Mode = Literal["sync", "async"]
+Share = Literal["off", "split", "sleep"]
+
+
+class DoesNotFitError(Exception):
+    """What lacks memory; who catches it looks for a remedy."""
+
+
+class Device(NamedTuple):
+    """Memory to share out: of the processor, or of the smallest of several cards."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+    on_gpu: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What an engine and a learner rank may take, on a device each or on one that they share."""
+
+    mode: Mode
+    share: Share
+    gpu_memory: float  # the engine's share of its device's memory
+    engine_bytes: int
+    learner_bytes: int
+
+
+class Batches(NamedTuple):
+    """Micro-batches that fit into a learner's memory."""
+
+    checkpointing: bool
+    limit_tokens: int | None  # learner.micro_batch_tokens
+    most_tokens: int  # that one can have
+
+
+def fit_batches(
+    config: RunConfig, memory: LearnerMemory, limit_bytes: int, longest: int, device: Device
+) -> Batches:
+    """Micro-batches as large as they fit; gradient checkpointing only if they were small without.
+
+    `learner.micro_batch_tokens` is decided where `micro_batch_size` samples of the `longest` prompt
+    and answer might not fit, so that no game can exceed the limit. Raises `DoesNotFitError`.
+    """
+    learner = config.learner
+    asked = learner.micro_batch_tokens
+    whole = learner.micro_batch_size * longest if asked is None else max(asked, longest)
+    ways = {"auto": (False, True), "on": (True,), "off": (False,)}[learner.gradient_checkpointing]
+    for checkpointing in ways:
+        most = memory.tokens(limit_bytes, checkpointing)
+        if most >= whole:
+            return Batches(checkpointing, asked, whole)
+        may_be_small = checkpointing is ways[-1] or not device.on_gpu
+        least = longest if may_be_small else max(longest, min(whole, ENOUGH_TOKENS))
+        if asked is None and most >= least:
+            most = max(longest, most - most % ROUNDING)
+            return Batches(checkpointing, most, most)
+    tokens = longest if asked is None else whole
+    raise DoesNotFitError(
+        f"{device.name}: the learner needs {memory.total(tokens, ways[-1]) / GB:.1f} GB for "
+        f"{tokens:,} tokens at a time, and may take {limit_bytes / GB:.1f} GB"
+    )
+
+
+def engine_alone(
+    config: RunConfig, memory: EngineMemory, device: Device, longest: int, *, learner_bytes: int
+) -> Budget:
+    """Memory for an engine with cards of its own. Raises `DoesNotFitError`."""
+    asked = config.actors.gpu_memory
+    free = device.free_bytes / device.total_bytes
+    share = min(MAX_GPU_MEMORY, _rounded(free)) if isinstance(asked, str) else asked
+    limit = int(share * device.total_bytes)
+    check_engine_fits(memory, limit, device, longest)
+    mode: Mode = "sync" if config.loop.mode == "sync" else "async"
+    return Budget(
+        mode=mode, share="off", gpu_memory=share, engine_bytes=limit, learner_bytes=learner_bytes
+    )
+
+
+def engine_and_learner(
+    config: RunConfig,
+    engine: EngineMemory,
+    learner: LearnerMemory,
+    device: Device,
+    longest: int,
+) -> Budget:
+    """Memory for both on one card: beside each other, or one asleep while the other works.
+
+    Left to decide, they stand beside each other if that leaves the engine enough of a cache for
+    `SPLIT_GAMES`. Raises `DoesNotFitError`.
+    """
+    lacks: list[DoesNotFitError] = []
+    resident = sum(learner.fixed.values())
+    beside = device._replace(free_bytes=device.free_bytes - resident)
+    for share, games in _ways_to_share(config):
+        budget = (_split if share == "split" else _by_turns)(
+            config, engine, learner, device, longest
+        )
+        try:
+            check_engine_fits(engine, budget.engine_bytes, beside, games * longest)
+            fit_batches(config, learner, budget.learner_bytes, longest, device)
+        except DoesNotFitError as lack:
+            lacks.append(lack)
+        else:
+            return budget
+    raise lacks[-1]
+
+
+def _ways_to_share(config: RunConfig) -> list[tuple[Share, int]]:
+    """Ways to try in order, each with the games that the engine's cache must hold at least."""
+    asked, mode = config.actors.share_gpu, config.loop.mode
+    if asked == "sleep" and mode == "async":
+        raise ConfigError(
+            "actors.share_gpu = 'sleep' has actor and learner take turns, but loop.mode = 'async'; "
+            "set loop.mode to sync or actors.share_gpu to split"
+        )
+    if asked == "sleep" or (asked == "auto" and mode == "sync"):
+        return [("sleep", 1)]
+    if asked == "split" or mode == "async":
+        return [("split", 1)]
+    return [("split", SPLIT_GAMES), ("sleep", 1), ("split", 1)]
+
+
+def _split(
+    config: RunConfig, engine: EngineMemory, learner: LearnerMemory, device: Device, longest: int
+) -> Budget:
+    """Each has what it needs at least, and half of what is left."""
+    asked = config.actors.gpu_memory
+    tokens = max(longest, config.learner.micro_batch_tokens or 0)
+    for_learner = learner.total(tokens, config.learner.gradient_checkpointing != "off")
+    spare = device.free_bytes - engine.total(longest) - for_learner
+    most = _rounded((engine.total(longest) + spare // 2) / device.total_bytes)
+    share = max(0.001, most) if isinstance(asked, str) else asked
+    engine_bytes = int(share * device.total_bytes)
+    return Budget(
+        mode="sync" if config.loop.mode == "sync" else "async",
+        share="split",
+        gpu_memory=share,
+        engine_bytes=engine_bytes,
+        learner_bytes=max(0, device.free_bytes - engine_bytes),
+    )
+
+
+def _by_turns(
+    config: RunConfig, engine: EngineMemory, learner: LearnerMemory, device: Device, longest: int
+) -> Budget:
+    """Each has the card but for what the other keeps there while it waits."""
+    asked = config.actors.gpu_memory
+    most = _rounded((device.free_bytes - sum(learner.fixed.values())) / device.total_bytes)
+    share = max(0.001, min(MAX_GPU_MEMORY, most)) if isinstance(asked, str) else asked
+    return Budget(
+        mode="sync",
+        share="sleep",
+        gpu_memory=share,
+        engine_bytes=int(share * device.total_bytes),
+        learner_bytes=max(0, device.free_bytes - engine.asleep),
+    )
+
+
+def check_engine_fits(memory: EngineMemory, limit_bytes: int, device: Device, tokens: int) -> None:
+    """Raise `DoesNotFitError` unless an engine with room for `tokens` stays within its limit."""
+    needed, free = memory.total(tokens) / GB, max(0, device.free_bytes) / GB
+    if limit_bytes > device.free_bytes:
+        raise DoesNotFitError(
+            f"{device.name}: an actor's engine would take {limit_bytes / GB:.1f} GB (at least "
+            f"{needed:.1f}), and {free:.1f} GB are left for it"
+        )
+    if needed * GB > limit_bytes:
+        raise DoesNotFitError(
+            f"{device.name}: an actor's engine needs {needed:.1f} GB for {tokens:,} cached tokens, "
+            f"and may take {limit_bytes / GB:.1f} GB"
+        )
+
+
+def _rounded(share: float) -> float:
+    """Rounded down, so that what is left is never less than it was counted on."""
+    return math.floor(1000 * share) / 1000
+
+
+def remedy(config: RunConfig, fits: Callable[[RunConfig], bool]) -> str:
+    """A number whose change alone makes the config fit, with a value that does."""
+    actors, learner = config.actors, config.learner
+
+    def works(path: str, value: object) -> bool:
+        return fits(_changed(config, path, value))
+
+    asked = actors.gpu_memory
+    if not isinstance(asked, str):
+        for share in sorted(_SHARES, key=lambda share: abs(share - asked)):
+            if works("actors.gpu_memory", share):
+                return f"set actors.gpu_memory to {share}"
+    if learner.gradient_checkpointing == "off" and works("learner.gradient_checkpointing", "on"):
+        return "set learner.gradient_checkpointing to on"
+    for path, lowest, highest in (
+        ("learner.micro_batch_tokens", 1, learner.micro_batch_tokens or 0),
+        ("actors.max_loras", 1, MAX_LORAS if actors.max_loras == "auto" else actors.max_loras),
+        ("actors.games_in_flight", 1, _number(actors.games_in_flight)),
+        ("actors.num", 1, _number(actors.num)),
+        ("sampling.max_prompt_tokens", 64, config.sampling.max_prompt_tokens),
+    ):
+        values = range(lowest, highest)
+        too_high = bisect.bisect_left(values, True, key=lambda value: not works(path, value))
+        if too_high > 0:
+            return f"set {path} to {values[too_high - 1]}"
+    if works("actors.enforce_eager", True):
+        return "set actors.enforce_eager to true"
+    return "use a smaller model, or a machine with more memory"
+
+
+def _number(value: int | Literal["auto"]) -> int:
+    return 0 if value == "auto" else value
+
+
+def _changed(config: RunConfig, path: str, value: object) -> RunConfig:
+    section, _, name = path.partition(".")
+    changed = getattr(config, section).model_copy(update={name: value})
+    return config.model_copy(update={section: changed})

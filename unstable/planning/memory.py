@@ -1,0 +1,182 @@
+"""Memory estimates: bytes that a learner rank and an engine take, as functions of shapes.
+
+Sums of what the code is known to keep, on the safe side; docs/memory.md has them beside what was
+measured. Nothing is loaded or allocated.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unstable.config import AdapterConfig
+from unstable.models.adapters import padded_rank
+from unstable.models.shape import ModelShape
+
+GB = 1e9
+DTYPE_BYTES: Mapping[str, int] = {"bfloat16": 2, "float32": 4}
+_FP32 = 4
+_PROCESS = 600_000_000  # Python, torch and its libraries on a processor
+_CONTEXT = 700_000_000  # the same on a GPU: CUDA context, cuBLAS workspaces
+_GRAPHS = 1_000_000_000  # vLLM's captured CUDA graphs, which it measures itself when it starts
+_WORKING_LAYERS_GPU = 3  # in activations: gradients, temporaries, what the allocator loses
+_WORKING_LAYERS = 10  # the same on a processor, where the C library's heap keeps more for itself
+_LOGITS_ROWS = 256  # rows that the learner scores at a time
+_STEP_TOKENS = 8192  # most prompt tokens of one step of vLLM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerMemory:
+    """One learner rank: what it always holds, and what each token of a micro-batch adds."""
+
+    fixed: Mapping[str, int]  # bytes by what they are for
+    token_bytes: int  # activations kept until the backward pass
+    checkpointed_token_bytes: int  # the same with gradient checkpointing
+
+    def parts(self, tokens: int, checkpointing: bool) -> dict[str, int]:
+        """Bytes by what they are for, while `tokens` are put through."""
+        each = self.checkpointed_token_bytes if checkpointing else self.token_bytes
+        return {**self.fixed, f"{tokens:,} tokens": tokens * each}
+
+    def total(self, tokens: int, checkpointing: bool) -> int:
+        """Bytes while `tokens` are put through."""
+        return sum(self.parts(tokens, checkpointing).values())
+
+    def tokens(self, limit_bytes: int, checkpointing: bool) -> int:
+        """Most tokens that can be put through at a time within the limit; negative: too small."""
+        each = self.checkpointed_token_bytes if checkpointing else self.token_bytes
+        return (limit_bytes - sum(self.fixed.values())) // each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMemory:
+    """One actor's engine on one device: what it always holds, and what each cached token adds."""
+
+    fixed: Mapping[str, int]  # bytes by what they are for
+    token_bytes: int  # keys and values
+    asleep: int  # bytes that stay on the GPU while a vLLM engine sleeps
+
+    def parts(self, tokens: int) -> dict[str, int]:
+        """Bytes by what they are for, with room for `tokens` in the cache."""
+        return {**self.fixed, f"{tokens:,} cached tokens": tokens * self.token_bytes}
+
+    def total(self, tokens: int) -> int:
+        """Bytes with room for `tokens` in the cache."""
+        return sum(self.parts(tokens).values())
+
+    def tokens(self, limit_bytes: int) -> int:
+        """Tokens whose keys and values fit within the limit; negative: too small."""
+        return (limit_bytes - sum(self.fixed.values())) // self.token_bytes
+
+
+def learner_memory(
+    shape: ModelShape,
+    adapter: AdapterConfig,
+    dtype: str,
+    *,
+    on_gpu: bool,
+    ranks: int = 1,
+    sharded: bool = False,
+    reference: bool = False,
+) -> LearnerMemory:
+    """What a learner rank takes: base weights, LoRA with its optimizer, logits, activations.
+
+    A LoRA parameter takes 16 bytes (fp32 master, gradient, two moments of Adam, as counted in ZeRO,
+    https://arxiv.org/abs/1910.02054) and a copy in the base's precision; 4 bytes more where ranks
+    sum gradients, 8 more with a reference policy. `sharded` weights lie in equal parts on all
+    ranks, two layers gathered at a time. What a pass works with is counted in layers' activations,
+    as measured. With gradient checkpointing only each layer's input is kept
+    (https://arxiv.org/abs/1604.06174).
+    """
+    size = DTYPE_BYTES[dtype]
+    weights = size * shape.parameters
+    if sharded:
+        weights = weights // ranks + 2 * weights // shape.layers
+    lora = (16 + size + 4 * (ranks > 1) + 8 * reference) * shape.lora_parameters(adapter)
+    layer = activation_bytes(shape, adapter, dtype, on_gpu=on_gpu)
+    working = (_WORKING_LAYERS_GPU if on_gpu else _WORKING_LAYERS) * layer + _FP32 * shape.hidden
+    return LearnerMemory(
+        fixed={
+            "weights": weights,
+            "LoRA and optimizer": lora,
+            # Logits, log-softmax and probabilities of a chunk, all in fp32.
+            "logits": 3 * _FP32 * _LOGITS_ROWS * shape.vocabulary,
+            "process": _CONTEXT if on_gpu else _PROCESS,
+        },
+        token_bytes=shape.layers * layer + working,
+        checkpointed_token_bytes=shape.layers * size * shape.hidden + layer + working,
+    )
+
+
+def activation_bytes(shape: ModelShape, adapter: AdapterConfig, dtype: str, *, on_gpu: bool) -> int:
+    """What one decoder layer keeps for its backward pass, for each token.
+
+    Counted as in https://arxiv.org/abs/2205.05198, for a frozen base: a linear layer keeps its
+    input, once for all that read the same tensor, and with a LoRA `rank` values more; a norm keeps
+    its input in fp32; attention keeps queries, keys, values and output; the gated MLP keeps both
+    branches and the activated gate.
+    """
+    size = DTYPE_BYTES[dtype]
+    inputs = 2 * shape.hidden + shape.queries + shape.intermediate
+    low_rank = adapter.rank * len(shape.lora_linears(adapter.targets)) // shape.layers
+    norms = 2 * shape.hidden + (shape.queries + shape.keys) * shape.normalized_heads
+    if on_gpu and dtype == "bfloat16":
+        attention = size * 4 * shape.queries  # key heads are repeated, one for each query head
+    else:
+        attention = _FP32 * 2 * (shape.queries + shape.keys)
+    return size * (inputs + low_rank + 3 * shape.intermediate) + _FP32 * norms + attention
+
+
+def vllm_memory(
+    shape: ModelShape,
+    dtype: str,
+    *,
+    max_rank: int,
+    max_loras: int,
+    max_requests: int,
+    max_length: int,
+    tensor_parallel: int = 1,
+    graphs: bool = True,
+) -> EngineMemory:
+    """What a vLLM engine takes on each of its GPUs.
+
+    It sets aside `max_loras` slots for every layer that could carry a LoRA, embedding and output
+    layer included, at the smallest rank of its own that holds `max_rank`; and for a step of at most
+    `_STEP_TOKENS` prompt tokens and `max_requests` rows of logits.
+    """
+    size = DTYPE_BYTES[dtype]
+    ends = 2 * (shape.vocabulary + shape.hidden)
+    linears = sum(linear.inputs + linear.outputs for linear in shape.linears)
+    slot = padded_rank(max_rank) * (ends + linears)
+    step = size * max(_STEP_TOKENS, max_length) * (2 * shape.hidden + 3 * shape.intermediate)
+    process = _CONTEXT + _GRAPHS * graphs
+    return EngineMemory(
+        fixed={
+            "weights": size * shape.parameters // tensor_parallel,
+            f"{max_loras} LoRA slots": size * max_loras * slot // tensor_parallel,
+            # Logits, their logarithms and a sorted copy, in fp32.
+            "a step": step // tensor_parallel + 3 * _FP32 * max_requests * shape.vocabulary,
+            "process": process,
+        },
+        token_bytes=max(1, _cache_bytes(shape, dtype) // tensor_parallel),
+        asleep=process,
+    )
+
+
+def embedded_memory(
+    shape: ModelShape, adapter: AdapterConfig, dtype: str, *, adapters: int
+) -> EngineMemory:
+    """What an embedded engine takes of a processor's memory."""
+    size = DTYPE_BYTES[dtype]
+    return EngineMemory(
+        fixed={
+            "weights": size * shape.parameters,
+            f"{adapters} LoRAs": size * adapters * shape.lora_parameters(adapter),
+            "process": _PROCESS,
+        },
+        token_bytes=_cache_bytes(shape, dtype),
+        asleep=0,
+    )
+
+
+def _cache_bytes(shape: ModelShape, dtype: str) -> int:
+    """Keys and values of one token in all layers."""
+    return 2 * shape.layers * shape.keys * DTYPE_BYTES[dtype]

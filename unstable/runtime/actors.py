@@ -1,0 +1,234 @@
+"""Actors: processes with an engine that play, and how the loop calls them.
+
+Classes are plain; `ray.remote` is applied here and in `learner_ranks.py` alone. A dead actor is
+started again, gets its adapters back and plays its unfinished games once more.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from unstable.config import RunConfig
+from unstable.engines.base import EngineDiedError
+from unstable.engines.probe import ProbeAnswer, ask_probe
+from unstable.models.adapters import read_adapter
+from unstable.records.folder import RunFolder
+from unstable.runtime.cluster import process_options
+from unstable.types import Adapter, GameFailure, GameResult, GameSpec, PlayerId
+
+log = logging.getLogger(__name__)
+MAX_RESTARTS = 3
+"""Deaths of one actor that are survived; more mean that it is not chance."""
+
+
+class ActorProcess:
+    """What runs in an actor's process: one engine, one collector, one thread."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder, index: int) -> None:
+        self._config = config
+        self._folder = folder
+        self._index = index
+
+    async def start(self) -> None:
+        """Load the model; raises `ConfigError` where it cannot be served."""
+        import torch
+
+        from unstable.collectors.collector import Collector
+        from unstable.engines.make import make_engine
+        from unstable.runtime.logs import setup_logging
+
+        setup_logging(self._folder, f"actor-{self._index}")
+        torch.set_num_threads(1)
+        log_file = self._folder.log(f"engine-{self._index}")
+        with _ends_with_engine():
+            self._engine, tokenizer = await make_engine(self._config, log_file)
+            self._collector = Collector(self._config, self._engine, tokenizer)
+            await self._collector.start()
+
+    async def play(
+        self, specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncIterator[GameResult | GameFailure]:
+        with _ends_with_engine():
+            async for result in self._collector.play(specs, enough):
+                yield result
+
+    async def publish(self, version: int, adapter: Adapter) -> None:
+        with _ends_with_engine():
+            await self._collector.publish(version, adapter)
+
+    async def retire(self, version: int) -> None:
+        with _ends_with_engine():
+            await self._collector.retire(version)
+
+    async def stats(self) -> dict[str, float]:
+        return self._collector.stats()
+
+    async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
+        with _ends_with_engine():
+            return await ask_probe(self._engine, adapters, vocabulary)
+
+    async def sleep(self) -> None:
+        with _ends_with_engine():
+            await self._engine.sleep()
+
+    async def wake(self) -> None:
+        with _ends_with_engine():
+            await self._engine.wake()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+@contextlib.contextmanager
+def _ends_with_engine() -> Iterator[None]:
+    """A dead engine takes its process along, which is then started again with a new one."""
+    try:
+        yield
+    except EngineDiedError:
+        log.exception("this process ends with its engine")
+        os._exit(1)
+
+
+class Adapters:
+    """The versions' adapters, out of their checkpoints: the one way to every actor's process."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._version: int | None = None
+        self._reference: Any = None
+
+    def reference(self, version: int) -> Any:
+        """Ray's reference to an adapter; the last one is kept, as all actors ask for it at once."""
+        if self._version != version:
+            name = PlayerId.policy(version).name
+            self._reference = ray.put(read_adapter(self._folder.checkpoint(version), name))
+            self._version = version
+        return self._reference
+
+
+class RemoteActor:
+    """An actor as the loop sees it: survives the death of its process.
+
+    `gpus` are the cards that it sees, as CUDA_VISIBLE_DEVICES names them.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        index: int,
+        gpus: Sequence[str] = (),
+        adapters: Adapters | None = None,
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._index = index
+        self._adapters = adapters or Adapters(folder)
+        self._published: list[int] = []
+        self._restarts = 0
+        self._gpus = ",".join(gpus)
+        self._reviving = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Start the process and load the model."""
+        self._process = await self._begin()
+
+    async def _begin(self) -> Any:
+        options = process_options(threads=1, gpu=self._gpus, max_concurrency=10_000)
+        process: Any = ray.remote(**options)(ActorProcess)
+        begun = process.remote(self._config, self._folder, self._index)
+        await begun.start.remote()
+        return begun
+
+    async def play(
+        self, specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncIterator[GameResult | GameFailure]:
+        """Play games; what a dead process left unfinished is played again, from the same seeds."""
+        left = {spec.game_id: spec for spec in specs}
+        while True:
+            process = self._process
+            stream = process.play.remote(list(left.values()), enough)
+            try:
+                async for reference in stream:
+                    result = await reference
+                    del left[result.spec.game_id]
+                    if enough is not None and isinstance(result, GameResult):
+                        enough -= result.num_trained
+                    yield result
+                return
+            except RayActorError as error:
+                await self._revive(process, error)
+            except (asyncio.CancelledError, GeneratorExit):
+                ray.cancel(stream)
+                raise
+
+    async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
+        """The engine's answers to the start-up probe."""
+        return await self._process.probe.remote(adapters, vocabulary)
+
+    async def publish(self, version: int) -> None:
+        """Make a version playable, whose checkpoint is there."""
+        self._published.append(version)
+        await self._send("publish", version, self._adapters.reference(version))
+
+    async def retire(self, version: int) -> None:
+        """Forget a version that no new game will ask for."""
+        self._published.remove(version)
+        await self._send("retire", version)
+
+    async def sleep(self) -> None:
+        """Give the memory of a shared GPU back; no game may be in flight."""
+        await self._ask("sleep")
+
+    async def wake(self) -> None:
+        """Take it again."""
+        await self._send("wake")
+
+    async def _send(self, method: str, *arguments: object) -> None:
+        """Call the process; one that takes a dead one's place knows already, by `_published`."""
+        process = self._process
+        try:
+            await getattr(process, method).remote(*arguments)
+        except RayActorError as error:
+            await self._revive(process, error)
+
+    async def stats(self) -> dict[str, float]:
+        """The engine's counters."""
+        return await self._ask("stats")
+
+    async def _ask(self, method: str) -> Any:
+        """Call the process, and one that takes a dead one's place as well."""
+        while True:
+            process = self._process
+            try:
+                return await getattr(process, method).remote()
+            except RayActorError as error:
+                await self._revive(process, error)
+
+    async def close(self) -> None:
+        """End the engine in order; the process itself ends with the cluster."""
+        with contextlib.suppress(RayActorError):  # nothing is left to end then
+            await self._process.close.remote()
+
+    async def _revive(self, dead: Any, error: RayActorError) -> None:
+        """Start the process again with all its adapters, once however many calls saw it die."""
+        async with self._reviving:
+            if self._process is not dead:
+                return
+            self._restarts += 1
+            if self._restarts > MAX_RESTARTS:
+                raise error
+            log.warning("actor %d died and is started again: %s", self._index, error)
+            ray.kill(dead)
+            process = await self._begin()
+            given: set[int] = set()
+            while lacking := [version for version in self._published if version not in given]:
+                await process.publish.remote(lacking[0], self._adapters.reference(lacking[0]))
+                given.add(lacking[0])
+            self._process = process

@@ -1,0 +1,79 @@
+"""A finished version of a run, evaluated again."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unstable.config import ConfigError, RunConfig, load
+from unstable.league.evaluation import evaluation_games, evaluation_scores
+from unstable.models.base import check_model
+from unstable.planning.plan import UNDECIDED, Ids
+from unstable.records.folder import RunFolder
+from unstable.rooms import Actor, spread
+from unstable.runtime.logs import setup_logging
+from unstable.runtime.prepare import check_games, prepare, show_plan
+from unstable.runtime.session import failures_logged
+from unstable.tracking.text import score_line
+from unstable.types import EvalScore, GameFailure, GameResult, GameSpec
+
+
+def evaluate(run_dir: Path, version: int | None, overrides: Mapping[str, Any]) -> list[EvalScore]:
+    """Play a version of a run against `eval.opponents` again; prints and returns a row each.
+
+    `version` None is the newest. Raises `ConfigError` for a folder or version that is not there.
+    """
+    folder = RunFolder(run_dir)
+    if not folder.config.is_file():
+        raise ConfigError(f"RUN_DIR = {str(run_dir)!r} holds no config.yaml; give a run's folder")
+    versions = folder.versions()
+    if not versions:
+        raise ConfigError(f"RUN_DIR = {str(run_dir)!r} holds no checkpoint; nothing to evaluate")
+    version = versions[-1] if version is None else version
+    if version not in versions:
+        known = ", ".join(map(str, versions))
+        raise ConfigError(f"--version = {version}: no such checkpoint in {run_dir}; known: {known}")
+    config = _evaluated(load(str(folder.config), {**UNDECIDED, **overrides}))
+    check_games(config)
+    check_model(config.model)
+    prepared = prepare(config, learner=False)
+    show_plan(prepared)
+    setup_logging(folder, "eval")
+    with failures_logged(folder.log("eval")):
+        scores = asyncio.run(_evaluate(prepared.config, prepared.plan.actors, folder, version))
+    for score in scores:
+        print(score_line(score))
+    return scores
+
+
+def _evaluated(config: RunConfig) -> RunConfig:
+    """The config with no other opponents than those of the evaluation."""
+    named = [o for o in config.opponents.fixed if o.key in config.eval.opponents]
+    opponents = config.opponents.model_copy(update={"fixed": named})
+    evaluation = config.eval.model_copy(update={"every": 1})
+    return config.model_copy(update={"opponents": opponents, "eval": evaluation})
+
+
+async def _evaluate(
+    config: RunConfig, places: Sequence[Ids], folder: RunFolder, version: int
+) -> list[EvalScore]:
+    from unstable.runtime.processes import acting  # Ray takes a second
+
+    async with acting(config, places, folder) as actors:
+        await asyncio.gather(*(actor.publish(version) for actor in actors))
+        results = await play_evaluation(actors, evaluation_games(config, version))
+    return evaluation_scores(version, results)
+
+
+async def play_evaluation(actors: Sequence[Actor], specs: Sequence[GameSpec]) -> list[GameResult]:
+    """Have the actors play an evaluation's games; raises `RuntimeError` if one of them fails."""
+
+    async def play(index: int, share: Sequence[GameSpec]) -> list[GameResult | GameFailure]:
+        return [result async for result in actors[index].play(share)]
+
+    played = await spread(specs, actors, play)
+    failures = [result for result in played if isinstance(result, GameFailure)]
+    if failures:
+        raise RuntimeError(f"{len(failures)} games failed; the first one: {failures[0].error}")
+    results = [result for result in played if isinstance(result, GameResult)]
+    return sorted(results, key=lambda result: result.spec.game_id)

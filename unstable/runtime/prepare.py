@@ -1,0 +1,90 @@
+"""From a config as it was read to one that runs here: check, plan, resolve, in this order."""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from unstable.config import FixedOpponent, RunConfig
+from unstable.games.check import check_constrained, check_game
+from unstable.models.adapters import read_adapter
+from unstable.models.archive import misfit, unpack_newer
+from unstable.models.base import check_model
+from unstable.planning.machine import Machine, this_machine
+from unstable.planning.plan import Plan, plan, resolve
+from unstable.plugins import load_target
+from unstable.rewards.terms import Rewards
+
+LORA_FOLDER = Path(__file__).resolve().parent.parent.parent / "lora_ckpt"
+"""Where the adapter that is shipped beside the package, as a zip, is unpacked, if it is there."""
+
+
+class Prepared(NamedTuple):
+    """A config that is ready to run: no "auto" is left in it."""
+
+    config: RunConfig
+    plan: Plan
+    machine: Machine
+
+
+def prepare(config: RunConfig, *, learner: bool = True) -> Prepared:
+    """Plan a checked config for this machine and resolve it by the plan.
+
+    Without a learner, as when a finished run is evaluated, the whole machine is the actors'.
+    """
+    machine = this_machine()
+    chosen = plan(config, machine, learner=learner)
+    start = starting_adapter(config) if config.model.init == "auto" else config.model.init
+    return Prepared(resolve(config, chosen, start), chosen, machine)
+
+
+def show_plan(prepared: Prepared) -> None:
+    """Print the plan on stderr, where there is something in it that a person should know."""
+    if prepared.machine.gpus or prepared.plan.notes:
+        print(prepared.plan.text(), file=sys.stderr)
+
+
+def starting_adapter(config: RunConfig) -> str:
+    """The shipped adapter where it was made for this model, else a fresh one."""
+    unpack_newer(LORA_FOLDER.with_suffix(".zip"), LORA_FOLDER)
+    if not LORA_FOLDER.is_dir():
+        return "fresh"
+    problem = misfit(LORA_FOLDER, config.model)
+    if problem is None:
+        return str(LORA_FOLDER)
+    # On stderr: what `unstable config` prints must stay YAML.
+    print(f"{LORA_FOLDER} is not used, training starts fresh: {problem}", file=sys.stderr)
+    return "fresh"
+
+
+def check(config: RunConfig) -> None:
+    """Raise `ConfigError` for what would fail later; loads no model."""
+    check_games(config)
+    Rewards(config.buffer.rewards)
+    check_model(config.model)
+    if config.model.init not in ("auto", "fresh"):
+        read_adapter(Path(config.model.init).expanduser(), "start")
+    if config.learner.algorithm.target is not None:
+        from unstable.learners.algorithms import algorithm_class
+
+        algorithm_class(config.learner.algorithm)
+
+
+def check_games(config: RunConfig) -> None:
+    """Raise `ConfigError` for a game that cannot be played, or a player that cannot play it."""
+    places = {o.key: f"opponents.fixed.{i}" for i, o in enumerate(config.opponents.fixed)}
+    for index, game in enumerate(config.games):
+        check_game(game, f"games.{index}")
+        if config.eval.every and config.eval.constrained:
+            check_constrained(game, f"games.{index}")
+        if game.seats > 1:
+            for name, opponent in opponents_of(config).items():
+                kind = load_target(opponent.player)
+                kind.check(opponent, game, places.get(name, "eval.opponents"))
+
+
+def opponents_of(config: RunConfig) -> dict[str, FixedOpponent]:
+    """Fixed opponents that play in this run, by name."""
+    known = config.fixed_opponents
+    named = [name for name in config.eval.opponents if name in known] if config.eval.every else []
+    trained = [opponent.key for opponent in config.opponents.fixed]
+    return {name: known[name] for name in [*trained, *named]}

@@ -1,0 +1,102 @@
+"""What surrounds a run: its folder, and what becomes of errors and signals."""
+
+import contextlib
+import logging
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, NoReturn
+
+from unstable.config import ConfigError, RunConfig, RunFailedError, dump
+from unstable.records.folder import RunFolder
+
+log = logging.getLogger(__name__)
+
+
+def make_folder(config: RunConfig, against: str | None = None, head: str = "") -> RunFolder:
+    """The run's folder with its config in it, which runs again, in a folder of its own.
+
+    `against` stands in its name where the opponents would, `head` above the config's YAML.
+    """
+    run_dir = config.tracking.run_dir
+    if against is None:
+        against = "+".join(opponent.key for opponent in config.opponents.fixed) or "self"
+    path = _new_run_dir(config, against) if run_dir is None else Path(run_dir).expanduser()
+    folder = RunFolder(path)
+    field = f"tracking.run_dir = {str(folder.root)!r}"
+    elsewhere = config.tracking.model_copy(update={"run_dir": None})
+    try:
+        folder.root.mkdir(parents=True)
+        again = config.model_copy(update={"tracking": elsewhere})
+        folder.config.write_text(head + dump(again), encoding="utf-8")
+    except FileExistsError:
+        raise ConfigError(f"{field} exists; give a folder that does not exist yet") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{field} cannot be made ({error.strerror}); give a folder that you may write to"
+        ) from None
+    return folder
+
+
+def _new_run_dir(config: RunConfig, opponents: str) -> Path:
+    """outputs/<model-games-opponents-time>, with a number where that is taken."""
+    model = Path(config.model.name).name
+    games = "+".join(game.key.rpartition(":")[2] for game in config.games)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    name = f"{model}-{games}-{opponents}-{stamp}".replace("/", "_").replace(":", "_")
+    numbered = (f"{name}-{number}" for number in count(2))
+    paths = (Path("outputs") / candidate for candidate in chain([name], numbered))
+    return next(path for path in paths if not path.exists())
+
+
+@contextlib.contextmanager
+def removed_if_empty(folder: RunFolder) -> Iterator[None]:
+    """A mistake that shows before the first version takes the folder along.
+
+    The repaired command may then use its name.
+    """
+    try:
+        yield
+    except ConfigError:
+        if not folder.versions():
+            shutil.rmtree(folder.root)
+        raise
+
+
+@contextlib.contextmanager
+def failures_logged(log_file: Path) -> Iterator[None]:
+    """What ends a run by a fault goes to the log with its traceback, and on as one line."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        log.exception("the run failed")
+        raise RunFailedError(f"{_first_line(error)}; details in {log_file}") from error
+
+
+def _first_line(error: Exception) -> str:
+    cause = getattr(error, "cause", None) or error  # Ray wraps what another process raised
+    text = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {text[0]}" if text else type(cause).__name__
+
+
+@contextlib.contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does."""
+
+    def interrupt(*_: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # only that one may
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,1 +1,0 @@
-"""Supervised training: what is taught before self-play, asked just as play asks it."""

@@ -1,0 +1,79 @@
+"""The run folder's own files, a sink each."""
+
+from collections.abc import Sequence
+
+from unstable.records.files import LineFile, json_line, write_lines, write_whole
+from unstable.records.folder import RunFolder
+from unstable.records.games import Record
+from unstable.tracking.sinks.base import Row, Sink
+from unstable.types import Purpose
+
+
+class GameFiles(Sink):
+    """`games/<purpose>-<version>.jsonl`, a line a game."""
+
+    name = "the games' file"
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._open: dict[Purpose, LineFile] = {}
+
+    def game(self, version: int, record: Record) -> None:
+        """Append a line."""
+        purpose: Purpose = record["purpose"]
+        path = self._folder.games(purpose, version)
+        file = self._open.get(purpose)
+        if file is None or file.path != path:
+            if file is not None:
+                file.close()
+            file = self._open[purpose] = LineFile(path)
+        file.write(record)
+
+    def close(self) -> None:
+        """Close what is open."""
+        for file in self._open.values():
+            file.close()
+
+
+class SampleFiles(Sink):
+    """`train/<update>.jsonl`, a line a sample."""
+
+    name = "the samples' file"
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        folder.train.mkdir(parents=True, exist_ok=True)
+
+    def samples(self, update: int, records: Sequence[Record]) -> None:
+        """Write the update's file."""
+        write_lines(self._folder.samples(update), records)
+
+
+class RatingsFile(Sink):
+    """`ratings.json`, the newest table."""
+
+    name = "the ratings' file"
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._path = folder.ratings
+
+    def ratings(self, record: Record) -> None:
+        """Replace the file."""
+        write_whole(self._path, json_line(record))
+
+
+class MetricsFile(Sink):
+    """`metrics.jsonl`, a line an update."""
+
+    name = "the metrics' file"
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._file = LineFile(folder.metrics)
+
+    def row(self, row: Row) -> None:
+        """Append a line."""
+        self._file.write(row)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
