@@ -22,8 +22,8 @@ from peft import PeftModel
 from safetensors.torch import load, save
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.config import GameConfig, ModelConfig
+from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
 from unstable.models.adapters import attach_lora, export_adapter, load_weights
 from unstable.models.base import load_model, load_tokenizer

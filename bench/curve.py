@@ -11,9 +11,9 @@ from pathlib import Path
 
 from matplotlib import pyplot
 
+from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import Row
-from unstable.tracking.sinks import read_rows
 
 
 def evaluations(rows: list[Row]) -> list[str]:

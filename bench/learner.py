@@ -1,4 +1,4 @@
-"""How fast the learner is, against a plain padded loop and against a mini-batch of one sample.
+"""How fast the learner is, against a plain padded loop and against a micro-batch of one sample.
 
     python bench/learner.py [--threads 2] [--rounds 3] [--shape 1.7b] [--compile]
 
@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import Learner
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
-from unstable.types import Batch, Reward, Sample
+from unstable.types import Batch, Group, Reward, Sample, SampledTokens, Trajectory
 
 PADDED_SIZE = 8
 SHAPES = {
@@ -55,53 +55,52 @@ class Task:
 
     model: ModelConfig
     learner: LearnerConfig
-    samples: Sequence[Sample]
+    batch: Batch
     threads: int
 
 
-Run = Callable[[Sequence[Sample]], None]
+Run = Callable[[Batch], None]
 """One update on the samples."""
 
 
-def make_samples(number: int, prompt: int, low: int, high: int, shared: int) -> list[Sample]:
+def make_batch(number: int, prompt: int, low: int, high: int, shared: int) -> Batch:
     """Samples of `prompt` + `low` to `high` tokens, most of them short; `shared` begin alike.
 
-    Whatever is shared, lengths and answers are the same.
+    Whatever is shared, lengths and answers are the same. Each is a group of its own.
     """
     random = np.random.default_rng(0)
     common = np.random.default_rng(1).integers(10, 30_000, shared).tolist()
-    samples = []
+    groups = []
     for index in range(number):
         length = int(low + (high - low) * random.random() ** 2)
         prompt_ids = common + random.integers(10, 30_000, prompt).tolist()[shared:]
-        samples.append(
-            Sample(
-                game_id=index,
-                env="bench",
-                seat=index % 2,
-                turn=0,
-                group_id=index,
-                version=0,
-                prompt_ids=prompt_ids,
-                token_ids=random.integers(10, 30_000, length).tolist(),
-                logprobs=[-10.0] * length,
-                temperature=1.0,
-                finish_reason="stop",
-                prompt_cut=0,
-                rewards={"outcome": Reward(*[float(random.integers(-1, 2))] * 2)},
-                outcome=0.0,
-                forfeit=False,
-            )
+        tokens = SampledTokens(
+            prompt_ids=prompt_ids,
+            token_ids=random.integers(10, 30_000, length).tolist(),
+            logprobs=[-10.0] * length,
+            finish_reason="stop",
+            version=0,
         )
-    return samples
+        reward = float(random.integers(-1, 2))
+        trajectory = Trajectory(
+            game_id=index,
+            env="bench",
+            seat=index % 2,
+            group_id=index,
+            outcome=0.0,
+            forfeit=False,
+            samples=(Sample(turn=0, tokens=tokens, rewards={"outcome": Reward(reward, reward)}),),
+        )
+        groups.append(Group(trajectories=(trajectory,)))
+    return Batch(version=0, groups=tuple(groups))
 
 
 def ours(task: Task) -> Run:
     """The learner that runs use, with its metrics."""
     learner = Learner(task.model, task.learner, updates=100, max_tokens=2048, seed=0)
 
-    def run(samples: Sequence[Sample]) -> None:
-        learner.update(Batch(version=learner.version, samples=tuple(samples)))
+    def run(batch: Batch) -> None:
+        learner.update(replace(batch, version=learner.version))
 
     return run
 
@@ -119,10 +118,11 @@ def plain(task: Task, *, size: int, tuned: bool = False, recompute: bool = False
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     adamw = torch.optim.AdamW(parameters, lr=1e-4)
 
-    def run(samples: Sequence[Sample]) -> None:
+    def run(batch: Batch) -> None:
+        samples = batch.samples
         if tuned:
-            samples = sorted(samples, key=length_of)
-        total = sum(len(sample.token_ids) for sample in samples)
+            samples = sorted(samples, key=lambda sample: sample.tokens.length)
+        total = sum(len(sample.tokens.token_ids) for sample in samples)
         for start in range(0, len(samples), size):
             loss = padded_loss(model, samples[start : start + size], device, everywhere=not tuned)
             (loss / total).backward()
@@ -133,24 +133,19 @@ def plain(task: Task, *, size: int, tuned: bool = False, recompute: bool = False
     return run
 
 
-def length_of(sample: Sample) -> int:
-    """Tokens of a sample."""
-    return len(sample.prompt_ids) + len(sample.token_ids)
-
-
 def padded_loss(
     model: Any, samples: Sequence[Sample], device: torch.device, *, everywhere: bool
 ) -> Tensor:
     """-sum(reward x logprob) of the sampled tokens; logits `everywhere`, or of those alone."""
-    longest = max(map(length_of, samples))
+    longest = max(sample.tokens.length for sample in samples)
     ids_BT = torch.zeros(len(samples), longest, dtype=torch.long)
     mask_BT = torch.zeros(len(samples), longest, dtype=torch.long)
     sampled_BT = torch.zeros(len(samples), longest, dtype=torch.bool)
     for row, sample in enumerate(samples):
-        length = length_of(sample)
-        ids_BT[row, :length] = torch.tensor([*sample.prompt_ids, *sample.token_ids])
+        tokens, length = sample.tokens, sample.tokens.length
+        ids_BT[row, :length] = torch.tensor([*tokens.prompt_ids, *tokens.token_ids])
         mask_BT[row, :length] = 1
-        sampled_BT[row, len(sample.prompt_ids) : length] = True
+        sampled_BT[row, len(tokens.prompt_ids) : length] = True
     ids_BT, mask_BT, sampled_BT = (x.to(device) for x in (ids_BT, mask_BT, sampled_BT))
     rewards_B = torch.tensor([sample.reward for sample in samples], device=device)
     rewards_N = rewards_B[:, None].expand_as(sampled_BT)[:, 1:][sampled_BT[:, 1:]]
@@ -192,9 +187,9 @@ def measure(way: Callable[[Task], Run], task: Task) -> tuple[float, float]:
     gpu = torch.cuda.is_available()
     clock = time.process_time if task.threads == 1 and not gpu else time.perf_counter
     update = way(task)
-    update(task.samples[:PADDED_SIZE])  # warm
+    update(replace(task.batch, groups=task.batch.groups[:PADDED_SIZE]))  # warm
     started = clock()
-    update(task.samples)
+    update(task.batch)
     if gpu:
         torch.cuda.synchronize()
     seconds = clock() - started
@@ -221,7 +216,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=64)
-    parser.add_argument("--mini_batch_tokens", type=int, help="default: 16384 on a GPU, else 4096")
+    parser.add_argument("--micro_batch_tokens", type=int, help="default: 16384 on a GPU, else 4096")
     parser.add_argument("--checkpointing", action="store_true", help="ours recomputes activations")
     parser.add_argument("--compile", action="store_true", help="ours compiles its layers")
     parser.add_argument("--only", nargs="+", help="names of the ways to measure")
@@ -234,18 +229,18 @@ def main() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     gpu = torch.cuda.is_available()
     lengths = (300, 200, 1700) if gpu else (60, 40, 340)
-    apart = make_samples(arguments.samples, *lengths, shared=0)
-    alike = make_samples(arguments.samples, *lengths, shared=3 * lengths[0] // 4)
-    tokens = sum(map(length_of, apart))
-    assert tokens == sum(map(length_of, alike))
+    apart = make_batch(arguments.samples, *lengths, shared=0)
+    alike = make_batch(arguments.samples, *lengths, shared=3 * lengths[0] // 4)
+    tokens = sum(sample.tokens.length for sample in apart.samples)
+    assert tokens == sum(sample.tokens.length for sample in alike.samples)
     learner = LearnerConfig(
         batch_size=arguments.samples,
-        mini_batch_size=arguments.samples,  # tokens are the bound
-        mini_batch_tokens=arguments.mini_batch_tokens or (16384 if gpu else 4096),
+        micro_batch_size=arguments.samples,  # tokens are the bound
+        micro_batch_tokens=arguments.micro_batch_tokens or (16384 if gpu else 4096),
         gradient_checkpointing="on" if arguments.checkpointing else "off",
         compile=arguments.compile,
     )
-    ways: dict[str, tuple[Callable[[Task], Run], list[Sample]]] = {
+    ways: dict[str, tuple[Callable[[Task], Run], Batch]] = {
         "padded": (padded, apart),
         "padded, tuned": (tuned, apart),
         "one by one, recomputed": (one_by_one, apart),
@@ -259,12 +254,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         model = model_config(arguments, Path(scratch))
         for _ in range(arguments.rounds):
-            for name, (way, samples) in chosen.items():
+            for name, (way, batch) in chosen.items():
                 with ProcessPoolExecutor(1, spawn) as process:
-                    task = Task(model, learner, samples, arguments.threads)
-                    took, peaks[name] = process.submit(measure, way, task).result()
-                seconds[name].append(took)
-                print(f"{name}: {tokens / took:.0f} tokens/s", flush=True)
+                    task = Task(model, learner, batch, arguments.threads)
+                    second, peaks[name] = process.submit(measure, way, task).result()
+                seconds[name].append(second)
+                print(f"{name}: {tokens / second:.0f} tokens/s", flush=True)
     print(f"\n{arguments.samples} samples, {tokens} tokens, medians of {arguments.rounds} rounds")
     first = statistics.median(next(iter(seconds.values())))
     for name, took in seconds.items():

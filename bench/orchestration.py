@@ -14,7 +14,7 @@ from typing import Any
 
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
-from unstable.types import Adapter, Completion, GameResult, GameSpec, SeatSpec, policy_player
+from unstable.types import Adapter, Completion, GameResult, GameSpec, PlayerId, SeatSpec
 
 
 class ScriptedEngine:
@@ -33,6 +33,7 @@ class ScriptedEngine:
         temperature: float,
         max_tokens: int,
         seed: int,
+        allowed_token_ids: Sequence[int] | None = None,
     ) -> Completion:
         await asyncio.sleep(0)
         began = process_time()
@@ -52,6 +53,10 @@ class ScriptedEngine:
 
     def stats(self) -> dict[str, float]:
         return {}
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -73,7 +78,7 @@ async def measure(config: RunConfig, tokenizer: Any, games: int) -> tuple[float,
     """Processor seconds, less the engine's, and turns, of `games` games in self-play."""
     engine = ScriptedEngine(tokenizer)
     collector = Collector(config, engine, tokenizer)
-    seat = SeatSpec(player=policy_player(0), temperature=1.0, group_id=0)
+    seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=0)
     specs = [
         GameSpec(game_id=index, purpose="train", env="TicTacToe-v0", seed=index, seats=(seat, seat))
         for index in range(games)

@@ -23,16 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from unstable.collectors.collector import Collector
+from unstable.config import RunConfig, parse
 from unstable.engines.base import Engine
 from unstable.engines.make import make_engine
 from unstable.engines.probe import probe_adapters
-from unstable.config import RunConfig, parse
-from unstable.planning.machine import this_machine
 from unstable.models.adapters import padded_rank, write_adapter
 from unstable.models.base import model_path
 from unstable.models.shape import read_shape
+from unstable.planning.machine import this_machine
 from unstable.planning.plan import plan
-from unstable.types import Adapter, Completion, GameResult, GameSpec, SeatSpec, policy_player
+from unstable.types import Adapter, Completion, GameResult, GameSpec, PlayerId, SeatSpec
 
 STEP_SLEEP_S = 0.02
 Request = tuple[list[int], dict[str, Any]]
@@ -47,6 +47,8 @@ class Recorder:
         self.add_adapter = engine.add_adapter
         self.remove_adapter = engine.remove_adapter
         self.stats = engine.stats
+        self.sleep = engine.sleep
+        self.wake = engine.wake
         self.close = engine.close
         self.chains: dict[asyncio.Task[Any] | None, list[Request]] = {}
         self.tokens = 0
@@ -105,6 +107,10 @@ class Stepped:
     def stats(self) -> dict[str, float]:
         return {}
 
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
+
     async def close(self) -> None:
         self._folder.cleanup()
 
@@ -161,7 +167,7 @@ class Stepped:
 
 def game_specs(games: int, first: int) -> list[GameSpec]:
     """Self-play games that no earlier round has played."""
-    seat = SeatSpec(player=policy_player(0), temperature=1.0, group_id=0)
+    seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=0)
     return [
         GameSpec(game_id=i, purpose="train", env="game", seed=i, seats=(seat, seat))
         for i in range(first, first + games)
@@ -199,7 +205,7 @@ async def measure(config: RunConfig, arguments: argparse.Namespace, log: Path) -
     engine, tokenizer = await make_engine(config, log)
     others: dict[str, Engine] = {"stepped": Stepped(config)} if arguments.engine == "vllm" else {}
     weights = probe_adapters(read_shape(config.model), config.model.adapter)[0]
-    policy = Adapter(name=policy_player(0), weights=weights.weights, config=weights.config)
+    policy = Adapter(name=PlayerId.policy(0).name, weights=weights.weights, config=weights.config)
     for each in (engine, *others.values()):
         await each.add_adapter(policy)
     rates: dict[str, list[tuple[float, float]]] = {}

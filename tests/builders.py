@@ -2,7 +2,15 @@
 
 from collections.abc import Sequence
 
-from unstable.types import GameResult, GameSpec, Purpose, SeatSpec, Turn, policy_version
+from unstable.types import (
+    GameResult,
+    GameSpec,
+    PlayerId,
+    Purpose,
+    SampledTokens,
+    SeatSpec,
+    Turn,
+)
 
 
 def spec(
@@ -16,7 +24,7 @@ def spec(
     group_ids: Sequence[int] | None = None,
 ) -> GameSpec:
     """A game's spec; by default the seats of the newest policy are trained, a group each."""
-    versions = [policy_version(player) for player in players]
+    versions = [PlayerId.parse(player).version for player in players]
     newest = max((version for version in versions if version is not None), default=None)
     if trained is None:
         trained = [i for i, v in enumerate(versions) if v is not None and v == newest]
@@ -25,7 +33,7 @@ def spec(
     ids = group_ids or [100 * game_id + seat for seat in range(len(players))]
     seats = tuple(
         SeatSpec(
-            player=player,
+            player=PlayerId.parse(player),
             temperature=1.0,
             group_id=ids[seat] if seat in trained else None,
             group_size=group_size,
@@ -35,25 +43,32 @@ def spec(
     return GameSpec(game_id=game_id, purpose=purpose, env=env, seed=game_id, seats=seats)
 
 
+def sampled(version: int | None = 0, **changes: object) -> SampledTokens:
+    """Two tokens after a prompt of three."""
+    values: dict[str, object] = {
+        "prompt_ids": [1, 2, 3],
+        "token_ids": [7, 8],
+        "logprobs": [-0.5, -0.25],
+        "finish_reason": "stop",
+        "temperature": 1.0,
+        "version": version,
+    }
+    return SampledTokens(**(values | changes))  # type: ignore[arg-type]
+
+
 def turn(seat: int, index: int, player: str, **changes: object) -> Turn:
     """A legal turn; a model's if the player is a version of the policy."""
-    version = policy_version(player)
+    who = PlayerId.parse(player)
     values: dict[str, object] = {
         "seat": seat,
         "index": index,
-        "player": player,
-        "version": version,
+        "player": who,
         "observation": "the board",
-        "prompt_ids": [] if version is None else [1, 2, 3],
-        "token_ids": [] if version is None else [7, 8],
-        "logprobs": [] if version is None else [-0.5, -0.25],
-        "finish_reason": None if version is None else "stop",
-        "temperature": 1.0,
+        "sampled": None if who.version is None else sampled(who.version),
         "text": "[4]",
         "action": "[4]",
         "formatted": True,
         "invalid": False,
-        "prompt_cut": 0,
         "seconds": 0.1,
     }
     return Turn(**(values | changes))  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Samples made by hand and a learner of a tiny model, for the learner's tests."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -9,33 +10,72 @@ from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import Learner
 from unstable.learners.ranks import ALONE
 from unstable.models.adapters import attach_lora, load_weights
-from unstable.types import Batch, Reward, Sample
+from unstable.types import Batch, Group, Reward, Sample, SampledTokens, TokenSample, Trajectory
 
 VOCAB = 12
 
 
+class Made(NamedTuple):
+    """A sample with what its trajectory says of it."""
+
+    sample: Sample
+    trajectory: dict[str, Any]
+
+    @property
+    def tokens(self) -> SampledTokens:
+        return self.sample.tokens
+
+
 def make_sample(
     prompt_ids: list[int], token_ids: list[int], reward: float = 1.0, **changes: Any
-) -> Sample:
+) -> Made:
     """A sample that only says what a test cares about; it was as likely as e^-1 a token."""
-    fields: dict[str, Any] = {
+    trajectory: dict[str, Any] = {
         "game_id": 0,
         "env": "env",
         "seat": 0,
-        "turn": 0,
         "group_id": 0,
-        "version": 0,
+        "outcome": reward,
+        "forfeit": False,
+    }
+    own: dict[str, Any] = {"turn": 0, "rewards": {"outcome": Reward(reward, reward)}}
+    tokens: dict[str, Any] = {
         "prompt_ids": prompt_ids,
         "token_ids": token_ids,
         "logprobs": [-1.0] * len(token_ids),
         "temperature": 1.0,
         "finish_reason": "stop",
+        "version": 0,
         "prompt_cut": 0,
-        "rewards": {"outcome": Reward(reward, reward)},
-        "outcome": reward,
-        "forfeit": False,
     }
-    return Sample(**(fields | changes))
+    for name, value in changes.items():
+        (place,) = (fields for fields in (trajectory, own, tokens) if name in fields)
+        place[name] = value
+    return Made(Sample(tokens=SampledTokens(**tokens), **own), trajectory)
+
+
+def make_batch(made: Sequence[Made], version: int = 0) -> Batch:
+    """A batch of samples: those of one game and seat are a trajectory, in order of appearance.
+
+    The samples of a trajectory should stand together, as the batch has them so.
+    """
+    trajectories: dict[tuple[int, int], tuple[dict[str, Any], list[Sample]]] = {}
+    for sample, fields in made:
+        _, samples = trajectories.setdefault((fields["game_id"], fields["seat"]), (fields, []))
+        samples.append(sample)
+    groups: dict[int, list[Trajectory]] = {}
+    for fields, samples in trajectories.values():
+        trajectory = Trajectory(samples=tuple(samples), **fields)
+        groups.setdefault(trajectory.group_id, []).append(trajectory)
+    return Batch(
+        version=version,
+        groups=tuple(Group(trajectories=tuple(members)) for members in groups.values()),
+    )
+
+
+def tokens_of(made: Sequence[Made]) -> list[TokenSample]:
+    """What the model is scored on, by sample."""
+    return [each.tokens for each in made]
 
 
 def save_model(folder):
@@ -59,7 +99,7 @@ def spy_on_gradients(monkeypatch):
 
 def make_learner(model, adapter=None, updates=4, seed=0, algorithm=None, ranks=ALONE, **config):
     """A learner of `model`, by default with plain REINFORCE."""
-    defaults = {"batch_size": 8, "mini_batch_size": 8, "learning_rate": 1e-2}
+    defaults = {"batch_size": 8, "micro_batch_size": 8, "learning_rate": 1e-2}
     return Learner(
         model,
         LearnerConfig(algorithm=algorithm or {"normalize": "none"}, **defaults | config),
@@ -141,7 +181,7 @@ def play_bandit(learner, model, folder, rewarded, updates, batch_size=32):
                     group_id=2 * version + len(samples) % 2,
                 )
             )
-        update = learner.update(Batch(version=version, samples=tuple(samples)))
+        update = learner.update(make_batch(samples, version))
         assert update.metrics["learn/mismatch_abs_max"] < 1e-4  # what was sampled is what is scored
         losses.append(update.metrics["learn/loss"])
         outcomes.append(update.metrics["learn/outcome_mean"])

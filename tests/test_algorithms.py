@@ -69,11 +69,11 @@ def make_groups(version=0, rewards=(1.0, 0.0, -1.0, 0.5), turns=(1, 2, 3, 2), **
     ],
     ids=lambda algorithm: "-".join(word for word in algorithm.values() if isinstance(word, str)),
 )
-def test_mini_batches_do_not_change_the_gradient(model, monkeypatch, algorithm):
+def test_micro_batches_do_not_change_the_gradient(model, monkeypatch, algorithm):
     gradients = spy_on_gradients(monkeypatch)
     for size in (16, 3, 1):
         learner = make_learner(
-            model, algorithm=algorithm, batch_size=48, mini_batch_size=size, epochs=2
+            model, algorithm=algorithm, batch_size=48, micro_batch_size=size, epochs=2
         )
         learner.update(make_groups(0))
         learner.update(make_groups(1))
@@ -96,10 +96,10 @@ def test_mini_batches_do_not_change_the_gradient(model, monkeypatch, algorithm):
         ({"name": "rft", "aggregation": "sequence"}, False),
     ],
 )
-def test_mini_batches_keep_trajectories_whole_only_where_the_loss_of_a_token_needs_it(
+def test_micro_batches_keep_trajectories_whole_only_where_the_loss_of_a_token_needs_it(
     model, algorithm, whole
 ):
-    learner = make_learner(model, algorithm=algorithm, mini_batch_size=1)
+    learner = make_learner(model, algorithm=algorithm, micro_batch_size=1)
     packs = count_forwards(learner.policy)
     batch = make_groups(rewards=[1.0, 0.5, 0.25, 0.75])  # all won, each once
     learner.update(batch)

@@ -22,7 +22,7 @@ SMALL = """
 model: {{name: {model}, dtype: float32, init: fresh, adapter: {{rank: 4}}}}
 sampling: {{max_tokens: 4}}
 actors: {{num: 1, games_in_flight: 8}}
-learner: {{batch_size: 16, mini_batch_size: 8}}
+learner: {{batch_size: 16, micro_batch_size: 8}}
 eval: {{every: 2, games: 2}}
 loop: {{steps: 2, mode: sync}}
 """

@@ -60,7 +60,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"learner": {"epoch": 1}}, "learner: unknown key 'epoch'; did you mean 'epochs'?"),
     (
         {"learner": {"batch_size": 10}},
-        "learner.batch_size = 10 is not divisible by steps_per_batch x mini_batch_size = 16; "
+        "learner.batch_size = 10 is not divisible by steps_per_batch x micro_batch_size = 16; "
         "set learner.batch_size to 16",
     ),
     (

@@ -146,13 +146,13 @@ def test_value_loss_by_hand():
 
 
 @pytest.mark.parametrize("algorithm", CRITICS)
-def test_mini_batches_do_not_change_the_gradients(model, monkeypatch, algorithm):
+def test_micro_batches_do_not_change_the_gradients(model, monkeypatch, algorithm):
     gradients = spy_on_gradients(monkeypatch)
     settings = algorithm | {"kl_reward": 0.1, "kl_loss": 0.1}
     runs = []
     for size in (24, 5, 1):
         learner = make_learner(
-            model, algorithm=settings, batch_size=120, mini_batch_size=size, epochs=2
+            model, algorithm=settings, batch_size=120, micro_batch_size=size, epochs=2
         )
         for version in range(2):
             learner.update(make_games(version))
@@ -176,7 +176,7 @@ def test_recomputed_activations_do_not_change_the_gradients(model, monkeypatch, 
         gradients.clear()
         passes.append(len(forwards))
     # Backward runs a layer as often again as it was run with a gradient: never for the values, nor
-    # for the old logprobs of ppo, which are taken of three mini-batches in each of two updates.
+    # for the old logprobs of ppo, which are taken of three micro-batches in each of two updates.
     frozen = 2 * 3 * (2 if algorithm["name"] == "ppo" else 1)
     assert passes[1] - passes[0] == passes[0] - frozen > 0
     torch.testing.assert_close(runs[1], runs[0], atol=1e-6, rtol=1e-5)
@@ -209,7 +209,7 @@ def test_the_policys_graph_is_gone_when_the_critics_is_made(model, monkeypatch):
 
 @pytest.mark.parametrize("algorithm", CRITICS)
 def test_the_values_of_a_batch_are_those_of_its_turns_one_by_one(model, algorithm):
-    learner = make_learner(model, algorithm=algorithm, mini_batch_size=5, batch_size=20)
+    learner = make_learner(model, algorithm=algorithm, micro_batch_size=5, batch_size=20)
     learner.update(make_games(0))
     batch = make_games(1)
     critic = learner.algorithm.critic
@@ -268,7 +268,7 @@ def test_a_critic_begins_at_0_and_its_lora_at_the_policys(model):
 @pytest.mark.parametrize("algorithm", CRITICS)
 def test_save_and_load_between_updates_change_nothing(model, tmp_path, algorithm):
     def learner():
-        return make_learner(model, algorithm=algorithm, epochs=2, mini_batch_size=4)
+        return make_learner(model, algorithm=algorithm, epochs=2, micro_batch_size=4)
 
     straight = learner()
     expected = [straight.update(make_games(version)) for version in range(4)]

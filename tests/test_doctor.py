@@ -12,14 +12,8 @@ from tests.machine_helpers import QWEN, VERSIONS, machine
 from unstable.cli import run
 from unstable.config import ConfigError, RunConfig, load
 from unstable.planning.doctor import examine
-from unstable.runtime.train import check_games
 from unstable.planning.machine import Machine
-from unstable.models.base import check_model
-
-
-def check(config: RunConfig) -> None:
-    check_model(config.model)
-    check_games(config)
+from unstable.runtime.prepare import check
 
 
 @pytest.fixture
@@ -42,21 +36,21 @@ def qwen(tmp_path: Path) -> RunConfig:
         (machine(8, 80.0), ["7 on GPU 0, 1, 2, 3, 4, 5, 6", "1 on GPU 7", "driver 580.82.07"]),
     ],
 )
-def test_what_would_run_is_told(
+def test_what_would_run_is_printed(
     here: Machine, words: list[str], qwen: RunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert examine(qwen, here, check) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for word in [*words, "vllm 0.32.0", "weights 3.44", "would make 3 updates of 384 turns"]:
-        assert word in told
-    assert "error" not in told
+        assert word in printed
+    assert "error" not in printed
 
 
 def test_a_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert examine(load("default"), machine(), check) == 0
-    told = capsys.readouterr().out
-    assert "no GPU" in told
-    assert "on the processor, embedded engine" in told
+    printed = capsys.readouterr().out
+    assert "no GPU" in printed
+    assert "on the processor, embedded engine" in printed
 
 
 @pytest.mark.parametrize(
@@ -67,17 +61,17 @@ def test_a_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[
         (machine(packages={}), ["torch is not installed", "pip install 'torch>=2.11'"]),
     ],
 )
-def test_what_cannot_run_is_told_with_a_remedy_and_exit_code_1(
+def test_what_cannot_run_is_printed_with_a_remedy_and_exit_code_1(
     here: Machine, words: list[str], qwen: RunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert examine(qwen, here, check) == 1
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for word in words:
-        assert word in told
-    assert "would make" not in told
+        assert word in printed
+    assert "would make" not in printed
 
 
-def test_a_mistake_that_the_machine_has_no_part_in_is_told_too(
+def test_a_mistake_that_the_machine_has_no_part_in_is_printed_too(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     wrong = load("default", {"games.0.env": "TicTacTo-v0"})
@@ -87,7 +81,7 @@ def test_a_mistake_that_the_machine_has_no_part_in_is_told_too(
     assert "error    games.0.env = 'TicTacTo-v0'" in capsys.readouterr().out
 
 
-def test_a_gpu_without_vllm_runs_and_is_told_what_is_missing(
+def test_a_gpu_without_vllm_runs_and_what_is_missing_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     packages = {name: version for name, version in VERSIONS.items() if name != "vllm"}
@@ -95,15 +89,17 @@ def test_a_gpu_without_vllm_runs_and_is_told_what_is_missing(
     assert "vLLM is not installed; run: pip install" in capsys.readouterr().out
 
 
-def test_what_an_old_card_cannot_do_is_told(
+def test_what_an_old_card_cannot_do_is_printed(
     qwen: RunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = machine(1, 80.0)
     old = replace(new, gpus=tuple(replace(gpu, bfloat16=False) for gpu in new.gpus))
     assert examine(qwen, old, check) == 0
-    told = capsys.readouterr().out
-    assert "on the processor, embedded engine, float32" in told
-    assert "note     actors play on the processor: vLLM computes LoRA on a GPU in bfloat16" in told
+    printed = capsys.readouterr().out
+    assert "on the processor, embedded engine, float32" in printed
+    assert (
+        "note     actors play on the processor: vLLM computes LoRA on a GPU in bfloat16" in printed
+    )
     actors = qwen.actors.model_copy(update={"engine": "vllm"})
     assert examine(qwen.model_copy(update={"actors": actors}), old, check) == 1
     assert "error    actors.engine = 'vllm': vLLM computes LoRA" in capsys.readouterr().out
@@ -135,4 +131,4 @@ def test_the_command_takes_trains_options_and_loads_no_model(tiny_folder: Path) 
 
 def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--help"]) == 0
-    assert "--learner.mini_batch_tokens" in capsys.readouterr().out
+    assert "--learner.micro_batch_tokens" in capsys.readouterr().out

@@ -15,6 +15,7 @@ from unstable.league.evaluation import (
     mean_interval,
     wilson_interval,
 )
+from unstable.types import PlayerId
 
 
 def test_every_deal_is_played_from_every_seat_and_nothing_is_trained() -> None:
@@ -27,7 +28,7 @@ def test_every_deal_is_played_from_every_seat_and_nothing_is_trained() -> None:
     for first, second in zip(specs[::2], specs[1::2], strict=True):
         assert first.seed == second.seed
         players = [seat.player for seat in first.seats]
-        assert players[0] == "policy@3"
+        assert players[0] == PlayerId.policy(3)
         assert [seat.player for seat in second.seats] == players[::-1]
     assert len({spec.seed for spec in specs[:6]}) == 3
     # Both opponents are met on the same deals.
@@ -40,7 +41,10 @@ def test_two_versions_are_judged_on_the_same_games() -> None:
     for one, other in zip(before, after, strict=True):
         assert (one.game_id, one.seed, one.env) == (other.game_id, other.seed, other.env)
         renamed = tuple(
-            dataclasses.replace(seat, player=seat.player.replace("@0", "@8")) for seat in one.seats
+            dataclasses.replace(seat, player=PlayerId.policy(8))
+            if seat.player == PlayerId.policy(0)
+            else seat
+            for seat in one.seats
         )
         assert renamed == other.seats
 
@@ -48,7 +52,7 @@ def test_two_versions_are_judged_on_the_same_games() -> None:
 def test_three_seats_are_rotated_and_one_seat_has_no_opponent() -> None:
     three = parse({"games": [{"env": "LiarsDice-v0", "seats": 3}], "eval": {"games": 4}})
     specs = evaluation_games(three, 0)
-    places = [[seat.player for seat in spec.seats].index("policy@0") for spec in specs]
+    places = [[seat.player for seat in spec.seats].index(PlayerId.policy(0)) for spec in specs]
     assert places == [0, 1, 2, 0, 1, 2]
     alone = parse({"games": [{"env": "TowerOfHanoi-v0", "seats": 1}], "eval": {"games": 4}})
     assert [len(spec.seats) for spec in evaluation_games(alone, 0)] == [1] * 4

@@ -21,7 +21,7 @@ from unstable.loop import train
 from unstable.league.schedule import Schedule
 from unstable.types import GameFailure, GameResult, GameSpec
 
-GRPO = {"algorithm": {"name": "grpo"}, "batch_size": 16, "mini_batch_size": 8}
+GRPO = {"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8}
 REWARDS = Rewards([RewardConfig()])
 
 

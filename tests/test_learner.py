@@ -59,9 +59,9 @@ def make_batch(version, size=8, **changes):
 
 
 @pytest.mark.parametrize("loss_norm", ["tokens", "constant"])
-def test_mini_batches_do_not_change_the_gradient(model, step_gradients, loss_norm):
+def test_micro_batches_do_not_change_the_gradient(model, step_gradients, loss_norm):
     for size in (8, 4, 1):
-        learner = make_learner(model, mini_batch_size=size, algorithm=plain(loss_norm=loss_norm))
+        learner = make_learner(model, micro_batch_size=size, algorithm=plain(loss_norm=loss_norm))
         learner.update(make_batch(0))
         learner.update(make_batch(1))  # B is no longer zero, so that A has a gradient as well
     whole, halves, single = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
@@ -72,7 +72,7 @@ def test_mini_batches_do_not_change_the_gradient(model, step_gradients, loss_nor
 
 def test_neither_tokens_at_a_time_nor_recomputing_change_the_gradient(model, step_gradients):
     runs = []
-    for changes in ({}, {"mini_batch_tokens": 12}, {"gradient_checkpointing": "on"}):
+    for changes in ({}, {"micro_batch_tokens": 12}, {"gradient_checkpointing": "on"}):
         learner = make_learner(model, **changes)
         forwards = count_forwards(learner.policy.layers[0])
         learner.update(make_batch(0))
@@ -118,7 +118,7 @@ def test_metrics_say_what_was_trained_on(model):
             ),
         ),
     )
-    update = make_learner(model, batch_size=3, mini_batch_size=1).update(batch)
+    update = make_learner(model, batch_size=3, micro_batch_size=1).update(batch)
     metrics = update.metrics
     assert update.version == 1
     assert update.advantages == [1.0, 0.0, 1.5]  # baselines begin at 0
@@ -163,7 +163,7 @@ def test_mismatch_is_zero_where_the_learner_agrees_with_the_sampler(model):
             )
         )
     # Several steps, so that later ones see other weights: the mismatch is that of the first.
-    learner = make_learner(model, steps_per_batch=2, mini_batch_size=4, epochs=2)
+    learner = make_learner(model, steps_per_batch=2, micro_batch_size=4, epochs=2)
     metrics = learner.update(Batch(version=0, samples=tuple(samples))).metrics
     assert metrics["learn/optimizer_steps"] == 4
     assert metrics["learn/mismatch_abs_max"] == pytest.approx(0, abs=1e-5)
@@ -187,7 +187,7 @@ def test_what_is_scored_under_another_adapter_leaves_the_policy_alone(model):
 
 
 def test_save_and_load_between_updates_change_nothing(model, tmp_path):
-    changes = {"steps_per_batch": 2, "mini_batch_size": 2, "schedule": "cosine", "epochs": 2}
+    changes = {"steps_per_batch": 2, "micro_batch_size": 2, "schedule": "cosine", "epochs": 2}
     straight = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
     straight_updates = [straight.update(make_batch(version)) for version in range(4)]
 
@@ -307,7 +307,7 @@ def test_metrics_are_told_for_each_role_too(model):
             }
         ]
     ]
-    learner = make_learner(model, steps_per_batch=2, mini_batch_size=2)
+    learner = make_learner(model, steps_per_batch=2, micro_batch_size=2)
     metrics = learner.update(Batch(version=0, samples=tuple(samples))).metrics
     for seat in (0, 1):
         role = f"some:env/{seat}"

@@ -10,26 +10,37 @@ import pytest
 import textarena
 
 from tests.builders import game
-from unstable.rewards.terms import Rewards
 from unstable.collectors.collector import Collector
-from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.config import RunConfig, parse
-from unstable.records.folder import RunFolder
-from unstable.runtime.train import make_buffer, make_registry, resolve
-from unstable.learners.learner import Learner
-from unstable.loop import evaluate, train
-from unstable.models.base import load_model, load_tokenizer, stop_token_ids
-from unstable.rooms import Rooms
+from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.league.routing import Router
 from unstable.league.schedule import Schedule
+from unstable.learners.learner import Learner
+from unstable.loop import evaluate, train
+from unstable.models.adapters import read_adapter
+from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.records.folder import RunFolder
+from unstable.rewards.terms import Rewards
+from unstable.rooms import Rooms
+from unstable.runtime.prepare import prepare
+from unstable.runtime.train import make_buffer, make_registry
 from unstable.tracking.tracker import Tracker
-from unstable.types import Adapter, Batch, GameFailure, GameResult, GameSpec, Update
+from unstable.types import (
+    Batch,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    PlayerId,
+    TokenSample,
+    Update,
+)
 
 
 class LocalActor:
     """An actor without a process of its own."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
+        self.folder = folder
         model, tokenizer = load_model(config.model), load_tokenizer(config.model)
         engine = EmbeddedEngine(model, stop_token_ids(model, tokenizer))
         self.collector = Collector(config, engine, tokenizer)
@@ -39,14 +50,22 @@ class LocalActor:
     ) -> AsyncIterator[GameResult | GameFailure]:
         return self.collector.play(specs, enough)
 
-    async def publish(self, adapter: Adapter) -> None:
-        await self.collector.publish(adapter)
+    async def publish(self, version: int) -> None:
+        name = PlayerId.policy(version).name
+        adapter = read_adapter(self.folder.checkpoint(version), name)
+        await self.collector.publish(version, adapter)
 
-    async def retire(self, name: str) -> None:
-        await self.collector.retire(name)
+    async def retire(self, version: int) -> None:
+        await self.collector.retire(version)
 
     async def stats(self) -> dict[str, float]:
         return self.collector.stats()
+
+    async def sleep(self) -> None:
+        raise AssertionError("no GPU is shared")
+
+    async def wake(self) -> None:
+        raise AssertionError("no GPU is shared")
 
 
 class LocalLearner:
@@ -65,28 +84,34 @@ class LocalLearner:
     async def update(self, batch: Batch) -> Update:
         return self.learner.update(batch)
 
-    async def save(self, version: int, run_state: dict[str, Any]) -> Adapter:
-        return self.learner.save(self.folder.checkpoint(version), run_state)
+    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
+        return self.learner.imitate(samples)
+
+    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
+        return self.learner.logprobs(samples)
+
+    async def save(self, version: int, run_state: dict[str, Any]) -> None:
+        self.learner.save(self.folder.checkpoint(version), run_state)
 
 
 def make_rooms(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes: Any) -> Rooms:
     data = {
         "model": {"name": str(tiny_folder), "dtype": "float32", "adapter": {"rank": 4}},
         "sampling": {"max_tokens": 4},
-        "learner": {"batch_size": 16, "mini_batch_size": 8, "learning_rate": 1e-3},
+        "learner": {"batch_size": 16, "micro_batch_size": 8, "learning_rate": 1e-3},
         "eval": {"every": 2, "games": 4},
         "loop": {"mode": "sync", "steps": 3},
         "tracking": {"run_dir": str(run_dir), "dashboard": "off", "keep_checkpoints": 2},
         **changes,
     }
-    config = resolve(parse(data))
+    config = prepare(parse(data)).config
     assert isinstance(config.buffer.capacity, int)
     folder = RunFolder(run_dir)
     schedule = Schedule(config)
     return Rooms(
         config=config,
         folder=folder,
-        actors=[LocalActor(config) for _ in range(num_actors)],
+        actors=[LocalActor(config, folder) for _ in range(num_actors)],
         learner=LocalLearner(config, folder),
         buffer=make_buffer(config),
         rewards=Rewards(config.buffer.rewards),
@@ -130,7 +155,7 @@ async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path:
         assert all(sample["staleness"] <= 4 for sample in samples)
     assert len(played(folder, "eval")) == 3 * 4  # before, after update 2, after the last
     players = {row.player for row in rooms.registry.ratings()}
-    assert {"policy@0", "policy@3", "random"} <= players
+    assert {PlayerId.policy(0), PlayerId.policy(3), PlayerId("random")} <= players
     # Adapters of opponents stay; what a resume needs stays for the newest two.
     assert folder.versions() == [0, 1, 2, 3]
     whole = [v for v in folder.versions() if len(list(folder.checkpoint(v).iterdir())) > 2]
@@ -220,7 +245,7 @@ async def test_time_runs_out_even_where_a_batch_is_always_ready(
         tiny_folder,
         tmp_path / "run",
         loop={"mode": mode, "steps": 10_000, "max_time": 1.0},
-        learner={"batch_size": 1, "mini_batch_size": 1},
+        learner={"batch_size": 1, "micro_batch_size": 1},
         buffer={"capacity": 100_000, "max_staleness": 100_000},
         actors={"games_in_flight": 2},
     )
@@ -293,7 +318,7 @@ MOODY = {
 
 
 async def test_a_failed_game_costs_one_game(tiny_folder: Path, tmp_path: Path) -> None:
-    """Invariant 17: counted, told with its traceback, and the run goes on."""
+    """Invariant 17: counted, logged with its traceback, and the run goes on."""
     rooms = make_rooms(
         tiny_folder,
         tmp_path / "run",

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstable.learners.model.logprobs import selected_logprobs
+from unstable.learners.algorithm import Tokens
+from unstable.learners.algorithms.reinforce import reinforce_loss
 from unstable.learners.losses import (
     clipped_loss,
     clipped_weight_loss,
@@ -13,25 +14,43 @@ from unstable.learners.losses import (
     kl_penalties,
     masked_weights,
     policy_ratios,
-    reinforce_loss,
     sequence_mask,
     truncated_weights,
 )
+from unstable.learners.model.logprobs import selected_logprobs
 
 LOGPROBS = st.lists(
     st.tuples(st.floats(-150, 0), st.floats(-150, 0), st.floats(-3, 3)), min_size=1, max_size=12
 )
 
 
+def sampled(logprobs, behaviour, advantages, normalizer):
+    """A micro-batch of one turn, scored by a policy that has made no step yet."""
+    turns = torch.zeros(len(logprobs), dtype=torch.long)
+    return Tokens(
+        logprobs_N=logprobs,
+        old_logprobs_N=logprobs.detach(),
+        behaviour_logprobs_N=behaviour,
+        reference_logprobs_N=None,
+        advantages_N=advantages,
+        normalizers_N=torch.full_like(advantages, normalizer),
+        turns_N=turns,
+        sequences_N=turns,
+    )
+
+
 def test_loss_by_hand():
     logprobs = torch.log(torch.tensor([0.5, 0.2, 0.9])).requires_grad_()
     behaviour = torch.log(torch.tensor([0.25, 0.4, 0.1]))
     advantages = torch.tensor([1.0, -2.0, 3.0])
-    loss, ratios = reinforce_loss(logprobs, behaviour, advantages, cap=4.0, normalizer=10)
-    loss.backward()
-    assert ratios.tolist() == pytest.approx([2.0, 0.5, 9.0])  # before the cap of 4
+    loss = reinforce_loss(sampled(logprobs, behaviour, advantages, 10.0), cap=4.0)
+    loss.value.backward()
+    assert loss.ratios_N.tolist() == pytest.approx([2.0, 0.5, 9.0])  # before the cap of 4
+    assert {name: column.tolist() for name, column in loss.means.items()} == {
+        "learn/importance_capped": [0, 0, 1]
+    }
     expected = -(2 * math.log(0.5) + 0.5 * -2 * math.log(0.2) + 4 * 3 * math.log(0.9)) / 10
-    assert loss.item() == pytest.approx(expected)
+    assert loss.value.item() == pytest.approx(expected)
     # The weight is a constant: the gradient of a logprob is -weight * advantage / normalizer.
     assert logprobs.grad.tolist() == pytest.approx([-0.2, 0.1, -1.2])
 
@@ -40,24 +59,24 @@ def test_loss_by_hand():
 def test_absurd_ratios_stay_finite(difference):
     logprobs = torch.tensor([min(0.0, difference)], requires_grad=True)
     behaviour = torch.tensor([min(0.0, -difference)])
-    loss, ratios = reinforce_loss(logprobs, behaviour, torch.tensor([1.0]), cap=2.0, normalizer=1)
-    loss.backward()
-    assert math.isfinite(loss.item())
-    assert ratios.isfinite().all()
+    loss = reinforce_loss(sampled(logprobs, behaviour, torch.tensor([1.0]), 1.0), cap=2.0)
+    loss.value.backward()
+    assert math.isfinite(loss.value.item())
+    assert loss.ratios_N.isfinite().all()
     assert kl_estimates(logprobs, behaviour).isfinite().all()
     assert logprobs.grad.item() == pytest.approx(-2.0 if difference > 0 else 0.0, abs=1e-8)
 
 
 @given(LOGPROBS)
-def test_mini_batches_add_up_and_zero_advantages_are_nothing(rows):
+def test_micro_batches_add_up_and_zero_advantages_are_nothing(rows):
     logprobs, behaviour, advantages = torch.tensor(rows, dtype=torch.float64).T
     advantages[::2] = 0.0
-    terms = {"cap": 2.0, "normalizer": 7.0}
-    whole, _ = reinforce_loss(logprobs, behaviour, advantages, **terms)
-    parts = [
-        reinforce_loss(logprobs[i::2], behaviour[i::2], advantages[i::2], **terms)[0]
-        for i in (0, 1)
-    ]
+
+    def loss(part):
+        tokens = sampled(logprobs[part], behaviour[part], advantages[part], 7.0)
+        return reinforce_loss(tokens, cap=2.0).value
+
+    whole, *parts = (loss(slice(start, None, step)) for start, step in ((0, 1), (0, 2), (1, 2)))
     assert parts[0].item() == 0.0
     assert parts[1].item() == pytest.approx(whole.item(), abs=1e-9)
 

@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from tests.machine_helpers import machine
-from unstable.planning import machine as room
 from unstable.config import load
+from unstable.planning import machine as machine_module
 from unstable.planning.doctor import examine
 from unstable.planning.machine import this_machine
 
@@ -41,14 +41,14 @@ def test_a_containers_memory_counts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "_CGROUP", tmp_path)
+    monkeypatch.setattr(machine_module, "_CGROUP", tmp_path)
     memory = SimpleNamespace(total=100, available=70)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     if limit is not None:
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         (tmp_path / "memory.current").write_text(f"{used}\n")
         (tmp_path / "memory.stat").write_text(f"anon 1\ninactive_file {cached}\nactive_file 2\n")
-    assert room._memory() == expected
+    assert machine_module._memory() == expected
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_a_containers_memory_counts(
 def test_a_containers_quota_of_time_counts(
     files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_CGROUP", tmp_path)
-    monkeypatch.setattr(room.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(machine_module, "_CGROUP", tmp_path)
+    monkeypatch.setattr(machine_module.os, "sched_getaffinity", lambda _: set(range(8)))
     (tmp_path / "cpu").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert room._cores() == expected
+    assert machine_module._cores() == expected
 
 
 def test_packages_are_those_that_python_imports(
@@ -87,7 +87,7 @@ def test_packages_are_those_that_python_imports(
         if metadata is not None:
             (folder / "METADATA").write_text(metadata)
     monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second")])
-    assert room._packages() == {"some-thing": "2.0"}
+    assert machine_module._packages() == {"some-thing": "2.0"}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_cards_are_those_that_cuda_would_show(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-    assert room._visible(3) == expected
+    assert machine_module._visible(3) == expected
 
 
 class NVMLError(Exception):
@@ -179,12 +179,12 @@ def test_cards_that_do_not_answer_are_no_silent_absence(
     assert here.usable_gpus == ()
     assert "NVML cannot read the GPUs (GPU is lost)" in str(here.cuda_problem)
     assert examine(load("default"), here, lambda _: None) == 0
-    told = capsys.readouterr().out
-    assert "no GPU" not in told
-    assert "note     GPUs are not used: NVML cannot read the GPUs (GPU is lost)" in told
+    printed = capsys.readouterr().out
+    assert "no GPU" not in printed
+    assert "note     GPUs are not used: NVML cannot read the GPUs (GPU is lost)" in printed
 
 
-def test_cards_that_torch_cannot_use_are_told_with_a_remedy() -> None:
+def test_cards_that_torch_cannot_use_come_with_a_remedy() -> None:
     assert machine(cards=2).cuda_problem is None
     assert len(machine(cards=2).usable_gpus) == 2
     built = machine(cards=2, torch_cuda=None)

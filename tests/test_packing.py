@@ -7,7 +7,7 @@ from tests.helpers import random_adapter, tiny_model
 from tests.learner_helpers import make_sample
 from unstable.config import AdapterConfig, ConfigError
 from unstable.learners.model.attention import ATTENTION
-from unstable.learners.micro_batches import MiniBatch, MiniBatches
+from unstable.learners.micro_batches import MicroBatch, MicroBatches
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.models.adapters import attach_lora, load_weights
@@ -148,11 +148,11 @@ def test_models_that_would_be_scored_wrongly_are_refused():
         Policy(attach_lora(tiny_model(), AdapterConfig(targets=["q_proj", "lm_head"]), 0))
 
 
-def test_mini_batches_keep_like_prompts_together():
+def test_micro_batches_keep_like_prompts_together():
     prompts = [[1, 2], [3, 4], [1, 2, 5], [3, 1]]
     samples = [make_sample(prompt, [0]) for prompt in prompts]
-    assert MiniBatches(2)(samples) == [MiniBatch([0, 2], True), MiniBatch([3, 1], True)]
-    assert MiniBatches(3)(samples) == [MiniBatch([0, 2, 3], True), MiniBatch([1], True)]
+    assert MicroBatches(2)(samples) == [MicroBatch([0, 2], True), MicroBatch([3, 1], True)]
+    assert MicroBatches(3)(samples) == [MicroBatch([0, 2, 3], True), MicroBatch([1], True)]
 
 
 @pytest.mark.gpu

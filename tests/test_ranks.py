@@ -34,7 +34,7 @@ from tests.learner_helpers import (
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
 from unstable.learners.algorithm import Loss
-from unstable.learners.micro_batches import MiniBatches
+from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.policy_gradient import PolicyGradient
 from unstable.learners.ranks import Ranks, join, listen
 from unstable.models.adapters import read_adapter
@@ -148,9 +148,9 @@ PPO = {"name": "ppo", "critic": {"kind": "adapter"}}
 def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm, parallel):
     batches = [batch_of(0), batch_of(1)]
     options = {"algorithm": algorithm, "epochs": 2}
-    whole, weights, metrics = updates(Ranks(), model, batches, mini_batch_size=8, **options)
-    single, *_ = updates(Ranks(), model, batches, mini_batch_size=1, **options)
-    both = pair.run(updates, model, batches, mini_batch_size=4, parallel=parallel, **options)
+    whole, weights, metrics = updates(Ranks(), model, batches, micro_batch_size=8, **options)
+    single, *_ = updates(Ranks(), model, batches, micro_batch_size=1, **options)
+    both = pair.run(updates, model, batches, micro_batch_size=4, parallel=parallel, **options)
     assert (torch.cat(whole) != 0).float().mean() > 0.3
     torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
     for gradients, own_weights, told in both:
@@ -210,7 +210,7 @@ def test_a_rank_without_work_of_its_own_keeps_step(pair, model, parallel):
         Batch(version=0, samples=batch_of(0).samples[:3]),
         Batch(version=1, samples=batch_of(1).samples[:1]),
     ]
-    options = {"algorithm": RLOO | {"kl_reward": 0.0}, "batch_size": 1, "mini_batch_size": 1}
+    options = {"algorithm": RLOO | {"kl_reward": 0.0}, "batch_size": 1, "micro_batch_size": 1}
     whole, _, metrics = updates(Ranks(), model, batches, **options)
     for gradients, _, told in pair.run(updates, model, batches, parallel=parallel, **options):
         torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
@@ -268,14 +268,15 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, 
 
 
 @given(LENGTHS, st.integers(1, 4), st.integers(1, 4), st.booleans())
-def test_every_sample_counts_once_and_all_ranks_have_as_many_mini_batches(
+def test_every_sample_counts_once_and_all_ranks_have_as_many_micro_batches(
     lengths, count, limit, by_tokens
 ):
     samples = [make_sample([1] * (1 + a), [2] * b, game_id=a) for a, b in lengths]
     units = [sample.game_id for sample in samples]
     size, max_tokens = limit, 4 * limit if by_tokens else None
     shares = [
-        MiniBatches(size, max_tokens, Ranks(index, count))(samples, units) for index in range(count)
+        MicroBatches(size, max_tokens, Ranks(index, count))(samples, units)
+        for index in range(count)
     ]
     assert len({len(share) for share in shares}) == 1
     counted = [mini for share in shares for mini in share if mini.counts]
@@ -303,7 +304,7 @@ class FailsOnRank1(PolicyGradient):
         return rewards_S
 
     def loss(self, tokens):
-        if self.mini_batches.ranks.index == 1:
+        if self.micro_batches.ranks.index == 1:
             raise ZeroDivisionError("rank 1 has a fault of its own")
         return Loss(value=-tokens.logprobs_N.sum(), ratios_N=torch.ones_like(tokens.logprobs_N))
 
@@ -332,7 +333,7 @@ async def fail(learner, batch, while_updating):
 
 def test_a_lost_rank_ends_the_update_with_its_own_error_and_leaves_none(model, tmp_path):
     endless = Batch(version=0, samples=batch_of(0).samples * 400)
-    learner = {"num": RANKS, "batch_size": 8, "mini_batch_size": 1}
+    learner = {"num": RANKS, "batch_size": 8, "micro_batch_size": 1}
     faults = {"name": "tests.test_ranks:FailsOnRank1"}
     with cluster(RANKS):
         for algorithm, batch, while_updating, error in (
@@ -362,7 +363,7 @@ def test_a_run_with_two_ranks(tiny_folder, tmp_path):
         "--model.dtype": "float32",
         "--sampling.max_tokens": 4,
         "--learner.batch_size": 16,
-        "--learner.mini_batch_size": 8,
+        "--learner.micro_batch_size": 8,
         "--eval.every": 0,
     }
     arguments = [str(word) for option in options.items() for word in option]

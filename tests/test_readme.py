@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.machine_helpers import machine
 from unstable.cli import run
 from unstable.config import RunConfig, load, parse
-from unstable.games.check import check_game, check_opponent
+from unstable.planning.plan import plan
+from unstable.runtime.prepare import Prepared, check_games
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -62,10 +64,8 @@ def test_the_config_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.syspath_prepend(tmp_path)
     (text,) = blocks("yaml")
     config = parse(yaml.safe_load(text))
-    for game in config.games:
-        check_game(game)
-        for opponent in config.opponents.fixed:
-            check_opponent(opponent, game)
+    assert config.opponents.draw.fixed > 0 and all(game.seats > 1 for game in config.games)
+    check_games(config)
     assert config.eval.opponents == ["random", "base"]
 
 
@@ -79,10 +79,15 @@ def test_the_commands_are_understood(
         begun.append(arguments)
         return 0
 
-    for place in ("launch.train", "launch_sft.sft", "launch_sft.resume", "doctor.examine"):
+    def begin_prepare(config: RunConfig) -> Prepared:
+        begin(config)
+        here = machine()
+        return Prepared(config, plan(config, here), here)
+
+    places = "runtime.train.train", "runtime.sft.sft", "runtime.sft.resume"
+    for place in (*places, "runtime.evaluate.evaluate", "planning.doctor.examine"):
         monkeypatch.setattr(f"unstable.{place}", begin)
-    monkeypatch.setattr("unstable.runtime.train.evaluate", begin)
-    monkeypatch.setattr("unstable.runtime.train.resolve", lambda config: begin(config) or config)
+    monkeypatch.setattr("unstable.runtime.prepare.prepare", begin_prepare)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.yaml").write_text(blocks("yaml")[0])
     given = commands((ROOT / name).read_text(encoding="utf-8"))

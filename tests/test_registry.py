@@ -6,16 +6,23 @@ import pytest
 
 from tests.builders import game
 from unstable.league.ratings import Registry
+from unstable.types import BASE, PlayerId
+
+RANDOM, EXPERT = PlayerId("random"), PlayerId("expert")
+
+
+def fresh_registry() -> Registry:
+    return Registry([RANDOM, EXPERT], anchor=RANDOM, pool_size=2)
 
 
 def registry() -> Registry:
-    made = Registry(["random", "minimax"], anchor="random", pool_size=2)
+    made = fresh_registry()
     made.add(0)
     return made
 
 
 def rating(made: Registry, player: str) -> tuple[float, float]:
-    (row,) = [row for row in made.ratings() if row.player == player]
+    (row,) = [row for row in made.ratings() if row.player == PlayerId.parse(player)]
     return row.mu, row.sigma
 
 
@@ -34,11 +41,11 @@ def test_a_win_raises_and_a_loss_lowers_and_the_anchor_stays() -> None:
 def test_draws_against_the_anchor_pull_a_player_to_it() -> None:
     made = registry()
     for _ in range(10):
-        made.record(game(("minimax", "random"), (1.0, -1.0)))
-    high, _ = rating(made, "minimax")
+        made.record(game(("expert", "random"), (1.0, -1.0)))
+    high, _ = rating(made, "expert")
     for _ in range(60):
-        made.record(game(("minimax", "random"), (0.0, 0.0)))
-    mu, sigma = rating(made, "minimax")
+        made.record(game(("expert", "random"), (0.0, 0.0)))
+    mu, sigma = rating(made, "expert")
     assert 25 < mu < high
     assert sigma < 2
 
@@ -62,7 +69,7 @@ def test_a_player_in_two_of_three_seats_is_rated_once_with_their_mean() -> None:
 def test_a_forfeit_is_a_loss_and_counted_apart(worth: float) -> None:
     made = registry()
     made.record(game(("policy@0", "random"), (worth, 0.0), forfeit=0))
-    (row,) = [row for row in made.ratings() if row.player == "policy@0"]
+    (row,) = [row for row in made.ratings() if row.player == PlayerId.policy(0)]
     assert (row.losses, row.forfeits) == (1, 1)
     assert row.mu < 25
 
@@ -88,12 +95,47 @@ def test_the_pool_is_the_newest_past_versions() -> None:
     assert made.past() == [1, 2]
 
 
-def test_state_survives_json() -> None:
+def played_registry() -> Registry:
+    """One with versions beyond ten, so that names sort otherwise than numbers, and every count."""
     made = registry()
-    made.add(1)
-    made.current = 1
-    made.record(game(("policy@1", "policy@0"), (0.0, 0.0)))
-    other = Registry(["random", "minimax"], anchor="random", pool_size=2)
-    other.restore(json.loads(json.dumps(made.state())))
+    for version in range(1, 12):
+        made.add(version)
+        made.current = version
+    made.record(game(("policy@11", "policy@9"), (0.0, 0.0)))
+    made.record(game(("policy@11", "expert"), (-1.0, 0.0), forfeit=0))
+    made.record(game(("random", "policy@10"), (-1.0, 1.0)))
+    made.record(game(("base", "random"), (1.0, -1.0)))
+    return made
+
+
+def test_state_survives_json() -> None:
+    made, other = played_registry(), fresh_registry()
+    state = json.loads(json.dumps(made.state()))
+    other.restore(state)
     assert other.ratings() == made.ratings()
-    assert (other.current, other.past()) == (1, [0])
+    assert (other.current, other.past()) == (11, [9, 10]) == (made.current, made.past())
+    assert other.state() == made.state() == state
+
+
+def test_who_is_restored_is_rated_on_as_if_nothing_had_happened() -> None:
+    made, other = played_registry(), fresh_registry()
+    other.restore(json.loads(json.dumps(made.state())))
+    for each in (made, other):
+        each.add(12)
+        each.current = 12
+        each.record(game(("policy@12", "random"), (1.0, -1.0)))
+        each.record(game(("expert", "policy@11"), (1.0, -1.0)))
+    assert other.ratings() == made.ratings()
+    assert other.past() == made.past() == [10, 11]
+    assert rating(other, "random")[0] == 25
+
+
+def test_the_state_names_players_as_files_do() -> None:
+    state = played_registry().state()
+    players = {"base", "random", "expert", *(f"policy@{version}" for version in range(12))}
+    assert set(state["ratings"]) == players
+    assert state["results"]["policy@11"] == {"draw": 1, "loss": 1, "forfeit": 1, "games": 2}
+    restored = fresh_registry()
+    restored.restore(state)
+    assert BASE in {row.player for row in restored.ratings()}
+    assert PlayerId.policy(11) in {row.player for row in restored.ratings()}

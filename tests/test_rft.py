@@ -78,7 +78,7 @@ def test_the_losers_and_the_repeats_are_as_if_they_were_not_there(model, monkeyp
     kept = [s for s, advantage in zip(batch.samples, update.advantages, strict=True) if advantage]
     for size in (8, 1):
         learner = make_learner(
-            model, algorithm=RFT | {"aggregation": aggregation}, mini_batch_size=size
+            model, algorithm=RFT | {"aggregation": aggregation}, micro_batch_size=size
         )
         alone = learner.update(Batch(version=0, samples=tuple(kept)))
         assert alone.metrics["learn/loss"] == pytest.approx(update.metrics["learn/loss"])
@@ -87,7 +87,7 @@ def test_the_losers_and_the_repeats_are_as_if_they_were_not_there(model, monkeyp
 
 def test_only_what_is_imitated_is_scored_under_the_reference(model, monkeypatch):
     gradients = spy_on_gradients(monkeypatch)
-    settings = {"algorithm": RFT | {"kl_loss": 0.5}, "mini_batch_size": 1}
+    settings = {"algorithm": RFT | {"kl_loss": 0.5}, "micro_batch_size": 1}
     learner = make_learner(model, **settings)
     packs = count_forwards(learner.policy)
     learner.update(make_batch(0, won=0.0))
@@ -105,7 +105,7 @@ def test_only_what_is_imitated_is_scored_under_the_reference(model, monkeypatch)
 
 
 def test_a_batch_without_a_winner_is_left_out_and_counted(model, tmp_path):
-    learner = make_learner(model, algorithm=RFT, steps_per_batch=2, mini_batch_size=4, epochs=2)
+    learner = make_learner(model, algorithm=RFT, steps_per_batch=2, micro_batch_size=4, epochs=2)
     before = trained(learner)
     for version in range(4):  # more than max_bad_updates: there is nothing bad about it
         update = learner.update(make_batch(version, won=0.0))
@@ -117,7 +117,7 @@ def test_a_batch_without_a_winner_is_left_out_and_counted(model, tmp_path):
             assert update.metrics[f"learn/{name}"] == value
     assert torch.equal(trained(learner), before)
     learner.save(tmp_path / "000004", {})
-    again = make_learner(model, algorithm=RFT, steps_per_batch=2, mini_batch_size=4, epochs=2)
+    again = make_learner(model, algorithm=RFT, steps_per_batch=2, micro_batch_size=4, epochs=2)
     again.load(tmp_path / "000004")
     metrics = again.update(make_batch(4)).metrics
     assert metrics["learn/rft_skipped"] == 4

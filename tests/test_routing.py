@@ -7,13 +7,13 @@ import pytest
 from unstable.config import parse
 from unstable.league.routing import AHEAD_PER_ACTOR, Router
 from unstable.league.schedule import Schedule
-from unstable.types import GameSpec, policy_version
+from unstable.types import GameSpec, PlayerId
 
 PAST = list(range(8))
 
 
 def opponent(group: list[GameSpec]) -> int | None:
-    versions = {policy_version(seat.player) for seat in group[0].seats} - {8, None}
+    versions = {seat.player.version for seat in group[0].seats} - {8, None}
     return versions.pop() if versions else None
 
 
@@ -63,17 +63,17 @@ def test_a_new_version_begins_with_groups_of_its_own() -> None:
     router.draw(0, 8, PAST)
     for actor in range(3):
         group = router.draw(actor, 9, [*PAST, 8])
-        assert "policy@9" in {seat.player for seat in group[0].seats}
+        assert PlayerId.policy(9) in {seat.player for seat in group[0].seats}
 
 
 def test_fixed_opponents_that_are_adapters_have_a_home_whatever_their_name() -> None:
     fixed = [{"kind": "checkpoint", "path": "x", "name": name} for name in ("warm", "cold")]
     config = parse({"opponents": {"draw": {"self": 0, "past": 0, "fixed": 1}, "fixed": fixed}})
     router = Router(config, Schedule(config), 2)
-    actors: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    actors: defaultdict[PlayerId, Counter[int]] = defaultdict(Counter)
     for actor in [0, 1] * 200:
         for seat in router.draw(actor, 8, PAST)[0].seats:
-            if seat.player != "policy@8":
+            if seat.player != PlayerId.policy(8):
                 actors[seat.player][actor] += 1
     homes = [max(counts, key=lambda actor: counts[actor]) for counts in actors.values()]
     assert sorted(homes) == [0, 1]

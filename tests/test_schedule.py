@@ -5,7 +5,10 @@ from collections import Counter
 
 from unstable.config import RunConfig, parse
 from unstable.league.schedule import Schedule
-from unstable.types import GameSpec
+from unstable.types import GameSpec, PlayerId
+
+RANDOM = PlayerId("random")
+POLICY = PlayerId.policy(2)
 
 
 def config(**changes: object) -> RunConfig:
@@ -35,11 +38,11 @@ def test_shares_of_opponents_games_and_seats_are_as_configured() -> None:
     kinds: Counter[str] = Counter()
     policy_seats: Counter[int] = Counter()
     for spec in specs:
-        others = [seat.player for seat in spec.seats if seat.player != "policy@2"]
-        kinds["self" if not others else "fixed" if others == ["random"] else "past"] += 1
+        others = [seat.player for seat in spec.seats if seat.player != POLICY]
+        kinds["self" if not others else "fixed" if others == [RANDOM] else "past"] += 1
         if others:
             (trained,) = [place for place, seat in enumerate(spec.seats) if seat.trained]
-            assert spec.seats[trained].player == "policy@2"
+            assert spec.seats[trained].player == POLICY
             policy_seats[trained] += 1
         else:
             assert all(seat.trained for seat in spec.seats)
@@ -60,15 +63,16 @@ def test_ids_groups_and_seeds_are_never_used_twice() -> None:
 def test_without_a_past_the_policy_plays_itself_and_fixed_opponents() -> None:
     schedule = Schedule(config())
     players = {seat.player for _ in range(300) for seat in schedule.draw(0, [])[0].seats}
-    assert players == {"policy@0", "random"}
+    assert players == {PlayerId.policy(0), RANDOM}
     only_past = Schedule(config(opponents={"draw": {"self": 0, "past": 1, "fixed": 0}}))
-    assert {seat.player for seat in only_past.draw(0, [])[0].seats} == {"policy@0"}
-    assert {seat.player for seat in only_past.draw(1, [0])[0].seats} == {"policy@0", "policy@1"}
+    assert {seat.player for seat in only_past.draw(0, [])[0].seats} == {PlayerId.policy(0)}
+    both = {PlayerId.policy(0), PlayerId.policy(1)}
+    assert {seat.player for seat in only_past.draw(1, [0])[0].seats} == both
 
 
 def test_one_and_three_seats() -> None:
     alone = Schedule(config(games=[{"env": "TowerOfHanoi-v0", "seats": 1}]))
-    assert all([s.player for s in spec.seats] == ["policy@2"] for spec in draw(alone, 20))
+    assert all([s.player for s in spec.seats] == [POLICY] for spec in draw(alone, 20))
     three = Schedule(config(games=[{"env": "LiarsDice-v0", "seats": 3}]))
     for spec in draw(three, 100):
         trained = [seat for seat in spec.seats if seat.trained]
@@ -81,4 +85,4 @@ def test_a_fixed_models_own_temperature_is_used() -> None:
     opponents = {"draw": {"self": 0, "past": 0, "fixed": 1}, "fixed": fixed}
     for spec in draw(Schedule(config(opponents=opponents)), 10):
         temperatures = {seat.player: seat.temperature for seat in spec.seats}
-        assert temperatures == {"policy@2": 1.0, "checkpoint:somewhere": 0.3}
+        assert temperatures == {POLICY: 1.0, PlayerId("checkpoint:somewhere"): 0.3}

@@ -1,4 +1,4 @@
-"""The set-up scripts tell what went wrong and how to go on."""
+"""The set-up scripts say what went wrong and how to go on."""
 
 import shutil
 import subprocess

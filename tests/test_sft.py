@@ -91,7 +91,7 @@ def make_config(base: Path, run_dir: Path, **changes: Any) -> RunConfig:
         "games": [NIM],
         "sampling": {"max_tokens": 8},
         "actors": {"num": 1, "games_in_flight": 8},
-        "learner": {"batch_size": 2, "mini_batch_size": 2, "learning_rate": 3e-3},
+        "learner": {"batch_size": 2, "micro_batch_size": 2, "learning_rate": 3e-3},
         "eval": {"games": 4},
         "sft": {"data": [{"kind": "expert", "number": 30}], "epochs": 2, "held_out": 0.2},
         "tracking": {"run_dir": str(run_dir), "dashboard": "off"},
@@ -150,7 +150,7 @@ def test_a_tiny_model_learns_an_experts_moves(able_folder: Path, tmp_path: Path)
         model={"name": str(able_folder), "dtype": "float32", "adapter": {"rank": 16}},
         learner={
             "batch_size": 4,
-            "mini_batch_size": 4,
+            "micro_batch_size": 4,
             "learning_rate": 4e-3,
             "schedule": "linear",
         },
@@ -241,7 +241,7 @@ def test_a_run_goes_on_where_other_things_fit(
     monkeypatch.setattr(Lesson, "dies_at", None)
     folder = RunFolder(tmp_path / "run")
     elsewhere = {"actors.num": 64, "actors.engine": "vllm", "actors.gpu_memory": 0.9}
-    elsewhere |= {"learner.mini_batch_tokens": 10**9}
+    elsewhere |= {"learner.micro_batch_tokens": 10**9}
     folder.config.write_text(dump(load(str(folder.config), elsewhere)), encoding="utf-8")
     resume(folder.root)
     assert [row["sft/epoch"] for row in epochs(folder)] == [0, 1]

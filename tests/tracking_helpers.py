@@ -17,15 +17,17 @@ from unstable.types import (
     GameFailure,
     GameResult,
     GameSpec,
+    Group,
+    PlayerId,
     Purpose,
     Rating,
     Reward,
     Sample,
+    SampledTokens,
     SeatSpec,
     Trajectory,
     Turn,
     Update,
-    policy_version,
 )
 
 ENGINE = {
@@ -48,24 +50,27 @@ def make_config(**sections: Any) -> RunConfig:
 
 def make_turn(seat: int, index: int, player: str, tokens: int, invalid: bool = False) -> Turn:
     """A turn whose numbers all depend on its place."""
-    version = policy_version(player)
-    ids = list(range(tokens)) if version is not None else []
+    who = PlayerId.parse(player)
+    ids = list(range(tokens))
+    sampled = SampledTokens(
+        prompt_ids=[7, 8, 9][: index + 1],
+        token_ids=ids,
+        logprobs=[-0.1 / 3 * (k + 1) for k in ids],
+        temperature=1.0,
+        finish_reason="stop",
+        version=who.version,
+        prompt_cut=5 if index == 2 else 0,
+    )
     return Turn(
         seat=seat,
         index=index,
-        player=player,
-        version=version,
+        player=who,
         observation=f"The rules.\n\n[0] [1]\nboard {index}",
-        prompt_ids=[7, 8, 9][: index + 1] if ids else [],
-        token_ids=ids,
-        logprobs=[-0.1 / 3 * (k + 1) for k in ids],
-        finish_reason="stop" if ids else None,
-        temperature=1.0,
+        sampled=None if who.version is None else sampled,
         text=f"Zug [{index}] ✓" + "!" * index,
         action=f"[{index}]",
         formatted=not invalid,
         invalid=invalid,
-        prompt_cut=5 if index == 2 else 0,
         seconds=0.5,
     )
 
@@ -80,9 +85,11 @@ def make_game(
     purpose: Purpose = "train",
 ) -> GameResult:
     seats = tuple(
-        SeatSpec(player=player, temperature=1.0, group_id=10 * game_id + seat)
-        if seat in trained
-        else SeatSpec(player=player, temperature=1.0)
+        SeatSpec(
+            player=PlayerId.parse(player),
+            temperature=1.0,
+            group_id=10 * game_id + seat if seat in trained else None,
+        )
         for seat, player in enumerate(players)
     )
     spec = GameSpec(game_id=game_id, purpose=purpose, env="TicTacToe-v0", seed=4, seats=seats)
@@ -112,30 +119,27 @@ def make_trajectories(result: GameResult) -> list[Trajectory]:
     for seat, spec in enumerate(result.spec.seats):
         if spec.group_id is None:
             continue
+        outcome = result.outcomes[seat]
         samples = tuple(
             Sample(
+                turn=turn.index,
+                tokens=turn.sampled,
+                rewards={"outcome": Reward(outcome, outcome), "format": Reward(1.0, 0.1)},
+            )
+            for turn in result.seat_turns(seat)
+            if turn.sampled is not None
+        )
+        trajectories.append(
+            Trajectory(
                 game_id=result.spec.game_id,
                 env=result.spec.env,
                 seat=seat,
-                turn=turn.index,
                 group_id=spec.group_id,
-                version=turn.version or 0,
-                prompt_ids=turn.prompt_ids,
-                token_ids=turn.token_ids,
-                logprobs=turn.logprobs,
-                temperature=1.0,
-                finish_reason="stop",
-                prompt_cut=turn.prompt_cut,
-                rewards={
-                    "outcome": Reward(result.outcomes[seat], result.outcomes[seat]),
-                    "format": Reward(1.0, 0.1),
-                },
-                outcome=result.outcomes[seat],
+                outcome=outcome,
                 forfeit=result.forfeit == seat,
+                samples=samples,
             )
-            for turn in result.seat_turns(seat)
         )
-        trajectories.append(Trajectory(samples=samples))
     return trajectories
 
 
@@ -172,7 +176,16 @@ def make_score(version: int, opponent: str = "random", score: float = 0.5) -> Ev
 
 
 def make_rating(player: str, mu: float) -> Rating:
-    return Rating(player=player, mu=mu, sigma=2.0, games=12, wins=6, draws=2, losses=4, forfeits=1)
+    return Rating(
+        player=PlayerId.parse(player),
+        mu=mu,
+        sigma=2.0,
+        games=12,
+        wins=6,
+        draws=2,
+        losses=4,
+        forfeits=1,
+    )
 
 
 def run_updates(tracker: Tracker, updates: int = 2) -> None:
@@ -185,17 +198,19 @@ def run_updates(tracker: Tracker, updates: int = 2) -> None:
         tracker.phase("playing", 0, 8)
         result = make_game(version, players=(f"policy@{version}", "random"))
         mirror = make_game(100 + version, (f"policy@{version}",) * 2, (0, 1), (0.0, 0.0))
-        samples: list[Sample] = []
+        groups: list[Group] = []
         for game in (result, mirror):
             trajectories = make_trajectories(game)
-            samples += [sample for each in trajectories for sample in each.samples]
+            groups += [Group(trajectories=(each,)) for each in trajectories]
             tracker.add_trajectory(game, trajectories, version)
         tracker.add_failure(GameFailure(spec=result.spec, error="KeyError: 3", traceback="..."))
         tracker.phase("updating")
         metrics = {"learn/loss": 0.042, "learn/grad_norm": None}
-        update = Update(version=version + 1, metrics=metrics, advantages=[0.5] * len(samples))
+        batch = Batch(version=version, groups=tuple(groups))
+        advantages = [0.5] * len(batch.samples)
+        update = Update(version=version + 1, metrics=metrics, advantages=advantages)
         tracker.log_learner(update.metrics)
-        tracker.log_samples(update, Batch(version=version, samples=tuple(samples)))
+        tracker.log_samples(update, batch)
         tracker.phase("publishing")
         tracker.log_evaluation([make_score(version + 1, score=0.6)])
         tracker.log_actor(0, {name: (version + 1) * value for name, value in ENGINE.items()})

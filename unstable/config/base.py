@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from unstable.config.renamed import RENAMED
+
 Auto = Literal["auto"]
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -65,7 +67,10 @@ class Section(BaseModel):
         if isinstance(data, dict):
             for key in data:
                 if key not in cls.model_fields:
+                    now = RENAMED.get(key)
+                    known = now in cls.model_fields
+                    hint = nearest(str(key), list(cls.model_fields))
                     raise ValueError(
-                        f"unknown key {key!r}; {nearest(str(key), list(cls.model_fields))}"
+                        f"unknown key {key!r}; {f'it is called {now!r} now' if known else hint}"
                     )
         return data

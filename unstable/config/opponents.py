@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field, field_validator
 
 from unstable.config.base import NonNegativeFloat, PositiveInt, Section
+from unstable.config.renamed import EXPERT_ALIAS
 
 
 class DrawConfig(Section):
@@ -109,8 +110,6 @@ FixedOpponent = (
 OPPONENT_KINDS: list[str] = [kind.model_fields["kind"].default for kind in get_args(FixedOpponent)]
 BUILT_IN_OPPONENTS: list[FixedOpponent] = [RandomOpponent(), ExpertOpponent()]
 """Opponents that need no entry in a config."""
-EXPERT_ALIAS = "minimax"
-"""What the expert was called, and may still be."""
 RESERVED_NAMES = ("base", "self", "past", "fixed", "others", "alone", EXPERT_ALIAS)
 
 

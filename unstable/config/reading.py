@@ -8,8 +8,9 @@ import yaml
 from pydantic import ValidationError
 
 from unstable.config.algorithms import ALGORITHMS, AlgorithmConfig
-from unstable.config.base import ConfigError, nearest
+from unstable.config.base import FORMAT, ConfigError, check_format, nearest
 from unstable.config.opponents import OPPONENT_KINDS
+from unstable.config.renamed import is_of_earlier_run, with_new_names
 from unstable.config.run import RunConfig
 from unstable.config.sft import DATA_KINDS
 
@@ -18,6 +19,8 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 
 def parse(data: dict[str, Any]) -> RunConfig:
     """The config that `data` describes; raises `ConfigError` at the first mistake."""
+    data = dict(data)
+    check_format(data, "config")
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
@@ -93,7 +96,11 @@ def _read(name: str) -> dict[str, Any]:
     if not isinstance(data, dict | None):
         kind = type(data).__name__
         raise ConfigError(f"--config = {name!r}: holds a {kind}; write keys such as games:")
-    return data or {}
+    data = data or {}
+    if is_of_earlier_run(path, data):
+        return with_new_names(data)
+    check_format(data, f"--config = {name!r}")
+    return data
 
 
 def _put(data: dict[str, Any], path: str, value: Any) -> None:
@@ -117,4 +124,5 @@ def _index(entries: list[Any], key: str) -> int:
 
 def dump(config: RunConfig) -> str:
     """The config as YAML that `load` reads back to an equal config."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=100)
+    data = {"format": FORMAT, **config.model_dump(mode="json")}
+    return yaml.safe_dump(data, sort_keys=False, width=100)

@@ -14,7 +14,7 @@ from unstable.config.base import (
     Section,
     switch,
 )
-from unstable.config.opponents import EXPERT_ALIAS
+from unstable.config.renamed import EXPERT_ALIAS
 
 
 class AdapterConfig(Section):

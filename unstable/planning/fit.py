@@ -1,8 +1,7 @@
 """Fitting: shares memory out, so that an engine and a learner have room on their devices."""
 
-import bisect
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -201,41 +200,30 @@ def _rounded(share: float) -> float:
     return math.floor(1000 * share) / 1000
 
 
-def remedy(config: RunConfig, fits: Callable[[RunConfig], bool]) -> str:
-    """A number whose change alone makes the config fit, with a value that does."""
+def smaller(config: RunConfig) -> Iterator[tuple[str, object]]:
+    """Changes of one number each that take less memory, the mildest of each first."""
     actors, learner = config.actors, config.learner
-
-    def works(path: str, value: object) -> bool:
-        return fits(_changed(config, path, value))
-
     asked = actors.gpu_memory
-    if not isinstance(asked, str):
+    if asked != "auto":
         for share in sorted(_SHARES, key=lambda share: abs(share - asked)):
-            if works("actors.gpu_memory", share):
-                return f"set actors.gpu_memory to {share}"
-    if learner.gradient_checkpointing == "off" and works("learner.gradient_checkpointing", "on"):
-        return "set learner.gradient_checkpointing to on"
-    for path, lowest, highest in (
-        ("learner.micro_batch_tokens", 1, learner.micro_batch_tokens or 0),
-        ("actors.max_loras", 1, MAX_LORAS if actors.max_loras == "auto" else actors.max_loras),
-        ("actors.games_in_flight", 1, _number(actors.games_in_flight)),
-        ("actors.num", 1, _number(actors.num)),
-        ("sampling.max_prompt_tokens", 64, config.sampling.max_prompt_tokens),
+            yield "actors.gpu_memory", share
+    if learner.gradient_checkpointing == "off":
+        yield "learner.gradient_checkpointing", "on"
+    for path, value, least in (
+        ("learner.micro_batch_tokens", learner.micro_batch_tokens, 1),
+        ("actors.max_loras", MAX_LORAS if actors.max_loras == "auto" else actors.max_loras, 1),
+        ("actors.games_in_flight", actors.games_in_flight, 1),
+        ("actors.num", actors.num, 1),
+        ("sampling.max_prompt_tokens", config.sampling.max_prompt_tokens, 64),
     ):
-        values = range(lowest, highest)
-        too_high = bisect.bisect_left(values, True, key=lambda value: not works(path, value))
-        if too_high > 0:
-            return f"set {path} to {values[too_high - 1]}"
-    if works("actors.enforce_eager", True):
-        return "set actors.enforce_eager to true"
-    return "use a smaller model, or a machine with more memory"
+        left = 0 if value is None or value == "auto" else value
+        while (left := left // 2) >= least:
+            yield path, left
+    yield "actors.enforce_eager", True
 
 
-def _number(value: int | Literal["auto"]) -> int:
-    return 0 if value == "auto" else value
-
-
-def _changed(config: RunConfig, path: str, value: object) -> RunConfig:
+def changed(config: RunConfig, path: str, value: object) -> RunConfig:
+    """The config with another value of a section's field."""
     section, _, name = path.partition(".")
-    changed = getattr(config, section).model_copy(update={name: value})
-    return config.model_copy(update={section: changed})
+    other = getattr(config, section).model_copy(update={name: value})
+    return config.model_copy(update={section: other})

@@ -4,6 +4,7 @@ A plan is a function of the config and the machine, both plain values, so that `
 the tests can ask about machines that are not there.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,11 +22,12 @@ from unstable.planning.fit import (
     DoesNotFitError,
     Mode,
     Share,
+    changed,
     check_engine_fits,
     engine_alone,
     engine_and_learner,
     fit_batches,
-    remedy,
+    smaller,
 )
 from unstable.planning.machine import GPU, Machine
 from unstable.planning.memory import (
@@ -159,17 +161,19 @@ def plan(config: RunConfig, machine: Machine, *, learner: bool = True) -> Plan:
     finished run is judged, the whole machine is the actors'.
     """
 
-    def fits(candidate: RunConfig) -> bool:
-        try:
-            _plan(candidate, machine, learner)
-        except DoesNotFitError:
-            return False
-        return True
-
     try:
         return _plan(config, machine, learner)
     except DoesNotFitError as lack:
-        raise ConfigError(f"{lack}; {remedy(config, fits)}") from None
+        raise ConfigError(f"{lack}; {_remedy(config, machine, learner)}") from None
+
+
+def _remedy(config: RunConfig, machine: Machine, learner: bool) -> str:
+    """The first number whose change alone makes the config fit."""
+    for path, value in smaller(config):
+        with contextlib.suppress(DoesNotFitError, ConfigError):
+            _plan(changed(config, path, value), machine, learner)
+            return f"set {path} to {str(value).lower()}"
+    return "use a smaller model, or a machine with more memory"
 
 
 UNDECIDED: Mapping[str, Any] = {

@@ -54,11 +54,11 @@ def test_the_default_run_on_two_cores_has_room() -> None:
         assert (len(chosen.actors), chosen.games_in_flight) == (actors, 32)
 
 
-def test_little_memory_means_fewer_actors_games_and_smaller_mini_batches() -> None:
+def test_little_memory_means_fewer_actors_games_and_smaller_micro_batches() -> None:
     chosen = planned(machine(memory_bytes=6_000_000_000, free_bytes=5_000_000_000), SMALL)
     assert len(chosen.actors) == 1
-    assert chosen.mini_batch_tokens is not None
-    assert chosen.mini_batch_tokens < 16 * 2064
+    assert chosen.micro_batch_tokens is not None
+    assert chosen.micro_batch_tokens < 16 * 2064
     little = machine(memory_bytes=5_200_000_000, free_bytes=5_000_000_000, bfloat16=False)
     tight = planned(little, SMALL)
     assert 1 <= tight.games_in_flight < 32
@@ -108,10 +108,10 @@ def test_one_card_is_shared(
         assert max(kept, actor.limit_bytes + learner.parts["weights"]) <= free
 
 
-def test_checkpointing_is_on_only_where_mini_batches_would_be_small_without() -> None:
+def test_checkpointing_is_on_only_where_micro_batches_would_be_small_without() -> None:
     roomy, tight = (planned(machine(2, size), LARGE) for size in (80, 12))
     assert not roomy.gradient_checkpointing
-    assert roomy.mini_batch_tokens is not None and roomy.mini_batch_tokens >= ENOUGH_TOKENS
+    assert roomy.micro_batch_tokens is not None and roomy.micro_batch_tokens >= ENOUGH_TOKENS
     assert tight.gradient_checkpointing
     assert any("gradient_checkpointing is on" in note for note in tight.notes)
     asked = planned(machine(2, 80), LARGE | {"learner.gradient_checkpointing": "on"})
@@ -120,9 +120,9 @@ def test_checkpointing_is_on_only_where_mini_batches_would_be_small_without() ->
 
 
 def test_what_fits_needs_no_limit_and_a_given_one_stays() -> None:
-    assert planned(machine(2, 80), SMALL).mini_batch_tokens is None
-    given_one = planned(machine(2, 80), LARGE | {"learner.mini_batch_tokens": 3000})
-    assert given_one.mini_batch_tokens == 3000
+    assert planned(machine(2, 80), SMALL).micro_batch_tokens is None
+    given_one = planned(machine(2, 80), LARGE | {"learner.micro_batch_tokens": 3000})
+    assert given_one.micro_batch_tokens == 3000
 
 
 def test_games_in_flight_fit_into_the_cache() -> None:
@@ -208,7 +208,7 @@ def test_vllm_on_a_processor_is_one_actor_of_its_own_build(build: dict[str, str]
 
 
 def test_a_finished_run_is_judged_on_all_that_there_is() -> None:
-    trained = LARGE | {"learner.num": 2, "learner.mini_batch_tokens": 60_000}
+    trained = LARGE | {"learner.num": 2, "learner.micro_batch_tokens": 60_000}
     for cards in (1, 2):
         with pytest.raises(ConfigError):
             planned(machine(cards), trained)
@@ -267,7 +267,7 @@ def test_what_the_machine_lacks_is_one_line(
 @pytest.mark.parametrize(
     ("here", "options", "path"),
     [
-        (machine(1), {"learner.mini_batch_tokens": 60_000}, "learner.mini_batch_tokens"),
+        (machine(1), {"learner.micro_batch_tokens": 60_000}, "learner.micro_batch_tokens"),
         (machine(1, 16), {"sampling.max_prompt_tokens": 30_000}, "sampling.max_prompt_tokens"),
         (machine(2, 16), {"actors.max_loras": 512}, "actors.max_loras"),
         (machine(1), {"actors.gpu_memory": 0.9, "loop.mode": "async"}, "actors.gpu_memory"),
@@ -370,7 +370,7 @@ def fits_24gb(cards: int, options: dict[str, Any]) -> tuple[RunConfig, Plan]:
 
 def test_the_24_gb_config_fits_four_cards() -> None:
     config, chosen = fits_24gb(4, {})
-    assert config.learner.mini_batch_tokens == chosen.mini_batch_tokens
+    assert config.learner.micro_batch_tokens == chosen.micro_batch_tokens
     assert chosen.share == "off"
     assert chosen.games_in_flight >= 48
 

@@ -47,7 +47,7 @@ def test_a_run_of_many_cards_is_judged_on_one(
     data = {
         "model": {"name": str(tiny_folder), "dtype": "bfloat16", "init": "fresh"},
         "actors": {"num": 6, "engine": "vllm", "gpu_memory": 0.9, "share_gpu": "off"},
-        "learner": {"num": 2, "mini_batch_tokens": 10**9},
+        "learner": {"num": 2, "micro_batch_tokens": 10**9},
         "tracking": {"run_dir": str(run_dir)},
     }
     launch.make_folder(parse(data)).checkpoint(3).mkdir(parents=True)
