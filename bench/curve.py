@@ -8,12 +8,14 @@ Every evaluation of a run is a panel: an env against an opponent, the score of e
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from matplotlib import pyplot
 
 from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
-from unstable.tracking.metrics import Row
+
+Row = dict[str, Any]
 
 
 def evaluations(rows: list[Row]) -> list[str]:

@@ -1,17 +1,21 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.learner_helpers import make_sample
+from tests.learner_helpers import make_batch, make_sample
 from unstable.learners.advantages import (
     RoleBaseline,
-    by_trajectory,
     deviation_by,
+    group_advantages,
+    group_relative,
+    leave_one_out,
     normalize_by_env,
 )
-from unstable.learners.algorithms.grpo import group_advantages, group_relative
-from unstable.learners.algorithms.rloo import leave_one_out
+from unstable.learners.batch import FlatBatch
+from unstable.types import Batch, Group
 
 ROLES = st.sampled_from([("a", 0), ("a", 1), ("b", 0)])
 ROWS = st.lists(
@@ -19,9 +23,44 @@ ROWS = st.lists(
 )  # reward, role, game
 
 
+def batch_of(rows):
+    """The rows' samples as a batch, in which those of one game and role are a trajectory."""
+    roles = sorted({role for _, role, _ in rows})
+    trajectories = {}
+    for reward, role, game in rows:
+        # An env has games of its own.
+        place = {"game_id": 10 * (role[0] == "b") + game, "env": role[0], "seat": role[1]}
+        sample = make_sample([1], [2], reward, **place, group_id=roles.index(role))
+        trajectories.setdefault((role, game), []).append(sample)
+    return make_batch([sample for samples in trajectories.values() for sample in samples])
+
+
 def baseline_advantages(baseline, rows):
-    rewards, roles, games = zip(*rows, strict=True)
-    return baseline.advantages(np.array(rewards), roles, games)
+    """The samples' advantages, in the order of the batch."""
+    batch = FlatBatch(batch_of(rows))
+    return baseline.advantages(batch, batch.rewards_S)
+
+
+def shuffled(batch, random):
+    """The batch with its groups, their trajectories and the samples of these in another order.
+
+    Also the place in the batch of each of its samples.
+    """
+
+    def mixed(values):
+        return tuple(random.sample(values, len(values)))
+
+    groups = [
+        Group(
+            trajectories=mixed(
+                [replace(each, samples=mixed(each.samples)) for each in group.trajectories]
+            )
+        )
+        for group in batch.groups
+    ]
+    found = Batch(version=batch.version, groups=mixed(groups))
+    places = {id(sample): place for place, sample in enumerate(batch.samples)}
+    return found, [places[id(sample)] for sample in found.samples]
 
 
 def test_baseline_by_hand():
@@ -29,9 +68,9 @@ def test_baseline_by_hand():
     first = baseline_advantages(
         baseline,
         # Game 0 has two turns of seat 0, which count as one game of reward 0.5.
-        [(1.0, ("a", 0), 0), (0.0, ("a", 0), 0), (-1.0, ("a", 1), 0), (1.5, ("a", 0), 1)],
+        [(1.0, ("a", 0), 0), (0.0, ("a", 0), 0), (1.5, ("a", 0), 1), (-1.0, ("a", 1), 0)],
     )
-    assert first.tolist() == [1.0, 0.0, -1.0, 1.5]  # read before it moves, from 0
+    assert first.tolist() == [1.0, 0.0, 1.5, -1.0]  # read before it moves, from 0
     # Seat 0: two games of mean 1.0, kept 0.25 of 0. Seat 1: one game of -1, kept 0.5 of 0.
     assert baseline.values == {("a", 0): 0.75, ("a", 1): -0.5}
     second = baseline_advantages(baseline, [(1.0, ("a", 0), 2), (1.0, ("b", 0), 3)])
@@ -80,18 +119,19 @@ def test_equal_rewards_give_exact_zeros(mode, size):
 
 @given(ROWS, st.randoms(use_true_random=False), st.sampled_from(["none", "center", "zscore"]))
 def test_permuting_the_samples_permutes_the_advantages(rows, random, mode):
-    order = list(range(len(rows)))
-    random.shuffle(order)
-    shuffled = [rows[i] for i in order]
-    baseline, other = RoleBaseline(0.95), RoleBaseline(0.95)
-    envs = [role[0] for _, role, _ in rows]
-    advantages = normalize_by_env(baseline_advantages(baseline, rows), envs, mode)
-    permuted = normalize_by_env(
-        baseline_advantages(other, shuffled), [envs[i] for i in order], mode
-    )
-    assert np.isfinite(advantages).all()
-    assert permuted == pytest.approx(advantages[order], rel=1e-9, abs=1e-9)
-    assert baseline.values == other.values
+    batch = batch_of(rows)
+    other, order = shuffled(batch, random)
+
+    def advantages(baseline, given):
+        flat = FlatBatch(given)
+        return normalize_by_env(baseline.advantages(flat, flat.rewards_S), flat.envs_S, mode)
+
+    baseline, other_baseline = RoleBaseline(0.95), RoleBaseline(0.95)
+    expected = advantages(baseline, batch)
+    assert np.isfinite(expected).all()
+    permuted = advantages(other_baseline, other)
+    assert permuted == pytest.approx(expected[order], rel=1e-9, abs=1e-9)
+    assert baseline.values == other_baseline.values
 
 
 def test_leave_one_out_by_hand():
@@ -126,15 +166,46 @@ def test_a_trajectory_counts_once_however_many_turns_it_has():
     # Game 0 has three turns of 0.1, whose mean would be rounded to something else than game 1's.
     samples = [
         make_sample([1], [2], 0.1, game_id=0, group_id=4),
+        make_sample([1], [2], 0.1, game_id=0, group_id=4),
+        make_sample([1], [2], 0.1, game_id=0, group_id=4),
         make_sample([1], [2], 0.1, game_id=1, group_id=4),
-        make_sample([1], [2], 0.1, game_id=0, group_id=4),
         make_sample([1], [2], 0.7, game_id=0, seat=1, group_id=5),
-        make_sample([1], [2], 0.1, game_id=0, group_id=4),
     ]
-    table = by_trajectory(samples, np.array([sample.reward for sample in samples]))
-    assert table.rewards_T.tolist() == [0.1, 0.1, 0.7]
-    assert table.groups_T == [4, 4, 5]
-    assert table.trajectories_S.tolist() == [0, 1, 0, 2, 0]
+    batch = FlatBatch(make_batch(samples))
+    assert batch.mean_T(batch.rewards_S).tolist() == [0.1, 0.1, 0.7]
+    assert batch.groups_T == [4, 4, 5]
+    assert batch.trajectories_S.tolist() == [0, 0, 0, 1, 2]
+
+
+def test_each_sample_has_what_its_trajectory_says():
+    samples = [
+        make_sample([1], [2], 0.5, game_id=3, env="b", group_id=7, outcome=1.0, logprobs=[-0.5]),
+        make_sample([1, 4], [2, 3], game_id=2, env="a", seat=1, group_id=8, forfeit=True),
+        make_sample([1, 5], [2], game_id=2, env="a", seat=1, group_id=8, forfeit=True),
+        make_sample([1], [3], game_id=4, env="b", group_id=7),  # of the first one's group
+    ]
+    batch = FlatBatch(make_batch(samples))
+    assert batch.envs_T == ["b", "b", "a"]
+    assert batch.envs_S == ["b", "b", "a", "a"]
+    assert batch.roles_S == [("b", 0), ("b", 0), ("a", 1), ("a", 1)]
+    assert [(owner.game_id, owner.forfeit) for owner in batch.owners_S] == [
+        (3, False),
+        (4, False),
+        (2, True),
+        (2, True),
+    ]
+    assert {role: places.tolist() for role, places in batch.by_role().items()} == {
+        ("a", 1): [2, 3],
+        ("b", 0): [0, 1],
+    }
+    assert batch.rewards_S.tolist() == [0.5, 1.0, 1.0, 1.0]
+    assert [logprobs.tolist() for logprobs in batch.behaviour_logprobs] == [
+        [-0.5],
+        [-1.0],
+        [-1.0, -1.0],
+        [-1.0],
+    ]
+    assert [tokens.prompt_ids for tokens in batch.token_samples] == [[1], [1], [1, 4], [1, 5]]
 
 
 @given(
@@ -147,15 +218,15 @@ def test_permuting_the_samples_permutes_group_advantages(rows, random, scale):
         make_sample([1], [2], reward, game_id=game, seat=seat, group_id=2 * (game % 2) + seat)
         for reward, game, seat in rows
     ]
-    order = list(range(len(rows)))
-    random.shuffle(order)
-    rewards = np.array([sample.reward for sample in samples])
-    advantages = group_advantages(samples, rewards, scale)
-    shuffled = group_advantages([samples[i] for i in order], rewards[order], scale)
+    batch = make_batch(samples)
+    other, order = shuffled(batch, random)
+    flat, permuted = FlatBatch(batch), FlatBatch(other)
+    advantages = group_advantages(flat, flat.rewards_S, scale)
     assert np.isfinite(advantages).all()
-    assert shuffled == pytest.approx(advantages[order], rel=1e-6, abs=1e-6)
-    turns = {(sample.game_id, sample.seat): advantages[i] for i, sample in enumerate(samples)}
-    assert all(turns[s.game_id, s.seat] == a for s, a in zip(samples, advantages, strict=True))
+    found = group_advantages(permuted, permuted.rewards_S, scale)
+    assert found == pytest.approx(advantages[order], rel=1e-6, abs=1e-6)
+    of_first = np.searchsorted(flat.trajectories_S, flat.trajectories_S)  # turn of a trajectory
+    assert advantages.tolist() == advantages[of_first].tolist()
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 3)), min_size=1))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
-from unstable.learners.algorithms import BUILT_IN
+from unstable.learners.algorithms import built_in
 
 DOCS = Path(__file__).parent.parent / "docs" / "algorithms.md"
 
@@ -18,7 +18,7 @@ def test_a_floor_that_nothing_reads_is_not_compared():
 
 
 def test_every_algorithm_of_the_config_is_built_and_described():
-    assert list(BUILT_IN) == list(ALGORITHMS)
+    assert list(built_in()) == list(ALGORITHMS)
     text = DOCS.read_text(encoding="utf-8")
     assert re.findall(r"^\| `([^`:]+)` \|", text, re.MULTILINE) == list(ALGORITHMS)
     for name in ALGORITHMS:
@@ -38,7 +38,7 @@ def test_naming_another_algorithm_leaves_the_keys_of_the_first_behind(tmp_path):
 
 
 def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
-    shared = {"kl_reward": 0.1, "kl_loss": 0.2, "importance_cap": 3.0}
+    shared = {"kl_reward": 0.1, "kl_loss": 0.2, "importance_cap": 3.0, "reward_clip": [-1.0, 0.5]}
     file = tmp_path / "config.yaml"
     algorithm = {"name": "grpo", "clip_high": 0.28, "target": "mine:Mine"}
     file.write_text(json.dumps({"learner": {"algorithm": algorithm | shared}}), encoding="utf-8")
@@ -60,7 +60,7 @@ def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
             {"name": "cispo", "importance": "mask", "importance_floor": 3},
             ".importance_floor = 3.0 keeps nothing below ",
         ),
-        ({"name": "rloo", "reward_clip": [1, -1]}, ".reward_clip = [1.0, -1.0] leaves all "),
+        ({"name": "mine:Mine", "reward_clip": [0, 0]}, ".reward_clip = [0.0, 0.0] leaves all "),
         ({"name": "grpo", "args": {"a": 1}}, ".args = {'a': 1} is for a class of your own; "),
         ("grpo", " = 'grpo': input should be a valid dictionary"),
     ],
@@ -69,3 +69,19 @@ def test_a_mistake_names_its_field(algorithm, message):
     with pytest.raises(ConfigError) as error:
         parse({"learner": {"algorithm": algorithm}})
     assert str(error.value).startswith("learner.algorithm" + message)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_bounds_rewards_the_lower_bound_first(name):
+    def bounds(reward_clip):
+        algorithm = {"name": name, "reward_clip": reward_clip}
+        return parse({"learner": {"algorithm": algorithm}}).learner.algorithm.reward_clip
+
+    assert bounds(None) is None
+    assert bounds([-1, 0.5]) == (-1.0, 0.5)
+    with pytest.raises(ConfigError) as error:
+        bounds([1, -1])
+    assert str(error.value) == (
+        "learner.algorithm.reward_clip = [1.0, -1.0] leaves all rewards equal; "
+        "give the lower bound first"
+    )

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +11,18 @@ import torch
 
 from tests.learner_helpers import (
     count_forwards,
+    make_batch,
     make_learner,
     make_sample,
     play_bandit,
     save_model,
     spy_on_gradients,
+    tokens_of,
     trained,
 )
-from unstable.config import ConfigError, load, parse
+from unstable.config import ALGORITHMS, ConfigError, load, parse
 from unstable.learners.algorithms.grpo import GRPO
-from unstable.learners.policy_gradient import token_normalizers
-from unstable.types import Batch
+from unstable.learners.micro_batches import token_normalizers
 
 DOCS = Path(__file__).parent.parent / "docs" / "algorithms.md"
 GROUPED = ["rloo", "grpo", "gspo", "cispo"]
@@ -51,7 +53,7 @@ def make_groups(version=0, rewards=(1.0, 0.0, -1.0, 0.5), turns=(1, 2, 3, 2), **
         for seat in range(2)
         for turn in range(turns[game])
     ]
-    return Batch(version=version, samples=tuple(samples))
+    return make_batch(samples, version)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +105,7 @@ def test_micro_batches_keep_trajectories_whole_only_where_the_loss_of_a_token_ne
     packs = count_forwards(learner.policy)
     batch = make_groups(rewards=[1.0, 0.5, 0.25, 0.75])  # all won, each once
     learner.update(batch)
-    trajectories = {(sample.game_id, sample.seat) for sample in batch.samples}
-    assert len(packs) == len(trajectories if whole else batch.samples)
+    assert len(packs) == len(batch.trajectories if whole else batch.samples)
 
 
 @pytest.mark.parametrize("name", CLIPPED)
@@ -138,10 +139,8 @@ def test_groups_of_one_and_ties_teach_nothing(model, name):
     update = learner.update(make_groups(rewards=[0.1] * 4))
     assert update.advantages == [0.0] * 16
     assert update.metrics["learn/tied_groups"] == 2
-    alone = tuple(
-        make_sample([1, 2], [3], reward=float(i), group_id=i, game_id=i) for i in range(2)
-    )
-    update = learner.update(Batch(version=1, samples=alone))
+    alone = [make_sample([1, 2], [3], reward=float(i), group_id=i, game_id=i) for i in range(2)]
+    update = learner.update(make_batch(alone, 1))
     assert update.advantages == [0.0] * 2
     assert update.metrics["learn/lone_groups"] == update.metrics["learn/groups"] == 2
     assert update.metrics["learn/tied_groups"] == 0
@@ -149,10 +148,12 @@ def test_groups_of_one_and_ties_teach_nothing(model, name):
 
 
 def test_every_turn_has_its_trajectorys_advantage(model):
-    advantages = make_learner(model, algorithm={"name": "rloo"}).update(make_groups()).advantages
-    # (1, 0, -1, 0.5): each minus the mean of the other three; two seats, 1 + 2 + 3 + 2 turns.
+    batch = make_groups()
+    advantages = make_learner(model, algorithm={"name": "rloo"}).update(batch).advantages
+    # (1, 0, -1, 0.5): each minus the mean of the other three.
     by_game = [1 + 1 / 6, -1 / 6, -1.5, 0.5]
-    expected = [by_game[game] for game in range(4) for _ in range(2 * (1, 2, 3, 2)[game])]
+    expected = [by_game[each.game_id] for each in batch.trajectories for _ in each.samples]
+    assert len(expected) == 2 * (1 + 2 + 3 + 2)
     assert advantages == pytest.approx(expected)
 
 
@@ -163,6 +164,28 @@ def test_rewards_are_bounded_and_advantages_normalised(model):
     assert update.metrics["learn/reward_shaped_mean"] == pytest.approx(0.1875)
     assert np.mean(update.advantages) == pytest.approx(0)
     assert np.std(update.advantages) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_rewards_are_bounded_in_every_algorithm(model, name):
+    algorithm = {"name": name, "reward_clip": [-0.5, 0.75]}
+    batch = make_groups(turns=(1, 1, 1, 1))
+    update = make_learner(model, algorithm=algorithm).update(batch)
+    bounded = make_groups(turns=(1, 1, 1, 1), rewards=(0.75, 0.0, -0.5, 0.5))
+    expected = make_learner(model, algorithm={"name": name}).update(bounded)
+    assert update.metrics["learn/reward_mean"] == pytest.approx(0.125)
+    assert update.metrics["learn/reward_shaped_mean"] == pytest.approx(0.1875)
+    assert update.advantages == expected.advantages
+    assert update.metrics["learn/loss"] == expected.metrics["learn/loss"]
+
+
+def test_bounds_come_before_any_kl(model):
+    algorithm = {"name": "reinforce", "normalize": "none", "kl_reward": 0.5}
+    algorithm["reward_clip"] = [-1e-3, 1e-3]
+    learner = make_learner(model, algorithm=algorithm)
+    learner.update(make_groups(0))
+    shaped = learner.update(make_groups(1)).metrics
+    assert abs(shaped["learn/reward_shaped_mean"]) > 0.01
 
 
 def test_old_logprobs_are_those_before_the_first_step(model):
@@ -194,9 +217,59 @@ def test_what_the_masks_drop_is_counted_and_not_trained_on(model):
         learner = make_learner(model, algorithm=algorithm)
         before = trained(learner)
         samples = [make_sample([1, 2], [3], reward=i, game_id=i, logprobs=[-9.0]) for i in range(4)]
-        update = learner.update(Batch(version=0, samples=tuple(samples)))
+        update = learner.update(make_batch(samples))
         assert update.metrics["learn/importance_masked"] == 1.0
         assert torch.equal(trained(learner), before)
+
+
+def capped_share(learner, batch, cap):
+    """Share of the tokens that the policy is now more than `cap` times as likely to sample."""
+    now = np.concatenate(learner.logprobs(tokens_of(batch.samples)))
+    sampled = np.concatenate([sample.tokens.logprobs for sample in batch.samples])
+    return np.mean(np.exp(now - sampled) > cap)
+
+
+def part_of(batch, seat):
+    """The trajectories of one seat, which are a group."""
+    return replace(batch, groups=(batch.groups[seat],))
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "rft"])
+def test_the_share_that_the_loss_capped_is_reported_for_each_role_too(model, name):
+    learner = make_learner(model, algorithm={"name": name, "importance_cap": 1.1})
+    batch = make_groups()
+    parts = {"": batch, "/env/0": part_of(batch, 0), "/env/1": part_of(batch, 1)}
+    expected = {suffix: capped_share(learner, part, 1.1) for suffix, part in parts.items()}
+    metrics = learner.update(batch).metrics
+    found = {suffix: metrics[f"learn/importance_capped{suffix}"] for suffix in parts}
+    assert found == pytest.approx(expected)
+    assert 0 < expected[""] < 1
+
+
+def test_a_clipped_ratio_leaves_the_capped_share_to_the_policy_that_the_update_began_with(model):
+    learner = make_learner(
+        model,
+        algorithm={"name": "grpo", "importance_cap": 1.1},
+        epochs=4,
+        learning_rate=5e-2,
+    )
+    batch = make_groups()
+    expected = capped_share(learner, batch, 1.1)
+    assert learner.update(batch).metrics["learn/importance_capped"] == pytest.approx(expected)
+    assert capped_share(learner, batch, 1.1) != expected
+
+
+@pytest.mark.parametrize("importance", ["none", "mask", "sequence_mask"])
+def test_a_loss_that_caps_nothing_reports_so(model, importance):
+    algorithm = {"name": "grpo", "importance": importance, "importance_cap": 1.1}
+    learner = make_learner(model, algorithm=algorithm)
+    assert capped_share(learner, make_groups(), 1.1) > 0
+    assert learner.update(make_groups()).metrics["learn/importance_capped"] == 0.0
+
+
+def test_imitation_weighs_nothing_and_so_reports_no_cap(model):
+    metrics = make_learner(model, algorithm={"name": "rft"}).update(make_groups()).metrics
+    assert not [name for name in metrics if "importance_capped" in name]
 
 
 def test_a_fresh_adapter_has_no_kl(model):
@@ -217,7 +290,7 @@ def test_the_kl_of_a_warm_start_refers_to_the_start(model, tmp_path):
     learner = make_learner(model, adapter=adapter, algorithm=algorithm)
     assert learner.update(make_groups(0)).metrics["learn/kl_reference"] == 0.0
     learner.save(tmp_path / "next", {})
-    resumed = make_learner(model, seed=3, algorithm=algorithm)
+    resumed = make_learner(model, algorithm=algorithm)  # which begins elsewhere
     resumed.load(tmp_path / "next")
     expected = learner.update(make_groups(1)).metrics["learn/kl_reference"]
     assert expected > 0
@@ -229,7 +302,7 @@ def test_what_has_become_likelier_than_at_the_start_costs_reward(model):
     learner = make_learner(model, algorithm=algorithm)
     learner.update(make_groups(0, rewards=[1.0] * 4))
     batch = make_groups(0, rewards=[0.0] * 4)
-    shaped = learner.update(Batch(version=1, samples=batch.samples)).metrics
+    shaped = learner.update(replace(batch, version=1)).metrics
     assert shaped["learn/reward_mean"] == 0.0
     assert shaped["learn/reward_shaped_mean"] < 0
 
@@ -248,24 +321,20 @@ def test_the_reference_leaves_no_trace(model):
     learner = make_learner(model, algorithm={"name": "grpo", "kl_loss": 0.1})
     learner.update(make_groups(0))
     before = trained(learner)
-    reference = learner.algorithm.reference
-    samples = make_groups(0).samples
-    own = torch.cat(learner.algorithm.logprobs(samples))
-    with pytest.raises(KeyError), reference.in_place():
-        assert not torch.equal(torch.cat(learner.algorithm.logprobs(samples)), own)
+    samples = tokens_of(make_groups(0).samples)
+    own = torch.cat(learner.scorer.logprobs(samples))
+    with pytest.raises(KeyError), learner.reference.in_place():
+        assert not torch.equal(torch.cat(learner.scorer.logprobs(samples)), own)
         raise KeyError
-    assert torch.equal(torch.cat(learner.algorithm.logprobs(samples)), own)
+    assert torch.equal(torch.cat(learner.scorer.logprobs(samples)), own)
     assert torch.equal(trained(learner), before)
     held = [p for p in learner.policy.parameters() if p.requires_grad]
     assert all(a is b for a, b in zip(held, learner.optimizer.parameters, strict=True))
 
 
 def test_normalizers_by_hand():
-    samples = [
-        make_sample([1], [2, 3], game_id=0),
-        make_sample([1], [2], game_id=0),
-        make_sample([1], [2, 3, 4], game_id=1),
-    ]
+    # Two turns of one trajectory, and one of another, which need not be the first of a batch.
+    lengths, trajectories = np.array([2.0, 1.0, 3.0]), np.array([4, 4, 7])
     expected = {
         "token": [6, 6, 6],
         "turn": [3 * 2, 3 * 1, 3 * 3],
@@ -273,7 +342,8 @@ def test_normalizers_by_hand():
         "constant": [3 * 10] * 3,
     }
     for aggregation, values in expected.items():
-        assert token_normalizers(samples, aggregation, 10).tolist() == values, aggregation
+        found = token_normalizers(lengths, trajectories, aggregation, 10)
+        assert found.tolist() == values, aggregation
 
 
 def documented(tmp_path, monkeypatch):
@@ -307,8 +377,8 @@ def test_your_own_algorithm_is_thirty_lines_that_learn(model, tmp_path, monkeypa
 class Doubled(GRPO):
     """A user's algorithm that changes one thing of a built-in one."""
 
-    def advantages(self, samples, rewards_S):
-        return self.config.args["factor"] * super().advantages(samples, rewards_S)
+    def advantages(self, batch, rewards_S):
+        return self.config.args["factor"] * super().advantages(batch, rewards_S)
 
 
 def test_a_class_that_extends_a_built_in_has_its_settings_and_its_groups(model, monkeypatch):
@@ -338,14 +408,14 @@ def test_a_class_that_extends_a_built_in_has_its_settings_and_its_groups(model, 
             "tests.test_algorithms:Doubled",
         ),
         (
-            {"name": "rloo", "target": "unstable.learners.actor_critic:ActorCritic"},
-            "target = 'unstable.learners.actor_critic:ActorCritic' extends ActorCritic and needs "
-            "its settings; set learner.algorithm.name to ppo or a2c, learner.algorithm.target to "
-            "unstable.learners.actor_critic:ActorCritic",
+            {"name": "cispo", "target": "unstable.learners.clipped:Surrogate"},
+            "target = 'unstable.learners.clipped:Surrogate' extends Surrogate and needs its "
+            "settings; set learner.algorithm.name to reinforce++ or rloo or grpo or gspo or ppo, "
+            "learner.algorithm.target to unstable.learners.clipped:Surrogate",
         ),
     ],
 )
-def test_a_class_that_does_not_do_is_told_before_the_model_is_loaded(model, algorithm, message):
+def test_a_class_that_does_not_do_is_refused_before_the_model_is_loaded(model, algorithm, message):
     missing = model.model_copy(update={"name": "no such model"})
     with pytest.raises(ConfigError) as error:
         make_learner(missing, algorithm=algorithm)

@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from tests.builders import game, spec
 from unstable.buffers.buffer import Buffer
-from unstable.rewards.terms import Rewards
 from unstable.config import RewardConfig
+from unstable.rewards.terms import Rewards
+from unstable.types import Batch
 
 REWARDS = Rewards([RewardConfig()])
 
@@ -16,13 +17,18 @@ def add(buffer: Buffer, game_id: int, version: int = 0, turns: int = 4) -> None:
     buffer.add(result.spec, REWARDS.trajectories(result))
 
 
+def sample_games(batch: Batch) -> list[int]:
+    """The game of each sample, in the batch's order."""
+    return [each.game_id for each in batch.trajectories for _ in each.samples]
+
+
 def test_a_batch_is_the_oldest_whole_groups_that_reach_the_size() -> None:
     buffer = Buffer(capacity=100, batch_size=5, max_staleness=4)
     for game_id in range(4):
         add(buffer, game_id)  # two samples each
     batch = buffer.draw(version=0)
     assert batch is not None
-    assert [sample.game_id for sample in batch.samples] == [0, 0, 1, 1, 2, 2]
+    assert sample_games(batch) == [0, 0, 1, 1, 2, 2]
     assert buffer.size == 2
     assert buffer.draw(version=0) is None
 
@@ -46,7 +52,7 @@ def test_a_full_buffer_loses_its_oldest_whole_group() -> None:
     assert (buffer.size, buffer.dropped_capacity) == (4, 2)
     batch = buffer.draw(version=0)
     assert batch is not None
-    assert {sample.game_id for sample in batch.samples} == {1}
+    assert set(sample_games(batch)) == {1}
 
 
 def test_a_capacity_of_one_batch_always_fills_one() -> None:
@@ -66,8 +72,9 @@ def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:
         buffer.add(result.spec, REWARDS.trajectories(result))
     batch = buffer.draw(version=0)
     assert batch is not None
-    assert [sample.game_id for sample in batch.samples] == [0, 0, 1, 1]
-    assert {sample.group_id for sample in batch.samples} == {7}
+    assert sample_games(batch) == [0, 0, 1, 1]
+    (group,) = batch.groups
+    assert [trajectory.group_id for trajectory in group.trajectories] == [7, 7]
 
 
 @given(
@@ -89,11 +96,10 @@ def test_no_sample_is_lost_unseen(
         drawn += len(batch.samples)
         assert len(batch.samples) >= batch_size
         assert all(batch.staleness(sample) <= 2 for sample in batch.samples)
-        whole = {sample.group_id for sample in batch.samples}
-        for group in whole:
-            turns = games[group // 100][0]
-            members = [s for s in batch.samples if s.group_id == group]
-            assert len(members) == (turns + 1) // 2
+        for group in batch.groups:
+            (trajectory,) = group.trajectories
+            turns = games[trajectory.group_id // 100][0]
+            assert group.num_samples == (turns + 1) // 2
     assert came == drawn + buffer.size + buffer.dropped_stale + buffer.dropped_capacity
 
 

@@ -1,4 +1,4 @@
-"""The catalogue: what cannot be played is told in one line, and what can be played passes."""
+"""The catalogue: what cannot be played is refused in one line, and what can be played passes."""
 
 import pytest
 
@@ -6,14 +6,16 @@ from tests.test_games import COUNT_UP, LISTED, MIXED
 from unstable.config import (
     CheckpointOpponent,
     ConfigError,
+    ExpertOpponent,
+    FixedOpponent,
     GameConfig,
-    MinimaxOpponent,
     OpenAIOpponent,
     PythonOpponent,
     RandomOpponent,
 )
-from unstable.games.check import check_game, check_opponent
+from unstable.games.check import check_game
 from unstable.games.envs import known_ids
+from unstable.plugins import load_target
 
 
 def takes_anything(text):
@@ -43,7 +45,7 @@ def takes_anything(text):
         ({"legal_moves": f"{__name__}:COUNT_UP"}, "not callable"),
     ],
 )
-def test_what_cannot_be_played_is_told_in_one_line(config, words, monkeypatch):
+def test_what_cannot_be_played_is_refused_in_one_line(config, words, monkeypatch):
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     with pytest.raises(ConfigError) as raised:
         check_game(GameConfig(**config))
@@ -67,6 +69,10 @@ def test_ids_are_written_without_variants():
     assert len(known_ids()) > 200
 
 
+def check_opponent(opponent: FixedOpponent, game: GameConfig) -> None:
+    load_target(opponent.player).check(opponent, game, "opponents.fixed")
+
+
 class Bot:
     def __call__(self, observation):
         return "[0]"
@@ -76,14 +82,14 @@ class Bot:
     ("opponent", "env", "words"),
     [
         (RandomOpponent(), "SimpleNegotiation-v0", "set games.legal_moves"),
-        (MinimaxOpponent(), "PigDice-v0", "'minimax' in PigDice-v0: it plays only TicTacToe, "),
+        (ExpertOpponent(), "PigDice-v0", "'expert' in PigDice-v0: it plays only TicTacToe, "),
         (PythonOpponent(target="nowhere:Bot"), "Nim-v0", "opponents.fixed.target = 'nowhere:Bot'"),
         (PythonOpponent(target=f"{__name__}:Missing"), "Nim-v0", "has no Missing"),
         (OpenAIOpponent(model="m", api_key_env="UNSET_KEY"), "Nim-v0", "'UNSET_KEY': not set"),
         (CheckpointOpponent(path="/nowhere"), "Nim-v0", "no adapter_config.json there"),
     ],
 )
-def test_opponents_that_cannot_play_are_told_in_one_line(opponent, env, words):
+def test_opponents_that_cannot_play_are_refused_in_one_line(opponent, env, words):
     with pytest.raises(ConfigError) as raised:
         check_opponent(opponent, GameConfig(env=env))
     assert words in str(raised.value) and "\n" not in str(raised.value)
@@ -95,7 +101,7 @@ def test_opponents_that_can_play_pass(monkeypatch, tmp_path):
         (tmp_path / file).touch()
     for opponent in (
         RandomOpponent(),
-        MinimaxOpponent(),
+        ExpertOpponent(),
         PythonOpponent(target=f"{__name__}:Bot"),
         OpenAIOpponent(model="m", api_key_env="A_KEY"),
         CheckpointOpponent(path=str(tmp_path)),

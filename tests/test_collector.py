@@ -10,13 +10,21 @@ from tests.helpers import random_adapter, tiny_model, tiny_tokenizer
 from unstable.collectors.collector import Collector
 from unstable.config import parse
 from unstable.models.adapters import write_adapter
-from unstable.types import Adapter, Completion, GameFailure, GameResult, GameSpec, SeatSpec
+from unstable.types import (
+    Adapter,
+    Completion,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    PlayerId,
+    SeatSpec,
+)
 
 ENV = "tests.test_games:CountUp"
 
 
 class Scripted:
-    """An engine without a model: waits as it is told, answers an action by the request's seed."""
+    """An engine without a model: waits as asked, answers an action by the request's seed."""
 
     def __init__(self, delay=None) -> None:
         self.adapters: list[str] = []
@@ -83,9 +91,9 @@ def specs(count: int, players=("policy@0", "policy@0"), env="count", purpose="tr
         SeatSpec(
             player=player,
             temperature=1.0,
-            group_id=0 if trained and player.startswith("policy") else None,
+            group_id=0 if trained and player.version is not None else None,
         )
-        for player in players
+        for player in map(PlayerId.parse, players)
     )
     return [
         GameSpec(game_id=index, purpose=purpose, env=env, seed=index, seats=seats)
@@ -153,7 +161,7 @@ async def test_a_fault_costs_its_own_game_only():
     assert faulty.stats()["failures"] == len(failures)
 
 
-async def test_a_failure_tells_what_happened():
+async def test_a_failure_says_what_happened():
     games = specs(6, players=("bot", "policy@0"))
     results = await played(collector(Scripted()).play(games))
     failure = next(result for result in results if isinstance(result, GameFailure))
@@ -207,10 +215,10 @@ async def test_games_are_cancelled_when_nobody_wants_them():
 async def test_a_retired_version_is_removed_once_no_game_in_flight_needs_it():
     engine = Scripted(delay=lambda: 3)
     playing = collector(engine)
-    await playing.publish(random_adapter(tiny_model(), "policy@7", seed=0))
+    await playing.publish(7, random_adapter(tiny_model(), "policy@7", seed=0))
     async with aclosing(playing.play(specs(2, players=("policy@7", "base")))) as results:
         await anext(results)
-        await playing.retire("policy@7")
+        await playing.retire(7)
         assert engine.adapters == ["policy@7"]
         async for result in results:
             assert isinstance(result, GameResult)
@@ -240,10 +248,10 @@ async def test_versions_that_retire_at_once_are_removed_once_each():
             self.adapters.remove(name)
 
     playing = collector(engine := Slow())
-    names = [f"policy@{version}" for version in range(4)]
-    for name in names:
-        await playing.publish(random_adapter(tiny_model(), name, seed=0))
-    await asyncio.gather(*(playing.retire(name) for name in names))
+    for version in range(4):
+        await playing.publish(version, adapter_of(version))
+    assert engine.adapters == [f"policy@{version}" for version in range(4)]
+    await asyncio.gather(*(playing.retire(version) for version in range(4)))
     assert engine.adapters == []
 
 
@@ -254,17 +262,15 @@ async def test_players_by_name(tmp_path):
     engine = Scripted()
     playing = collector(engine, opponents={"fixed": fixed})
     await playing.start()
-    await playing.publish(adapter)
+    await playing.publish(7, adapter)
     assert engine.adapters == ["checkpoint:warm", "policy@7"]
     await played(playing.play(specs(1, players=("policy@7", "warm"))))
     assert set(engine.asked) == {"policy@7", "checkpoint:warm"}
     await played(playing.play(specs(1, players=("base", "base"))))
     assert engine.asked[-1] is None
-    results = await played(
-        playing.play(specs(2, players=("random", "minimax"), env="TicTacToe-v0"))
-    )
+    results = await played(playing.play(specs(2, players=("random", "expert"), env="TicTacToe-v0")))
     assert all(isinstance(result, GameResult) for result in results)
-    await playing.retire("policy@7")
+    await playing.retire(7)
     assert engine.adapters == ["checkpoint:warm"]
     assert playing.stats()["requests"] == len(engine.asked)
 
@@ -279,34 +285,34 @@ async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_e
         for version in (1, 2):
             while len(engine.asked) < 3 * version:
                 await asyncio.sleep(0)
-            await ours.publish(adapter_named(f"policy@{version}"))
+            await ours.publish(version, adapter_of(version))
 
-    await ours.publish(adapter_named("policy@0"))
+    await ours.publish(0, adapter_of(0))
     publishing = asyncio.create_task(publish_in_between())
     (result,), (judged,) = await asyncio.gather(
         played(ours.play([trained])), played(ours.play([frozen]))
     )
     await publishing
-    versions = [turn.version for turn in result.turns]
+    versions = [turn.sampled.version for turn in result.turns]
     assert versions == sorted(versions)
     assert len(set(versions)) > 1
-    assert {turn.player for turn in result.turns} == {"policy@0"}  # as it is rated
-    assert {turn.version for turn in judged.turns} == {0}  # evaluation judges one version
+    assert {turn.player for turn in result.turns} == {PlayerId.policy(0)}  # as it is rated
+    assert {turn.sampled.version for turn in judged.turns} == {0}  # evaluation judges one version
 
 
 async def test_a_version_is_not_removed_while_a_turn_is_played_with_it():
     engine = Scripted(delay=lambda: 50)
     ours = collector(engine, actors={"games_in_flight": 4, "policy_refresh": "turn"})
-    await ours.publish(adapter_named("policy@1"))
+    await ours.publish(1, adapter_of(1))
     playing = asyncio.create_task(played(ours.play(specs(1))))
     while not engine.running:
         await asyncio.sleep(0)
-    await ours.publish(adapter_named("policy@2"))
-    await ours.retire("policy@1")
+    await ours.publish(2, adapter_of(2))
+    await ours.retire(1)
     assert "policy@1" in engine.adapters
     await playing
     assert engine.adapters == ["policy@2"]
 
 
-def adapter_named(name: str) -> Adapter:
-    return Adapter(name=name, weights=b"", config={})
+def adapter_of(version: int) -> Adapter:
+    return Adapter(name=PlayerId.policy(version).name, weights=b"", config={})

@@ -17,7 +17,7 @@ def test_dump_reads_back_equal(tmp_path: Path) -> None:
     config = parse(
         {
             "games": [{"env": "Nim-v0", "args": {"piles": [1, 2]}}],
-            "opponents": {"fixed": [{"kind": "python", "target": "a:B"}, {"kind": "minimax"}]},
+            "opponents": {"fixed": [{"kind": "python", "target": "a:B"}, {"kind": "expert"}]},
             "tracking": {"dashboard": "off"},
             "model": {"chat_template": {"enable_thinking": False}},
         }
@@ -40,7 +40,7 @@ def test_overrides_reach_every_depth() -> None:
             "games.0.env": "Nim-v0",
             "games.0.args.piles": [1, 2],
             "games.1.env": "SimpleTak-v0",
-            "opponents.fixed.1.kind": "minimax",
+            "opponents.fixed.1.kind": "expert",
             "model.name": 7,
             "tracking.dashboard": False,
             "eval.opponents": "base",
@@ -49,10 +49,24 @@ def test_overrides_reach_every_depth() -> None:
     assert config.learner.learning_rate == 2e-5
     assert [game.env for game in config.games] == ["Nim-v0", "SimpleTak-v0"]
     assert config.games[0].args == {"piles": [1, 2]}
-    assert [opponent.key for opponent in config.opponents.fixed] == ["random", "minimax"]
+    assert [opponent.key for opponent in config.opponents.fixed] == ["random", "expert"]
     assert config.model.name == "7"
     assert config.tracking.dashboard == "off"
     assert config.eval.opponents == ["base"]
+
+
+def test_an_expert_may_be_named_minimax() -> None:
+    as_now, as_before = (
+        parse(
+            {
+                "opponents": {"fixed": [{"kind": "random"}, {"kind": name}]},
+                "eval": {"opponents": ["base", name]},
+            }
+        )
+        for name in ("expert", "minimax")
+    )
+    assert as_before == as_now
+    assert [opponent.key for opponent in as_now.opponents.fixed] == ["random", "expert"]
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -16,15 +16,15 @@ from tests.test_collector import Scripted, collector, played, specs
 from tests.test_games import LISTED
 from tests.test_players import STOP
 from unstable.collectors.collector import Collector
-from unstable.collectors.players.constrained import ConstrainedPlayer
-from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.engines.base import Engine
 from unstable.collectors.players.base import Answer
+from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.config import ConfigError, GameConfig, parse
+from unstable.engines.base import Engine
+from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.check import check_constrained
 from unstable.games.game import Game
-from unstable.runtime.train import check_games
 from unstable.prompts import PromptBuilder, load_style, write_answer
+from unstable.runtime.prepare import check_games
 from unstable.types import GameResult
 
 NIM = GameConfig(env="Nim-v0", args={"piles": [12, 2]})  # [0 1], [0 10], [1 1], ...: three forks
@@ -56,6 +56,7 @@ def player(
     return ConstrainedPlayer(
         engine=engine,
         adapter=None,
+        version=None,
         prompts=builder(),
         tokenizer=tiny_tokenizer(),
         parser=game.parser,
@@ -103,9 +104,11 @@ async def test_a_move_has_the_product_of_renormalised_chances(temperature: float
     async with serving(model) as engine:
         answers = await ask(engine, temperature, range(count))
     expected = chances(Game(NIM, 0), model, temperature)
-    assert max(expected.values()) > 2 / len(expected), "too even to tell"
+    assert max(expected.values()) > 2 / len(expected), "too even to judge by"
     for answer in answers:
-        assert sum(answer.logprobs) == pytest.approx(math.log(expected[answer.action]), abs=1e-4)
+        assert sum(answer.sampled.logprobs) == pytest.approx(
+            math.log(expected[answer.action]), abs=1e-4
+        )
     seen = Counter(answer.action for answer in answers)
     for move, chance in expected.items():
         spread = math.sqrt(count * chance * (1 - chance))
@@ -118,7 +121,7 @@ async def test_greedy_takes_the_likeliest_token_at_each_fork() -> None:
         first, other = await ask(engine, 0, [1, 2])
     assert first.action == other.action
     expected = chances(Game(NIM, 0), model, 0)
-    assert sum(first.logprobs) == pytest.approx(math.log(expected[first.action]), abs=1e-4)
+    assert sum(first.sampled.logprobs) == pytest.approx(math.log(expected[first.action]), abs=1e-4)
     # A fork's likeliest token has the largest sum of chances, since those below it add up to 1.
     for place in range(len(first.action)):
         sums: Counter[str] = Counter()
@@ -132,11 +135,12 @@ async def test_an_answer_is_what_an_engine_would_have_said() -> None:
     async with serving(sharp_model()) as engine:
         (answer,) = await ask(engine, 1.0, [3])
         (again,) = await ask(engine, 1.0, [3])
-    assert answer.token_ids == again.token_ids
+    sampled = answer.sampled
+    assert sampled.token_ids == again.sampled.token_ids
     assert answer.text == answer.action and answer.formatted
-    assert answer.token_ids == builder().encode_answer(answer.text)
-    assert len(answer.logprobs) == len(answer.token_ids)
-    assert (answer.finish_reason, answer.adapter) == ("stop", None)
+    assert sampled.token_ids == builder().encode_answer(answer.text)
+    assert len(sampled.logprobs) == len(sampled.token_ids)
+    assert (sampled.finish_reason, sampled.version) == ("stop", None)
 
 
 async def test_the_engine_is_asked_only_where_legal_answers_part() -> None:
@@ -148,21 +152,22 @@ async def test_the_engine_is_asked_only_where_legal_answers_part() -> None:
             before = engine.stats()["sampled_tokens"]
             answer = await asked.act(game.observe(), game, seed=cell)
             assert engine.stats()["sampled_tokens"] == before + 1
-            assert answer.logprobs[0] == answer.logprobs[2] == answer.logprobs[3] == 0
+            logprobs = answer.sampled.logprobs
+            assert logprobs[0] == logprobs[2] == logprobs[3] == 0
             assert not game.step(answer.action).invalid
             if game.done:
                 return
         before = engine.stats()["sampled_tokens"]
         answer = await asked.act(game.observe(), game, seed=8)
         assert engine.stats()["sampled_tokens"] == before
-        assert answer.logprobs == [0.0] * 4
+        assert answer.sampled.logprobs == [0.0] * 4
 
 
 async def play(constrained: bool, purpose: str, **changes: object) -> list[GameResult]:
     model = sharp_model()
     async with serving(model) as engine:
         ours: Collector = collector(engine, eval={"constrained": constrained}, **changes)
-        await ours.publish(random_adapter(model, "policy@0", seed=0))
+        await ours.publish(0, random_adapter(model, "policy@0", seed=0))
         games = specs(16, ("policy@0", "base"), "TicTacToe-v0", purpose)
         results = await played(ours.play(games))
     assert all(isinstance(result, GameResult) for result in results)
@@ -172,8 +177,9 @@ async def play(constrained: bool, purpose: str, **changes: object) -> list[GameR
 async def test_a_constrained_model_never_makes_an_invalid_move() -> None:
     results = await play(True, "eval")
     assert all(not turn.invalid for result in results for turn in result.turns)
-    assert all(turn.formatted and turn.token_ids for result in results for turn in result.turns)
-    assert {turn.version for result in results for turn in result.turns} == {0, None}
+    turns = [turn for result in results for turn in result.turns]
+    assert all(turn.formatted and turn.sampled.token_ids for turn in turns)
+    assert {turn.sampled.version for turn in turns} == {0, None}
     assert all(len(result.turns) >= 5 and result.forfeit is None for result in results)
     assert len({tuple(turn.action for turn in result.turns) for result in results}) > 1
     unconstrained = await play(False, "eval")
@@ -184,8 +190,8 @@ async def test_a_constrained_model_never_makes_an_invalid_move() -> None:
 async def test_training_is_never_constrained(refresh: str) -> None:
     actors = {"games_in_flight": 4, "policy_refresh": refresh}
     first, second = [await play(on, "train", actors=actors) for on in (True, False)]
-    assert [[turn.token_ids for turn in game.turns] for game in first] == [
-        [turn.token_ids for turn in game.turns] for game in second
+    assert [[turn.sampled.token_ids for turn in game.turns] for game in first] == [
+        [turn.sampled.token_ids for turn in game.turns] for game in second
     ]
     assert any(turn.invalid for game in first for turn in game.turns)
 
@@ -218,7 +224,7 @@ def peace(env: object) -> list[str]:
     return ["peace"]
 
 
-async def test_what_cannot_be_said_is_told_in_one_line() -> None:
+async def test_what_cannot_be_said_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"max_tokens = 5: the legal move '\[0 1\]' takes 6 tok"):
         game = Game(NIM, 0)
         await player(Scripted(), NIM, max_tokens=5).act(game.observe(), game, 0)
@@ -235,7 +241,7 @@ async def test_what_cannot_be_said_is_told_in_one_line() -> None:
         ({"prompt": "think", "parser": "boxed"}, "set games.0.prompt to answer, or eval.constr"),
     ],
 )
-def test_games_that_cannot_be_constrained_are_told_in_one_line(game: dict, words: str) -> None:
+def test_games_that_cannot_be_constrained_are_refused_in_one_line(game: dict, words: str) -> None:
     data = {"games": [game], "opponents": {"fixed": [], "draw": {"fixed": 0}}}
     for settings, refused in (
         ({"constrained": True, "opponents": ["base"]}, True),

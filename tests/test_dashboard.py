@@ -24,7 +24,7 @@ from unstable.tracking.dashboard import Dashboard, device_line, device_pane, scr
 from unstable.tracking.device import DeviceProbe
 from unstable.tracking.tracker import Tracker
 from unstable.tracking.view import View
-from unstable.types import GameResult
+from unstable.types import GameResult, PlayerId
 
 SIZES = [(80, 24), (120, 40), (160, 50)]
 GPU = {
@@ -87,7 +87,7 @@ def test_ratings_and_scores_may_come_before_the_first_training_game(
     assert "cannot be shown" not in text
 
 
-def test_a_pane_that_fails_leaves_the_others_and_is_told_once(
+def test_a_pane_that_fails_leaves_the_others_and_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracker = make_tracker(tmp_path)
@@ -120,7 +120,10 @@ def test_long_games_and_many_players_fit(tmp_path: Path) -> None:
 def test_frequencies_are_shares_of_recent_games(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker, updates=1)
-    assert tracker.view.frequencies() == {"random": 0.5, "policy@1": 0.5}
+    assert tracker.view.frequencies() == {
+        PlayerId("random"): 0.5,
+        PlayerId.policy(1): 0.5,
+    }
     assert tracker.view.legal_moves() == 1.0
 
 
@@ -144,7 +147,7 @@ def test_names_are_no_markup(tmp_path: Path) -> None:
     assert "against [red]bot (-1)" in text
 
 
-def test_gpus_are_read_as_far_as_they_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_read_as_far_as_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = ModuleType("pynvml")
 
     class NVMLError(Exception):

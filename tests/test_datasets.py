@@ -1,4 +1,4 @@
-"""Supervised data: asked as in play, to the id; answered as play reads it; from where it may be."""
+"""Datasets: asked as in play, to the id; answered as play reads it; from where it may be."""
 
 import json
 import random
@@ -9,18 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders import spec
 from tests.helpers import tiny_model, tiny_tokenizer
-from tests.test_players import STOP, Recorder, model_player, spec
-from unstable.engines.embedded.engine import EmbeddedEngine
+from tests.test_players import STOP, Recorder, model_player
 from unstable.collectors.play import play_game
 from unstable.config import ConfigError, GameConfig, ModelConfig
-from unstable.games.experts import expert_moves
+from unstable.datasets.examples import Example, read_examples, split_by_prompt, write_examples
+from unstable.datasets.expert import expert_examples
+from unstable.datasets.jsonl import jsonl_examples
+from unstable.datasets.recorded import recorded_examples
+from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
 from unstable.models.base import load_tokenizer
 from unstable.prompts import STYLES, PromptBuilder, load_style, observation_text, write_answer
-from unstable.datasets.examples import Example, expert_examples, split_by_prompt
-from unstable.datasets.recorded import jsonl_examples, recorded_examples
 from unstable.records.games import game_record
+from unstable.types import PlayerId, TokenSample
 
 TICTACTOE = GameConfig()
 KUHN = GameConfig(env="unstable.games.kuhn:KuhnPoker", name="Kuhn")
@@ -41,7 +44,7 @@ def opening_builder() -> PromptBuilder:
 async def test_ids_are_those_of_play():
     taught = {e.prompt: e for e in expert_examples(TICTACTOE, builder(), number=400, seed=0)}
     engine = EmbeddedEngine(tiny_model(), {STOP}, max_requests=2)
-    player = model_player(engine, adapter=None)
+    player = model_player(engine, adapter=None, version=None)
     compared = 0
     for seed in range(20):
         rng, game = random.Random(seed), Game(TICTACTOE, seed)
@@ -49,7 +52,7 @@ async def test_ids_are_those_of_play():
             observation = game.observe()
             answer = await player.act(observation, game, seed)
             if example := taught.get(answer.observation):
-                assert answer.prompt_ids == example.prompt_ids
+                assert answer.sampled.prompt_ids == example.prompt_ids
                 assert observation.seat == example.seat
                 compared += 1
             game.step(rng.choice(game.legal_moves()))
@@ -59,13 +62,13 @@ async def test_ids_are_those_of_play():
 
 async def test_what_is_taught_is_read_as_the_experts_move_when_an_engine_says_it():
     for example in expert_examples(TICTACTOE, builder(), number=60, seed=3):
-        player = model_player(Recorder(example.answer))
+        player = model_player(Recorder(example.answer), version=3)
         game = replayed(example)
         answer = await player.act(game.observe(), game, 0)
-        assert answer.prompt_ids == example.prompt_ids
-        assert (answer.token_ids, answer.text) == (example.token_ids, example.answer)
-        assert answer.formatted and answer.action in expert_moves(game)
-        assert set(expert_moves(game)) < set(game.legal_moves())  # there is something to teach
+        assert answer.sampled.prompt_ids == example.prompt_ids
+        assert (answer.sampled.token_ids, answer.text) == (example.token_ids, example.answer)
+        assert answer.formatted and answer.action in game.expert_moves()
+        assert set(game.expert_moves()) < set(game.legal_moves())  # there is something to teach
 
 
 def replayed(example: Example) -> Game:
@@ -124,8 +127,8 @@ def test_where_there_are_fewer_positions_all_are_given_and_it_is_said(
     examples = expert_examples(game, builder(), number=number, seed=0)
     seats = [example.seat for example in examples]
     assert (seats.count(0), seats.count(1)) == by_seat
-    told = f"found {sum(by_seat)} different positions, not the {number} asked for"
-    assert (told in caplog.text) == (sum(by_seat) < number)
+    message = f"found {sum(by_seat)} different positions, not the {number} asked for"
+    assert (message in caplog.text) == (sum(by_seat) < number)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +169,29 @@ def test_answers_are_read_as_they_were_meant(action, reason, parser, prompts):
     assert answer.endswith(rf"\boxed{{{action}}}" if boxed else action)
 
 
-def test_an_action_that_is_never_read_is_told_in_one_line():
+def test_an_action_that_is_never_read_is_refused_in_one_line():
     assert write_answer(GameConfig(parser="raw"), builder(), "I offer peace.") == "I offer peace."
     with pytest.raises(ConfigError, match="games.parser = 'brackets': reads 'peace' neither"):
         write_answer(GameConfig(), builder(), "peace")
+
+
+def test_what_is_scored_is_the_prompt_and_the_answer_with_its_stop():
+    for example in expert_examples(TICTACTOE, builder(), number=10, seed=0):
+        tokens = example.tokens
+        assert tokens == TokenSample(prompt_ids=example.prompt_ids, token_ids=example.token_ids)
+        assert tokens.temperature == 1.0  # the model's own distribution
+        assert tokens.length == len(example.prompt_ids) + len(example.token_ids)
+        whole = tiny_tokenizer().decode(tokens.prompt_ids + tokens.token_ids)
+        assert whole.endswith(f"<|assistant|>{example.answer}<|end|>")
+
+
+def test_examples_are_read_as_they_were_written(tmp_path):
+    examples = expert_examples(TICTACTOE, builder(), number=9, seed=0)
+    sides = split_by_prompt(examples, 0.4, seed=0)
+    assert all(sides)
+    path = tmp_path / "examples.jsonl"
+    write_examples(path, sides)
+    assert read_examples(path) == sides
 
 
 @settings(deadline=None, derandomize=True, max_examples=20)
@@ -190,8 +212,15 @@ async def recorded_game(*answers: str, **changes) -> dict:
     """The line of a game in which seat 0 is the policy's and seat 1 the base model's."""
     engine = Recorder(*answers)
     names = changes.pop("players", ("policy@3", "base"))
-    players = [model_player(engine, adapter=None if name == "base" else name) for name in names]
-    result = await play_game(spec(*names), GameConfig(), players, run_seed=5)
+    players = [
+        model_player(
+            engine,
+            adapter=None if name == "base" else name,
+            version=PlayerId.parse(name).version,
+        )
+        for name in names
+    ]
+    result = await play_game(spec(names), GameConfig(), players, run_seed=5)
     return game_record(result, [], version=3, actor=0) | changes
 
 
@@ -299,7 +328,7 @@ def test_a_persons_own_pairs(tmp_path):
         (json.dumps({"observation": "x " * 5000, "action": "[4]"}), "max_prompt_tokens = 4096"),
     ],
 )
-def test_a_mistake_in_a_file_is_told_with_its_line(line, words, tmp_path):
+def test_a_mistake_in_a_file_is_shown_with_its_line(line, words, tmp_path):
     path = tmp_path / "own.jsonl"
     path.write_text(f'{{"observation": "x", "action": "[4]"}}\n\n{line}\n', encoding="utf-8")
     with pytest.raises(ConfigError) as raised:
@@ -308,6 +337,6 @@ def test_a_mistake_in_a_file_is_told_with_its_line(line, words, tmp_path):
     assert str(raised.value).startswith(f"{path}:3: ")
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no such file; give a JSONL file"):
         jsonl_examples(tmp_path / "none.jsonl", TICTACTOE, builder())

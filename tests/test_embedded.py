@@ -32,11 +32,11 @@ from transformers import (
 )
 
 from tests.helpers import random_adapter
+from unstable.config import AdapterConfig, ModelConfig
+from unstable.engines.base import Engine
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.engines.embedded.sampling import restrict, sample
 from unstable.engines.embedded.slots import Copy, Placement, SlotTable
-from unstable.engines.base import Engine
-from unstable.config import AdapterConfig, ModelConfig
 from unstable.models.adapters import attach_lora, load_weights
 from unstable.models.base import load_model
 from unstable.types import Adapter, Completion
@@ -161,7 +161,7 @@ async def test_logprobs_are_those_of_a_plain_forward(family: str) -> None:
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
         other = plain_logprobs(plain["policy@2"], prompt_ids, answer, temperature)
         apart += float(name != "policy@2" and (actual - other).abs().max() > 0.1)
-    assert apart > len(asked) / 2, "the adapters of this test do not differ enough to tell"
+    assert apart > len(asked) / 2, "the adapters of this test do not differ enough to judge by"
     assert stats["cached_prompt_tokens"] > 0.3 * stats["prompt_tokens"]
     assert stats["requests"] == len(asked)
     assert stats["sampled_tokens"] == sum(len(answer.token_ids) for *_, answer in asked)

@@ -17,12 +17,12 @@ from safetensors.torch import load, load_file
 
 from tests.helpers import random_adapter, tiny_model
 from tests.vllm_helpers import Scorer
+from unstable.config import ModelConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.engines.make import make_engine
 from unstable.engines.probe import BOUNDS, ask_probe, check_probe, probe_adapters
-from unstable.engines.vllm.scratch import ScratchFolder
 from unstable.engines.vllm.adapters import AdapterStore
-from unstable.config import ModelConfig, parse
+from unstable.engines.vllm.scratch import ScratchFolder
 from unstable.models.adapters import padded_rank
 from unstable.models.base import load_model, load_tokenizer, named_stop_token_ids, stop_token_ids
 from unstable.models.shape import shape_of
@@ -83,7 +83,7 @@ class Deaf:
         )
 
 
-async def test_the_probe_tells_an_engine_that_applies_adapters_from_one_that_does_not(tiny_folder):
+async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_does_not(tiny_folder):
     config = ModelConfig(name=str(tiny_folder), dtype="float32")
     model, scorer = load_model(config), Scorer(config)
     shape = shape_of(model.config)
@@ -104,7 +104,7 @@ async def test_the_probe_tells_an_engine_that_applies_adapters_from_one_that_doe
     with pytest.raises(RuntimeError, match="differ"):
         await probe(engine)
     named = [(name, None) for name, _ in named]
-    with pytest.raises(RuntimeError, match="does not tell them apart"):
+    with pytest.raises(RuntimeError, match="does not distinguish them"):
         await probe(Deaf(engine))
     await engine.close()
 

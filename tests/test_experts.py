@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from unstable.collectors.players.base import MinimaxPlayer
+from unstable.collectors.players.expert import ExpertPlayer
 from unstable.config import GameConfig
-from unstable.games.experts import expert_moves, expert_reason, has_expert
-from unstable.games.experts.connect_four import DEPTH
+from unstable.games.connect_four import DEPTH
 from unstable.games.game import Game
+from unstable.games.services import has_expert
 
 KUHN = "unstable.games.kuhn:KuhnPoker"
 GAMES = ["TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0-large", "ConnectFour-v0", KUHN]
@@ -62,7 +62,7 @@ def outcomes_against_all_replies(env: str, expert_seat: int) -> set[float]:
     found, seen, games = set(), set(), [new_game(env)]
     while games:
         game = games.pop()
-        for action in expert_moves(game) if game.seat == expert_seat else game.legal_moves():
+        for action in game.expert_moves() if game.seat == expert_seat else game.legal_moves():
             following = after(game, action)
             if following.done:
                 found.add(following.outcomes[expert_seat])
@@ -83,9 +83,9 @@ def test_the_first_player_wins_wild_tic_tac_toe_against_any_reply():
 
 def test_every_optimal_move_is_as_likely():
     game = new_game("TicTacToe-v0")
-    assert expert_moves(game) == pytest.approx({f"[{cell}]": 1 / 9 for cell in range(9)})
+    assert game.expert_moves() == pytest.approx({f"[{cell}]": 1 / 9 for cell in range(9)})
     corners = dict.fromkeys(("[0]", "[2]", "[6]", "[8]"), 1 / 4)
-    assert expert_moves(after(game, "[4]")) == corners
+    assert after(game, "[4]").expert_moves() == corners
 
 
 @QUIET
@@ -94,7 +94,7 @@ def test_nim_is_won_from_any_nim_sum_but_zero(piles, seed):
     assume(reduce(xor, piles))
     rng, game = random.Random(seed), new_game("Nim-v0", piles=piles)
     while not game.done:
-        game.step(rng.choice(list(expert_moves(game)) if game.seat == 0 else game.legal_moves()))
+        game.step(rng.choice(list(game.expert_moves()) if game.seat == 0 else game.legal_moves()))
     assert game.outcomes == [1, -1]
 
 
@@ -104,10 +104,10 @@ def test_connect_four_takes_a_win_and_blocks_one():
         winning = {action for action in game.legal_moves() if wins(game, action)}
         losing = {action for action in game.legal_moves() if wins(game, action, 1 - game.seat)}
         if winning:
-            assert expert_moves(game).keys() == winning
+            assert game.expert_moves().keys() == winning
             won += 1
         elif losing:
-            assert expert_moves(game).keys() <= losing
+            assert game.expert_moves().keys() <= losing
             blocked += 1
     assert won > 10 and blocked > 10
 
@@ -116,7 +116,7 @@ def test_connect_four_beats_random_play():
     for seed in range(20):
         rng, game = random.Random(seed), new_game("ConnectFour-v0", seed)
         while not game.done:
-            moves = expert_moves(game) if game.seat == seed % 2 else game.legal_moves()
+            moves = game.expert_moves() if game.seat == seed % 2 else game.legal_moves()
             game.step(rng.choice(list(moves)))
         assert game.outcomes[seed % 2] == 1
 
@@ -138,7 +138,7 @@ def test_connect_four_is_perfect_where_the_end_is_in_reach():
         if 20 - game.turns > DEPTH:
             continue
         best = worth(game, known)
-        for action in expert_moves(game):
+        for action in game.expert_moves():
             following = after(game, action)
             mine = following.outcomes[game.seat] if following.done else -worth(following, known)
             assert mine == best
@@ -155,7 +155,7 @@ def kuhn_strategy() -> Strategy:
     for card, history in product(range(3), ("", "c", "b", "cb")):
         for other in {0, 1, 2} - {card}:
             game = kuhn_game(history, card, other)
-            mix = expert_moves(game)
+            mix = game.expert_moves()
             assert strategy.setdefault((card, history), mix) == mix, "it saw the other's card"
     return strategy
 
@@ -228,9 +228,9 @@ def test_kuhn_poker_agrees_with_open_spiel():
     assert list(values) == pytest.approx([-1 / 18, 1 / 18])
 
 
-async def test_minimax_plays_the_mix():
+async def test_the_expert_plays_the_mix():
     game = kuhn_game("", 0, 2)
-    observation, player = game.observe(), MinimaxPlayer()
+    observation, player = game.observe(), ExpertPlayer()
     played = [(await player.act(observation, game, seed)).action for seed in range(600)]
     assert set(played) == {"[bet]", "[check]"}
     assert 150 < played.count("[bet]") < 250
@@ -262,8 +262,8 @@ def test_hanoi_is_solved_by_the_shortest_way_from_anywhere():
         left = distance[str(game.env.state.game_state["towers"])]
         for _ in range(left):
             assert not game.done
-            (action,) = expert_moves(game)
-            assert "shortest solution" in expert_reason(game, action)
+            (action,) = game.expert_moves()
+            assert "shortest solution" in game.expert_reason(action)
             game.step(action)
         assert game.outcomes == [1]
 
@@ -271,16 +271,16 @@ def test_hanoi_is_solved_by_the_shortest_way_from_anywhere():
 @pytest.mark.parametrize("env", GAMES)
 def test_moves_are_legal_and_their_shares_add_up(env):
     for game in random_positions(env, 5):
-        mix = expert_moves(game)
+        mix = game.expert_moves()
         assert set(mix) <= set(game.legal_moves())
         assert sum(mix.values()) == pytest.approx(1) and min(mix.values()) > 0
 
 
 @pytest.mark.parametrize("env", GAMES)
-def test_a_reason_is_one_sentence_that_tells_a_win_from_the_rest(env):
+def test_a_reason_is_one_sentence_that_knows_a_win_from_the_rest(env):
     for game in random_positions(env, 8):
         for action in game.legal_moves():
-            reason = expert_reason(game, action)
+            reason = game.expert_reason(action)
             assert reason.endswith(".") and reason.count(".") == 1 and "\n" not in reason
             assert reason.isascii()
             if env != KUHN:
@@ -289,12 +289,12 @@ def test_a_reason_is_one_sentence_that_tells_a_win_from_the_rest(env):
 
 @pytest.mark.parametrize("env", ["TicTacToe-v0", "ConnectFour-v0"])
 def test_what_a_reason_says_is_so(env):
-    told = {"blocks": 0, "threatens": 0, "cannot": 0, "can complete": 0}
+    said = {"blocks": 0, "threatens": 0, "cannot": 0, "can complete": 0}
     for game in random_positions(env, 4 if env == "ConnectFour-v0" else 12):
         seat = game.seat
         for action in game.legal_moves():
-            reason = expert_reason(game, action)
-            told = {word: count + (word in reason) for word, count in told.items()}
+            reason = game.expert_reason(action)
+            said = {word: count + (word in reason) for word, count in said.items()}
             if wins(game, action):
                 continue
             assert ("blocks" in reason) == wins(game, action, 1 - seat)
@@ -311,7 +311,7 @@ def test_what_a_reason_says_is_so(env):
             if "can complete" in reason:
                 assert theirs > 0
     expected = 4 if env == "ConnectFour-v0" else 2
-    assert sum(count > 0 for count in told.values()) == expected
+    assert sum(count > 0 for count in said.values()) == expected
 
 
 def test_nim_sums_are_right():
@@ -319,14 +319,14 @@ def test_nim_sums_are_right():
         for action, following in ((a, after(game, a)) for a in game.legal_moves()):
             piles = following.env.state.game_state["piles"]
             if any(piles):
-                reason = expert_reason(game, action)
+                reason = game.expert_reason(action)
                 assert f"{' xor '.join(map(str, piles))} = {reduce(xor, piles)}," in reason
                 assert reason.endswith("loses.") == (reduce(xor, piles) == 0)
 
 
-def test_games_without_an_expert_are_told_in_one_line():
+def test_games_without_an_expert_say_so_in_one_line():
     for env in ("KuhnPoker-v0", "PigDice-v0"):
         assert not has_expert(GameConfig(env=env))
         with pytest.raises(ValueError, match=f"{env} has no expert; these games have one: TicTac"):
-            expert_moves(new_game(env))
+            new_game(env).expert_moves()
     assert all(has_expert(GameConfig(env=env)) for env in GAMES)

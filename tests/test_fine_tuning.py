@@ -1,9 +1,11 @@
 """The pieces of `unstable sft`: the order of examples, the loss, when it ends, what is shown."""
 
+import contextlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,13 +14,28 @@ from rich.console import Console
 from tests.builders import game
 from tests.test_loop import lines
 from unstable.config import parse
+from unstable.datasets.examples import Example
 from unstable.league.evaluation import evaluation_scores
 from unstable.records.folder import RunFolder
-from unstable.datasets.examples import Example
-from unstable.runtime.fine_tuning import HELD_OUT_LOSS, Course, best, held_out_loss, is_over
+from unstable.runtime.fine_tuning import (
+    EPOCH,
+    HELD_OUT_LOSS,
+    FineTuning,
+    Row,
+    best,
+    fine_tune,
+    held_out_loss,
+    is_over,
+)
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker
-from unstable.types import Sample
+from unstable.types import Batch, TokenSample, Update
+
+
+def example(prompt_ids: list[int], token_ids: list[int]) -> Example:
+    return Example(
+        env="", seat=None, prompt="", prompt_ids=prompt_ids, answer="", token_ids=token_ids
+    )
 
 
 def test_it_ends_when_the_held_out_loss_no_longer_falls() -> None:
@@ -33,23 +50,20 @@ def test_it_ends_when_the_held_out_loss_no_longer_falls() -> None:
 @settings(deadline=None, derandomize=True, max_examples=30)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 5))
 def test_every_epoch_has_every_example_once_in_an_order_of_its_own(number, batch_size, seed):
-    examples = [
-        Example(env="", seat=0, prompt="", prompt_ids=[1, i], answer="", token_ids=[i])
-        for i in range(number)
-    ]
-    course = Course(
+    examples = [example([1, i], [i]) for i in range(number)]
+    task = FineTuning(
         train=examples, held_out=[], epochs=2, patience=1, batch_size=batch_size, seed=seed
     )
     orders = []
     version = 0
     for epoch in (1, 2):
-        order = []
-        for batch in course.batches(epoch):
-            assert batch.version == version
+        order: list[int] = []
+        for batch in task.batches(epoch):
             version += 1
-            order += [sample.game_id for sample in batch.samples]
-            assert 0 < len(batch.samples) <= batch_size
-        assert version == course.version(epoch)
+            order += [place for sample in batch for place in sample.token_ids]
+            assert all(sample == examples[sample.token_ids[0]].tokens for sample in batch)
+            assert 0 < len(batch) <= batch_size
+        assert version == task.version(epoch)
         assert sorted(order) == list(range(number))
         orders.append(order)
     assert number < 5 or orders[0] != orders[1]
@@ -57,28 +71,83 @@ def test_every_epoch_has_every_example_once_in_an_order_of_its_own(number, batch
 
 def test_a_terminal_gets_a_bar_besides_the_results(tmp_path: Path) -> None:
     config = parse({"sft": {"epochs": 2}})
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120)
     tracker = SFTTracker(config, RunFolder(tmp_path), steps=4, console=console)
     tracker.log_step({"version": 3, "sft/epoch": 1, "learn/loss": 0.25})
     score = evaluation_scores(4, [game(("policy@4", "random"), env="Nim-v0", purpose="eval")])
-    row = {"version": 4, "sft/epoch": 1, HELD_OUT_LOSS: 0.5}
+    row: Row = {"version": 4, "sft/epoch": 1, HELD_OUT_LOSS: 0.5}
     tracker.log_epoch(row | evaluation_metrics(score, prefix="greedy"))
     tracker.close()
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
     assert "epoch 1 · loss 0.25" in shown and "3/4" in shown
     assert "epoch 1/2 · held-out loss 0.5" in shown
     assert "greedy, Nim-v0 against random: score 1.00" in shown and "1 won" in shown
     assert [row["version"] for row in lines(RunFolder(tmp_path).metrics)] == [3, 4]
 
 
-async def test_the_held_out_loss_is_the_mean_over_tokens() -> None:
-    class Scorer:
-        async def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
-            return [[-1.0] * len(sample.token_ids) for sample in samples[:1]] + [[-4.0]]
+class Recording:
+    """A learner, a tracker and an evaluation that only say in which order they were asked."""
 
-    examples = [
-        Example(env="", seat=None, prompt="", prompt_ids=[1], answer="", token_ids=ids)
-        for ids in ([1, 2], [3])
-    ]
-    assert await held_out_loss(examples, Scorer()) == 2.0
-    assert await held_out_loss([], Scorer()) is None
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.steps = 0
+
+    async def update(self, batch: Batch) -> Update:
+        raise AssertionError("nothing is learned from games")
+
+    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
+        self.events.append("step")
+        self.steps += 1
+        return Update(version=self.steps, metrics={}, advantages=[])
+
+    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
+        self.events.append("score")
+        return [[-float(len(sample.prompt_ids))] * len(sample.token_ids) for sample in samples]
+
+    async def save(self, version: int, run_state: dict[str, Any]) -> None:
+        self.events.append(f"save {version} {run_state}")
+
+    async def evaluate(self, version: int) -> dict[str, float | None]:
+        self.events.append(f"play {version}")
+        return {"greedy/score": 0.5}
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        self.events.append("{")
+        yield
+        self.events.append("}")
+
+    def phase(self, name: str) -> None:
+        pass
+
+    def log_step(self, row: Row) -> None:
+        self.events.append(f"row of step {row['version']}")
+
+    def log_epoch(self, row: Row) -> None:
+        self.events.append(f"row of epoch {row[EPOCH]}")
+
+    async def run(self, task: FineTuning, **before: Any) -> Row:
+        return await fine_tune(task, self, self.evaluate, self, self.turn, **before)
+
+
+async def test_the_learner_works_in_its_turn_and_each_epoch_is_played_after_it() -> None:
+    examples = [example([1], [i]) for i in range(3)]
+    task = FineTuning(train=examples, held_out=examples, epochs=1, patience=1, batch_size=2, seed=0)
+    whole = Recording()
+    row = await whole.run(task)
+    steps = ["step", "row of step 1", "step", "row of step 2"]
+    first = ["{", "save 0 {'sft/epoch': 0}", "score", "}", "play 0", "row of epoch 0"]
+    second = ["save 2 {'sft/epoch': 1}", "score", "}", "play 2", "row of epoch 1"]
+    assert whole.events == [*first, "{", *steps, *second]
+    assert (row[EPOCH], row[HELD_OUT_LOSS], row["greedy/score"]) == (0, 1.0, 0.5)
+    saved = Recording()  # goes on where the last checkpoint was not evaluated yet
+    await saved.run(task, rows=[row], saved=1)
+    assert saved.events == ["{", "score", "}", "play 2", "row of epoch 1"]
+    assert (await Recording().run(task, rows=[row, row], saved=1)) is row
+
+
+async def test_the_held_out_loss_is_the_mean_over_tokens() -> None:
+    examples = [example([1], [1, 2]), example([1] * 4, [3])]
+    assert await held_out_loss(examples, Recording()) == 2.0
+    assert await held_out_loss([], Recording()) is None

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unstable.config import GameConfig, InvalidMovesConfig
-from unstable.games.experts import expert_moves
 from unstable.games.game import Game
 from unstable.games.kuhn import KuhnPoker
-from unstable.games.legal_moves import lists_legal_moves
+from unstable.games.services import lists_legal_moves
 from unstable.prompts import observation_text
 
 KUHN = "unstable.games.kuhn:KuhnPoker"
@@ -123,8 +122,8 @@ def test_the_env_seed_is_not_the_games_seed():
     first = game("PigDice-v0", seed=5)
     rolls = random.Random(5)
     first.step("[roll]")
-    told = observation_text(first.observe())
-    assert f"'{rolls.randint(1, 6)}'" not in told or "busted" in told
+    shown = observation_text(first.observe())
+    assert f"'{rolls.randint(1, 6)}'" not in shown or "busted" in shown
 
 
 LISTED = [
@@ -178,7 +177,7 @@ def test_a_seat_sees_each_thing_once_and_only_the_last_board():
     assert played.observe() == observation
 
 
-TOLD_BY_THE_BOARD = {
+SHOWN_BY_THE_BOARD = {
     "TicTacToe-v0": 2,
     "WildTicTacToe-v0": 2,
     "Nim-v0": 2,
@@ -187,8 +186,8 @@ TOLD_BY_THE_BOARD = {
 }
 
 
-@pytest.mark.parametrize(("env", "seats"), TOLD_BY_THE_BOARD.items())
-def test_where_events_are_left_out_the_board_tells_all_that_a_perfect_player_uses(env, seats):
+@pytest.mark.parametrize(("env", "seats"), SHOWN_BY_THE_BOARD.items())
+def test_where_events_are_left_out_the_board_shows_all_that_a_perfect_player_uses(env, seats):
     """Positions that are shown alike, however they came about, have the same best moves."""
     best: dict[str, dict[str, float]] = {}
     by_history = set()
@@ -198,7 +197,7 @@ def test_where_events_are_left_out_the_board_tells_all_that_a_perfect_player_use
             observation = played.observe()
             assert observation.events == [] and observation.board
             shown = observation_text(observation)
-            mix = expert_moves(played)
+            mix = played.expert_moves()
             assert best.setdefault(shown, mix) == mix
             by_history.add((shown, tuple(moves)))
             moves.append(rng.choice(played.legal_moves()))
@@ -206,7 +205,7 @@ def test_where_events_are_left_out_the_board_tells_all_that_a_perfect_player_use
     assert len(by_history) > len(best)
 
 
-def test_events_are_left_out_only_where_a_board_tells_more():
+def test_events_are_left_out_only_where_a_board_shows_more():
     def events(env, **changes):
         played = game(env, **changes)
         moves = played.legal_moves()

@@ -13,13 +13,13 @@ from tests.test_collector import Scripted, collector, specs
 from tests.test_collector import played as results_of
 from tests.test_loop import lines, make_rooms, played
 from unstable.buffers.buffer import Buffer
-from unstable.rewards.terms import Rewards
 from unstable.collectors.branches import Forks
-from unstable.engines.base import EngineDiedError
 from unstable.config import ConfigError, RewardConfig, RunConfig, parse
-from unstable.loop import train
+from unstable.engines.base import EngineDiedError
 from unstable.league.schedule import Schedule
-from unstable.types import GameFailure, GameResult, GameSpec
+from unstable.loop import train
+from unstable.rewards.terms import Rewards
+from unstable.types import GameFailure, GameResult, GameSpec, PlayerId
 
 GRPO = {"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8}
 REWARDS = Rewards([RewardConfig()])
@@ -64,7 +64,7 @@ def test_a_branching_group_is_one_game_with_one_trained_seat_and_room_for_its_br
     groups = [schedule.draw(2, [0, 1]) for _ in range(100)]
     assert all(len(group) == 1 and group[0].branches == 4 for group in groups)
     assert [group[0].game_id for group in groups] == list(range(0, 500, 5))
-    mirrors = [g for (g,) in groups if {seat.player for seat in g.seats} == {"policy@2"}]
+    mirrors = [g for (g,) in groups if {seat.player for seat in g.seats} == {PlayerId.policy(2)}]
     assert mirrors
     assert all(sum(seat.trained for seat in spec.seats) == 1 for (spec,) in groups)
     assert len({[seat.trained for seat in spec.seats].index(True) for spec in mirrors}) == 2
@@ -121,7 +121,7 @@ def test_a_member_without_a_turn_does_not_keep_its_group_waiting() -> None:
     buffer.add(empty.spec, REWARDS.trajectories(empty))
     batch = buffer.draw(version=0)
     assert batch is not None
-    assert {sample.game_id for sample in batch.samples} == {0, 1}
+    assert {trajectory.game_id for trajectory in batch.trajectories} == {0, 1}
 
 
 def test_tied_groups_are_dropped_and_counted_and_others_are_not() -> None:

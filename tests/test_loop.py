@@ -179,7 +179,7 @@ async def test_what_is_trained_on_is_what_was_sampled(tiny_folder: Path, tmp_pat
         for name in ("prompt_ids", "token_ids", "logprobs", "version", "finish_reason"):
             assert sample[name] == turn[name]
         assert turn["seat"] == sample["seat"]
-        prompt = tokenizer.decode(turn["prompt_ids"])
+        prompt = str(tokenizer.decode(turn["prompt_ids"]))
         assert prompt.endswith("<|assistant|>")
         assert turn["observation"] in prompt
         assert len(turn["logprobs"]) == len(turn["token_ids"])
@@ -310,7 +310,7 @@ class MoodyEnv(textarena.Env):
         return self.state.step()
 
 
-MOODY = {
+MOODY: dict[str, Any] = {
     "games": [{"env": f"{__name__}:MoodyEnv", "name": "Moody"}],
     "opponents": {"draw": {"self": 1, "past": 1, "fixed": 0}, "fixed": []},
     "eval": {"every": 0},

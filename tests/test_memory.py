@@ -21,14 +21,16 @@ from transformers import (
 from tests.learner_helpers import make_sample
 from tests.machine_helpers import QWEN
 from unstable.config import AdapterConfig, ConfigError, ModelConfig
+from unstable.engines.embedded.needs import embedded_memory
+from unstable.engines.vllm.needs import vllm_memory
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.packing import Pack, pack_samples
 from unstable.learners.model.policy import Policy
-from unstable.planning.memory import activation_bytes, embedded_memory, learner_memory, vllm_memory
 from unstable.models import smollm2
 from unstable.models.adapters import attach_lora
 from unstable.models.base import check_model
 from unstable.models.shape import read_shape, shape_of
+from unstable.planning.memory import activation_bytes, learner_memory
 
 LORA = AdapterConfig(rank=8)
 SMALL: dict[str, Any] = {

@@ -19,7 +19,8 @@ from unstable.cli import parse_options
 from unstable.config import ConfigError, RunConfig, load
 from unstable.planning.fit import ENOUGH_TOKENS
 from unstable.planning.machine import Machine
-from unstable.planning.plan import VLLM_GAMES, Plan, plan, resolve
+from unstable.planning.plan import VLLM_GAMES, Plan, plan
+from unstable.planning.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 SMALL = {"model.name": "smollm2-135m"}
@@ -119,6 +120,28 @@ def test_checkpointing_is_on_only_where_micro_batches_would_be_small_without() -
     assert asked.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("here", "options", "threads"),
+    [
+        (machine(cores=1), {}, 1),  # by turns: all cores
+        (machine(), {"loop.mode": "sync"}, 8),
+        (machine(), {"loop.mode": "async"}, 4),  # at once: four actors play meanwhile
+        (machine(), {"loop.mode": "async", "actors.num": 7}, 1),
+        (machine(), {"loop.mode": "async", "actors.num": 9}, 1),
+        (machine(4), {}, 5),  # three actors' processes feed GPUs, and take a core each
+        (machine(4), {"loop.mode": "sync"}, 8),
+        (machine(1), {"actors.share_gpu": "sleep"}, 8),
+        (machine(1), {"actors.share_gpu": "split"}, 7),
+        (machine(4), {"learner.num": 2}, 6),  # for both ranks together
+    ],
+)
+def test_the_learner_has_the_threads_that_play_leaves(
+    here: Machine, options: dict[str, Any], threads: int
+) -> None:
+    chosen = planned(here, SMALL | options)
+    assert chosen.learner_threads == threads
+
+
 def test_what_fits_needs_no_limit_and_a_given_one_stays() -> None:
     assert planned(machine(2, 80), SMALL).micro_batch_tokens is None
     given_one = planned(machine(2, 80), LARGE | {"learner.micro_batch_tokens": 3000})
@@ -207,7 +230,7 @@ def test_vllm_on_a_processor_is_one_actor_of_its_own_build(build: dict[str, str]
         planned(machine(1, packages=build), options)
 
 
-def test_a_finished_run_is_judged_on_all_that_there_is() -> None:
+def test_a_finished_run_is_evaluated_on_all_that_there_is() -> None:
     trained = LARGE | {"learner.num": 2, "learner.micro_batch_tokens": 60_000}
     for cards in (1, 2):
         with pytest.raises(ConfigError):
@@ -349,10 +372,10 @@ def test_every_plan_fits_and_runs_again_as_it_is(
     assert set(ids) <= {gpu.id for gpu in here.gpus}
     assert len(set(ids)) == len(ids) or chosen.share != "off"
     assert chosen.games_in_flight >= 1
-    resolved = resolve(config, chosen)
+    resolved = resolve(config, chosen, "fresh")
     assert "auto" not in resolved.actors.model_dump().values()
     assert "auto" not in resolved.learner.model_dump().values()
-    assert resolve(resolved, plan(resolved, here, learner=learner)) == resolved
+    assert resolve(resolved, plan(resolved, here, learner=learner), "elsewhere") == resolved
 
 
 def fits_24gb(cards: int, options: dict[str, Any]) -> tuple[RunConfig, Plan]:

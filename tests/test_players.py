@@ -8,19 +8,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.helpers import tiny_tokenizer
-from unstable.collectors.players.openai import OpenAIPlayer
 from unstable.collectors.play import play_game
-from unstable.collectors.players.base import MinimaxPlayer, ModelPlayer, PythonPlayer, RandomPlayer
+from unstable.collectors.players.expert import ExpertPlayer
+from unstable.collectors.players.model import ModelPlayer
+from unstable.collectors.players.openai import OpenAIPlayer
+from unstable.collectors.players.python import PythonPlayer
+from unstable.collectors.players.random import RandomPlayer
 from unstable.config import GameConfig, InvalidMovesConfig, OpenAIOpponent
 from unstable.games.game import Game
 from unstable.prompts import STYLES, PromptBuilder
-from unstable.types import Completion, GameSpec, SeatSpec
+from unstable.types import Completion, GameSpec, PlayerId, SeatSpec
 
 STOP = 0  # the tiny tokenizer's end of an answer
 
 
 class Recorder:
-    """An engine that gives the answers it is told to, and remembers what it was asked."""
+    """An engine that gives the answers it was made with, and remembers what it was asked."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
@@ -36,11 +39,14 @@ class Recorder:
         )
 
 
-def model_player(engine, style="answer", parser="brackets", adapter="policy@3", **changes):
+def model_player(
+    engine, style="answer", parser="brackets", adapter="policy@3", version=3, **changes
+):
     tokenizer = tiny_tokenizer()
     fields = {
         "engine": engine,
         "adapter": adapter,
+        "version": version,
         "prompts": PromptBuilder(tokenizer, STYLES[style], {}, 4096),
         "tokenizer": tokenizer,
         "parser": parser,
@@ -51,30 +57,35 @@ def model_player(engine, style="answer", parser="brackets", adapter="policy@3", 
 
 
 def spec(*players: str, env: str = "TicTacToe-v0", game_id: int = 0) -> GameSpec:
-    seats = tuple(SeatSpec(player=player, temperature=0.7, group_id=1) for player in players)
+    seats = tuple(
+        SeatSpec(player=PlayerId.parse(player), temperature=0.7, group_id=1) for player in players
+    )
     return GameSpec(game_id=game_id, purpose="train", env=env, seed=11, seats=seats)
 
 
 async def test_a_turn_keeps_what_the_engine_was_given_and_what_it_sampled():
     engine = Recorder("I say [4]", "[0]", "[4]")
-    players = [model_player(engine), model_player(engine, adapter=None)]
+    players = [model_player(engine), model_player(engine, adapter=None, version=None)]
     result = await play_game(spec("policy@3", "base"), GameConfig(), players, run_seed=5)
     first, second, third = result.turns
     request = engine.requests[0]
-    assert first.prompt_ids == request["prompt_ids"]
+    assert first.sampled.prompt_ids == request["prompt_ids"]
     assert (request["adapter"], request["temperature"], request["max_tokens"]) == (
         "policy@3",
         0.7,
         9,
     )
-    assert first.token_ids[-1] == STOP and len(first.logprobs) == len(first.token_ids)
+    assert first.sampled.token_ids[-1] == STOP and first.sampled.finish_reason == "stop"
+    assert first.sampled.logprobs == [-i / 10 for i in range(len(first.sampled.token_ids))]
+    assert (first.sampled.temperature, first.sampled.prompt_cut) == (0.7, 0)
     assert (first.text, first.action, first.formatted, first.invalid) == (
         "I say [4]",
         "[4]",
         True,
         False,
     )
-    assert (first.version, second.version) == (3, None)
+    assert (first.sampled.version, second.sampled.version) == (3, None)
+    assert [turn.player.name for turn in (first, second)] == ["policy@3", "base"]
     assert [turn.index for turn in result.turns] == [0, 1, 2]
     assert third.invalid and result.forfeit == 0 and result.outcomes == [-1.0, 0.0]
     assert len({request["seed"] for request in engine.requests}) == 3
@@ -94,15 +105,15 @@ async def test_nobody_sees_anothers_reasoning_or_their_own():
 
 
 async def test_scripted_players_depend_on_the_seed_alone():
-    players = [RandomPlayer(), MinimaxPlayer()]
-    names = ("random", "minimax")
+    players = [RandomPlayer(), ExpertPlayer()]
+    names = ("random", "expert")
     plays = []
     for run_seed in (1, 1, 2):
         random.seed(run_seed * 99)
         result = await play_game(spec(*names), GameConfig(), players, run_seed)
         assert result.outcomes[1] >= 0 and result.forfeit is None
         plays.append([turn.action for turn in result.turns])
-        assert all(not turn.token_ids and turn.finish_reason is None for turn in result.turns)
+        assert all(turn.sampled is None for turn in result.turns)
     assert plays[0] == plays[1] != plays[2]
 
 
@@ -177,7 +188,7 @@ async def test_an_endpoint_is_put_the_same_chat(endpoint, monkeypatch):
     game = Game(GameConfig(), 0)
     observation = game.observe()
     answer = await OpenAIPlayer(opponent, GameConfig(), 0.3).act(observation, game, 0)
-    assert (answer.action, answer.formatted, answer.token_ids) == ("[4]", True, [])
+    assert (answer.action, answer.formatted, answer.sampled) == ("[4]", True, None)
     request = requests[1]
     assert requests[0] == request and len(requests) == 2
     assert request["path"] == "/v1/chat/completions" and request["key"] == "Bearer open sesame"

@@ -12,7 +12,7 @@ from tests.machine_helpers import machine
 from unstable.cli import run
 from unstable.config import RunConfig, load, parse
 from unstable.planning.plan import plan
-from unstable.runtime.prepare import Prepared, check_games
+from unstable.runtime.prepare import Resolved, check_games
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -64,7 +64,6 @@ def test_the_config_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.syspath_prepend(tmp_path)
     (text,) = blocks("yaml")
     config = parse(yaml.safe_load(text))
-    assert config.opponents.draw.fixed > 0 and all(game.seats > 1 for game in config.games)
     check_games(config)
     assert config.eval.opponents == ["random", "base"]
 
@@ -79,10 +78,10 @@ def test_the_commands_are_understood(
         begun.append(arguments)
         return 0
 
-    def begin_prepare(config: RunConfig) -> Prepared:
+    def begin_prepare(config: RunConfig) -> Resolved:
         begin(config)
         here = machine()
-        return Prepared(config, plan(config, here), here)
+        return Resolved(config, plan(config, here), here)
 
     places = "runtime.train.train", "runtime.sft.sft", "runtime.sft.resume"
     for place in (*places, "runtime.evaluate.evaluate", "planning.doctor.examine"):

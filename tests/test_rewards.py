@@ -3,8 +3,8 @@
 import pytest
 
 from tests.builders import game
-from unstable.rewards.terms import Rewards
 from unstable.config import ConfigError, RewardConfig
+from unstable.rewards.terms import Rewards
 from unstable.types import GameResult, Reward, Turn
 
 
@@ -32,7 +32,7 @@ def test_terms_are_kept_raw_and_weighted_and_add_up() -> None:
     }
     assert legal.reward == -2.0
     assert refused.reward == -3.0
-    assert (refused.outcome, refused.forfeit) == (-1.0, True)
+    assert (trajectory.outcome, trajectory.forfeit) == (-1.0, True)
 
 
 def test_a_term_of_the_users_may_leave_a_turn_out() -> None:
@@ -50,7 +50,7 @@ def test_only_trained_seats_give_trajectories() -> None:
     assert rewards.trajectories(game(("random", "policy@0"), turns=1)) == []
 
 
-def test_wrong_arguments_and_values_are_told() -> None:
+def test_wrong_arguments_and_values_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args = \{'foo': 1\}: .*'foo'"):
         Rewards([RewardConfig(term="outcome", args={"foo": 1})])
     with pytest.raises(ConfigError, match="not callable"):
@@ -67,7 +67,7 @@ def test_wrong_arguments_and_values_are_told() -> None:
         (f"{__name__}:first_turn", "did you mean 'first_turn_bonus'?"),
     ],
 )
-def test_a_wrong_term_is_told_in_one_line(term: str, message: str) -> None:
+def test_a_wrong_term_is_refused_in_one_line(term: str, message: str) -> None:
     with pytest.raises(ConfigError, match=r"^buffer.rewards.0.term = ") as error:
         Rewards([RewardConfig(term=term)])
     assert message in str(error.value)

@@ -16,10 +16,11 @@ from safetensors.torch import load, save
 
 from tests.builders import spec as make_spec
 from tests.vllm_helpers import Scorer, needs_vllm, workers
+from unstable.collectors.play import play_game
 from unstable.collectors.players.constrained import ConstrainedPlayer
+from unstable.config import AdapterConfig, GameConfig, ModelConfig, parse
 from unstable.engines.base import EngineDiedError
 from unstable.engines.make import make_engine
-from unstable.collectors.play import play_game
 from unstable.engines.probe import (
     BOUNDS,
     ProbeAnswer,
@@ -27,7 +28,6 @@ from unstable.engines.probe import (
     check_probe,
     probe_adapters,
 )
-from unstable.config import AdapterConfig, GameConfig, ModelConfig, parse
 from unstable.models.base import load_model, load_tokenizer
 from unstable.models.shape import read_shape
 from unstable.prompts import PromptBuilder, load_style
@@ -170,6 +170,7 @@ async def test_a_constrained_game_has_no_invalid_move(engine):
     player = ConstrainedPlayer(
         engine=engine,
         adapter=None,
+        version=None,
         prompts=PromptBuilder(tokenizer, load_style("answer"), {}, 500),
         tokenizer=tokenizer,
         parser="brackets",
@@ -180,8 +181,8 @@ async def test_a_constrained_game_has_no_invalid_move(engine):
     result = await play_game(spec, GameConfig(), [player, player], run_seed=0)
     assert len(result.turns) >= 5 and not any(turn.invalid for turn in result.turns)
     for turn in result.turns:
-        assert turn.finish_reason == "stop" and turn.text == turn.action
-        assert len(turn.token_ids) == len(turn.logprobs)
+        assert turn.sampled.finish_reason == "stop" and turn.text == turn.action
+        assert len(turn.sampled.token_ids) == len(turn.sampled.logprobs)
 
 
 async def test_a_seed_decides_an_answer(engine):

@@ -7,15 +7,14 @@ import psutil
 import pytest
 import torch
 
-from tests.learner_helpers import make_sample
-from unstable.engines.probe import ProbeAnswer
 from unstable.config import ModelConfig
+from unstable.engines.probe import ProbeAnswer
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.models.adapters import attach_lora, export_adapter, load_weights
 from unstable.models.base import load_model
-from unstable.types import Adapter
+from unstable.types import Adapter, TokenSample
 
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None,
@@ -38,7 +37,11 @@ class Scorer:
         """Logprobs of each answer's tokens; None is the base model."""
         load_weights(self.policy.model, adapter or self._base)
         samples = [
-            make_sample(answer.prompt_ids, answer.completion.token_ids, temperature=temperature)
+            TokenSample(
+                prompt_ids=answer.prompt_ids,
+                token_ids=answer.completion.token_ids,
+                temperature=temperature,
+            )
             for answer in answers
         ]
         logprobs = self.policy(pack_samples(samples)).logprobs_N

@@ -28,7 +28,8 @@ class Actor(Protocol):
 
     def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncIterator[GameResult | GameFailure]: ...
+    ) -> AsyncIterator[GameResult | GameFailure]:
+        """Play games, as `collectors.collector.Collector.play` says."""
 
     async def publish(self, version: int) -> None:
         """Let games name a version of the policy that has a checkpoint."""
@@ -36,22 +37,27 @@ class Actor(Protocol):
     async def retire(self, version: int) -> None:
         """Forget a version that no new game will ask for."""
 
-    async def stats(self) -> dict[str, float]: ...
+    async def stats(self) -> dict[str, float]:
+        """The engine's counters, and those of games."""
 
-    async def sleep(self) -> None: ...
+    async def sleep(self) -> None:
+        """Give the memory of a shared GPU back; no game may be in flight."""
 
-    async def wake(self) -> None: ...
+    async def wake(self) -> None:
+        """Take it again."""
 
 
 class Learner(Protocol):
     """The owner of weights and optimizer."""
 
-    async def update(self, batch: Batch) -> Update: ...
+    async def update(self, batch: Batch) -> Update:
+        """Train on a batch, which makes the next version."""
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        """A supervised step."""
+        """One supervised step, which makes the next version."""
 
-    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]: ...
+    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
+        """Of the samples' tokens, in nats, under the policy as it is."""
 
     async def save(self, version: int, run_state: dict[str, Any]) -> None:
         """Write the checkpoint of a version."""

@@ -120,6 +120,7 @@ class SeatSpec:
 
     @property
     def trained(self) -> bool:
+        """Whether the seat's turns are trained on."""
         return self.group_id is not None
 
 
@@ -314,7 +315,7 @@ class Group:
 
     @property
     def tied(self) -> bool:
-        """Whether every trajectory earned the same, so that comparing them teaches nothing."""
+        """Whether every trajectory earned the same: comparing them, nothing is learned."""
         return len({trajectory.reward for trajectory in self.trajectories}) == 1
 
 

@@ -51,6 +51,7 @@ from unstable.config.run import (
     RunConfig,
 )
 from unstable.config.sections import (
+    ENGINES,
     AdapterConfig,
     GameConfig,
     InvalidMovesConfig,

@@ -62,6 +62,8 @@ class BuiltInConfig(AlgorithmConfig):
 
 
 class ReinforceConfig(BuiltInConfig):
+    """Policy gradient with a baseline for each role."""
+
     implementation = "unstable.learners.algorithms.reinforce:Reinforce"
     name: Literal["reinforce"] = Field("reinforce", description="the algorithm")
     baseline_decay: Annotated[float, Field(ge=0, lt=1)] = Field(
@@ -122,11 +124,15 @@ class SurrogateConfig(ClippedConfig):
 
 
 class ReinforcePlusPlusConfig(SurrogateConfig):
+    """Rewards normalised over the batch."""
+
     implementation = "unstable.learners.algorithms.reinforce_plus_plus:ReinforcePlusPlus"
     name: Literal["reinforce++"] = Field("reinforce++", description="the algorithm")
 
 
 class RLOOConfig(SurrogateConfig):
+    """Leave-one-out baselines."""
+
     implementation = "unstable.learners.algorithms.rloo:RLOO"
     grouped: ClassVar[bool] = True
     name: Literal["rloo"] = Field("rloo", description="the algorithm")
@@ -142,6 +148,8 @@ class RLOOConfig(SurrogateConfig):
 
 
 class GRPOConfig(SurrogateConfig):
+    """Rewards relative to the group's."""
+
     implementation = "unstable.learners.algorithms.grpo:GRPO"
     grouped: ClassVar[bool] = True
     name: Literal["grpo"] = Field("grpo", description="the algorithm")
@@ -153,6 +161,8 @@ class GRPOConfig(SurrogateConfig):
 
 
 class GSPOConfig(SurrogateConfig):
+    """GRPO with one ratio a sequence."""
+
     implementation = "unstable.learners.algorithms.gspo:GSPO"
     grouped: ClassVar[bool] = True
     name: Literal["gspo"] = Field("gspo", description="the algorithm")
@@ -171,6 +181,8 @@ class GSPOConfig(SurrogateConfig):
 
 
 class CISPOConfig(ClippedConfig):
+    """GRPO with a clipped weight."""
+
     implementation = "unstable.learners.algorithms.cispo:CISPO"
     grouped: ClassVar[bool] = True
     name: Literal["cispo"] = Field("cispo", description="the algorithm")
@@ -207,18 +219,24 @@ class CriticConfig(Section):
 
 
 class PPOConfig(SurrogateConfig):
+    """A critic's advantages, clipped ratios."""
+
     implementation = "unstable.learners.algorithms.ppo:PPO"
     name: Literal["ppo"] = Field("ppo", description="the algorithm")
     critic: CriticConfig = CriticConfig()
 
 
 class A2CConfig(BuiltInConfig):
+    """A critic's advantages, the plain policy gradient."""
+
     implementation = "unstable.learners.algorithms.a2c:A2C"
     name: Literal["a2c"] = Field("a2c", description="the algorithm")
     critic: CriticConfig = CriticConfig()
 
 
 class RFTConfig(BuiltInConfig):
+    """Imitation of the turns of those who won."""
+
     implementation = "unstable.learners.algorithms.rft:RFT"
     name: Literal["rft"] = Field("rft", description="the algorithm")
     aggregation: Aggregation = Field(

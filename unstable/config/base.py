@@ -1,4 +1,4 @@
-"""What every section of the config is made of, and the errors that a user is told."""
+"""What every section of the config is made of, and the errors of a user."""
 
 import difflib
 from pathlib import Path
@@ -24,7 +24,7 @@ class ConfigError(ValueError):
 
 
 class RunFailedError(RuntimeError):
-    """A run that ended by a fault, told in one line that says where the details are."""
+    """A run that ended by a fault, in one line that says where the details are."""
 
 
 def check_format(content: dict[str, Any], place: Path | str) -> None:

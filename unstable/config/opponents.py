@@ -1,4 +1,4 @@
-"""Whom the policy plays against: a section for each kind of opponent.
+"""Opponents of the policy: a section for each kind.
 
 A section says which class of `collectors/players` plays it; that file and an entry here are a new
 kind.
@@ -14,6 +14,8 @@ from unstable.config.renamed import EXPERT_ALIAS
 
 
 class DrawConfig(Section):
+    """How often each kind of opponent is drawn."""
+
     self: NonNegativeFloat = Field(
         0.5, description="share of games against the current policy, all seats trained"
     )
@@ -36,7 +38,7 @@ class OpponentConfig(Section):
     @property
     def key(self) -> str:
         """Its name in specs, tables and files."""
-        return self.name or self.model_fields["kind"].default
+        return self.name or type(self).model_fields["kind"].default
 
     @property
     def adapter_folder(self) -> Path | None:
@@ -45,6 +47,8 @@ class OpponentConfig(Section):
 
 
 class RandomOpponent(OpponentConfig):
+    """Any legal move."""
+
     player = "unstable.collectors.players.random:RandomPlayer"
     is_program = True
     kind: Literal["random"] = Field(
@@ -53,12 +57,16 @@ class RandomOpponent(OpponentConfig):
 
 
 class ExpertOpponent(OpponentConfig):
+    """The perfect or strong player that a game comes with."""
+
     player = "unstable.collectors.players.expert:ExpertPlayer"
     is_program = True
     kind: Literal["expert"] = "expert"
 
 
 class PythonOpponent(OpponentConfig):
+    """A user's own player."""
+
     player = "unstable.collectors.players.python:PythonPlayer"
     is_program = True
     kind: Literal["python"] = "python"
@@ -70,6 +78,8 @@ class PythonOpponent(OpponentConfig):
 
 
 class CheckpointOpponent(OpponentConfig):
+    """The same base model with another adapter."""
+
     player = "unstable.collectors.players.checkpoint:CheckpointPlayer"
     kind: Literal["checkpoint"] = "checkpoint"
     path: str = Field(description="folder of a LoRA adapter of the same base model")
@@ -87,6 +97,8 @@ class CheckpointOpponent(OpponentConfig):
 
 
 class OpenAIOpponent(OpponentConfig):
+    """A model behind an OpenAI-compatible endpoint."""
+
     player = "unstable.collectors.players.openai:OpenAIPlayer"
     kind: Literal["openai"] = "openai"
     model: str = Field(description="model name at the endpoint")
@@ -114,6 +126,8 @@ RESERVED_NAMES = ("base", "self", "past", "fixed", "others", "alone", EXPERT_ALI
 
 
 class OpponentsConfig(Section):
+    """The opponents, and how often each is drawn."""
+
     draw: DrawConfig = DrawConfig()
     fixed: list[Annotated[FixedOpponent, Field(discriminator="kind")]] = Field(
         [RandomOpponent()],

@@ -1,5 +1,6 @@
 """The sections of a run that are neither opponents nor algorithms."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -12,12 +13,19 @@ from unstable.config.base import (
     PositiveFloat,
     PositiveInt,
     Section,
+    nearest,
     switch,
 )
 from unstable.config.renamed import EXPERT_ALIAS
 
+_PACKAGE = Path(__file__).parent.parent
+ENGINES = sorted(path.parent.name for path in _PACKAGE.glob("engines/*/start.py"))
+"""The engines, each a folder."""
+
 
 class AdapterConfig(Section):
+    """The LoRA that is trained."""
+
     rank: PositiveInt = Field(16, description="LoRA rank r")
     alpha: PositiveInt = Field(32, description="LoRA alpha; updates are scaled by alpha / rank")
     targets: str | list[str] = Field(
@@ -27,6 +35,8 @@ class AdapterConfig(Section):
 
 
 class ModelConfig(Section):
+    """The base model and its LoRA."""
+
     name: str = Field(
         "smollm2-135m",
         description="a Hugging Face id, a local folder, or the embedded smollm2-135m",
@@ -46,6 +56,8 @@ class ModelConfig(Section):
 
 
 class InvalidMovesConfig(Section):
+    """What an invalid move leads to."""
+
     allowed: NonNegativeInt = Field(
         0, description="consecutive invalid moves that a seat may repeat before it forfeits"
     )
@@ -54,6 +66,8 @@ class InvalidMovesConfig(Section):
 
 
 class GameConfig(Section):
+    """A game that is played, and how it is put to a model."""
+
     env: str = Field(
         "TicTacToe-v0", description="a TextArena id, or package.module:Class of a textarena.Env"
     )
@@ -68,7 +82,7 @@ class GameConfig(Section):
     events: Literal["auto", "all", "none"] = Field(
         "auto",
         description="what happened until now, in prompts: all, none (where there is a board), or "
-        "auto: none in games whose board is known to tell everything",
+        "auto: none in games whose board is known to show everything",
     )
     prompt: str = Field("answer", description="prompt style: answer, think, or module:function")
     parser: str = Field(
@@ -91,6 +105,8 @@ class GameConfig(Section):
 
 
 class SamplingConfig(Section):
+    """How the policy answers in training."""
+
     temperature: PositiveFloat = Field(1.0, description="sampling temperature in training")
     top_p: float = Field(
         1.0, description="must be 1: anything else is not the distribution that is trained"
@@ -137,12 +153,15 @@ class GroupsConfig(Section):
 
 
 class ActorsConfig(Section):
+    """The processes that play."""
+
     num: PositiveInt | Auto = Field(
         "auto", description="actor processes; auto: by the machine and loop.mode"
     )
-    engine: Literal["auto", "embedded", "vllm"] = Field(
+    engine: str = Field(
         "auto",
-        description="what serves the model: embedded runs without a GPU; auto: vllm on a GPU",
+        description=f"what serves the model: {', '.join(ENGINES)} (embedded needs no GPU); auto: "
+        "vllm on a GPU",
     )
     games_in_flight: PositiveInt | Auto = Field(
         "auto", description="games that one actor plays at once"
@@ -171,8 +190,19 @@ class ActorsConfig(Section):
         False, description="no compiled graphs: starts sooner, runs slower (vllm)"
     )
 
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        known = ["auto", *ENGINES]
+        if self.engine not in known:
+            raise ValueError(
+                f"engine = {self.engine!r} is no engine; {nearest(self.engine, known)}"
+            )
+        return self
+
 
 class RewardConfig(Section):
+    """A reward term."""
+
     term: str = Field(
         "outcome", description="outcome, format, invalid_move, length, or module:function"
     )
@@ -181,6 +211,8 @@ class RewardConfig(Section):
 
 
 class BufferConfig(Section):
+    """What lies between play and learning."""
+
     capacity: PositiveInt | Auto = Field(
         "auto", description="samples held; the oldest whole groups leave first"
     )
@@ -193,6 +225,8 @@ class BufferConfig(Section):
 
 
 class LearnerConfig(Section):
+    """How the policy is trained."""
+
     num: PositiveInt = Field(1, description="learner ranks")
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp",
@@ -250,6 +284,8 @@ class LearnerConfig(Section):
 
 
 class EvalConfig(Section):
+    """How versions are evaluated."""
+
     every: NonNegativeInt = Field(
         4, description="updates between evaluations, besides the first and the last; 0: none at all"
     )
@@ -280,6 +316,8 @@ class EvalConfig(Section):
 
 
 class LoopConfig(Section):
+    """How long play and learning go on, and in which order."""
+
     mode: Literal["auto", "sync", "async"] = Field(
         "auto", description="play and learn in turn, or at once"
     )
@@ -293,6 +331,8 @@ class LoopConfig(Section):
 
 
 class TrackingConfig(Section):
+    """What is written and shown."""
+
     run_dir: str | None = Field(
         None, description="the run's own, new folder; default: outputs/<model-games-opponents-time>"
     )

@@ -1,4 +1,4 @@
-"""What `unstable sft` teaches before self-play, and for how long."""
+"""What `unstable sft` trains on before self-play, and for how long."""
 
 from typing import Annotated, Literal
 
@@ -8,6 +8,8 @@ from unstable.config.base import PositiveInt, Section
 
 
 class ExpertData(Section):
+    """Positions with an expert's moves."""
+
     kind: Literal["expert"] = Field("expert", description="expert, recorded or jsonl")
     game: str | None = Field(
         None, description="the game, by its name in games; default: each that has an expert"
@@ -19,6 +21,8 @@ class ExpertData(Section):
 
 
 class RecordedData(Section):
+    """Turns of games that a run has recorded."""
+
     kind: Literal["recorded"] = "recorded"
     files: list[str] = Field(
         min_length=1, description="folders of runs, or their games/train-*.jsonl"
@@ -33,6 +37,8 @@ class RecordedData(Section):
 
 
 class JSONLData(Section):
+    """A file of a user's own."""
+
     kind: Literal["jsonl"] = "jsonl"
     path: str = Field(description="a file of your own: docs/sft.md says what a line holds")
     game: str | None = Field(
@@ -48,7 +54,7 @@ class SFTConfig(Section):
     """Supervised training, with the model, games, learner and evaluation of the same config."""
 
     data: list[Annotated[DataConfig, Field(discriminator="kind")]] = Field(
-        [ExpertData()], min_length=1, description="what is taught: expert, recorded or jsonl"
+        [ExpertData()], min_length=1, description="what is trained on: expert, recorded or jsonl"
     )
     epochs: PositiveInt = Field(3, description="times that the examples are gone through, at most")
     held_out: Annotated[float, Field(ge=0, lt=1)] = Field(

@@ -18,7 +18,7 @@ from unstable.types import Observation, TokenSample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A prompt and the answer that is taught; the loss falls on `token_ids` alone.
+    """A prompt and the answer to learn; the loss falls on `token_ids` alone.
 
     Example(env="Nim-v0", seat=0, prompt="Welcome ...", answer="[0 2]", token_ids=[58, ..., 2], ...)
     """
@@ -43,7 +43,7 @@ Split = tuple[list[Example], list[Example]]
 def make_example(
     game: GameConfig, prompts: PromptBuilder, observation: Observation, answer: str
 ) -> Example:
-    """The answer to an observation, taught as a model that plays would be asked."""
+    """The answer to an observation, with the prompt that a model that plays would be given."""
     prompt = prompts.build(observation)
     return Example(
         env=game.key,

@@ -35,8 +35,8 @@ def check_data(config: RunConfig) -> None:
 def gather_examples(config: RunConfig, tokenizer: Any) -> list[Example]:
     """Every source's examples, a pair of prompt and answer once.
 
-    Raises `ConfigError` for what cannot be taught: no example at all, or prompts and answers that
-    are longer than play has them.
+    Raises `ConfigError` for what cannot be trained on: no example at all, or prompts and answers
+    that are longer than play has them.
     """
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Example] = {}
     for index, data in enumerate(config.sft.data):
@@ -85,13 +85,13 @@ def _games(data: ExpertData | JSONLData, config: RunConfig, field: str) -> list[
         raise ConfigError(f"{field}.game = {data.game!r}: not among games; {hint}")
     games = list(known.values()) if data.game is None else [known[data.game]]
     if isinstance(data, ExpertData):
-        taught = [game for game in games if has_expert(game)]
-        if not taught:
+        with_expert = [game for game in games if has_expert(game)]
+        if not with_expert:
             names = ", ".join(game.key for game in games)
             raise ConfigError(
                 f"{field}: {names} has no expert; these games have one: {EXPERT_GAMES}"
             )
-        return taught
+        return with_expert
     if len(games) > 1:
         raise ConfigError(f"{field}.game is missing; name one of {', '.join(known)}")
     if not Path(data.path).expanduser().is_file():

@@ -17,7 +17,7 @@ def recorded_examples(
     """Turns of the policy out of `games/train-*.jsonl`, each pair of prompt and answer once.
 
     Their ids are taken as they were recorded. Only legal moves in answers that the parser read and
-    that were not cut off count; of winners only, unless told otherwise, and a win by another seat's
+    that were not cut off count; with `winners_only` of winners alone, and a win by another seat's
     forfeit is none, unless `forfeits`. Raises `ConfigError` for games of an evaluation, which are
     never trained on, and for those of another tokenizer.
     """

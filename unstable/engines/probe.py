@@ -120,9 +120,9 @@ def check_probe(
     """
     for adapter in scores:
         own = [i for i, answer in enumerate(answers) if answer.completion.adapter == adapter]
-        told = np.concatenate([answers[i].completion.logprobs for i in own])
+        engine = np.concatenate([answers[i].completion.logprobs for i in own])
         gaps = {
-            scored: np.abs(told - np.concatenate([logprobs[i] for i in own]))
+            scored: np.abs(engine - np.concatenate([logprobs[i] for i in own]))
             for scored, logprobs in scores.items()
         }
         name = "the base model" if adapter is None else "an adapter"
@@ -137,5 +137,5 @@ def check_probe(
         if wrong <= _CONTRAST * right.mean():
             raise RuntimeError(
                 f"start-up probe: the learner finds answers under {name} as likely under another "
-                f"(gaps of {right.mean():.4f} and {wrong:.4f}), so it does not tell them apart"
+                f"(gaps of {right.mean():.4f} and {wrong:.4f}), so it does not distinguish them"
             )

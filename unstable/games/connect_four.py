@@ -168,6 +168,6 @@ INFO = GameInfo(
     env="ConnectFourEnv",
     name="ConnectFour",
     legal_moves=legal_moves,
-    board_tells_all=lambda env: env.is_open,  # it may be played blind
+    board_shows_all=lambda env: env.is_open,  # it may be played blind
     expert=Expert(moves, reason),
 )

@@ -1,4 +1,4 @@
-"""One play of an env: its own chance, what each seat has been told, and how it ends.
+"""One play of an env: its own chance, what each seat has been shown, and how it ends.
 
 TextArena draws from the process-wide `random` and repeats every board to every seat. Here each game
 owns its random state, so that games can be interleaved, and each seat sees what it needs, once.
@@ -52,7 +52,7 @@ class Game:
         self._refusals = [0] * config.seats
         with self._own_chance():
             self.env = make_env(config)
-            events = _are_events_told(config.events, self.env)
+            events = _shows_events(config.events, self.env)
             self._views = [_View(seat, events) for seat in range(config.seats)]
             self.env.reset(num_players=config.seats, seed=derive_seed(seed, "env"))
         # One more than is allowed, so that the env itself never ends a game over invalid moves.
@@ -150,10 +150,10 @@ class Game:
 
 
 class _View:
-    """What one seat has been told: rules, events in order, the last board, the last refusal."""
+    """What one seat has been shown: rules, events in order, the last board, the last refusal."""
 
-    def __init__(self, seat: int, events_told: bool) -> None:
-        self._events_told = events_told
+    def __init__(self, seat: int, shows_events: bool) -> None:
+        self._shows_events = shows_events
         self.board = ""
         self.refusal = ""
         self._seat = seat
@@ -177,7 +177,7 @@ class _View:
             elif _is_board(kind):
                 self.board, self._board_place, self._board_is_old = text, len(self._events), False
             elif kind is ObservationType.PLAYER_ACTION:
-                # Talk is told as it was said; a bare [move] only if the env does not describe it.
+                # Talk is kept as it was said; a bare [move] only if the env does not describe it.
                 if not refused and not (described and _TOKEN.fullmatch(text)):
                     self._events.append(f"{self._name(sender)}: {text}")
             elif kind is ObservationType.GAME_ADMIN and refused and mine:
@@ -193,7 +193,7 @@ class _View:
         if self._board_is_old and board:
             events.insert(self._board_place, board)
             board = ""
-        elif board and not self._events_told:
+        elif board and not self._shows_events:
             events = []
         rules = "\n\n".join(self._rules)
         return Observation(
@@ -205,8 +205,8 @@ class _View:
         return "You" if sender in (self._seat, GAME_ID) else f"Player {sender}"
 
 
-def _are_events_told(setting: str, env: Env) -> bool:
-    return not services.board_tells_all(env) if setting == "auto" else setting == "all"
+def _shows_events(setting: str, env: Env) -> bool:
+    return not services.board_shows_all(env) if setting == "auto" else setting == "all"
 
 
 def _is_board(kind: ObservationType) -> bool:

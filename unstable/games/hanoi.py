@@ -55,6 +55,6 @@ INFO = GameInfo(
     env="TowerOfHanoiEnv",
     name="TowerOfHanoi",
     legal_moves=legal_moves,
-    board_tells_all=always,
+    board_shows_all=always,
     expert=Expert(moves, reason),
 )

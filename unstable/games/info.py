@@ -27,7 +27,7 @@ class GameInfo:
     name: str  # as messages call it
     legal_moves: Callable[[Any], list[str]] | None = None  # of the seat to move
     prints_moves: bool = False  # the board lists the legal moves
-    board_tells_all: Callable[[Any], bool] | None = None  # so that past events need not be told
+    board_shows_all: Callable[[Any], bool] | None = None  # so that past events can be left out
     expert: Expert | None = None
 
 

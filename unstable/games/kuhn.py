@@ -48,6 +48,7 @@ class KuhnPoker(KuhnPokerEnv):
         super().__init__(max_rounds=max_rounds)
 
     def step(self, action: str) -> tuple[bool, dict]:
+        """TextArena's step, with the chip of a bet or call moved first."""
         state = self.state.game_state
         move = _ACTION.search(action)
         if move and move[1].lower() in {"bet", "call"} & state["current_legal_action_tree"].keys():

@@ -48,6 +48,6 @@ INFO = GameInfo(
     env="NimEnv",
     name="Nim",
     legal_moves=legal_moves,
-    board_tells_all=always,
+    board_shows_all=always,
     expert=Expert(moves, reason),
 )

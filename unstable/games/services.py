@@ -69,7 +69,7 @@ def expert(config: GameConfig, env: Any) -> Expert:
     return found
 
 
-def board_tells_all(env: Any) -> bool:
+def board_shows_all(env: Any) -> bool:
     """Whether the board is known to show all that has happened and still matters."""
-    tells = game_info(type(env)).board_tells_all
-    return tells is not None and tells(env)
+    shows = game_info(type(env)).board_shows_all
+    return shows is not None and shows(env)

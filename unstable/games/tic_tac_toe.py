@@ -122,13 +122,13 @@ INFO = GameInfo(
     env="TicTacToeEnv",
     name="TicTacToe",
     legal_moves=legal_moves,
-    board_tells_all=always,
+    board_shows_all=always,
     expert=Expert(moves, reason),
 )
 WILD = GameInfo(
     env="WildTicTacToeEnv",
     name="WildTicTacToe",
     prints_moves=True,
-    board_tells_all=always,
+    board_shows_all=always,
     expert=Expert(wild_moves, wild_reason),
 )

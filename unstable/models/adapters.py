@@ -50,7 +50,7 @@ def export_adapter(model: "PeftModel", name: str) -> Adapter:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save
 
-    # Told not to, PEFT does not ask a hub whether the vocabulary was changed.
+    # With this option PEFT does not ask a hub whether the vocabulary was changed.
     state = get_peft_model_state_dict(model, save_embedding_layers=False)
     tensors = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
     config = model.peft_config["default"].to_dict()

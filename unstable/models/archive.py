@@ -1,7 +1,7 @@
 """An adapter as one zip file that says which base weights it was made for.
 
 Anyone's zip can be unpacked: nothing in it can leave the folder, and its sizes are bounded. A base
-is told by its weights and not by its name alone, since copies of a model under one name differ.
+is known by its weights and not by its name alone, since copies of a model under one name differ.
 """
 
 import hashlib

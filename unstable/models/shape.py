@@ -65,7 +65,7 @@ class ModelShape:
 
 
 def read_shape(model: ModelConfig) -> ModelShape:
-    """The shape of the model; raises `ConfigError` where its config does not tell it."""
+    """The shape of the model; raises `ConfigError` where its config does not say."""
     return _read_shape(model.name)
 
 

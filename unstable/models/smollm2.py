@@ -53,7 +53,7 @@ def _dequantize(weights: Path, folder: Path) -> None:
 
     source = {"pretrained_model_name_or_path": str(weights.parent), "gguf_file": weights.name}
     transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
-    # Newer releases keep the weights packed unless told otherwise; older ones always unpack them.
+    # Newer releases keep the weights packed unless asked not to; older ones always unpack them.
     options: dict[str, Any] = {}
     if hasattr(transformers, "GgufConfig"):
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)

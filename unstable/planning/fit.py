@@ -18,7 +18,7 @@ ROUNDING = 256
 """Tokens that a chosen micro-batch size is rounded down to."""
 
 MAX_LORAS = 8
-"""Versions that one forward pass of vLLM mixes, unless told otherwise."""
+"""Versions that one forward pass of vLLM mixes, unless the config says otherwise."""
 _SHARES = [share / 20 for share in range(1, 20)]
 
 Mode = Literal["sync", "async"]

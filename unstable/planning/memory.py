@@ -8,19 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unstable.config import AdapterConfig
-from unstable.models.adapters import padded_rank
 from unstable.models.shape import ModelShape
 
 GB = 1e9
 DTYPE_BYTES: Mapping[str, int] = {"bfloat16": 2, "float32": 4}
-_FP32 = 4
-_PROCESS = 600_000_000  # Python, torch and its libraries on a processor
-_CONTEXT = 700_000_000  # the same on a GPU: CUDA context, cuBLAS workspaces
-_GRAPHS = 1_000_000_000  # vLLM's captured CUDA graphs, which it measures itself when it starts
+FP32 = 4
+PROCESS = 600_000_000  # Python, torch and its libraries on a processor
+CONTEXT = 700_000_000  # the same on a GPU: CUDA context, cuBLAS workspaces
 _WORKING_LAYERS_GPU = 3  # in activations: gradients, temporaries, what the allocator loses
 _WORKING_LAYERS = 10  # the same on a processor, where the C library's heap keeps more for itself
 _LOGITS_ROWS = 256  # rows that the learner scores at a time
-_STEP_TOKENS = 8192  # most prompt tokens of one step of vLLM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +89,14 @@ def learner_memory(
         weights = weights // ranks + 2 * weights // shape.layers
     lora = (16 + size + 4 * (ranks > 1) + 8 * reference) * shape.lora_parameters(adapter)
     layer = activation_bytes(shape, adapter, dtype, on_gpu=on_gpu)
-    working = (_WORKING_LAYERS_GPU if on_gpu else _WORKING_LAYERS) * layer + _FP32 * shape.hidden
+    working = (_WORKING_LAYERS_GPU if on_gpu else _WORKING_LAYERS) * layer + FP32 * shape.hidden
     return LearnerMemory(
         fixed={
             "weights": weights,
             "LoRA and optimizer": lora,
             # Logits, log-softmax and probabilities of a chunk, all in fp32.
-            "logits": 3 * _FP32 * _LOGITS_ROWS * shape.vocabulary,
-            "process": _CONTEXT if on_gpu else _PROCESS,
+            "logits": 3 * FP32 * _LOGITS_ROWS * shape.vocabulary,
+            "process": CONTEXT if on_gpu else PROCESS,
         },
         token_bytes=shape.layers * layer + working,
         checkpointed_token_bytes=shape.layers * size * shape.hidden + layer + working,
@@ -121,62 +118,10 @@ def activation_bytes(shape: ModelShape, adapter: AdapterConfig, dtype: str, *, o
     if on_gpu and dtype == "bfloat16":
         attention = size * 4 * shape.queries  # key heads are repeated, one for each query head
     else:
-        attention = _FP32 * 2 * (shape.queries + shape.keys)
-    return size * (inputs + low_rank + 3 * shape.intermediate) + _FP32 * norms + attention
+        attention = FP32 * 2 * (shape.queries + shape.keys)
+    return size * (inputs + low_rank + 3 * shape.intermediate) + FP32 * norms + attention
 
 
-def vllm_memory(
-    shape: ModelShape,
-    dtype: str,
-    *,
-    max_rank: int,
-    max_loras: int,
-    max_requests: int,
-    max_length: int,
-    tensor_parallel: int = 1,
-    graphs: bool = True,
-) -> EngineMemory:
-    """What a vLLM engine takes on each of its GPUs.
-
-    It sets aside `max_loras` slots for every layer that could carry a LoRA, embedding and output
-    layer included, at the smallest rank of its own that holds `max_rank`; and for a step of at most
-    `_STEP_TOKENS` prompt tokens and `max_requests` rows of logits.
-    """
-    size = DTYPE_BYTES[dtype]
-    ends = 2 * (shape.vocabulary + shape.hidden)
-    linears = sum(linear.inputs + linear.outputs for linear in shape.linears)
-    slot = padded_rank(max_rank) * (ends + linears)
-    step = size * max(_STEP_TOKENS, max_length) * (2 * shape.hidden + 3 * shape.intermediate)
-    process = _CONTEXT + _GRAPHS * graphs
-    return EngineMemory(
-        fixed={
-            "weights": size * shape.parameters // tensor_parallel,
-            f"{max_loras} LoRA slots": size * max_loras * slot // tensor_parallel,
-            # Logits, their logarithms and a sorted copy, in fp32.
-            "a step": step // tensor_parallel + 3 * _FP32 * max_requests * shape.vocabulary,
-            "process": process,
-        },
-        token_bytes=max(1, _cache_bytes(shape, dtype) // tensor_parallel),
-        asleep=process,
-    )
-
-
-def embedded_memory(
-    shape: ModelShape, adapter: AdapterConfig, dtype: str, *, adapters: int
-) -> EngineMemory:
-    """What an embedded engine takes of a processor's memory."""
-    size = DTYPE_BYTES[dtype]
-    return EngineMemory(
-        fixed={
-            "weights": size * shape.parameters,
-            f"{adapters} LoRAs": size * adapters * shape.lora_parameters(adapter),
-            "process": _PROCESS,
-        },
-        token_bytes=_cache_bytes(shape, dtype),
-        asleep=0,
-    )
-
-
-def _cache_bytes(shape: ModelShape, dtype: str) -> int:
+def cache_bytes(shape: ModelShape, dtype: str) -> int:
     """Keys and values of one token in all layers."""
     return 2 * shape.layers * shape.keys * DTYPE_BYTES[dtype]

@@ -5,14 +5,12 @@ the tests can ask about machines that are not there.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unstable.config import ConfigError, RunConfig
-from unstable.models.adapters import lora_ranks
 from unstable.models.shape import ModelShape, read_shape
-from unstable.planning.engine_choice import Dtype, Engine, choose_dtype, choose_engine
 from unstable.planning.fit import (
     MAX_GPU_MEMORY,
     MAX_LORAS,
@@ -30,13 +28,13 @@ from unstable.planning.fit import (
     smaller,
 )
 from unstable.planning.machine import GPU, Machine
-from unstable.planning.memory import (
-    GB,
-    EngineMemory,
-    LearnerMemory,
-    embedded_memory,
-    learner_memory,
-    vllm_memory,
+from unstable.planning.memory import GB, EngineMemory, LearnerMemory, learner_memory
+from unstable.planning.needs import (
+    Dtype,
+    EngineSetup,
+    choose_dtype,
+    choose_engine,
+    engine_needs,
 )
 
 EMBEDDED_GAMES = 32
@@ -62,7 +60,7 @@ class Use(NamedTuple):
 class Plan:
     """Who runs where. A process has the ids of its GPUs; none: it runs on the processor."""
 
-    engine: Engine
+    engine: str
     dtype: Dtype
     mode: Mode
     share: Share
@@ -104,7 +102,7 @@ class _Case:
 
     config: RunConfig
     machine: Machine
-    engine: Engine
+    engine: str
     dtype: Dtype
     shape: ModelShape
     ranks: int  # of the learner; 0: there is none
@@ -125,21 +123,18 @@ class _Case:
         )
 
     def engine_memory(self, *, on_gpu: bool) -> EngineMemory:
-        adapter, actors = self.config.model.adapter, self.config.actors
-        if self.engine == "embedded":
-            adapters = min(self.max_cpu_loras, self.config.loop.steps + 2)
-            return embedded_memory(self.shape, adapter, self.dtype, adapters=adapters)
-        games = VLLM_GAMES if actors.games_in_flight == "auto" else actors.games_in_flight
-        return vllm_memory(
-            self.shape,
-            self.dtype,
-            max_rank=max(lora_ranks(self.config).values()),
-            max_loras=self.max_loras,
-            max_requests=games,
+        games = self.config.actors.games_in_flight
+        setup = EngineSetup(
+            config=self.config,
+            shape=self.shape,
+            dtype=self.dtype,
             max_length=self.longest,
-            tensor_parallel=actors.tensor_parallel,
-            graphs=on_gpu and not actors.enforce_eager,
+            max_requests=VLLM_GAMES if games == "auto" else games,
+            max_loras=self.max_loras,
+            max_cpu_loras=self.max_cpu_loras,
+            on_gpu=on_gpu,
         )
+        return engine_needs(self.engine).memory(setup)
 
 
 class _Placed(NamedTuple):
@@ -158,7 +153,7 @@ def plan(config: RunConfig, machine: Machine, *, learner: bool = True) -> Plan:
     """Decide who runs where; raises `ConfigError` where it cannot be done.
 
     Where memory lacks, it names a number and a value of it that fits. Without a learner, as when a
-    finished run is judged, the whole machine is the actors'.
+    finished run is evaluated, the whole machine is the actors'.
     """
 
     try:
@@ -176,51 +171,10 @@ def _remedy(config: RunConfig, machine: Machine, learner: bool) -> str:
     return "use a smaller model, or a machine with more memory"
 
 
-UNDECIDED: Mapping[str, Any] = {
-    "actors.num": "auto",
-    "actors.engine": "auto",
-    "actors.games_in_flight": "auto",
-    "actors.gpu_memory": "auto",
-    "actors.share_gpu": "auto",
-    "learner.gradient_checkpointing": "auto",
-    "learner.micro_batch_tokens": None,
-}
-"""What a plan decides anew where a run is judged or gone on with, maybe on another machine."""
-
-
-def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
-    """The config with every "auto" replaced by the plan's decision, or by what follows from it.
-
-    `start` is the adapter that training begins with where `model.init` is auto.
-    """
-    data = config.model_dump()
-    if config.model.init == "auto":
-        data["model"]["init"] = start
-    if config.buffer.capacity == "auto":
-        newest = config.buffer.max_staleness + 1
-        data["buffer"]["capacity"] = config.learner.batch_size * newest
-    data["model"]["dtype"] = plan.dtype
-    data["loop"]["mode"] = plan.mode
-    data["actors"] |= {
-        "num": len(plan.actors),
-        "engine": plan.engine,
-        "games_in_flight": plan.games_in_flight,
-        "max_loras": plan.max_loras,
-        "max_cpu_loras": plan.max_cpu_loras,
-        "gpu_memory": plan.gpu_memory,
-        "share_gpu": plan.share,
-    }
-    data["learner"] |= {
-        "gradient_checkpointing": "on" if plan.gradient_checkpointing else "off",
-        "micro_batch_tokens": plan.micro_batch_tokens,
-    }
-    return RunConfig.model_validate(data)
-
-
 def _plan(config: RunConfig, machine: Machine, learner: bool) -> Plan:
     engine, notes = choose_engine(config, machine)
     case = _case(config, machine, engine, config.learner.num if learner else 0)
-    on_gpus = engine == "vllm" and bool(machine.usable_gpus)
+    on_gpus = engine_needs(engine).uses_gpus and bool(machine.usable_gpus)
     placed = _on_gpus(case) if on_gpus else _on_processor(case)
     budget = placed.budget
     batches, learner_uses = _learner_uses(case, placed)
@@ -266,7 +220,7 @@ def _learner_uses(case: _Case, placed: _Placed) -> tuple[Batches, tuple[Use, ...
     return batches, (Use("learner", _names(placed.learners), parts, limit_bytes),)
 
 
-def _case(config: RunConfig, machine: Machine, engine: Engine, ranks: int) -> _Case:
+def _case(config: RunConfig, machine: Machine, engine: str, ranks: int) -> _Case:
     shape = read_shape(config.model)
     actors = config.actors
     others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
@@ -303,7 +257,7 @@ def _on_processor(case: _Case) -> _Placed:
     wanted = EMBEDDED_GAMES if asked.games_in_flight == "auto" else asked.games_in_flight
     by_cores = machine.cores if sync or not ranks else machine.cores // 2
     by_memory = min(for_actors, machine.free_bytes) // engine.total(_tokens(case, wanted))
-    most = 1 if case.engine == "vllm" else max(1, min(by_cores, by_memory))
+    most = engine_needs(case.engine).most_on_processor or max(1, min(by_cores, by_memory))
     num = most if asked.num == "auto" else asked.num
     limit = for_actors // num
     fitting = 2 * engine.tokens(limit) // case.longest

@@ -15,18 +15,22 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
+        """The resolved config."""
         return self.root / "config.yaml"
 
     @property
     def metrics(self) -> Path:
+        """A row an update."""
         return self.root / "metrics.jsonl"
 
     @property
     def ratings(self) -> Path:
+        """The table of ratings."""
         return self.root / "ratings.json"
 
     @property
     def checkpoints(self) -> Path:
+        """A folder for each version."""
         return self.root / "checkpoints"
 
     def checkpoint(self, version: int) -> Path:
@@ -57,11 +61,12 @@ class RunFolder:
 
     @property
     def examples(self) -> Path:
-        """What supervised training teaches."""
+        """What supervised fine-tuning trains on."""
         return self.root / "examples.jsonl"
 
     @property
     def train(self) -> Path:
+        """Samples as trained, a file an update."""
         return self.root / "train"
 
     def samples(self, update: int) -> Path:

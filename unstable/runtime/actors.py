@@ -28,7 +28,7 @@ MAX_RESTARTS = 3
 
 
 class ActorProcess:
-    """What runs in an actor's process: one engine, one collector, one thread."""
+    """What runs in an actor's process: one engine, one collector, one thread; see `RemoteActor`."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, index: int) -> None:
         self._config = config

@@ -8,7 +8,8 @@ from typing import Any
 from unstable.config import ConfigError, RunConfig, load
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.models.base import check_model
-from unstable.planning.plan import UNDECIDED, Ids
+from unstable.planning.plan import Ids
+from unstable.planning.resolve import UNDECIDED
 from unstable.records.folder import RunFolder
 from unstable.rooms import Actor, spread
 from unstable.runtime.logs import setup_logging
@@ -36,11 +37,11 @@ def evaluate(run_dir: Path, version: int | None, overrides: Mapping[str, Any]) -
     config = _evaluated(load(str(folder.config), {**UNDECIDED, **overrides}))
     check_games(config)
     check_model(config.model)
-    prepared = prepare(config, learner=False)
-    show_plan(prepared)
+    resolved = prepare(config, learner=False)
+    show_plan(resolved)
     setup_logging(folder, "eval")
     with failures_logged(folder.log("eval")):
-        scores = asyncio.run(_evaluate(prepared.config, prepared.plan.actors, folder, version))
+        scores = asyncio.run(_evaluate(resolved.config, resolved.plan.actors, folder, version))
     for score in scores:
         print(score_line(score))
     return scores

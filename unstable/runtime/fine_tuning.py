@@ -6,16 +6,13 @@ one of self-play.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from math import ceil
-from random import Random
 from time import time
 from typing import Protocol
 
 from unstable.datasets.examples import Example
+from unstable.datasets.fine_tuning import FineTuning
 from unstable.rooms import Learner
-from unstable.seeds import derive_seed
-from unstable.types import TokenSample, Update
+from unstable.types import Update
 
 Row = dict[str, float | None]
 Evaluate = Callable[[int], Awaitable[Mapping[str, float | None]]]
@@ -39,39 +36,14 @@ _STEP_METRICS = (
 class Tracker(Protocol):
     """Whoever writes rows down and shows them."""
 
-    def phase(self, name: str) -> None: ...
+    def phase(self, name: str) -> None:
+        """Take in what goes on now."""
 
-    def log_step(self, row: Row) -> None: ...
+    def log_step(self, row: Row) -> None:
+        """Take in an optimizer step."""
 
-    def log_epoch(self, row: Row) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FineTuning:
-    """What is trained on, in which order, and for how long."""
-
-    train: Sequence[Example]
-    held_out: Sequence[Example]
-    epochs: int
-    patience: int  # epochs without a lower held-out loss before it stops
-    batch_size: int
-    seed: int
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Optimizer steps."""
-        return ceil(len(self.train) / self.batch_size)
-
-    def version(self, epoch: int) -> int:
-        """The version that an epoch ends with: the optimizer steps until then."""
-        return epoch * self.steps_per_epoch
-
-    def batches(self, epoch: int) -> list[list[TokenSample]]:
-        """The epoch's batches, in an order of its own; the last one may be smaller."""
-        order = list(range(len(self.train)))
-        Random(derive_seed(self.seed, "sft order", epoch)).shuffle(order)
-        parts = (order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size))
-        return [[self.train[place].tokens for place in part] for part in parts]
+    def log_epoch(self, row: Row) -> None:
+        """Take in an epoch that was evaluated."""
 
 
 async def fine_tune(

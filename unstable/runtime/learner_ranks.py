@@ -20,7 +20,7 @@ GRACE_S = 5.0
 
 
 class LearnerProcess:
-    """What runs in a rank's process."""
+    """What runs in a rank's process; see `RemoteLearner`."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, threads: int, index: int = 0) -> None:
         self._config = config

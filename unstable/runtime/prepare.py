@@ -10,7 +10,8 @@ from unstable.models.adapters import read_adapter
 from unstable.models.archive import misfit, unpack_newer
 from unstable.models.base import check_model
 from unstable.planning.machine import Machine, this_machine
-from unstable.planning.plan import Plan, plan, resolve
+from unstable.planning.plan import Plan, plan
+from unstable.planning.resolve import resolve
 from unstable.plugins import load_target
 from unstable.rewards.terms import Rewards
 
@@ -18,7 +19,7 @@ LORA_FOLDER = Path(__file__).resolve().parent.parent.parent / "lora_ckpt"
 """Where the adapter that is shipped beside the package, as a zip, is unpacked, if it is there."""
 
 
-class Prepared(NamedTuple):
+class Resolved(NamedTuple):
     """A config that is ready to run: no "auto" is left in it."""
 
     config: RunConfig
@@ -26,7 +27,7 @@ class Prepared(NamedTuple):
     machine: Machine
 
 
-def prepare(config: RunConfig, *, learner: bool = True) -> Prepared:
+def prepare(config: RunConfig, *, learner: bool = True) -> Resolved:
     """Plan a checked config for this machine and resolve it by the plan.
 
     Without a learner, as when a finished run is evaluated, the whole machine is the actors'.
@@ -34,13 +35,13 @@ def prepare(config: RunConfig, *, learner: bool = True) -> Prepared:
     machine = this_machine()
     chosen = plan(config, machine, learner=learner)
     start = starting_adapter(config) if config.model.init == "auto" else config.model.init
-    return Prepared(resolve(config, chosen, start), chosen, machine)
+    return Resolved(resolve(config, chosen, start), chosen, machine)
 
 
-def show_plan(prepared: Prepared) -> None:
+def show_plan(resolved: Resolved) -> None:
     """Print the plan on stderr, where there is something in it that a person should know."""
-    if prepared.machine.gpus or prepared.plan.notes:
-        print(prepared.plan.text(), file=sys.stderr)
+    if resolved.machine.gpus or resolved.plan.notes:
+        print(resolved.plan.text(), file=sys.stderr)
 
 
 def starting_adapter(config: RunConfig) -> str:

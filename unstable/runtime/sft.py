@@ -10,20 +10,22 @@ from typing import Any
 
 from unstable.config import ConfigError, GameConfig, RFTConfig, RunConfig, load
 from unstable.datasets.examples import Split, read_examples, split_by_prompt, write_examples
+from unstable.datasets.fine_tuning import FineTuning
 from unstable.datasets.gather import check_data, gather_examples
 from unstable.games.services import has_expert
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import describe_base, pack_adapter, weight_files
 from unstable.models.base import load_tokenizer, model_path, named_stop_token_ids
-from unstable.planning.plan import UNDECIDED, Plan
+from unstable.planning.plan import Plan
+from unstable.planning.resolve import UNDECIDED
 from unstable.prompts import PromptBuilder, load_style
 from unstable.records.folder import RunFolder
 from unstable.rooms import Actor, asleep
 from unstable.runtime.evaluate import play_evaluation
-from unstable.runtime.fine_tuning import EPOCH, HELD_OUT_LOSS, FineTuning, Row, fine_tune
+from unstable.runtime.fine_tuning import EPOCH, HELD_OUT_LOSS, Row, fine_tune
 from unstable.runtime.logs import setup_logging
-from unstable.runtime.prepare import Prepared, check, prepare, show_plan
+from unstable.runtime.prepare import Resolved, check, prepare, show_plan
 from unstable.runtime.session import (
     failures_logged,
     make_folder,
@@ -56,14 +58,14 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
         raise ConfigError(
             f"sft.held_out = {config.sft.held_out}: leaves no example to train on; set it lower"
         )
-    prepared = prepare(_fine_tuned(config, _task(config, sides)))
-    show_plan(prepared)
+    resolved = prepare(_fine_tuned(config, _task(config, sides)))
+    show_plan(resolved)
     # A comment is one line of what is printable.
     line = "".join(character if character.isprintable() else " " for character in command)
-    folder = make_folder(prepared.config, "sft", head=f"# {line}\n")
+    folder = make_folder(resolved.config, "sft", head=f"# {line}\n")
     with removed_if_empty(folder):
         write_examples(folder.examples, sides)
-        _run(prepared, folder, sides)
+        _run(resolved, folder, sides)
     return folder
 
 
@@ -75,9 +77,9 @@ def resume(run_dir: Path) -> RunFolder:
             f"--resume = {str(run_dir)!r}: holds no {folder.examples.name}; "
             "give a folder that unstable sft left"
         )
-    prepared = prepare(load(str(folder.config), UNDECIDED))
-    show_plan(prepared)
-    _run(prepared, folder, read_examples(folder.examples))
+    resolved = prepare(load(str(folder.config), UNDECIDED))
+    show_plan(resolved)
+    _run(resolved, folder, read_examples(folder.examples))
     return folder
 
 
@@ -138,10 +140,10 @@ def _fine_tuned(config: RunConfig, task: FineTuning) -> RunConfig:
     )
 
 
-def _run(prepared: Prepared, folder: RunFolder, sides: Split) -> None:
+def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     """Train, from the newest checkpoint on if there is one, and write the result."""
     setup_logging(folder, "sft")
-    config, task = prepared.config, _task(prepared.config, sides)
+    config, task = resolved.config, _task(resolved.config, sides)
     versions = folder.versions()
     rows = rewind(folder, versions[-1] if versions else -1)
     tracker = SFTTracker(config, folder, steps=config.loop.steps)
@@ -149,7 +151,7 @@ def _run(prepared: Prepared, folder: RunFolder, sides: Split) -> None:
     tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
         with terminated_like_interrupted(), failures_logged(folder.log("sft")):
-            row = asyncio.run(_train(config, prepared.plan, folder, task, tracker, rows))
+            row = asyncio.run(_train(config, resolved.plan, folder, task, tracker, rows))
             _write_result(config, folder, row, counts)
         tracker.print(f"the adapter of epoch {row[EPOCH]} is in {folder.adapter}")
         if config.sft.zip is not None:

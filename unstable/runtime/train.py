@@ -33,13 +33,13 @@ def train(config: RunConfig) -> RunFolder:
     whole up to the last version. In a notebook, call it in a thread: it runs its own event loop.
     """
     check(config)
-    prepared = prepare(config)
-    show_plan(prepared)
-    config = prepared.config
+    resolved = prepare(config)
+    show_plan(resolved)
+    config = resolved.config
     folder = make_folder(config)
     setup_logging(folder, "loop")
     model_path(config.model)  # the embedded weights are unpacked once, before many processes ask
-    tracker = Tracker(config, folder, device=prepared.machine.summary)
+    tracker = Tracker(config, folder, device=resolved.machine.summary)
     reason = "failed"
     try:
         with (
@@ -47,7 +47,7 @@ def train(config: RunConfig) -> RunFolder:
             terminated_like_interrupted(),
             failures_logged(folder.log("loop")),
         ):
-            reason = asyncio.run(_train(config, prepared.plan, folder, tracker))
+            reason = asyncio.run(_train(config, resolved.plan, folder, tracker))
     except KeyboardInterrupt:
         reason = "interrupted"
         raise

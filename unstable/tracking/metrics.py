@@ -70,6 +70,7 @@ class Reducer:
         self._weights = dict.fromkeys(self._totals, 0.0)
 
     def count(self, name: str, by: int = 1) -> None:
+        """Adds to a count."""
         self._counts[name] = self._counts.get(name, 0) + by
 
     def add(self, name: str, total: float, weight: float = 1.0) -> None:
@@ -250,6 +251,7 @@ class EngineMetrics:
         return row
 
     def reset(self) -> None:
+        """Starts anew from the counters as they are."""
         self._moved.clear()
 
 

@@ -85,7 +85,7 @@ class SFTTracker:
             self.print(f"{line} · step {row['version']}/{self._steps}")
 
     def log_epoch(self, row: Row) -> None:
-        """Take in an epoch that was judged; the first one is the start."""
+        """Take in an epoch that was evaluated; the first one is the start."""
         self._write(row)
         epoch, loss = row["sft/epoch"], number(row["sft/held_out_loss"])
         head = f"epoch {epoch}/{self._epochs}" if epoch else "before training"

@@ -35,6 +35,7 @@ class Played(NamedTuple):
 
     @classmethod
     def of(cls, result: GameResult) -> "Played":
+        """What the panes count of a finished game."""
         seats = result.spec.seats
         trained = [seat for seat, spec in enumerate(seats) if spec.trained]
         moves = [turn for turn in result.turns if turn.seat in trained]
@@ -72,6 +73,7 @@ class View:
     notice: str = ""
 
     def add_game(self, result: GameResult) -> None:
+        """Takes in a finished training game."""
         self.games += 1
         self.recent = (*self.recent, Played.of(result))[-RECENT_GAMES:]
         self.last_game = result

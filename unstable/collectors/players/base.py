@@ -27,7 +27,8 @@ class Answer:
 class Player(Protocol):
     """A player of one game, whose every choice follows from the turn's `seed`."""
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer: ...
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        """The answer of the seat to move; awaits whatever takes time."""
 
 
 ServeAdapter = Callable[[str], Player]

@@ -111,7 +111,7 @@ class VLLMEngine:
         stored = self._adapters.reserve(adapter.name)
         try:
             await asyncio.to_thread(self._adapters.write, stored, adapter)
-            with _deaths_told():
+            with _deaths_named():
                 await self._load(stored)
         except BaseException:
             self._adapters.drop(stored)
@@ -137,13 +137,13 @@ class VLLMEngine:
         """
         stored = self._adapters.find(name)
         self._adapters.withdraw(stored)
-        with _deaths_told():
+        with _deaths_named():
             await self._llm.remove_lora(stored.number)
         self._adapters.drop(stored)  # only now has vLLM ended the requests that were cancelled
 
     async def forget_prefixes(self) -> None:
         """Drop the prefix cache; only when idle."""
-        with _deaths_told():
+        with _deaths_named():
             while not await self._llm.reset_prefix_cache():  # what was cancelled has not ended yet
                 await asyncio.sleep(_PAUSE_S)
 
@@ -170,7 +170,7 @@ class VLLMEngine:
         if 0 < temperature < _COLDEST:
             raise ValueError(f"temperature = {temperature}; give 0 (greedy) or at least {_COLDEST}")
         sampling = self._sampling(temperature, max_tokens, seed, allowed_token_ids)
-        with self._adapters.used(stored), _deaths_told():
+        with self._adapters.used(stored), _deaths_named():
             output = await self._ask(prompt_ids, sampling, stored)
         (answer,) = output.outputs
         if answer.finish_reason not in _FINISH_REASONS:
@@ -255,12 +255,12 @@ class VLLMEngine:
     async def sleep(self) -> None:
         """Give the GPU's memory back: weights go to the processor's, the prefix cache is lost."""
         assert self._settings.sleeps and not self._in_flight
-        with _deaths_told():
+        with _deaths_named():
             await self._llm.sleep(level=1)
 
     async def wake(self) -> None:
         """Take the memory again; answers go on as before."""
-        with _deaths_told():
+        with _deaths_named():
             await self._llm.wake_up()
 
     async def close(self) -> None:
@@ -334,7 +334,7 @@ def _lora_request(stored: StoredAdapter) -> Any:
 
 
 @contextlib.contextmanager
-def _deaths_told() -> Iterator[None]:
+def _deaths_named() -> Iterator[None]:
     """vLLM's word for a dead engine core becomes ours."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -372,5 +372,5 @@ def _output_into(log: Path) -> Iterator[None]:
 def _last_error(log: Path, begin: int) -> str | None:
     """The last error in vLLM's output, from byte `begin`, that says more than that it failed."""
     found = _ERROR.findall(log.read_bytes()[begin:].decode("utf-8", errors="replace"))
-    told = [f"{kind}: {text}" for kind, text in found if "initialization failed" not in text]
-    return told[-1] if told else None
+    errors = [f"{kind}: {text}" for kind, text in found if "initialization failed" not in text]
+    return errors[-1] if errors else None

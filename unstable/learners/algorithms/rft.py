@@ -32,14 +32,12 @@ class RFT(Algorithm):
 
     def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
         """1 for a turn of a seat that won and did not forfeit, if it is the first of its like."""
-        seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
-        imitated_S = np.zeros(len(batch.samples))
+        first: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         for place, (sample, owner) in enumerate(zip(batch.samples, batch.owners_S, strict=True)):
-            turn = (tuple(sample.tokens.prompt_ids), tuple(sample.tokens.token_ids))
-            imitated_S[place] = owner.outcome > 0 and not owner.forfeit and turn not in seen
-            if imitated_S[place]:
-                seen.add(turn)
-        return imitated_S
+            if owner.outcome > 0 and not owner.forfeit:
+                turn = (tuple(sample.tokens.prompt_ids), tuple(sample.tokens.token_ids))
+                first.setdefault(turn, place)
+        return np.isin(np.arange(len(batch.samples)), list(first.values())).astype(np.float64)
 
     def trained(self, batch: FlatBatch, advantages_S: Floats) -> Mask:
         kept_S: Mask = advantages_S > 0
@@ -51,7 +49,6 @@ class RFT(Algorithm):
         return imitation(tokens)
 
     def metrics(self) -> dict[str, float | None]:
-        """Turns that were imitated, and updates that had none since the start."""
         kept, skipped = float(self.kept), float(self.updates_skipped)
         return {"learn/rft_kept": kept, "learn/rft_skipped": skipped}
 

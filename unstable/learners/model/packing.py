@@ -23,7 +23,7 @@ MIN_SHARED = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """Who attends to whom: S segments of queries, each with the keys before it and its own.
+    """What attends to what: S segments of queries, each with the keys before it and its own.
 
     The last keys of a segment are its own tokens, so that causality is aligned to the end.
     """

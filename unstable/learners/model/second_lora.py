@@ -45,7 +45,7 @@ class SecondLoRA:
             setattr(module, name, parameter)
 
     def state_dict(self) -> list[Tensor]:
-        """The values, which the policy's cannot tell once it has been trained."""
+        """The values, which cannot be derived from the policy once that has been trained."""
         return [parameter.detach() for parameter in self.parameters]
 
     @torch.no_grad()

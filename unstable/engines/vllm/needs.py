@@ -1,0 +1,106 @@
+"""What vLLM needs: its package, GPUs that compute bfloat16, and their memory."""
+
+from unstable.config import ConfigError, RunConfig
+from unstable.models.adapters import VLLM_RANKS, lora_ranks, padded_rank
+from unstable.models.shape import ModelShape
+from unstable.planning.machine import Machine
+from unstable.planning.memory import (
+    CONTEXT,
+    DTYPE_BYTES,
+    FP32,
+    EngineMemory,
+    cache_bytes,
+)
+from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup
+
+_GRAPHS = 1_000_000_000  # captured CUDA graphs, which vLLM measures itself when it starts
+_STEP_TOKENS = 8192  # most prompt tokens of one step
+
+
+class VLLMNeeds(EngineNeeds):
+    """GPUs, or with its build for processors one engine for all cores."""
+
+    uses_gpus = True
+    most_on_processor = 1
+
+    def problem(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
+        """Why vLLM cannot serve this config here, with a remedy."""
+        gpus = machine.usable_gpus
+        if not machine.has_vllm:
+            command = "pip install 'unstable[gpu]'" if gpus else "bash scripts/vllm_cpu.sh"
+            return machine.cuda_problem or f"vLLM is not installed; run: {command}"
+        if not gpus:
+            return None
+        need = "vLLM computes LoRA on a GPU in bfloat16 alone"
+        old = [gpu for gpu in gpus if not gpu.bfloat16]
+        if old:
+            return f"{need}, which GPU {old[0].id} ({old[0].name}) cannot; use newer GPUs"
+        if dtype == "float32":
+            return f"{need}, but model.dtype = 'float32'; set model.dtype to bfloat16"
+        return None
+
+    def check(self, config: RunConfig) -> None:
+        """Raise `ConfigError` for a LoRA of a larger rank than vLLM serves."""
+        most = VLLM_RANKS[-1]
+        for field, rank in lora_ranks(config).items():
+            if rank > most:
+                own = field == "model.adapter.rank"
+                named = f"{field} = {rank}" if own else f"{field}: a LoRA of rank {rank}"
+                change = f"set it to {most}" if own else "leave that opponent out"
+                raise ConfigError(
+                    f"{named}, but vLLM serves ranks up to {most}; {change}, "
+                    "or set actors.engine to embedded"
+                )
+
+    def memory(self, setup: EngineSetup) -> EngineMemory:
+        """On each of its GPUs."""
+        actors = setup.config.actors
+        return vllm_memory(
+            setup.shape,
+            setup.dtype,
+            max_rank=max(lora_ranks(setup.config).values()),
+            max_loras=setup.max_loras,
+            max_requests=setup.max_requests,
+            max_length=setup.max_length,
+            tensor_parallel=actors.tensor_parallel,
+            graphs=setup.on_gpu and not actors.enforce_eager,
+        )
+
+
+NEEDS = VLLMNeeds()
+
+
+def vllm_memory(
+    shape: ModelShape,
+    dtype: str,
+    *,
+    max_rank: int,
+    max_loras: int,
+    max_requests: int,
+    max_length: int,
+    tensor_parallel: int = 1,
+    graphs: bool = True,
+) -> EngineMemory:
+    """What a vLLM engine takes on each of its GPUs.
+
+    It sets aside `max_loras` slots for every layer that could carry a LoRA, embedding and output
+    layer included, at the smallest rank of its own that holds `max_rank`; and for a step of at most
+    `_STEP_TOKENS` prompt tokens and `max_requests` rows of logits.
+    """
+    size = DTYPE_BYTES[dtype]
+    ends = 2 * (shape.vocabulary + shape.hidden)
+    linears = sum(linear.inputs + linear.outputs for linear in shape.linears)
+    slot = padded_rank(max_rank) * (ends + linears)
+    step = size * max(_STEP_TOKENS, max_length) * (2 * shape.hidden + 3 * shape.intermediate)
+    process = CONTEXT + _GRAPHS * graphs
+    return EngineMemory(
+        fixed={
+            "weights": size * shape.parameters // tensor_parallel,
+            f"{max_loras} LoRA slots": size * max_loras * slot // tensor_parallel,
+            # Logits, their logarithms and a sorted copy, in fp32.
+            "a step": step // tensor_parallel + 3 * FP32 * max_requests * shape.vocabulary,
+            "process": process,
+        },
+        token_bytes=max(1, cache_bytes(shape, dtype) // tensor_parallel),
+        asleep=process,
+    )

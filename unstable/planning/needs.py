@@ -1,0 +1,92 @@
+"""What an engine needs of a machine, as planning asks it, and which engine serves a config."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from unstable.config import ENGINES, ConfigError, RunConfig
+from unstable.models.shape import ModelShape
+from unstable.planning.machine import Machine
+from unstable.planning.memory import EngineMemory
+from unstable.plugins import load_target
+
+Dtype = Literal["bfloat16", "float32"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSetup:
+    """How an engine would be set up, on a device of its kind."""
+
+    config: RunConfig
+    shape: ModelShape
+    dtype: Dtype
+    max_length: int  # tokens of prompt and answer
+    max_requests: int
+    max_loras: int  # mixed in one forward pass
+    max_cpu_loras: int  # kept in memory
+    on_gpu: bool
+
+
+class EngineNeeds:
+    """What an engine needs. `engines/<name>/needs.py` has a value of it, called NEEDS."""
+
+    uses_gpus = False
+    """Whether it runs on GPUs where there are some; else on the processor."""
+    most_on_processor: int | None = None
+    """How many of them a processor is good for; None: one a core."""
+
+    def problem(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
+        """Why it cannot serve a config on a machine, with a remedy; None where it can."""
+        return None
+
+    def check(self, config: RunConfig) -> None:
+        """Raise `ConfigError` for what it cannot serve on any machine."""
+
+    def memory(self, setup: EngineSetup) -> EngineMemory:
+        """What it takes of one device."""
+        raise NotImplementedError
+
+
+def engine_needs(engine: str) -> EngineNeeds:
+    """What the engine of that name needs."""
+    needs = load_target(f"unstable.engines.{engine}.needs:NEEDS")
+    assert isinstance(needs, EngineNeeds)
+    return needs
+
+
+def choose_engine(config: RunConfig, machine: Machine) -> tuple[str, list[str]]:
+    """The engine, and what a person should know of its choice.
+
+    Left to choose, it is one that uses GPUs where there are some that it can use, else the embedded
+    one. Raises `ConfigError` for what the engine that is asked for cannot do here.
+    """
+    asked, gpus = config.actors.engine, machine.usable_gpus
+    notes = [f"GPUs are not used: {machine.cuda_problem}"] if machine.cuda_problem else []
+    dtype = choose_dtype(config, machine)
+    engine = "embedded" if asked == "auto" else asked
+    if asked == "auto" and gpus:
+        on_gpus = [name for name in ENGINES if engine_needs(name).uses_gpus]
+        problems = {name: engine_needs(name).problem(config, machine, dtype) for name in on_gpus}
+        engine = next((name for name, problem in problems.items() if problem is None), engine)
+        if engine == "embedded":
+            notes.append(f"actors play on the processor: {problems[on_gpus[0]]}")
+    needs = engine_needs(engine)
+    if (problem := needs.problem(config, machine, dtype)) is not None:
+        raise ConfigError(
+            f"actors.engine = {engine!r}: {problem}, or set actors.engine to embedded"
+        )
+    needs.check(config)
+    if config.actors.share_gpu in ("split", "sleep") and not (needs.uses_gpus and gpus):
+        raise ConfigError(
+            f"actors.share_gpu = {config.actors.share_gpu!r}, but actors play on the processor; "
+            "set actors.share_gpu to auto"
+        )
+    return engine, notes
+
+
+def choose_dtype(config: RunConfig, machine: Machine) -> Dtype:
+    """The precision of the base weights, the same for all processes."""
+    if config.model.dtype != "auto":
+        return config.model.dtype
+    gpus = machine.usable_gpus
+    fast = all(gpu.bfloat16 for gpu in gpus) if gpus else machine.bfloat16
+    return "bfloat16" if fast else "float32"

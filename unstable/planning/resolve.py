@@ -1,0 +1,47 @@
+"""From a config and its plan to a config without "auto"."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from unstable.config import RunConfig
+from unstable.planning.plan import Plan
+
+UNDECIDED: Mapping[str, Any] = {
+    "actors.num": "auto",
+    "actors.engine": "auto",
+    "actors.games_in_flight": "auto",
+    "actors.gpu_memory": "auto",
+    "actors.share_gpu": "auto",
+    "learner.gradient_checkpointing": "auto",
+    "learner.micro_batch_tokens": None,
+}
+"""What a plan decides anew where a run is evaluated or resumed, maybe on another machine."""
+
+
+def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
+    """The config with every "auto" replaced by the plan's decision, or by what follows from it.
+
+    `start` is the adapter that training begins with where `model.init` is auto.
+    """
+    data = config.model_dump()
+    if config.model.init == "auto":
+        data["model"]["init"] = start
+    if config.buffer.capacity == "auto":
+        newest = config.buffer.max_staleness + 1
+        data["buffer"]["capacity"] = config.learner.batch_size * newest
+    data["model"]["dtype"] = plan.dtype
+    data["loop"]["mode"] = plan.mode
+    data["actors"] |= {
+        "num": len(plan.actors),
+        "engine": plan.engine,
+        "games_in_flight": plan.games_in_flight,
+        "max_loras": plan.max_loras,
+        "max_cpu_loras": plan.max_cpu_loras,
+        "gpu_memory": plan.gpu_memory,
+        "share_gpu": plan.share,
+    }
+    data["learner"] |= {
+        "gradient_checkpointing": "on" if plan.gradient_checkpointing else "off",
+        "micro_batch_tokens": plan.micro_batch_tokens,
+    }
+    return RunConfig.model_validate(data)
