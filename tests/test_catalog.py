@@ -70,7 +70,7 @@ def test_ids_are_written_without_variants():
 
 
 def check_opponent(opponent: FixedOpponent, game: GameConfig) -> None:
-    load_target(opponent.player).check(opponent, game, "opponents.fixed")
+    load_target(opponent.player).check(opponent, game, "opponents.fixed.0")
 
 
 class Bot:
@@ -83,7 +83,11 @@ class Bot:
     [
         (RandomOpponent(), "SimpleNegotiation-v0", "set games.legal_moves"),
         (ExpertOpponent(), "PigDice-v0", "'expert' in PigDice-v0: it plays only TicTacToe, "),
-        (PythonOpponent(target="nowhere:Bot"), "Nim-v0", "opponents.fixed.target = 'nowhere:Bot'"),
+        (
+            PythonOpponent(target="nowhere:Bot"),
+            "Nim-v0",
+            "opponents.fixed.0.target = 'nowhere:Bot'",
+        ),
         (PythonOpponent(target=f"{__name__}:Missing"), "Nim-v0", "has no Missing"),
         (OpenAIOpponent(model="m", api_key_env="UNSET_KEY"), "Nim-v0", "'UNSET_KEY': not set"),
         (CheckpointOpponent(path="/nowhere"), "Nim-v0", "no adapter_config.json there"),

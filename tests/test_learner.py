@@ -1,4 +1,8 @@
+import json
 import math
+import subprocess
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,18 +13,21 @@ from tests.learner_helpers import (
     VOCAB,
     count_compiled,
     count_forwards,
+    make_batch,
     make_learner,
     make_sample,
     plain_policy,
     play_bandit,
     save_model,
     spy_on_gradients,
+    tokens_of,
     trained,
 )
 from unstable.config import ConfigError, LearnerConfig
+from unstable.learners.checkpoint import RUN_STATE_FILE, STATE_FILE
 from unstable.learners.optimizer import scheduled_rate
-from unstable.models.adapters import read_adapter
-from unstable.types import Batch, Reward
+from unstable.models.adapters import load_weights, read_adapter
+from unstable.types import Reward
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +45,7 @@ def plain(**changes):
     return {"name": "reinforce", "normalize": "none"} | changes
 
 
-def make_batch(version, size=8, **changes):
+def mixed_batch(version, size=8, **changes):
     """Samples that differ in length, reward, role and temperature."""
     samples = [
         make_sample(
@@ -55,15 +62,15 @@ def make_batch(version, size=8, **changes):
         )
         for i in range(size)
     ]
-    return Batch(version=version, samples=tuple(samples))
+    return make_batch(samples, version)
 
 
 @pytest.mark.parametrize("loss_norm", ["tokens", "constant"])
 def test_micro_batches_do_not_change_the_gradient(model, step_gradients, loss_norm):
     for size in (8, 4, 1):
         learner = make_learner(model, micro_batch_size=size, algorithm=plain(loss_norm=loss_norm))
-        learner.update(make_batch(0))
-        learner.update(make_batch(1))  # B is no longer zero, so that A has a gradient as well
+        learner.update(mixed_batch(0))
+        learner.update(mixed_batch(1))  # B is no longer zero, so that A has a gradient as well
     whole, halves, single = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
     assert (whole[1] != 0).float().mean() > 0.5
     torch.testing.assert_close(halves, whole, atol=1e-5, rtol=1e-4)
@@ -75,9 +82,9 @@ def test_neither_tokens_at_a_time_nor_recomputing_change_the_gradient(model, ste
     for changes in ({}, {"micro_batch_tokens": 12}, {"gradient_checkpointing": "on"}):
         learner = make_learner(model, **changes)
         forwards = count_forwards(learner.policy.layers[0])
-        learner.update(make_batch(0))
+        learner.update(mixed_batch(0))
         runs.append(len(forwards))
-        learner.update(make_batch(1))
+        learner.update(mixed_batch(1))
     assert runs == [1, 5, 2]  # 47 tokens at once, by twelves, at once and again in backward
     whole, twelves, recomputed = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
     torch.testing.assert_close(twelves, whole, atol=1e-5, rtol=1e-4)
@@ -85,26 +92,25 @@ def test_neither_tokens_at_a_time_nor_recomputing_change_the_gradient(model, ste
 
 
 def test_compiling_does_not_change_the_gradient(model, step_gradients, monkeypatch):
-    make_learner(model).update(make_batch(0))
+    make_learner(model).update(mixed_batch(0))
     runs = count_compiled(monkeypatch)
-    make_learner(model, compile=True).update(make_batch(0))
+    make_learner(model, compile=True).update(mixed_batch(0))
     assert runs
     torch.testing.assert_close(step_gradients[1], step_gradients[0], atol=1e-6, rtol=1e-5)
 
 
 def test_the_loss_norms_differ_by_the_share_of_tokens(model, step_gradients):
-    batch = make_batch(0)
+    batch = mixed_batch(0)
     for loss_norm in ("tokens", "constant"):
         make_learner(model, algorithm=plain(loss_norm=loss_norm)).update(batch)
-    num_tokens = sum(len(sample.token_ids) for sample in batch.samples)
+    num_tokens = sum(len(sample.tokens.token_ids) for sample in batch.samples)
     by_tokens, by_constant = step_gradients
     torch.testing.assert_close(by_tokens * num_tokens, by_constant * len(batch.samples) * 4)
 
 
 def test_metrics_say_what_was_trained_on(model):
-    batch = Batch(
-        version=0,
-        samples=(
+    batch = make_batch(
+        [
             make_sample([1, 2], [3], 1.0, seat=0, game_id=1, group_id=1, prompt_cut=7),
             make_sample([1, 2, 3], [4, 5], 0.0, seat=1, game_id=1, group_id=2, version=-2),
             make_sample(
@@ -116,7 +122,7 @@ def test_metrics_say_what_was_trained_on(model):
                 rewards={"outcome": Reward(1.0, 1.0), "format": Reward(1.0, 0.5)},
                 outcome=1.0,
             ),
-        ),
+        ]
     )
     update = make_learner(model, batch_size=3, micro_batch_size=1).update(batch)
     metrics = update.metrics
@@ -149,22 +155,29 @@ def test_metrics_say_what_was_trained_on(model):
     assert all(value is None or type(value) is float for value in metrics.values())
 
 
+def plain_logprobs(peft_model, tokens):
+    """Of the sample's tokens, by a plain forward of the model."""
+    ids = torch.tensor([tokens.prompt_ids + tokens.token_ids])
+    logits = peft_model(input_ids=ids).logits[0, len(tokens.prompt_ids) - 1 : -1]
+    logprobs = torch.log_softmax(logits / tokens.temperature, -1)
+    return logprobs.gather(1, torch.tensor(tokens.token_ids)[:, None])[:, 0]
+
+
 def test_mismatch_is_zero_where_the_learner_agrees_with_the_sampler(model):
     plain = plain_policy(model)
     samples = []
-    for sample in make_batch(0).samples:
-        ids = torch.tensor([sample.prompt_ids + sample.token_ids])
-        logits = plain(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1]
-        logprobs = torch.log_softmax(logits / sample.temperature, -1)
-        chosen = logprobs.gather(1, torch.tensor(sample.token_ids)[:, None])[:, 0].tolist()
+    for tokens in tokens_of(mixed_batch(0).samples):
         samples.append(
             make_sample(
-                sample.prompt_ids, sample.token_ids, logprobs=chosen, temperature=sample.temperature
+                tokens.prompt_ids,
+                tokens.token_ids,
+                logprobs=plain_logprobs(plain, tokens).tolist(),
+                temperature=tokens.temperature,
             )
         )
     # Several steps, so that later ones see other weights: the mismatch is that of the first.
     learner = make_learner(model, steps_per_batch=2, micro_batch_size=4, epochs=2)
-    metrics = learner.update(Batch(version=0, samples=tuple(samples))).metrics
+    metrics = learner.update(make_batch(samples)).metrics
     assert metrics["learn/optimizer_steps"] == 4
     assert metrics["learn/mismatch_abs_max"] == pytest.approx(0, abs=1e-5)
     assert metrics["learn/mismatch_kl"] == pytest.approx(0, abs=1e-9)
@@ -173,7 +186,7 @@ def test_mismatch_is_zero_where_the_learner_agrees_with_the_sampler(model):
 
 def test_what_is_scored_under_another_adapter_leaves_the_policy_alone(model):
     adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
-    samples = make_batch(0).samples
+    samples = tokens_of(mixed_batch(0).samples)
     learner = make_learner(model)
     before, own = trained(learner), learner.logprobs(samples)
     expected = make_learner(model, adapter=adapter).logprobs(samples)
@@ -189,11 +202,11 @@ def test_what_is_scored_under_another_adapter_leaves_the_policy_alone(model):
 def test_save_and_load_between_updates_change_nothing(model, tmp_path):
     changes = {"steps_per_batch": 2, "micro_batch_size": 2, "schedule": "cosine", "epochs": 2}
     straight = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
-    straight_updates = [straight.update(make_batch(version)) for version in range(4)]
+    straight_updates = [straight.update(mixed_batch(version)) for version in range(4)]
 
     first = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
     for version in range(2):
-        first.update(make_batch(version))
+        first.update(mixed_batch(version))
     folder = tmp_path / "checkpoints" / "000002"
     adapter = first.save(folder, {"games": [1, 2]})
     assert adapter.name == "policy@2"
@@ -201,7 +214,7 @@ def test_save_and_load_between_updates_change_nothing(model, tmp_path):
 
     second = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
     assert second.load(folder) == {"games": [1, 2]}
-    updates = [second.update(make_batch(version)) for version in (2, 3)]
+    updates = [second.update(mixed_batch(version)) for version in (2, 3)]
     assert torch.equal(trained(second), trained(straight))
     for update, expected in zip(updates, straight_updates[2:], strict=True):
         assert update.version == expected.version
@@ -210,10 +223,21 @@ def test_save_and_load_between_updates_change_nothing(model, tmp_path):
             assert update.metrics[name] == expected.metrics[name], name
 
 
+KILLED = """
+import os
+from pathlib import Path
+from unstable.records.files import new_folder
+
+with new_folder(Path("000000")) as scratch:
+    (scratch / "half").touch()
+    os._exit(9)
+"""
+
+
 def test_a_checkpoint_is_whole_and_never_overwritten(model, tmp_path):
     learner = make_learner(model)
-    (tmp_path / ".000000.partial").mkdir()
-    (tmp_path / ".000000.partial" / "half").touch()  # of a process that was killed
+    subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, check=False)
+    assert len(list(tmp_path.iterdir())) == 1
     learner.save(tmp_path / "000000", {})
     assert [path.name for path in tmp_path.iterdir()] == ["000000"]
     assert sorted(path.name for path in (tmp_path / "000000").iterdir()) == [
@@ -226,9 +250,50 @@ def test_a_checkpoint_is_whole_and_never_overwritten(model, tmp_path):
         learner.save(tmp_path / "000000", {})
 
 
+def change(file, **content):
+    """Rewrite a checkpoint's file with other values; None leaves a key out."""
+    old = torch.load(file) if file.suffix == ".pt" else json.loads(file.read_text())
+    new = {key: value for key, value in (old | content).items() if value is not None}
+    if file.suffix == ".pt":
+        torch.save(new, file)
+    else:
+        file.write_text(json.dumps(new))
+
+
+def test_a_checkpoint_of_before_files_named_their_format_is_read_as_it_is(model, tmp_path):
+    first = make_learner(model)
+    first.update(mixed_batch(0))
+    first.save(tmp_path / "000001", {"games": [1, 2]})
+    for file in (STATE_FILE, RUN_STATE_FILE):
+        change(tmp_path / "000001" / file, format=None)
+    second = make_learner(model, seed=5)
+    assert second.load(tmp_path / "000001") == {"games": [1, 2]}
+    assert second.version == 1
+    assert torch.equal(trained(second), trained(first))
+    again = [learner.update(mixed_batch(1)).advantages for learner in (first, second)]
+    assert again[0] == again[1]
+
+
+@pytest.mark.parametrize("file", [STATE_FILE, RUN_STATE_FILE])
+def test_a_checkpoint_of_another_format_is_refused_in_one_line(model, tmp_path, file):
+    learner = make_learner(model)
+    learner.update(mixed_batch(0))
+    learner.save(tmp_path / "000001", {})
+    change(tmp_path / "000001" / file, format=2)
+    other = make_learner(model, seed=5)
+    before = trained(other)
+    with pytest.raises(ConfigError) as error:
+        other.load(tmp_path / "000001")
+    assert str(error.value) == (
+        f"{tmp_path / '000001' / file}: format = 2 is not the one that this release of unstable "
+        "reads (1); use the release that wrote it"
+    )
+    assert other.version == 0 and torch.equal(trained(other), before)
+
+
 def test_a_given_adapter_is_where_training_starts(model, tmp_path):
     teacher = make_learner(model)
-    teacher.update(make_batch(0))
+    teacher.update(mixed_batch(0))
     adapter = teacher.save(tmp_path / "000001", {})
     student = make_learner(model, adapter=adapter, seed=5)
     assert student.version == 0
@@ -242,23 +307,23 @@ def test_a_bad_update_is_skipped_and_three_in_a_row_end_it(model):
     bad = {"logprobs": [math.nan] * 3, "token_ids": [4] * 3}
     spoilt = [make_sample([1, 2], reward=1.0, **bad) for _ in range(8)]
     for version in range(2):
-        update = learner.update(Batch(version=version, samples=tuple(spoilt)))
+        update = learner.update(make_batch(spoilt, version))
         assert update.metrics["learn/skipped_steps"] == 1
         assert update.metrics["learn/optimizer_steps"] == 0
         assert update.metrics["learn/loss"] is None
         assert update.metrics["learn/grad_norm"] is None
     assert torch.equal(trained(learner), before)
-    assert learner.update(make_batch(2)).metrics["learn/skipped_steps"] == 0
+    assert learner.update(mixed_batch(2)).metrics["learn/skipped_steps"] == 0
     assert not torch.equal(trained(learner), before)
     for version in (3, 4):
-        learner.update(Batch(version=version, samples=tuple(spoilt)))
+        learner.update(make_batch(spoilt, version))
     with pytest.raises(FloatingPointError, match="3 updates in a row .* learner.learning_rate"):
-        learner.update(Batch(version=5, samples=tuple(spoilt)))
+        learner.update(make_batch(spoilt, 5))
 
 
 def test_a_batch_of_another_version_is_refused(model):
     with pytest.raises(AssertionError):
-        make_learner(model).update(make_batch(1))
+        make_learner(model).update(mixed_batch(1))
 
 
 def test_schedules_by_hand():
@@ -269,6 +334,71 @@ def test_schedules_by_hand():
     assert rates["constant"] == [0.5, 1, 1, 1, 1, 1, 1, 1]
     assert rates["linear"] == [0.5, 1, 1, 0.75, 0.5, 0.25, 0, 0]
     assert rates["cosine"] == pytest.approx([0.5, 1, 1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0, 0])
+
+
+@pytest.mark.parametrize("size", [8, 4, 1])
+def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, step_gradients, size):
+    adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)
+    samples = tokens_of(mixed_batch(0).samples)
+    learner = make_learner(model, adapter=adapter, micro_batch_size=size)
+    update = learner.imitate(samples)
+
+    plain = plain_policy(model)
+    load_weights(plain, adapter)
+    parameters = [parameter for parameter in plain.parameters() if parameter.requires_grad]
+    loss = -torch.cat([plain_logprobs(plain, tokens) for tokens in samples]).mean()
+    loss.backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    assert len(step_gradients) == 1
+    torch.testing.assert_close(step_gradients[0], expected, atol=1e-5, rtol=1e-4)
+    assert update.metrics["learn/loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert update.metrics["learn/grad_norm"] == pytest.approx(expected.norm().item(), rel=1e-4)
+    assert update.metrics["learn/tokens_trained"] == sum(len(each.token_ids) for each in samples)
+
+
+def test_a_supervised_step_makes_the_next_version_which_is_likelier_to_say_so(model, tmp_path):
+    learner = make_learner(model)
+    samples = tokens_of(mixed_batch(0).samples)
+    losses = []
+    for version in range(1, 5):
+        update = learner.imitate(samples)
+        assert update.version == learner.version == version
+        assert update.metrics["learn/optimizer_steps"] == 1
+        losses.append(update.metrics["learn/loss"])
+    assert losses == sorted(losses, reverse=True)
+    assert learner.save(tmp_path / "000004", {}).name == "policy@4"
+    resumed = make_learner(model)
+    resumed.load(tmp_path / "000004")
+    both = [each.imitate(samples).metrics["learn/loss"] for each in (learner, resumed)]
+    assert both[0] == both[1] < losses[-1]
+
+
+def test_a_supervised_step_is_that_of_rft_on_turns_that_were_all_won(model, step_gradients):
+    imitating = make_learner(model, micro_batch_size=4)
+    winning = make_learner(model, micro_batch_size=4, algorithm={"name": "rft"})
+    for version in range(3):
+        batch = mixed_batch(version, outcome=1.0)
+        update = winning.update(batch)
+        assert update.advantages == [1.0] * 8
+        imitated = imitating.imitate(tokens_of(batch.samples))
+        for name in imitated.metrics.keys() - {"learn/tokens_per_second"}:
+            assert imitated.metrics[name] == pytest.approx(update.metrics[name]), name
+    assert len(step_gradients) == 6
+    torch.testing.assert_close(step_gradients[1::2], step_gradients[::2], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(trained(imitating), trained(winning), atol=1e-6, rtol=1e-5)
+
+
+def test_supervised_steps_that_are_not_finite_are_skipped_and_three_in_a_row_end_it(model):
+    learner = make_learner(model)
+    before = trained(learner)
+    spoilt = [replace(each, temperature=math.nan) for each in tokens_of(mixed_batch(0).samples)]
+    for version in (1, 2):
+        update = learner.imitate(spoilt)
+        assert update.version == version
+        assert update.metrics["learn/skipped_steps"] == 1
+    assert torch.equal(trained(learner), before)
+    with pytest.raises(FloatingPointError, match="3 updates in a row"):
+        learner.imitate(spoilt)
 
 
 def test_a_bandit_is_solved_from_chance(model, tmp_path):
@@ -291,7 +421,7 @@ def test_without_rewards_nothing_is_learned(model, tmp_path):
     assert torch.equal(trained(learner), before)
 
 
-def test_metrics_are_told_for_each_role_too(model):
+def test_metrics_are_reported_for_each_role_too(model):
     """Two roles of different rewards, lengths and ends; a role's tokens are its own."""
     samples = [
         make_sample([1, 2], [3] * (1 + seat), reward=1.0 - seat + 0.1 * game, **role)
@@ -308,7 +438,7 @@ def test_metrics_are_told_for_each_role_too(model):
         ]
     ]
     learner = make_learner(model, steps_per_batch=2, micro_batch_size=2)
-    metrics = learner.update(Batch(version=0, samples=tuple(samples))).metrics
+    metrics = learner.update(make_batch(samples)).metrics
     for seat in (0, 1):
         role = f"some:env/{seat}"
         assert metrics[f"learn/samples/{role}"] == 4

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import textarena
@@ -21,7 +22,7 @@ from unstable.models.adapters import read_adapter
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
-from unstable.rooms import Rooms
+from unstable.rooms import Rooms, asleep, spread
 from unstable.runtime.prepare import prepare
 from unstable.runtime.train import make_buffer, make_registry
 from unstable.tracking.tracker import Tracker
@@ -358,3 +359,128 @@ async def test_a_dead_learner_ends_the_run_with_its_own_error(
     rooms.learner = BrokenLearner(rooms.config, rooms.folder)
     with pytest.raises(FloatingPointError, match="the loss is nan"):
         await asyncio.wait_for(train(rooms), timeout=60)
+
+
+# What rooms.py gives the loop
+
+
+class Played(NamedTuple):
+    """A share as an actor was given it."""
+
+    actor: int
+    specs: list[GameSpec]
+
+
+async def spread_out(count: int, num_actors: int) -> tuple[list[GameSpec], list[Played]]:
+    specs = [game(game_id=number).spec for number in range(count)]
+    begun = asyncio.Barrier(num_actors)
+
+    async def play(index: int, share: Sequence[GameSpec]) -> list[Played]:
+        await asyncio.wait_for(begun.wait(), 10)  # nobody ends before all have begun
+        for _ in range(num_actors - index):  # the last one is the fastest
+            await asyncio.sleep(0)
+        return [Played(index, list(share))]
+
+    actors: Any = [object()] * num_actors
+    return specs, await spread(specs, actors, play)
+
+
+@pytest.mark.parametrize(("count", "num_actors"), [(12, 3), (13, 3), (2, 4), (0, 2), (5, 1)])
+async def test_games_are_spread_evenly_and_played_at_once(count: int, num_actors: int) -> None:
+    specs, shares = await spread_out(count, num_actors)
+    assert [share.actor for share in shares] == list(range(num_actors))
+    sizes = [len(share.specs) for share in shares]
+    assert sum(sizes) == count and max(sizes) - min(sizes) <= 1
+    assert [spec for share in shares for spec in share.specs] == [
+        spec for index in range(num_actors) for spec in specs[index::num_actors]
+    ]
+
+
+async def test_an_actor_that_cannot_play_ends_the_spreading() -> None:
+    async def play(index: int, share: Sequence[GameSpec]) -> list[GameSpec]:
+        if index == 1:
+            raise OSError("the actor is gone")
+        return list(share)
+
+    actors: Any = [object()] * 3
+    with pytest.raises(OSError, match="the actor is gone"):
+        await spread([game().spec] * 6, actors, play)
+
+
+class Dozer:
+    """An actor that says what it does, and takes a while."""
+
+    def __init__(self, index: int, deeds: list[str]) -> None:
+        self.index = index
+        self.deeds = deeds
+
+    async def sleep(self) -> None:
+        self.deeds.append("lies down")
+        await asyncio.sleep(0)
+        self.deeds.append("sleeps")
+
+    async def wake(self) -> None:
+        self.deeds.append("stirs")
+        await asyncio.sleep(0)
+        self.deeds.append("wakes")
+
+
+def dozers(share: str) -> tuple[Any, RunConfig, list[str]]:
+    deeds: list[str] = []
+    actors = [Dozer(index, deeds) for index in range(2)]
+    return actors, parse({"actors": {"share_gpu": share}}), deeds
+
+
+DOWN, UP = ["lies down", "lies down", "sleeps", "sleeps"], ["stirs", "stirs", "wakes", "wakes"]
+
+
+async def test_actors_sleep_together_for_the_learners_turn() -> None:
+    actors, config, deeds = dozers("sleep")
+    async with asleep(actors, config):
+        deeds.append("learning")
+    assert deeds == [*DOWN, "learning", *UP]
+
+
+async def test_actors_wake_after_a_turn_that_failed_and_its_error_goes_on() -> None:
+    actors, config, deeds = dozers("sleep")
+    with pytest.raises(FloatingPointError, match="nan"):
+        async with asleep(actors, config):
+            raise FloatingPointError("nan")
+    assert deeds == [*DOWN, *UP]
+
+
+@pytest.mark.parametrize("share", ["off", "split", "auto"])
+async def test_nobody_sleeps_who_does_not_share_by_sleeping(share: str) -> None:
+    actors, config, deeds = dozers(share)
+    async with asleep(actors, config):
+        deeds.append("learning")
+    assert deeds == ["learning"]
+
+
+async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_they_do_not(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deeds: list[str] = []
+
+    def note(kind: type, method: str, does: Callable[..., Any]) -> None:
+        def noted(self: Any, *arguments: Any) -> Any:
+            deeds.append(method)
+            return does(self, *arguments)
+
+        monkeypatch.setattr(kind, method, noted)
+
+    async def nothing(self: Any) -> None: ...
+
+    note(LocalActor, "sleep", nothing)
+    note(LocalActor, "wake", nothing)
+    for method in ("play", "publish"):
+        note(LocalActor, method, getattr(LocalActor, method))
+    for method in ("update", "save"):
+        note(LocalLearner, method, getattr(LocalLearner, method))
+    rooms = make_rooms(tiny_folder, tmp_path / "run", loop={"steps": 2}, eval={"every": 1})
+    actors = rooms.config.actors.model_copy(update={"share_gpu": "sleep"})
+    rooms.config = rooms.config.model_copy(update={"actors": actors})
+    await train(rooms)
+    once = [name for name, _ in groupby(deeds)]  # a batch may take several rounds of play
+    turn = ["play", "sleep", "update", "wake", "save", "publish"]
+    assert once == ["save", "publish", *turn, *turn, "play"]

@@ -4,19 +4,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import random_adapter, tiny_model
-from tests.learner_helpers import make_sample
 from unstable.config import AdapterConfig, ConfigError
+from unstable.learners.critic import prompts_of
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.micro_batches import MicroBatch, MicroBatches
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.models.adapters import attach_lora, load_weights
+from unstable.types import TokenSample
+
+
+def tokens(prompt_ids, token_ids, temperature=1.0):
+    """What a model is scored on."""
+    return TokenSample(prompt_ids=prompt_ids, token_ids=token_ids, temperature=temperature)
+
 
 NO_SHARING = 10**9
 IDS = st.integers(0, 2)  # few ids, so that prefixes are often shared
 SAMPLES = st.lists(
     st.builds(
-        make_sample,
+        tokens,
         st.lists(IDS, min_size=1, max_size=12),
         st.lists(IDS, min_size=1, max_size=4),
         temperature=st.sampled_from([0.5, 1.0, 1.7]),
@@ -59,7 +66,7 @@ def gradients(module, scores):
 
 
 def test_pack_by_hand():
-    samples = [make_sample([5, 6, 7], [8, 9]), make_sample([5, 6], [1, 2, 3])]
+    samples = [tokens([5, 6, 7], [8, 9]), tokens([5, 6], [1, 2, 3])]
     pack = pack_samples(samples, min_shared=2)
     # Inputs 5 6 7 8 and 5 6 1 2: one root of two tokens, two branches of two.
     assert sorted(pack.ids_T.tolist()) == [1, 2, 5, 6, 7, 8]
@@ -75,11 +82,11 @@ def test_pack_by_hand():
 def test_packed_equals_a_plain_forward_one_by_one(policy):
     shared = list(range(20, 60))
     samples = [
-        make_sample([*shared, 1, 2, 3], [4, 5, 0]),
-        make_sample([*shared, 1, 2, 3], [4, 6, 0], temperature=0.6),
-        make_sample([*shared, 9], [4]),
-        make_sample(shared, [1, 2, 3, 4, 0]),  # its answer is the others' prompt
-        make_sample([7], [8, 8], temperature=2.0),
+        tokens([*shared, 1, 2, 3], [4, 5, 0]),
+        tokens([*shared, 1, 2, 3], [4, 6, 0], temperature=0.6),
+        tokens([*shared, 9], [4]),
+        tokens(shared, [1, 2, 3, 4, 0]),  # its answer is the others' prompt
+        tokens([7], [8, 8], temperature=2.0),
     ]
     plain = adapted("sdpa")
     scores = [plain_scores(plain, sample) for sample in samples]
@@ -107,8 +114,44 @@ def test_sharing_changes_neither_logprobs_nor_gradients(policy, samples, min_sha
     )
 
 
+def test_prompts_alone_end_in_the_states_of_a_plain_forward(policy):
+    shared = list(range(20, 60))
+    prompts = [[*shared, 1, 2, 3], [*shared, 9], shared, [7], shared]
+    pack = pack_samples([tokens(prompt, []) for prompt in prompts])
+    assert sorted(pack.ids_T.tolist()) == sorted([*shared, 1, 2, 3, 9, 7])
+    assert pack.ids_T[pack.states_S].tolist() == [3, 9, 59, 7, 59]
+    logprobs, entropies, states = policy(pack)
+    assert len(logprobs) == len(entropies) == 0
+    plain = adapted("sdpa")
+    decoder = plain.get_base_model().get_decoder()
+    expected = torch.stack(
+        [decoder(input_ids=torch.tensor([p])).last_hidden_state[0, -1] for p in prompts]
+    )
+    torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        gradients(policy, states.sum(1)), gradients(plain, expected.sum(1)), atol=1e-5, rtol=1e-5
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(SAMPLES, st.integers(1, 4))
+def test_prompts_alone_end_in_the_states_that_they_have_before_answers(
+    policy, samples, min_shared
+):
+    prompts = prompts_of(samples)
+    assert [prompt.prompt_ids for prompt in prompts] == [each.prompt_ids for each in samples]
+    pack = pack_samples(prompts, min_shared=min_shared)
+    assert len(pack.ids_T) <= sum(prompt.length for prompt in prompts)
+    alone = policy(pack).states_SD
+    answered = policy(pack_samples(samples, min_shared=min_shared)).states_SD
+    torch.testing.assert_close(alone, answered, atol=1e-5, rtol=1e-5)
+    half = samples[::2] + prompts[1::2]  # both kinds in one pack
+    expected = torch.cat([alone[::2], alone[1::2]])
+    torch.testing.assert_close(policy(pack_samples(half))[2], expected, atol=1e-5, rtol=1e-5)
+
+
 def test_only_what_predicts_a_sampled_token_gets_gradient(policy):
-    pack = pack_samples([make_sample([5, 6, 7], [8, 9]), make_sample([5, 1], [2])])
+    pack = pack_samples([tokens([5, 6, 7], [8, 9]), tokens([5, 1], [2])])
     states = []
     decoder = policy.model.get_base_model().get_decoder()
     handle = decoder.register_forward_hook(lambda *args: states.append(args[2].last_hidden_state))
@@ -125,7 +168,7 @@ def test_lora_masters_are_fp32_on_a_bfloat16_base():
     frozen = [p for p in policy.parameters() if not p.requires_grad]
     assert {p.dtype for p in trained} == {torch.float32}
     assert {p.dtype for p in frozen} == {torch.bfloat16}
-    logprobs = policy(pack_samples([make_sample([1, 2], [3])])).logprobs_N
+    logprobs = policy(pack_samples([tokens([1, 2], [3])])).logprobs_N
     grads = torch.autograd.grad(logprobs.sum(), trained)
     assert {grad.dtype for grad in grads} == {torch.float32}
 
@@ -150,7 +193,7 @@ def test_models_that_would_be_scored_wrongly_are_refused():
 
 def test_micro_batches_keep_like_prompts_together():
     prompts = [[1, 2], [3, 4], [1, 2, 5], [3, 1]]
-    samples = [make_sample(prompt, [0]) for prompt in prompts]
+    samples = [tokens(prompt, [0]) for prompt in prompts]
     assert MicroBatches(2)(samples) == [MicroBatch([0, 2], True), MicroBatch([3, 1], True)]
     assert MicroBatches(3)(samples) == [MicroBatch([0, 2, 3], True), MicroBatch([1], True)]
 
@@ -162,7 +205,7 @@ def test_micro_batches_keep_like_prompts_together():
 )
 def test_a_gpu_scores_as_the_cpu_does(policy, dtype, tolerance):
     shared = list(range(20, 60))
-    samples = [make_sample([*shared, i], [4, 5, 0]) for i in range(4)] + [make_sample([7], [8])]
+    samples = [tokens([*shared, i], [4, 5, 0]) for i in range(4)] + [tokens([7], [8])]
     expected = policy(pack_samples(samples)).logprobs_N
     on_gpu = Policy(adapted(ATTENTION)).to(device="cuda", dtype=dtype)
     logprobs = on_gpu(pack_samples(samples).to(torch.device("cuda"))).logprobs_N

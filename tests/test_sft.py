@@ -20,21 +20,20 @@ import pytest
 
 from tests.helpers import heed_interrupts, tiny_model, tiny_tokenizer
 from tests.test_cli import command, no_developers_lines, unstable
+from tests.test_datasets import recorded_game
 from tests.test_loop import LocalActor, LocalLearner, lines
-from tests.test_sft_data import recorded_game
-from unstable.runtime import sft as launch_sft
 from unstable.cli import run
-from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.config import ConfigError, ModelConfig, RunConfig, dump, load, parse
+from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.league.evaluation import evaluation_games
-from unstable.records.folder import RunFolder
-from unstable.runtime.sft import resume, sft
 from unstable.models.adapters import read_adapter
 from unstable.models.archive import describe_base
 from unstable.models.base import load_model
 from unstable.planning.plan import Plan
+from unstable.records.folder import RunFolder
 from unstable.runtime.fine_tuning import HELD_OUT_LOSS
-from unstable.types import Batch, GameResult, Observation, Sample, Update, policy_player
+from unstable.runtime.sft import resume, sft
+from unstable.types import GameResult, Observation, TokenSample, Update
 
 NIM = {"env": "Nim-v0", "args": {"piles": [3, 2]}, "prompt": f"{__name__}:brief"}
 
@@ -44,19 +43,16 @@ def brief(observation: Observation) -> str:
     return observation.board
 
 
-class Lesson(LocalLearner):
+class MortalLearner(LocalLearner):
     """A learner of this process; `dies_at` is the step at which it does, `dies_of` its error."""
 
     dies_at: int | None = None
     dies_of: type[BaseException] = KeyboardInterrupt
 
-    async def update(self, batch: Batch) -> Update:
-        if batch.version == self.dies_at:
+    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
+        if self.learner.version == self.dies_at:
             raise self.dies_of
-        return await super().update(batch)
-
-    async def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
-        return self.learner.logprobs(samples)
+        return await super().imitate(samples)
 
     async def load(self, version: int) -> dict[str, Any]:
         return self.learner.load(self.folder.checkpoint(version))
@@ -66,12 +62,12 @@ class Lesson(LocalLearner):
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
     async def processes(
-        config: RunConfig, folder: RunFolder, plan: Plan, cores: int
-    ) -> AsyncIterator[tuple[list[LocalActor], Lesson]]:
-        yield [LocalActor(config)], Lesson(config, folder)
+        config: RunConfig, plan: Plan, folder: RunFolder
+    ) -> AsyncIterator[tuple[list[LocalActor], MortalLearner]]:
+        yield [LocalActor(config, folder)], MortalLearner(config, folder)
 
     monkeypatch.setattr("unstable.runtime.processes.processes", processes)
-    monkeypatch.setattr(launch_sft, "setup_logging", lambda *_: None)
+    monkeypatch.setattr("unstable.runtime.sft.setup_logging", lambda *_: None)
 
 
 @pytest.fixture(scope="session")
@@ -181,7 +177,7 @@ def test_the_files_of_a_run(tiny_folder: Path, tmp_path: Path) -> None:
     assert folder.versions() == [0, steps, 2 * steps]
     assert [row["sft/epoch"] for row in epochs(folder)] == [0, 1, 2]
     for way in ("greedy", "sampled"):
-        for opponent in ("random", "minimax"):  # the game has an expert
+        for opponent in ("random", "expert"):  # the game has an expert
             assert epochs(folder)[-1][f"{way}/Nim-v0/{opponent}/games"] == 4
     chosen = min(epochs(folder), key=lambda row: row[HELD_OUT_LOSS])
     best_one = read_adapter(folder.checkpoint(chosen["version"]), "best")
@@ -197,17 +193,19 @@ def test_what_is_taught_has_the_ids_that_an_actor_is_asked(
     taught = {example["prompt"]: example["prompt_ids"] for example in lines(folder.examples)}
 
     async def played() -> list[GameResult]:
-        actor = LocalActor(load(str(folder.config)))
+        actor = LocalActor(load(str(folder.config)), folder)
         version = folder.versions()[-1]
-        await actor.publish(read_adapter(folder.checkpoint(version), policy_player(version)))
+        await actor.publish(version)
         specs = evaluation_games(config, version)
-        return [result async for result in actor.play(specs)]
+        results = [result async for result in actor.play(specs)]
+        return [result for result in results if isinstance(result, GameResult)]
 
-    turns = [turn for result in asyncio.run(played()) for turn in result.turns if turn.prompt_ids]
+    turns = [turn for result in asyncio.run(played()) for turn in result.turns if turn.sampled]
     compared = [turn for turn in turns if turn.observation in taught]
     assert compared
     for turn in compared:
-        assert turn.prompt_ids == taught[turn.observation]
+        assert turn.sampled is not None
+        assert turn.sampled.prompt_ids == taught[turn.observation]
 
 
 @pytest.mark.parametrize("dies_at", [0, 3, 5])
@@ -216,14 +214,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 ) -> None:
     whole = sft(make_config(tiny_folder, tmp_path / "whole"))
     assert folder_steps(whole) >= 6
-    monkeypatch.setattr(Lesson, "dies_at", dies_at)
+    monkeypatch.setattr(MortalLearner, "dies_at", dies_at)
     with pytest.raises(KeyboardInterrupt):
         sft(make_config(tiny_folder, tmp_path / "halved"))
     halved = RunFolder(tmp_path / "halved")
     assert folder_steps(halved) == dies_at
     with halved.metrics.open("a") as metrics:
         metrics.write('{"version": 9, "half a l')  # what a kill may leave
-    monkeypatch.setattr(Lesson, "dies_at", None)
+    monkeypatch.setattr(MortalLearner, "dies_at", None)
     resume(halved.root)
     assert timeless(halved.metrics) == timeless(whole.metrics)
     for version in whole.versions():
@@ -235,10 +233,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 def test_a_run_goes_on_where_other_things_fit(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lesson, "dies_at", 1)
+    monkeypatch.setattr(MortalLearner, "dies_at", 1)
     with pytest.raises(KeyboardInterrupt):
         sft(make_config(tiny_folder, tmp_path / "run", sft={"epochs": 1}))
-    monkeypatch.setattr(Lesson, "dies_at", None)
+    monkeypatch.setattr(MortalLearner, "dies_at", None)
     folder = RunFolder(tmp_path / "run")
     elsewhere = {"actors.num": 64, "actors.engine": "vllm", "actors.gpu_memory": 0.9}
     elsewhere |= {"learner.micro_batch_tokens": 10**9}
@@ -250,8 +248,8 @@ def test_a_run_goes_on_where_other_things_fit(
 def test_a_late_mistake_leaves_what_was_taught(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lesson, "dies_at", 2)
-    monkeypatch.setattr(Lesson, "dies_of", ConfigError)
+    monkeypatch.setattr(MortalLearner, "dies_at", 2)
+    monkeypatch.setattr(MortalLearner, "dies_of", ConfigError)
     with pytest.raises(ConfigError):
         sft(make_config(tiny_folder, tmp_path / "run"))
     assert RunFolder(tmp_path / "run").versions() == [0]
@@ -390,7 +388,10 @@ def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
         ),
         ({"sampling": {"max_prompt_tokens": 8}}, "sampling.max_prompt_tokens = 8: the prompt has"),
         ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': its folder is not there"),
-        ({"eval": {"opponents": ["minimax"]}, "games": [{"env": "PigDice-v0"}]}, "minimax"),
+        (
+            {"eval": {"opponents": ["expert"]}, "games": [{"env": "PigDice-v0"}]},
+            "eval.opponents = 'expert' in PigDice-v0: it plays only TicTacToe,",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_before_a_model_is_loaded(

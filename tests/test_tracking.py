@@ -1,17 +1,21 @@
 """What the tracker writes is what happened, and no sink can stop a run."""
 
+import io
 import json
 import math
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from tests.tracking_helpers import (
     lines,
@@ -26,10 +30,14 @@ from tests.tracking_helpers import (
 )
 from unstable.config import ConfigError
 from unstable.records.files import read_rows
-from unstable.records.games import read_game
+from unstable.records.folder import RunFolder
+from unstable.records.games import Record, read_game
 from unstable.tracking.metrics import EngineMetrics, Reducer, entropy, opponents
-from unstable.tracking.sinks import MetricsFile
+from unstable.tracking.sinks import MetricsFile, open_sinks
+from unstable.tracking.sinks.base import Sink
+from unstable.tracking.summary import summary
 from unstable.tracking.text import duration, number, sparkline
+from unstable.tracking.tracker import Tracker
 from unstable.types import Batch, Group, Reward, Update
 
 ROOT = Path(__file__).parents[1]
@@ -123,8 +131,6 @@ def test_what_an_engine_does_not_measure_is_null_and_not_0() -> None:
 
 
 def test_entropy_by_hand() -> None:
-    from collections import Counter
-
     assert entropy(Counter()) is None
     assert entropy(Counter(a=5)) == pytest.approx(0.0)
     assert entropy(Counter(a=1, b=1, c=2)) == pytest.approx(1.5 * math.log(2))
@@ -244,13 +250,129 @@ def test_a_dead_sink_is_reported_once_and_the_run_goes_on(
     assert (tmp_path / "games" / "train-000009.jsonl").exists()
 
 
-CALLS = {
-    "game": lambda seen: [(0, 0), (0, 100), (1, 1), (1, 101), (9, 7)] == seen,
-    "samples": lambda seen: [(1, 4), (2, 4)] == seen,
-    "ratings": lambda seen: [["policy@0", "random"], ["policy@1", "random"], ["policy@2", "random"]] == seen,
-    "row": lambda seen: [0, 1, 2] == seen,
-    "close": lambda seen: [()] == seen,
-}
+class Noting(Sink):
+    """A sink that remembers; each subclass writes one method and leaves the others."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+
+class Games(Noting):
+    def game(self, version: int, record: Record) -> None:
+        self.seen.append((version, record["game"]))
+
+
+class Samples(Noting):
+    def samples(self, update: int, records: Sequence[Record]) -> None:
+        self.seen.append((update, len(records)))
+
+
+class Ratings(Noting):
+    def ratings(self, record: Record) -> None:
+        self.seen.append([player["player"] for player in record["players"]])
+
+
+class Rows(Noting):
+    url = "https://somewhere/else"
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        self.seen.append((row["version"], row["collect/games"]))
+
+
+class Closed(Noting):
+    def close(self) -> None:
+        self.seen.append("closed")
+
+
+def track_a_run(
+    root: Path, monkeypatch: pytest.MonkeyPatch, sinks: Sequence[Sink]
+) -> tuple[Tracker, RunFolder]:
+    """A run of two updates that `sinks` see, before the run folder's own."""
+    monkeypatch.setattr(
+        "unstable.tracking.tracker.open_sinks",
+        lambda config, folder: [*sinks, *open_sinks(config, folder)],
+    )
+    tracker = make_tracker(root)
+    run_updates(tracker)
+    tracker.finish("all updates made")
+    tracker.close()
+    tracker.close()
+    return tracker, RunFolder(root)
+
+
+@pytest.mark.parametrize(
+    ("sink", "seen"),
+    [
+        (Games(), [(0, 0), (0, 100), (1, 1), (1, 101)]),
+        (Samples(), [(1, 5), (2, 5)]),
+        (Ratings(), [[f"policy@{version}", "random"] for version in range(3)]),
+        (Rows(), [(0, 0), (1, 2), (2, 2)]),
+        (Closed(), ["closed"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_sink_sees_what_it_has_a_method_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: Noting, seen: list[Any]
+) -> None:
+    tracker, folder = track_a_run(tmp_path, monkeypatch, [sink])
+    assert sink.seen == seen
+    assert "cannot be written" not in printed(tracker)
+    assert (f"a sink: {sink.url}" in printed(tracker)) == (sink.url is not None)
+    assert len(read_rows(folder.metrics)) == 3
+
+
+class Broken(Sink):
+    """A sink that fails whatever it is given."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.asked: Counter[str] = Counter()
+
+    def _fail(self, method: str) -> None:
+        self.asked[method] += 1
+        raise RuntimeError(f"{method} is out of order")
+
+    def game(self, version: int, record: Record) -> None:
+        self._fail("game")
+
+    def samples(self, update: int, records: Sequence[Record]) -> None:
+        self._fail("samples")
+
+    def ratings(self, record: Record) -> None:
+        self._fail("ratings")
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        self._fail("row")
+
+    def close(self) -> None:
+        self._fail("close")
+
+
+def test_a_sink_that_always_fails_is_reported_once_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sinks = [Broken("the first one"), Broken("the second one")]
+    tracker, folder = track_a_run(tmp_path, monkeypatch, sinks)
+    for sink in sinks:  # each is tried again and again
+        assert sink.asked == {"game": 4, "samples": 2, "ratings": 3, "row": 3, "close": 1}
+        assert printed(tracker).count(f"{sink.name} cannot be written (ratings is out of") == 1
+        [failed] = [record for record in caplog.records if sink.name in record.message]
+        assert failed.exc_info
+    assert printed(tracker).count("cannot be written") == 2
+    assert "all updates made" in printed(tracker)
+    assert [row["version"] for row in read_rows(folder.metrics)] == [0, 1, 2]
+    assert [len(lines(folder.games("train", version))) for version in (0, 1)] == [2, 2]
+    assert [len(lines(folder.samples(update))) for update in (1, 2)] == [5, 5]
+    assert json.loads(folder.ratings.read_bytes())["players"][0]["player"] == "policy@2"
+
+
+def test_what_the_folder_holds_names_its_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = track_a_run(tmp_path, monkeypatch, [])
+    paths = [folder.metrics, folder.ratings, folder.games("train", 0), folder.samples(1)]
+    assert [line["format"] for path in paths for line in lines(path)] == [1] * (3 + 1 + 2 + 5)
+    assert all("format" not in row for row in read_rows(folder.metrics))
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
@@ -318,6 +440,90 @@ def test_the_summary_holds_first_and_last_evaluation_and_says_where_all_lies(
     assert re.search(r"^self +4 +0 % +100 %", text, re.MULTILINE)
     assert re.search(r"^policy@2 +26\.0", text, re.MULTILINE)
     assert str(tmp_path / "out" / "metrics.jsonl") in text
+
+
+# Written by a release that did not name the format yet.
+OLD_METRICS = (
+    '{"version":0,"collect/games":0,"collect/trained_turns":0,"collect/forfeits":0,'
+    '"collect/failures":0,"collect/versus/self/games":0,"collect/versus/self/win":null,'
+    '"eval/TicTacToe-v0/minimax/games":16,"eval/TicTacToe-v0/minimax/legal_moves":0.9,'
+    '"eval/TicTacToe-v0/minimax/score":0.25,"eval/TicTacToe-v0/minimax/low":0.1,'
+    '"eval/TicTacToe-v0/minimax/high":0.45,"time/total":60.0}\n'
+    '{"version":1,"collect/games":8,"collect/trained_turns":20,"collect/forfeits":3,'
+    '"collect/failures":1,"collect/versus/self/games":4,"collect/versus/self/win":0.5,'
+    '"eval/TicTacToe-v0/minimax/games":16,"eval/TicTacToe-v0/minimax/legal_moves":1.0,'
+    '"eval/TicTacToe-v0/minimax/score":0.5,"eval/TicTacToe-v0/minimax/low":0.3,'
+    '"eval/TicTacToe-v0/minimax/high":0.7,"time/total":125.0}\n'
+)
+OLD_RATINGS = (
+    '{"players":[{"player":"policy@1","mu":26.25,"sigma":2.0,"games":12,"wins":6,"draws":2,'
+    '"losses":4,"forfeits":1},{"player":"minimax","mu":30,"sigma":1.5,"games":1300,"wins":1200,'
+    '"draws":100,"losses":0,"forfeits":0}]}\n'
+)
+
+
+@pytest.fixture
+def old_folder(tmp_path: Path) -> RunFolder:
+    """What an earlier release left of a run."""
+    folder = RunFolder(tmp_path / "old")
+    folder.root.mkdir()
+    folder.metrics.write_text(OLD_METRICS)
+    folder.ratings.write_text(OLD_RATINGS)
+    return folder
+
+
+def summarized(folder: RunFolder) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(summary(folder, "interrupted"))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_summary_of_a_run_of_an_earlier_release(old_folder: RunFolder) -> None:
+    text = summarized(old_folder)
+    head = "version 1 · 8 games · 20 trained turns · 3 forfeits · 1 failed · 3 min 05 s"
+    assert "interrupted" in text and head in text
+    evaluation = next(line for line in text.splitlines() if line.startswith("TicTacToe-v0"))
+    assert evaluation.split() == [
+        *("TicTacToe-v0", "minimax", "0.25", "0.10–0.45", "0.50", "0.30–0.70", "16", "100", "%")
+    ]
+    assert re.search(r"^self +4 +50 %", text, re.MULTILINE)
+    ratings = re.search(r"^minimax +(.*)\npolicy@1 +(.*)$", text, re.MULTILINE)
+    assert ratings is not None
+    assert ratings[1].split() == ["30.0", "1.5", "1,300", "1,200", "100", "0", "0"]
+    assert ratings[2].split() == ["26.2", "2.0", "12", "6", "2", "4", "1"]
+
+
+def test_a_run_of_an_earlier_release_is_gone_on_with(old_folder: RunFolder) -> None:
+    tracker = make_tracker(old_folder.root)
+    assert [row["version"] for row in tracker.view.rows] == [0, 1]
+    assert tracker.view.version == 1
+    tracker.end_update(2)
+    tracker.close()
+    assert [line.get("format") for line in lines(old_folder.metrics)] == [None, None, 1]
+    first, _, last = read_rows(old_folder.metrics)
+    assert set(first) < set(last) and "format" not in last
+    assert last["eval/TicTacToe-v0/minimax/score"] is None
+    assert "version 2 · 8 games" in summarized(old_folder)
+
+
+def test_rows_of_another_format_are_an_error_at_the_start(old_folder: RunFolder) -> None:
+    row = json.dumps({"format": 2, "version": 2})
+    old_folder.metrics.write_text(OLD_METRICS + row + "\n")
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 2 .*release"):
+        make_tracker(old_folder.root)
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 2 .*release"):
+        summarized(old_folder)
+
+
+def test_ratings_of_another_format_are_an_error_that_stops_no_run(old_folder: RunFolder) -> None:
+    old_folder.ratings.write_text(json.dumps({"format": "3", **json.loads(OLD_RATINGS)}))
+    with pytest.raises(ConfigError, match=r"ratings\.json: format = '3' .*release"):
+        summarized(old_folder)
+    tracker = make_tracker(old_folder.root)
+    tracker.finish("all updates made")
+    assert "the summary cannot be written" in printed(tracker)
+    tracker.close()
 
 
 def test_the_summary_of_a_run_that_did_nothing(tmp_path: Path) -> None:

@@ -1,8 +1,48 @@
-"""Who won: what evaluation, ratings and tables all rest on."""
+"""Who plays and who won: what evaluation, ratings and tables all rest on."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.builders import game
+from unstable.types import BASE, PlayerId
+
+NAMES = st.text(max_size=12)
+NEAR_NAMES = st.builds(
+    "".join, st.tuples(st.sampled_from(["policy", "policy@", "Policy@", "@"]), NAMES)
+)
+
+
+@given(st.integers(0, 10**12))
+def test_a_version_of_the_policy_is_read_back_from_its_name(version: int) -> None:
+    player = PlayerId.policy(version)
+    assert player.name == str(player) == f"policy@{version}"
+    assert PlayerId.parse(player.name) == player
+    assert (player.label, player.version) == ("policy", version)
+
+
+@given(NAMES | NEAR_NAMES | st.integers().map("policy@{}".format))
+def test_every_name_is_read_and_written_back_as_it_was(name: str) -> None:
+    player = PlayerId.parse(name)
+    assert player.name == name
+    assert PlayerId.parse(player.name) == player
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["openai:some@3", "bot@12", "a@b", "@3", "policy", "policy@", "policy@-1", "policy@3@4"]
+    + ["policy@03", "policy@\u00b2", "policy@\u0663", "Policy@3", "policy @3", ""],
+)
+def test_a_player_that_never_changes_keeps_its_name_whole(name: str) -> None:
+    player = PlayerId.parse(name)
+    assert player == PlayerId(name)
+    assert (player.label, player.version, player.name) == (name, None, name)
+
+
+def test_players_are_values() -> None:
+    versions = [PlayerId.parse(f"policy@{version}") for version in (1, 2, 1)]
+    assert len({*versions, PlayerId("random"), PlayerId.parse("random")}) == 3
+    assert PlayerId.parse("base") == BASE
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class PlayerId:
         (12, None)
         """
         label, _, version = name.partition("@")
-        is_policy = label == "policy" and version.isdigit()
+        is_policy = label == "policy" and version.isdecimal() and version == str(int(version))
         return cls.policy(int(version)) if is_policy else cls(name)
 
     @property

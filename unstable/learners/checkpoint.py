@@ -1,6 +1,7 @@
 """A learner's checkpoint: the adapter in fp32, the learner's state, and the state of the run."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ def write_checkpoint(
     """
     if folder.exists():
         raise FileExistsError(f"checkpoint {folder} is there already; nothing is overwritten")
+    for left in folder.parent.glob(f".{folder.name}-*"):  # by a learner that was killed
+        shutil.rmtree(left)
     with new_folder(folder) as scratch:
         write_adapter(adapter, scratch)
         torch.save({"format": FORMAT, **state}, scratch / STATE_FILE)
