@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load, load_file, save_file
 
 from tests.helpers import random_adapter, tiny_model
-from tests.learner_helpers import make_learner, make_sample, save_model, trained
-from unstable.runtime import train as launch
+from tests.learner_helpers import make_batch, make_learner, make_sample, save_model, trained
 from unstable.cli import SHORT_FORMS, parse_options
 from unstable.config import AdapterConfig, ConfigError, ModelConfig, parse
 from unstable.models import archive
@@ -26,7 +25,9 @@ from unstable.models.archive import (
     unpack,
     unpack_newer,
 )
-from unstable.types import Adapter, Batch
+from unstable.runtime import prepare as preparing
+from unstable.runtime.prepare import prepare
+from unstable.types import Adapter
 
 LORA = AdapterConfig(rank=4, alpha=8)
 
@@ -85,7 +86,7 @@ def test_a_fingerprint_is_of_the_weights_in_whatever_files(tiny_folder, tmp_path
     assert of(changed) != of(tiny_folder)
 
 
-def test_a_base_without_safetensors_is_told(tmp_path):
+def test_a_base_without_safetensors_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="has no model.safetensors, by which a zip names"):
         fingerprint(ModelConfig(name=str(tmp_path)))
@@ -178,17 +179,17 @@ def test_a_zip_is_unpacked_once_and_again_when_it_is_newer(adapter, model, tmp_p
         ),
     ],
 )
-def test_a_wrong_base_is_told_on_stderr_and_training_starts_fresh(
+def test_a_wrong_base_is_named_on_stderr_and_training_starts_fresh(
     changes, words, adapter, model, tmp_path, monkeypatch, capsys
 ):
     base = describe_base(model) | changes
     pack_adapter(adapter, tmp_path / "lora_ckpt.zip", base=base, card="")
-    monkeypatch.setattr(launch, "LORA_FOLDER", tmp_path / "lora_ckpt")
-    assert launch.resolve(parse({"model": model.model_dump()})).model.init == "fresh"
-    told = capsys.readouterr()
-    assert told.out == ""  # `unstable config` prints YAML there
-    assert words in told.err and "training starts fresh" in told.err
-    assert len(told.err.splitlines()) == 1
+    monkeypatch.setattr(preparing, "LORA_FOLDER", tmp_path / "lora_ckpt")
+    assert prepare(parse({"model": model.model_dump()})).config.model.init == "fresh"
+    printed = capsys.readouterr()
+    assert printed.out == ""  # `unstable config` prints YAML there
+    assert words in printed.err and "training starts fresh" in printed.err
+    assert len(printed.err.splitlines()) == 1
 
 
 def test_a_folder_that_names_no_base_is_not_used(adapter, model, tmp_path):
@@ -197,16 +198,16 @@ def test_a_folder_that_names_no_base_is_not_used(adapter, model, tmp_path):
     assert misfit(tmp_path / "lora", model) == "it has no base.json that names its base"
 
 
-def test_a_run_starts_from_the_zip_beside_the_package_unless_told_not_to(
+def test_a_run_starts_from_the_zip_beside_the_package_unless_asked_not_to(
     adapter, model, tmp_path, monkeypatch, capsys
 ):
     packed(adapter, tmp_path / "lora_ckpt.zip", model)
     folder = tmp_path / "lora_ckpt"
-    monkeypatch.setattr(launch, "LORA_FOLDER", folder)
-    assert launch.resolve(parse({"model": model.model_dump()})).model.init == str(folder)
+    monkeypatch.setattr(preparing, "LORA_FOLDER", folder)
+    assert prepare(parse({"model": model.model_dump()})).config.model.init == str(folder)
     options = parse_options(["--init", "fresh"], SHORT_FORMS)
     fresh = parse({"model": model.model_dump() | {"init": options["model.init"]}})
-    assert launch.resolve(fresh).model.init == "fresh"
+    assert prepare(fresh).config.model.init == "fresh"
     assert json.loads((folder / "base.json").read_text())["name"] == model.name
     assert capsys.readouterr().err == ""
 
@@ -222,10 +223,10 @@ def test_the_kl_of_a_warm_started_run_refers_to_the_zips_adapter(tmp_path):
     assert trained(learner).norm() == pytest.approx(
         float(torch.cat([tensor.flatten() for tensor in rounded]).norm()), rel=1e-6
     )
-    samples = tuple(make_sample([1, i], [2, 3], game_id=i) for i in range(4, 12))
+    samples = [make_sample([1, i], [2, 3], game_id=i) for i in range(4, 12)]
 
     def kl(version: int) -> float:
-        update = learner.update(Batch(version=version, samples=samples))
+        update = learner.update(make_batch(samples, version))
         return update.metrics["learn/kl_reference"]
 
     # From the bare base model a random LoRA is far away, from itself it is not.

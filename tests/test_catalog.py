@@ -86,7 +86,7 @@ class Bot:
         (
             PythonOpponent(target="nowhere:Bot"),
             "Nim-v0",
-            "opponents.fixed.0.target = 'nowhere:Bot'",
+            "fixed.0.target = 'nowhere:Bot'",
         ),
         (PythonOpponent(target=f"{__name__}:Missing"), "Nim-v0", "has no Missing"),
         (OpenAIOpponent(model="m", api_key_env="UNSET_KEY"), "Nim-v0", "'UNSET_KEY': not set"),

@@ -258,7 +258,7 @@ def test_a_killed_learner_ends_the_run_with_exit_code_1(project: Path) -> None:
             ["opponents.fixed.1.api_key_env = 'OPENAI_API_KEY'", "not set"],
         ),
         (["--games.0.env", "IteratedPrisonersDilemma-v0"], ["random", "legal moves"]),
-        (["--games.0.env", "PigDice-v0", "--eval.opponents", "minimax"], ["minimax"]),
+        (["--games.0.env", "PigDice-v0", "--eval.opponents", "expert"], ["expert", "plays only"]),
         (["--model.init", "empty"], ["empty", "adapter_config.json"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

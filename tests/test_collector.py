@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers import random_adapter, tiny_model, tiny_tokenizer
 from unstable.collectors.collector import Collector
+from unstable.collectors.players.random import RandomPlayer
 from unstable.config import parse
 from unstable.models.adapters import write_adapter
 from unstable.types import (
@@ -74,6 +75,20 @@ class Faulty:
         if "total 5" in observation:
             raise RuntimeError("out of\npatience")
         return "[1]"
+
+
+class Counting:
+    """Takes the cells in order; counts how many of it were made."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+        self._cell = -1
+
+    def __call__(self, observation: str) -> str:
+        self._cell += 1
+        return f"[{self._cell}]"
 
 
 def collector(engine, in_flight=4, **changes) -> Collector:
@@ -275,6 +290,26 @@ async def test_players_by_name(tmp_path):
     assert playing.stats()["requests"] == len(engine.asked)
 
 
+async def test_a_users_player_is_made_for_each_game_and_others_are_shared(monkeypatch):
+    made = []
+
+    def make(cls, opponent, game, seat, model):
+        made.append((game.key, seat.temperature))
+        return cls()
+
+    monkeypatch.setattr(RandomPlayer, "make", classmethod(make))
+    monkeypatch.setattr(Counting, "made", 0)
+    fixed = [{"kind": "python", "target": f"{__name__}:Counting", "name": "bot"}]
+    ours = collector(Scripted(), opponents={"fixed": fixed, "draw": {"fixed": 1}})
+    for _ in range(2):
+        results = await played(ours.play(specs(3, ("bot", "random"), "TicTacToe-v0", "eval")))
+        assert [result.turns[0].action for result in results] == ["[0]"] * 3
+    assert Counting.made == 6
+    assert made == [("TicTacToe-v0", 1.0)]
+    await played(ours.play(specs(1, ("bot", "random"), "TicTacToe-v0", "train")))
+    assert made == [("TicTacToe-v0", 1.0)] * 2
+
+
 async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_each_turn():
     engine = Scripted(delay=lambda: 3)
     ours = collector(engine, actors={"games_in_flight": 4, "policy_refresh": "turn"})
@@ -298,6 +333,8 @@ async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_e
     assert len(set(versions)) > 1
     assert {turn.player for turn in result.turns} == {PlayerId.policy(0)}  # as it is rated
     assert {turn.sampled.version for turn in judged.turns} == {0}  # evaluation judges one version
+    named = [f"policy@{turn.sampled.version}" for turn in [*result.turns, *judged.turns]]
+    assert sorted(engine.asked) == sorted(named)
 
 
 async def test_a_version_is_not_removed_while_a_turn_is_played_with_it():

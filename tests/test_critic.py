@@ -10,21 +10,20 @@ from hypothesis import strategies as st
 
 from tests.learner_helpers import (
     count_forwards,
+    make_batch,
     make_learner,
     make_sample,
     play_bandit,
     save_model,
     spy_on_gradients,
+    tokens_of,
     trained,
 )
-from unstable.learners.advantages import (
-    explained_variance,
-    generalized_advantages,
-    turn_rewards,
-)
+from unstable.learners.advantages import explained_variance, generalized_advantages
+from unstable.learners.batch import FlatBatch
 from unstable.learners.losses import value_loss
 from unstable.learners.model.packing import pack_samples
-from unstable.types import Batch, Reward
+from unstable.types import Reward
 
 CRITICS = [
     pytest.param({"name": "ppo"}, id="ppo-head"),
@@ -55,10 +54,16 @@ def make_games(version=0, num_games=6, **changes):
             **changes,
         )
         for game in range(num_games)
-        for turn in range(1 + game % 3)
         for seat in range(2)
+        for turn in range(1 + game % 3)
     ]
-    return Batch(version=version, samples=tuple(samples))
+    return make_batch(samples, version)
+
+
+def values_of(learner, batch):
+    """What the critic says of the batch's turns before an update on it, as the update has it."""
+    _, _, frozen = learner._freeze(FlatBatch(batch))
+    return frozen.values_S
 
 
 def critic_parameters(learner):
@@ -119,9 +124,9 @@ def test_an_outcome_is_paid_once_and_other_terms_where_they_are_earned():
         rewards = {"outcome": Reward(1.0, 2.0), "format": Reward(form, 0.1 * form)}
         return make_sample([1], [2], seat=seat, turn=turn, rewards=rewards)
 
-    # The last turn of seat 0 comes first.
-    samples = [sample(4, 0, 1.0), sample(0, 0, 1.0), sample(1, 1, 0.0), sample(2, 0, 0.0)]
-    assert turn_rewards(samples).tolist() == pytest.approx([2.1, 0.1, 2.0, 0.0])
+    samples = [sample(0, 0, 1.0), sample(2, 0, 0.0), sample(4, 0, 1.0), sample(1, 1, 0.0)]
+    batch = FlatBatch(make_batch(samples))
+    assert batch.turn_rewards_S.tolist() == pytest.approx([0.1, 0.0, 2.1, 2.0])
 
 
 def test_explained_variance_by_hand():
@@ -187,18 +192,18 @@ def test_the_policys_graph_is_gone_when_the_critics_is_made(model, monkeypatch):
     algorithm = {"name": "ppo", "critic": {"kind": "adapter"}, "kl_loss": 0.1}
     learner = make_learner(model, algorithm=algorithm)
     held, at_the_critic = weakref.WeakSet(), []
-    backward_apart = learner.algorithm.backward_apart
+    backward = learner.critic.backward
 
     class Saved:
         def __init__(self, tensor):
             self.tensor = tensor
             held.add(self)
 
-    def spy(*arguments):
+    def spy(*arguments, **options):
         at_the_critic.append(len(held))
-        return backward_apart(*arguments)
+        return backward(*arguments, **options)
 
-    monkeypatch.setattr(learner.algorithm, "backward_apart", spy)
+    monkeypatch.setattr(learner.critic, "backward", spy)
     saved = []
     learner.policy.register_forward_hook(lambda *_: saved.append(len(held)))
     with torch.autograd.graph.saved_tensors_hooks(Saved, lambda packed: packed.tensor):
@@ -212,12 +217,15 @@ def test_the_values_of_a_batch_are_those_of_its_turns_one_by_one(model, algorith
     learner = make_learner(model, algorithm=algorithm, micro_batch_size=5, batch_size=20)
     learner.update(make_games(0))
     batch = make_games(1)
-    critic = learner.algorithm.critic
+    critic = learner.critic
     with torch.no_grad(), critic.in_place():
-        expected = [critic.score(pack_samples([s])).item() for s in batch.samples]
-    prepared = learner.algorithm.prepare(batch.samples)
-    assert prepared.values_S.std() > 1e-4
-    assert prepared.values_S.tolist() == pytest.approx(expected, abs=1e-5)
+        expected = [
+            critic.values(learner.policy(pack_samples([tokens])).states_SD).item()
+            for tokens in tokens_of(batch.samples)
+        ]
+    values = values_of(learner, batch)
+    assert values.std() > 1e-4
+    assert values.tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", CRITICS)
@@ -226,7 +234,7 @@ def test_the_critic_learns_and_leaves_the_policy_alone(model, algorithm):
     before, untrained = trained(learner), critic_parameters(learner)
     for version in range(2):
         # Alone in its env, so that its normalised advantage is 0; the value is not right yet.
-        batch = Batch(version=version, samples=(make_sample([1, 2, 3], [4], 2.0),))
+        batch = make_batch([make_sample([1, 2, 3], [4], 2.0)], version)
         update = learner.update(batch)
         assert update.advantages == [0.0]
         assert update.metrics["learn/value_loss"] > 0
@@ -249,8 +257,9 @@ def test_values_become_discounted_returns(model, algorithm):
             make_sample([1, 2 + 3 * turn, 3 + turn], [4], 2.0, turn=turn, version=version)
             for turn in range(3)
         ]
-        metrics = learner.update(Batch(version=version, samples=tuple(samples))).metrics
-    assert learner.algorithm.prepare(samples).values_S == pytest.approx([0.5, 1.0, 2.0], abs=0.1)
+        metrics = learner.update(make_batch(samples, version)).metrics
+    values = values_of(learner, make_batch(samples, 8))
+    assert values.tolist() == pytest.approx([0.5, 1.0, 2.0], abs=0.1)
     assert metrics["learn/value_mean"] == pytest.approx(3.5 / 3, abs=0.1)
     assert metrics["learn/value_loss"] < 0.01
     assert metrics["learn/explained_variance"] > 0.95

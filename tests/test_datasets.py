@@ -181,7 +181,7 @@ def test_what_is_scored_is_the_prompt_and_the_answer_with_its_stop():
         assert tokens == TokenSample(prompt_ids=example.prompt_ids, token_ids=example.token_ids)
         assert tokens.temperature == 1.0  # the model's own distribution
         assert tokens.length == len(example.prompt_ids) + len(example.token_ids)
-        whole = tiny_tokenizer().decode(tokens.prompt_ids + tokens.token_ids)
+        whole = str(tiny_tokenizer().decode(tokens.prompt_ids + tokens.token_ids))
         assert whole.endswith(f"<|assistant|>{example.answer}<|end|>")
 
 

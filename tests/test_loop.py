@@ -477,7 +477,12 @@ async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_t
         note(LocalActor, method, getattr(LocalActor, method))
     for method in ("update", "save"):
         note(LocalLearner, method, getattr(LocalLearner, method))
-    rooms = make_rooms(tiny_folder, tmp_path / "run", loop={"steps": 2}, eval={"every": 1})
+    rooms = make_rooms(
+        tiny_folder,
+        tmp_path / "run",
+        loop={"mode": "sync", "steps": 2},
+        eval={"every": 1, "games": 4},
+    )
     actors = rooms.config.actors.model_copy(update={"share_gpu": "sleep"})
     rooms.config = rooms.config.model_copy(update={"actors": actors})
     await train(rooms)

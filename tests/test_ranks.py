@@ -1,23 +1,18 @@
 """Several ranks are one: gradients, metrics and files, however the samples are shared out."""
 
-import asyncio
 import json
 import math
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.exceptions import RayActorError
 from torch.distributed.tensor import DTensor
 
 from tests.helpers import random_adapter, tiny_model
@@ -25,22 +20,17 @@ from tests.learner_helpers import (
     VOCAB,
     count_compiled,
     count_forwards,
+    make_batch,
     make_learner,
     make_sample,
     save_model,
     spy_on_gradients,
+    tokens_of,
     trained,
 )
-from unstable.config import RunConfig
-from unstable.records.folder import RunFolder
-from unstable.learners.algorithm import Loss
 from unstable.learners.micro_batches import MicroBatches
-from unstable.learners.policy_gradient import PolicyGradient
 from unstable.learners.ranks import Ranks, join, listen
 from unstable.models.adapters import read_adapter
-from unstable.runtime.actors import cluster
-from unstable.runtime.learner_ranks import RemoteLearner
-from unstable.types import Batch
 
 RANKS = 2
 
@@ -91,9 +81,9 @@ def pair():
     both.close()
 
 
-def batch_of(version, trajectories=4, **changes):
+def samples_of(version):
     """Two seats' groups of trajectories of one to three turns that differ in all that matters."""
-    samples = [
+    return [
         make_sample(
             [1, 2, 3, seat, turn, *range(game)],
             [4 + (game + turn + version) % 8] * (1 + (game + turn) % 3),
@@ -104,13 +94,16 @@ def batch_of(version, trajectories=4, **changes):
             group_id=2 * version + seat,
             version=version,
             logprobs=[-2.5 - 0.1 * turn] * (1 + (game + turn) % 3),
-            **changes,
         )
-        for game in range(trajectories)
+        for game in range(4)
         for seat in range(2)
         for turn in range(1 + game % 3)
     ]
-    return Batch(version=version, samples=tuple(samples))
+
+
+def batch_of(version):
+    """Them as a batch."""
+    return make_batch(samples_of(version), version)
 
 
 def updates(ranks, model, batches, folder=None, **options):
@@ -121,8 +114,8 @@ def updates(ranks, model, batches, folder=None, **options):
         metrics = [learner.update(batch).metrics for batch in batches]
     if folder is not None and ranks.index == 0:
         learner.save(folder, {})
-    for told in metrics:
-        del told["learn/tokens_per_second"]
+    for row in metrics:
+        del row["learn/tokens_per_second"]
     return gradients, trained(learner), metrics
 
 
@@ -153,10 +146,10 @@ def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm, parallel):
     both = pair.run(updates, model, batches, micro_batch_size=4, parallel=parallel, **options)
     assert (torch.cat(whole) != 0).float().mean() > 0.3
     torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
-    for gradients, own_weights, told in both:
+    for gradients, own_weights, rows in both:
         torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
         assert torch.equal(own_weights, both[0][1])
-        for own, expected in zip(told, metrics, strict=True):
+        for own, expected in zip(rows, metrics, strict=True):
             assert own == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
@@ -181,7 +174,7 @@ def scores_under(ranks, model, adapter, samples, **options):
 
 def test_sharded_ranks_score_under_another_adapter(pair, model):
     adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
-    options = {"adapter": adapter, "samples": batch_of(0).samples}
+    options = {"adapter": adapter, "samples": tokens_of(samples_of(0))}
     expected = scores_under(Ranks(), model, **options)
     for scores in pair.run(scores_under, model, parallel="fsdp", **options):
         assert sum(scores, []) == pytest.approx(sum(expected, []), abs=1e-5)
@@ -206,23 +199,20 @@ def test_compiled_layers_can_be_sharded_and_recomputed(pair, model):
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_rank_without_work_of_its_own_keeps_step(pair, model, parallel):
     # Three trajectories one at a time: two on one rank; then one, and nothing for the other.
-    batches = [
-        Batch(version=0, samples=batch_of(0).samples[:3]),
-        Batch(version=1, samples=batch_of(1).samples[:1]),
-    ]
+    batches = [make_batch(samples_of(0)[:3], 0), make_batch(samples_of(1)[:1], 1)]
     options = {"algorithm": RLOO | {"kl_reward": 0.0}, "batch_size": 1, "micro_batch_size": 1}
     whole, _, metrics = updates(Ranks(), model, batches, **options)
-    for gradients, _, told in pair.run(updates, model, batches, parallel=parallel, **options):
+    for gradients, _, rows in pair.run(updates, model, batches, parallel=parallel, **options):
         torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
-        assert told == [pytest.approx(expected, rel=1e-3, abs=1e-5) for expected in metrics]
+        assert rows == [pytest.approx(expected, rel=1e-3, abs=1e-5) for expected in metrics]
 
 
 def test_sharded_ranks_save_the_files_of_whole_ones(pair, model, tmp_path):
     batches = [batch_of(0), batch_of(1)]
     losses = {}
     for parallel in ("ddp", "fsdp"):
-        told = pair.run(updates, model, batches, tmp_path / parallel, parallel=parallel)
-        losses[parallel] = [row["learn/loss"] for row in told[0][2]]
+        both = pair.run(updates, model, batches, tmp_path / parallel, parallel=parallel)
+        losses[parallel] = [row["learn/loss"] for row in both[0][2]]
     assert losses["fsdp"] == pytest.approx(losses["ddp"], rel=1e-5)
     files = {name: read_adapter(tmp_path / name, "policy@2") for name in losses}
     assert files["ddp"].config == files["fsdp"].config
@@ -253,9 +243,9 @@ def test_a_sharded_rank_holds_a_part_of_the_base(pair, model):
 
 
 def test_what_is_not_finite_on_one_rank_is_skipped_on_both(pair, model):
-    spoilt = list(batch_of(0).samples)
+    spoilt = samples_of(0)
     spoilt[0] = make_sample([9, 9], [4, 4], logprobs=[math.nan, -1.0])
-    batches = [Batch(version=0, samples=tuple(spoilt)), batch_of(1)]
+    batches = [make_batch(spoilt, 0), batch_of(1)]
     first, second = pair.run(updates, model, batches, algorithm={"name": "reinforce"})
     for gradients, weights, metrics in (first, second):
         assert metrics[0]["learn/skipped_steps"] == 1
@@ -271,20 +261,20 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, 
 def test_every_sample_counts_once_and_all_ranks_have_as_many_micro_batches(
     lengths, count, limit, by_tokens
 ):
-    samples = [make_sample([1] * (1 + a), [2] * b, game_id=a) for a, b in lengths]
-    units = [sample.game_id for sample in samples]
+    samples = tokens_of([make_sample([1] * (1 + a), [2] * b) for a, b in lengths])
+    units = [unit for unit, _ in lengths]
     size, max_tokens = limit, 4 * limit if by_tokens else None
     shares = [
         MicroBatches(size, max_tokens, Ranks(index, count))(samples, units)
         for index in range(count)
     ]
     assert len({len(share) for share in shares}) == 1
-    counted = [mini for share in shares for mini in share if mini.counts]
-    assert sorted(i for mini in counted for i in mini.places) == list(range(len(samples)))
+    counted = [one for share in shares for one in share if one.counts]
+    assert sorted(i for one in counted for i in one.places) == list(range(len(samples)))
     for places, _ in counted:
         of = {units[i] for i in places}
         assert sum(unit in of for unit in units) == len(places)  # units are whole
-        tokens = sum(len(samples[i].prompt_ids) + len(samples[i].token_ids) for i in places)
+        tokens = sum(samples[i].length for i in places)
         assert len(places) <= size or len(of) == 1
         assert not by_tokens or tokens <= max_tokens or len(of) == 1
 
@@ -295,61 +285,6 @@ def test_shares_are_stretches_of_nearly_equal_cost(costs, count):
     assert owners == sorted(owners) and set(owners) <= set(range(count))
     loads = np.bincount(owners, weights=costs, minlength=count)
     assert abs(loads - sum(costs) / count).max() <= max(costs)
-
-
-class FailsOnRank1(PolicyGradient):
-    """A user's algorithm with a fault that only one rank meets."""
-
-    def advantages(self, samples, rewards_S):
-        return rewards_S
-
-    def loss(self, tokens):
-        if self.micro_batches.ranks.index == 1:
-            raise ZeroDivisionError("rank 1 has a fault of its own")
-        return Loss(value=-tokens.logprobs_N.sum(), ratios_N=torch.ones_like(tokens.logprobs_N))
-
-
-def rank_processes():
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if "LearnerProcess" in " ".join(child.cmdline())]
-
-
-async def fail(learner, batch, while_updating):
-    """Start the learner, end its update by a fault; the error and the seconds until it was told."""
-    await learner.start()
-    family = rank_processes()
-    assert len(family) == RANKS
-    update = asyncio.ensure_future(learner.update(batch))
-    await asyncio.sleep(0.5)
-    started = time.monotonic()
-    while_updating(family)
-    with pytest.raises(Exception) as raised:  # noqa: B017, which one it is the caller looks at
-        await update
-    seconds = time.monotonic() - started
-    psutil.wait_procs(family, timeout=10)
-    assert not [child for child in family if child.is_running()]
-    return raised.value, seconds
-
-
-def test_a_lost_rank_ends_the_update_with_its_own_error_and_leaves_none(model, tmp_path):
-    endless = Batch(version=0, samples=batch_of(0).samples * 400)
-    learner = {"num": RANKS, "batch_size": 8, "micro_batch_size": 1}
-    faults = {"name": "tests.test_ranks:FailsOnRank1"}
-    with cluster(RANKS):
-        for algorithm, batch, while_updating, error in (
-            ({}, endless, lambda family: family[1].send_signal(signal.SIGKILL), RayActorError),
-            (faults, batch_of(0), lambda family: None, ZeroDivisionError),
-        ):
-            config = RunConfig.model_validate(
-                {
-                    "model": model.model_dump() | {"init": "fresh"},
-                    "learner": learner | {"algorithm": algorithm},
-                }
-            )
-            remote = RemoteLearner(config, RunFolder(tmp_path), threads=RANKS)
-            raised, seconds = asyncio.run(fail(remote, batch, while_updating))
-            assert isinstance(raised, error)
-            assert seconds < 30
 
 
 def test_a_run_with_two_ranks(tiny_folder, tmp_path):

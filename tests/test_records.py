@@ -325,7 +325,9 @@ def test_a_torn_line_is_cut_when_the_file_is_opened_again(tmp_path: Path) -> Non
     file.write({"a": 2})
     file.close()
     assert lines(path) == [{"a": 1}, {"format": 1, "a": 2}]
-    LineFile(path).close()
+    with path.open("ab") as torn:
+        torn.write(b'{"a":')
+    LineFile(path).close()  # which is enough
     assert read_rows(path) == [{"a": 1}, {"a": 2}]
 
 
@@ -422,7 +424,7 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
         Group(trajectories=(trajectory(8, 0, 30, 2), trajectory(9, 1, 30, 1))),
         Group(trajectories=(trajectory(3, 1, 40, 2),)),
     )
-    batch = Batch(version=6, groups=groups)
+    batch = Batch(version=7, groups=groups)
     advantages = [0.5, -0.5, 0.25, 1.0, -1.0]
     records = batch_records(batch, advantages)
     places = [(r["group"], r["game"], r["seat"], r["turn"], r["advantage"]) for r in records]
@@ -440,7 +442,7 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
         "turn": 3,
         "group": 40,
         "version": 3,
-        "staleness": 3,
+        "staleness": 4,
         "prompt_length": 2,
         "completion_length": 3,
         "finish_reason": "length",

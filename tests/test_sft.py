@@ -114,12 +114,12 @@ def answered(folder: Path, run: RunFolder, examples: Sequence[dict[str, Any]]) -
         engine = EmbeddedEngine(load_model(ModelConfig(name=str(folder), dtype="float32")), {0})
         await engine.add_adapter(read_adapter(run.adapter, "taught"))
         prompts = [example["prompt_ids"] for example in examples]
-        settings = {"adapter": "taught", "temperature": 0.0, "max_tokens": 8, "seed": 0}
-        answers = [await engine.generate(prompt, **settings) for prompt in prompts]
+        settings: dict[str, Any] = {"adapter": "taught", "temperature": 0.0, "max_tokens": 8}
+        answers = [await engine.generate(prompt, seed=0, **settings) for prompt in prompts]
         await engine.close()
         tokenizer = tiny_tokenizer()
         ids = (answer.token_ids for answer in answers)
-        return [tokenizer.decode(each, skip_special_tokens=True) for each in ids]
+        return [str(tokenizer.decode(each, skip_special_tokens=True)) for each in ids]
 
     return asyncio.run(ask())
 
@@ -322,8 +322,11 @@ def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     """With Ray, as a person does it."""
-    changes = {"sft": {"data": [{"kind": "expert", "number": 11}], "epochs": 24, "patience": 24}}
-    changes |= {"games": [{"env": "Nim-v0", "args": {"piles": [3, 2]}}], "eval": {"games": 2}}
+    changes: dict[str, Any] = {
+        "sft": {"data": [{"kind": "expert", "number": 11}], "epochs": 24, "patience": 24},
+        "games": [{"env": "Nim-v0", "args": {"piles": [3, 2]}}],
+        "eval": {"games": 2},
+    }
     config = make_config(tiny_folder, tmp_path / "run", **changes)
     (tmp_path / "own.yaml").write_text(dump(config))
     arguments = ["sft", "--config", "own.yaml", "--run_dir", "run"]

@@ -180,13 +180,14 @@ class Learner:
         for places, counts in self.micro_batches(samples, units):
             rows = frozen.layout.rows(chosen_C[places])
             pack = pack_samples([samples[place] for place in places])
-            scores, turns_N = self.policy(pack), pack.samples_N.to(device)
-            own_N = scores.logprobs_N.detach()
+            logprobs_N, entropies_N, states_SD = self.policy(pack)
+            own_N, states_SD = logprobs_N.detach(), states_SD.detach()
+            turns_N = pack.samples_N.to(device)
             old_N = own_N if frozen.old_logprobs_N is None else frozen.old_logprobs_N[rows]
             behaviour_N, reference_N = frozen.behaviour_logprobs_N, frozen.reference_logprobs_N
             tokens = Tokens(
                 # Where it is masked a token is a constant and its ratio 1, whatever the loss.
-                logprobs_N=torch.where(frozen.masked_N[rows], old_N, scores.logprobs_N),
+                logprobs_N=torch.where(frozen.masked_N[rows], old_N, logprobs_N),
                 old_logprobs_N=old_N,
                 behaviour_logprobs_N=own_N if behaviour_N is None else behaviour_N[rows],
                 reference_logprobs_N=None if reference_N is None else reference_N[rows],
@@ -200,13 +201,12 @@ class Learner:
             value.backward()
             value = value.detach()
             if self.critic is not None:
-                states_SD = scores.states_SD.detach()
                 value += self._critic_backward(frozen, chosen_C, places, states_SD, counts)
             total += value
             figures = {
                 LOGPROBS: tokens.logprobs_N,
                 RATIOS: loss.ratios_N,
-                ENTROPIES: scores.entropies_N,
+                ENTROPIES: entropies_N,
                 **loss.means,
             }
             columns.put(places, figures, counts)

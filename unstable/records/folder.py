@@ -34,11 +34,11 @@ class RunFolder:
         return self.root / "checkpoints"
 
     def checkpoint(self, version: int) -> Path:
-        """Folder of a version: the adapter, and all that a resume needs."""
+        """Folder of a version: the adapter and, of the newest ones, all that a resume needs."""
         return self.checkpoints / f"{version:06d}"
 
     def versions(self) -> list[int]:
-        """Versions that have a whole checkpoint, ascending."""
+        """Versions that have a folder, ascending; older ones may hold the adapter alone."""
         if not self.checkpoints.is_dir():
             return []
         return sorted(int(path.name) for path in self.checkpoints.iterdir() if path.name.isdigit())
