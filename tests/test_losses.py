@@ -5,8 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unstable.config import ReinforceConfig
 from unstable.learners.algorithm import Tokens
-from unstable.learners.algorithms.reinforce import reinforce_loss
+from unstable.learners.algorithms.reinforce import Reinforce
 from unstable.learners.losses import (
     clipped_loss,
     clipped_weight_loss,
@@ -37,6 +38,11 @@ def sampled(logprobs, behaviour, advantages, normalizer):
         turns_N=turns,
         sequences_N=turns,
     )
+
+
+def reinforce_loss(tokens, cap):
+    """The loss of REINFORCE with that importance cap."""
+    return Reinforce(ReinforceConfig(importance_cap=cap)).loss(tokens)
 
 
 def test_loss_by_hand():

@@ -29,8 +29,8 @@ from unstable.models import smollm2
 from unstable.models.adapters import attach_lora
 from unstable.models.base import check_model
 from unstable.models.shape import read_shape, shape_of
-from unstable.types import TokenSample
 from unstable.planning.memory import activation_bytes, learner_memory
+from unstable.types import TokenSample
 
 LORA = AdapterConfig(rank=8)
 SMALL: dict[str, Any] = {

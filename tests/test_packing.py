@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.helpers import random_adapter, tiny_model
 from unstable.config import AdapterConfig, ConfigError
 from unstable.learners.critic import prompts_of
-from unstable.learners.model.attention import ATTENTION
 from unstable.learners.micro_batches import MicroBatch, MicroBatches
+from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.models.adapters import attach_lora, load_weights
@@ -135,9 +135,7 @@ def test_prompts_alone_end_in_the_states_of_a_plain_forward(policy):
 
 @settings(max_examples=25, deadline=None)
 @given(SAMPLES, st.integers(1, 4))
-def test_prompts_alone_end_in_the_states_that_they_have_before_answers(
-    policy, samples, min_shared
-):
+def test_prompts_alone_end_in_the_states_that_they_have_before_answers(policy, samples, min_shared):
     prompts = prompts_of(samples)
     assert [prompt.prompt_ids for prompt in prompts] == [each.prompt_ids for each in samples]
     pack = pack_samples(prompts, min_shared=min_shared)

@@ -166,6 +166,28 @@ def test_shards_are_gathered_again_where_activations_are_recomputed(pair, model)
         torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
 
 
+def supervised_steps(ranks, model, parts, **options):
+    """Gradients, weights and losses of a supervised step on each part."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        gradients = spy_on_gradients(monkeypatch)
+        learner = make_learner(model, ranks=ranks, **options)
+        losses = [learner.imitate(samples).metrics["learn/loss"] for samples in parts]
+    return gradients, trained(learner), losses
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_ranks_make_the_supervised_step_of_one(pair, model, parallel):
+    samples = tokens_of(samples_of(0))
+    parts = [samples, samples[:1], samples[1:]]  # of one sample there is nothing to share out
+    options = {"micro_batch_size": 4, "parallel": parallel}
+    whole, _, expected = supervised_steps(Ranks(), model, parts)
+    both = pair.run(supervised_steps, model, parts, **options)
+    for gradients, weights, losses in both:
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+        assert torch.equal(weights, both[0][1])
+        assert losses == pytest.approx(expected, rel=1e-4)
+
+
 def scores_under(ranks, model, adapter, samples, **options):
     """Logprobs under another adapter, and under the policy after that."""
     learner = make_learner(model, ranks=ranks, **options)

@@ -5,15 +5,10 @@ importance weights for what an earlier version or another engine has sampled.
 """
 
 from unstable.config import A2CConfig
-from unstable.learners.algorithm import Algorithm, Loss, Tokens
-from unstable.learners.algorithms.reinforce import reinforce_loss
+from unstable.learners.algorithms.reinforce import PolicyGradient
 
 
-class A2C(Algorithm):
-    """REINFORCE whose baseline is learned for every observation; no ratio is clipped."""
+class A2C(PolicyGradient):
+    """REINFORCE whose baseline is learned for every observation."""
 
     config: A2CConfig
-    uses_old_logprobs = False
-
-    def loss(self, tokens: Tokens) -> Loss:
-        return reinforce_loss(tokens, self.config.importance_cap)

@@ -14,11 +14,27 @@ from unstable.learners.batch import FlatBatch, Floats, role_suffix
 from unstable.learners.losses import log_ratios
 
 
-class Reinforce(Algorithm):
-    """Rewards minus their role's baseline, normalised within each env; no ratio is clipped."""
+class PolicyGradient(Algorithm):
+    """-sum(min(ratio, cap) * advantage * logprob / normalizer); no ratio is clipped.
+
+    The ratio to the behaviour policy is a constant. Where the advantage is zero, so is the loss.
+    """
+
+    uses_old_logprobs = False
+
+    def loss(self, tokens: Tokens) -> Loss:
+        cap = self.config.importance_cap
+        ratios_N = log_ratios(tokens.logprobs_N, tokens.behaviour_logprobs_N).exp()
+        weights_N = ratios_N.clamp(max=cap)
+        losses_N = weights_N * tokens.advantages_N * tokens.logprobs_N / tokens.normalizers_N
+        capped_N = (ratios_N > cap).float()
+        return Loss(-losses_N.sum(), ratios_N, {"learn/importance_capped": capped_N})
+
+
+class Reinforce(PolicyGradient):
+    """Rewards minus their role's baseline, normalised within each env."""
 
     config: ReinforceConfig
-    uses_old_logprobs = False
 
     def __init__(self, config: ReinforceConfig) -> None:
         super().__init__(config)
@@ -32,9 +48,6 @@ class Reinforce(Algorithm):
         advantages_S = self.baseline.advantages(batch, rewards_S)
         return normalize_by_env(advantages_S, batch.envs_S, self.config.normalize)
 
-    def loss(self, tokens: Tokens) -> Loss:
-        return reinforce_loss(tokens, self.config.importance_cap)
-
     def metrics(self) -> dict[str, float | None]:
         values = self.baseline.values
         return {f"learn/baseline{role_suffix(role)}": value for role, value in values.items()}
@@ -44,15 +57,3 @@ class Reinforce(Algorithm):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.baseline.load_state_dict(state["baseline"])
-
-
-def reinforce_loss(tokens: Tokens, cap: float) -> Loss:
-    """-sum(min(ratio, cap) * advantage * logprob / normalizer); the weight is a constant.
-
-    The ratio is to the behaviour policy. Where the advantage is zero the loss is exactly zero.
-    """
-    ratios_N = log_ratios(tokens.logprobs_N, tokens.behaviour_logprobs_N).exp()
-    weights_N = ratios_N.clamp(max=cap)
-    losses_N = weights_N * tokens.advantages_N * tokens.logprobs_N / tokens.normalizers_N
-    capped_N = (ratios_N > cap).float()
-    return Loss(-losses_N.sum(), ratios_N, {"learn/importance_capped": capped_N})
