@@ -1,6 +1,10 @@
 """Fixtures: a tiny model on disk, which every part takes by `model.name`."""
 
+import os
 from pathlib import Path
+
+# Before torch reads it: threads that spin while they wait lose far more to a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch

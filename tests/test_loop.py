@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -225,17 +227,31 @@ async def test_both_at_once_makes_all_updates_within_the_staleness(
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_time_runs_out(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
+async def test_time_runs_out(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
     rooms = make_rooms(
         tiny_folder,
         tmp_path / "run",
-        loop={"mode": mode, "steps": 10_000, "max_time": 4.0},
+        loop={"mode": mode, "steps": 10_000, "max_time": 60.0},
         actors={"games_in_flight": 4},
+        eval={"every": 5000, "games": 4},
     )
+    updated: list[float] = []
+
+    def monotonic() -> float:
+        """Stands still until there is an update; then a second is left, however slow this is."""
+        if not rooms.registry.current:
+            return 0.0
+        updated.append(time.monotonic())
+        return 59.0 + updated[-1] - updated[0]
+
+    monkeypatch.setattr("unstable.loop.time", SimpleNamespace(monotonic=monotonic))
     assert await train(rooms) == "time is up"
     last = rooms.registry.current
     assert 0 < last < 10_000
     assert rooms.evaluated == last
+    assert len(played(rooms.folder, "eval")) == 2 * 4  # at the start, and as it ended
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

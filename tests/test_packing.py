@@ -137,7 +137,7 @@ def test_prompts_alone_end_in_the_states_of_a_plain_forward(policy):
 @given(SAMPLES, st.integers(1, 4))
 def test_prompts_alone_end_in_the_states_that_they_have_before_answers(policy, samples, min_shared):
     prompts = prompts_of(samples)
-    assert [prompt.prompt_ids for prompt in prompts] == [each.prompt_ids for each in samples]
+    assert prompts == [tokens(each.prompt_ids, []) for each in samples]
     pack = pack_samples(prompts, min_shared=min_shared)
     assert len(pack.ids_T) <= sum(prompt.length for prompt in prompts)
     alone = policy(pack).states_SD

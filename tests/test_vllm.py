@@ -6,6 +6,8 @@ under a wrong adapter they are more than 0.05 off on average.
 
 import asyncio
 import contextlib
+import shutil
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -363,3 +365,23 @@ async def test_a_dead_engine_says_so(engine):
         await ask(engine)
     with pytest.raises(EngineDiedError):
         await engine.add_adapter(adapter("late", 0))
+
+
+async def test_a_failed_start_gives_the_reason_and_the_file_that_holds_it(tiny_folder, tmp_path):
+    """What fails is a child process; all that the caller gets of it is in the log."""
+    folder, log = tmp_path / "broken", tmp_path / "engine.log"
+    shutil.copytree(tiny_folder, folder)
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    config = parse(
+        {
+            "model": {"name": str(folder), "dtype": "float32"},
+            "actors": {"engine": "vllm", "games_in_flight": 2, "max_loras": 1, "max_cpu_loras": 1},
+        }
+    )
+    with pytest.raises(RuntimeError, match="^vLLM did not start: ") as raised:
+        await make_engine(config, log)
+    reason, _, file = (
+        str(raised.value).removeprefix("vLLM did not start: ").rpartition("; more in ")
+    )
+    assert "initialization failed" not in reason
+    assert Path(file) == log and reason in log.read_text()

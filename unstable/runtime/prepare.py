@@ -20,7 +20,7 @@ LORA_FOLDER = Path(__file__).resolve().parent.parent.parent / "lora_ckpt"
 
 
 class Resolved(NamedTuple):
-    """A config that is ready to run: no "auto" is left in it."""
+    """A config that is ready to run: no "auto" is left in it that a plan decides."""
 
     config: RunConfig
     plan: Plan

@@ -176,7 +176,8 @@ async def _train(
     async with processes(config, plan, folder) as (actors, learner):
         saved = -1
         if versions := folder.versions():
-            saved = (await learner.load(versions[-1]))[EPOCH]
+            async with asleep(actors, config):
+                saved = (await learner.load(versions[-1]))[EPOCH]
         return await fine_tune(
             task,
             learner,
