@@ -211,6 +211,7 @@ def test_an_interrupt_leaves_a_folder_that_eval_reads(project: Path) -> None:
     assert "TicTacToe-v0 against random" in judged.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_killed_actor_is_started_again_and_its_games_are_played(project: Path, mode: str) -> None:
     process = start(project, "--steps", "12", "--learner.batch_size", "64", "--loop.mode", mode)
@@ -230,6 +231,7 @@ def test_a_killed_actor_is_started_again_and_its_games_are_played(project: Path,
     assert len(played) == len(set(played))
 
 
+@pytest.mark.slow
 def test_a_killed_learner_ends_the_run_with_exit_code_1(project: Path) -> None:
     process = start(project, "--steps", "100000")
     (learner,) = children(process, "LearnerProcess")

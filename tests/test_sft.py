@@ -138,6 +138,7 @@ def is_right(prompt: str, answer: str) -> bool:
     return before == 0 or reduce(xor, piles) == 0
 
 
+@pytest.mark.slow
 def test_a_tiny_model_learns_an_experts_moves(able_folder: Path, tmp_path: Path) -> None:
     config = make_config(
         able_folder,
