@@ -40,8 +40,8 @@ def tiny_model(
         eos_token_id=0,
         bos_token_id=None,
         pad_token_id=0,
-        attn_implementation=attention,
     )
+    config._attn_implementation = attention
     torch.manual_seed(seed)
     return LlamaForCausalLM(config).float().eval().requires_grad_(False)
 

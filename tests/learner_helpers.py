@@ -164,7 +164,7 @@ def play_bandit(learner, model, folder, rewarded, updates, batch_size=32):
             logits_BV = player(input_ids=prompts_BT).logits[:, -1]
             logprobs_BV = torch.log_softmax(logits_BV / BANDIT_TEMPERATURE, -1)
         actions_B = torch.multinomial(logprobs_BV.exp(), 1, generator=generator)[:, 0]
-        samples = []
+        samples: list[Made] = []
         for prompt, action, wanted, logprobs in zip(
             prompts_BT.tolist(), actions_B.tolist(), wanted_B.tolist(), logprobs_BV, strict=True
         ):

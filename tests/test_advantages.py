@@ -1,11 +1,12 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.learner_helpers import make_batch, make_sample
+from tests.learner_helpers import Made, make_batch, make_sample
 from unstable.learners.advantages import (
     RoleBaseline,
     deviation_by,
@@ -26,7 +27,7 @@ ROWS = st.lists(
 def batch_of(rows):
     """The rows' samples as a batch, in which those of one game and role are a trajectory."""
     roles = sorted({role for _, role, _ in rows})
-    trajectories = {}
+    trajectories: dict[Any, list[Made]] = {}
     for reward, role, game in rows:
         # An env has games of its own.
         place = {"game_id": 10 * (role[0] == "b") + game, "env": role[0], "seat": role[1]}

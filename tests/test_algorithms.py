@@ -20,7 +20,7 @@ from tests.learner_helpers import (
     tokens_of,
     trained,
 )
-from unstable.config import ALGORITHMS, ConfigError, load, parse
+from unstable.config import ALGORITHMS, Aggregation, ConfigError, load, parse
 from unstable.learners.algorithms.grpo import GRPO
 from unstable.learners.micro_batches import token_normalizers
 
@@ -335,7 +335,7 @@ def test_the_reference_leaves_no_trace(model):
 def test_normalizers_by_hand():
     # Two turns of one trajectory, and one of another, which need not be the first of a batch.
     lengths, trajectories = np.array([2.0, 1.0, 3.0]), np.array([4, 4, 7])
-    expected = {
+    expected: dict[Aggregation, list[int]] = {
         "token": [6, 6, 6],
         "turn": [3 * 2, 3 * 1, 3 * 3],
         "sequence": [2 * 3, 2 * 3, 2 * 3],

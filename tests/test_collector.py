@@ -3,6 +3,7 @@
 import asyncio
 import random
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,9 @@ class Scripted:
     def stats(self):
         return {"requests": float(len(self.asked))}
 
-    async def generate(self, prompt_ids, *, adapter, temperature, max_tokens, seed):
+    async def generate(
+        self, prompt_ids, *, adapter, temperature, max_tokens, seed, allowed_token_ids=None
+    ):
         self.asked.append(adapter)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
@@ -64,6 +67,10 @@ class Scripted:
         return Completion(
             token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="length", adapter=adapter
         )
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -126,7 +133,8 @@ async def played(plays, pause=0) -> list[GameResult | GameFailure]:
     return results
 
 
-def summary(result: GameResult) -> tuple:
+def summary(result: GameResult | GameFailure) -> tuple:
+    assert isinstance(result, GameResult)
     actions = [(turn.seat, turn.action, turn.observation) for turn in result.turns]
     return result.spec.game_id, actions, result.outcomes
 
@@ -328,13 +336,13 @@ async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_e
         played(ours.play([trained])), played(ours.play([frozen]))
     )
     await publishing
-    versions = [turn.sampled.version for turn in result.turns]
+    versions: list[Any] = [turn.sampled.version for turn in result.turns]
     assert versions == sorted(versions)
     assert len(set(versions)) > 1
     assert {turn.player for turn in result.turns} == {PlayerId.policy(0)}  # as it is rated
     assert {turn.sampled.version for turn in judged.turns} == {0}  # evaluation judges one version
     named = [f"policy@{turn.sampled.version}" for turn in [*result.turns, *judged.turns]]
-    assert sorted(engine.asked) == sorted(named)
+    assert sorted(map(str, engine.asked)) == sorted(named)
 
 
 async def test_a_version_is_not_removed_while_a_turn_is_played_with_it():

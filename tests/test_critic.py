@@ -1,6 +1,7 @@
 """PPO and A2C: advantages along a seat's turns, the critic's own training, and that both learn."""
 
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,7 +192,8 @@ def test_the_policys_graph_is_gone_when_the_critics_is_made(model, monkeypatch):
     """What backward needs of both at once would be the learner's peak memory."""
     algorithm = {"name": "ppo", "critic": {"kind": "adapter"}, "kl_loss": 0.1}
     learner = make_learner(model, algorithm=algorithm)
-    held, at_the_critic = weakref.WeakSet(), []
+    held: weakref.WeakSet[Any] = weakref.WeakSet()
+    at_the_critic: list[Any] = []
     backward = learner.critic.backward
 
     class Saved:

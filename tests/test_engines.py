@@ -213,6 +213,37 @@ def test_a_killed_process_leaves_a_folder_only_until_the_next_one(tmp_path, monk
     assert list(tmp_path.iterdir()) == []
 
 
+START_VLLM = """
+from pathlib import Path
+import torch
+from unstable.engines.vllm.engine import VLLMEngine, VLLMSettings
+settings = VLLMSettings(
+    model="none", linears={}, dtype=torch.float32, max_requests=1, max_length=8, max_rank=8,
+    max_loras=1, max_cpu_loras=1,
+)
+VLLMEngine(settings, [], Path("log"))
+"""
+
+
+def test_vllm_is_imported_only_when_all_that_it_reads_from_the_environment_is_set(tmp_path: Path):
+    """Some releases read it as they are imported; here is a stand-in that says what it found."""
+    (tmp_path / "vllm").mkdir()
+    found = "import os; raise ImportError({k: v for k, v in os.environ.items() if 'VLLM' in k})"
+    (tmp_path / "vllm/__init__.py").write_text(found)
+    own = {name: value for name, value in os.environ.items() if "VLLM" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", START_VLLM],
+        env=own | {"VLLM_CPU_KVCACHE_SPACE": "3"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "'VLLM_CONFIGURE_LOGGING': '0'" in done.stderr, done.stderr
+    assert "'VLLM_LOGGING_LEVEL': 'WARNING'" in done.stderr
+    assert "'VLLM_CPU_KVCACHE_SPACE': '3'" in done.stderr  # a person's own setting stands
+
+
 def test_a_worker_ends_with_the_owner_of_its_engine():
     """Without vLLM: what its workers import, in a process of its own."""
     owner = subprocess.Popen(["sleep", "60"])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import reduce
 from itertools import permutations, product
 from operator import xor
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -50,7 +51,7 @@ def wins(game: Game, action: str, seat: int | None = None) -> bool:
     return moved.done and moved.outcomes[seat] == 1
 
 
-def random_positions(env: str, games: int, **args: object) -> Iterator[Game]:
+def random_positions(env: str, games: int, **args: Any) -> Iterator[Game]:
     for seed in range(games):
         rng, game = random.Random(seed), new_game(env, seed, **args)
         while not game.done:

@@ -192,7 +192,8 @@ def test_where_events_are_left_out_the_board_shows_all_that_a_perfect_player_use
     best: dict[str, dict[str, float]] = {}
     by_history = set()
     for seed in range(150):
-        rng, played, moves = random.Random(seed), game(env, seed=0, seats=seats), []
+        rng, played = random.Random(seed), game(env, seed=0, seats=seats)
+        moves: list[str] = []
         while not played.done and len(moves) < 6:
             observation = played.observe()
             assert observation.events == [] and observation.board

@@ -203,15 +203,15 @@ async def test_branches_share_history_chance_and_opponents_and_differ_after_the_
         assert isinstance(result, GameResult)
         first = result.spec.game_id
         assert [game.spec.game_id for game in result.games] == list(range(first, first + 4))
-        (fork,) = {branch.fork for branch in result.branches}
-        assert result.turns[fork].seat == 0  # the trained one
+        (place,) = {branch.fork for branch in result.branches}
+        assert result.turns[place].seat == 0  # the trained one
         for branch in result.branches:
-            before = [(turn.action, turn.observation) for turn in result.turns[:fork]]
-            shared = branch.turns[:fork]
+            before = [(turn.action, turn.observation) for turn in result.turns[:place]]
+            shared = branch.turns[:place]
             assert [(turn.action, turn.observation) for turn in shared] == before
-            assert branch.turns[fork].observation == result.turns[fork].observation
-            assert len(branch.own_turns) == len(branch.turns) - fork
-        places.add(fork)
+            assert branch.turns[place].observation == result.turns[place].observation
+            assert len(branch.own_turns) == len(branch.turns) - place
+        places.add(place)
         differ += len({tuple(turn.action for turn in game.turns) for game in result.branches}) > 1
     assert len(places) > 1
     assert differ > 10
@@ -285,8 +285,8 @@ def test_forks_go_where_outcomes_differ_and_come_back_to_the_others() -> None:
 # The whole loop
 
 
-def groups_trained(rooms: Any) -> dict[int, list[dict[str, Any]]]:
-    groups: dict[int, list[dict[str, Any]]] = {}
+def groups_trained(rooms: Any) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    groups: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for update in range(1, rooms.config.loop.steps + 1):
         for sample in lines(rooms.folder.samples(update)):
             groups.setdefault((update, sample["group"]), []).append(sample)

@@ -304,8 +304,7 @@ def test_a_given_adapter_is_where_training_starts(model, tmp_path):
 def test_a_bad_update_is_skipped_and_three_in_a_row_end_it(model):
     learner = make_learner(model)
     before = trained(learner)
-    bad = {"logprobs": [math.nan] * 3, "token_ids": [4] * 3}
-    spoilt = [make_sample([1, 2], reward=1.0, **bad) for _ in range(8)]
+    spoilt = [make_sample([1, 2], [4] * 3, logprobs=[math.nan] * 3) for _ in range(8)]
     for version in range(2):
         update = learner.update(make_batch(spoilt, version))
         assert update.metrics["learn/skipped_steps"] == 1

@@ -42,7 +42,7 @@ def test_gradients_of_a_layer_and_its_lora(bias):
 def test_masters_stay_fp32_while_products_are_bfloat16():
     inputs, weight, bias_F, a, b = parts(torch.bfloat16)
     masters = [tensor.float().requires_grad_() for tensor in (a, b)]
-    outputs = lora_linear(inputs, weight, bias_F, *masters, 2.0)
+    outputs = lora_linear(inputs, weight, bias_F, masters[0], masters[1], 2.0)
     assert outputs.dtype is torch.bfloat16
     outputs.float().sum().backward()
     for master, other in zip(masters, (b, a), strict=True):

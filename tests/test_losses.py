@@ -169,7 +169,8 @@ def test_absurd_ratios_stay_finite_when_clipped(difference, advantage, units):
         assert logprobs.grad.tolist() == [0.0, 0.0]
 
 
-def plain_clipped(logprob, old, advantage, low, high, dual):
+def plain_clipped(row, low, high, dual):
+    logprob, old, advantage = row
     ratio = math.exp(max(-20.0, min(20.0, logprob - old)))
     gain = min(ratio * advantage, max(1 - low, min(1 + high, ratio)) * advantage)
     return -max(gain, dual * advantage) if advantage < 0 else -gain
@@ -179,7 +180,7 @@ def plain_clipped(logprob, old, advantage, low, high, dual):
 def test_clipped_losses_equal_plain_python_and_add_up(rows, low, high, dual):
     logprobs, old, advantages = torch.tensor(rows, dtype=torch.float64).T
     terms = {"clip_low": low, "clip_high": high, "dual_clip": dual, "normalizer": 7.0}
-    expected = sum(plain_clipped(*row, low, high, dual) for row in rows) / 7
+    expected = sum(plain_clipped(row, low, high, dual) for row in rows) / 7
     whole = clipped_loss(policy_ratios(logprobs, old), advantages, **terms)
     assert whole.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
     parts = [

@@ -45,9 +45,9 @@ def test_every_kind_is_tried_here() -> None:
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
 def test_a_section_names_the_class_that_plays_it(section: type[FixedOpponent]) -> None:
-    player = load_target(section.player)
+    player: Any = load_target(section.player)
     assert isinstance(player, type)
-    assert isinstance(player.per_game, bool)
+    assert isinstance(vars(player)["per_game"], bool)
     for name in ("check", "make"):  # asked before there is an instance
         assert getattr(player, name).__self__ is player
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers import tiny_tokenizer
 from unstable.collectors.play import play_game
+from unstable.collectors.players.base import Player
 from unstable.collectors.players.expert import ExpertPlayer
 from unstable.collectors.players.model import ModelPlayer
 from unstable.collectors.players.openai import OpenAIPlayer
@@ -105,7 +106,7 @@ async def test_nobody_sees_anothers_reasoning_or_their_own():
 
 
 async def test_scripted_players_depend_on_the_seed_alone():
-    players = [RandomPlayer(), ExpertPlayer()]
+    players: list[Player] = [RandomPlayer(), ExpertPlayer()]
     names = ("random", "expert")
     plays = []
     for run_seed in (1, 1, 2):
@@ -129,7 +130,7 @@ class Bot:
         return f"[{self.cell}]"
 
 
-class AsyncBot(Bot):
+class AsyncBot:
     async def __call__(self, observation, rng):
         return rng.choice([line for line in observation if line.isdigit()]) and "[8]"
 

@@ -1,5 +1,7 @@
 """Prompts: what is asked, what is cut, and what is read out of any answer whatever."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ BUILT_IN = ("brackets", "boxed", "raw")
 
 
 def observation(**changes) -> Observation:
-    fields = {
+    fields: dict[str, Any] = {
         "seat": 0,
         "rules": "The rules.",
         "events": ["first", "second", "third"],

@@ -64,6 +64,9 @@ class Pair:
             pool.shutdown()
 
 
+met: Ranks
+
+
 def meet(index, port):
     global met
     torch.set_num_threads(1)
@@ -298,7 +301,7 @@ def test_every_sample_counts_once_and_all_ranks_have_as_many_micro_batches(
         assert sum(unit in of for unit in units) == len(places)  # units are whole
         tokens = sum(samples[i].length for i in places)
         assert len(places) <= size or len(of) == 1
-        assert not by_tokens or tokens <= max_tokens or len(of) == 1
+        assert max_tokens is None or tokens <= max_tokens or len(of) == 1
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 5))

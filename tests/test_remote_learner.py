@@ -14,8 +14,8 @@ import torch
 from ray.exceptions import RayActorError
 
 from tests.helpers import random_adapter, tiny_model
-from tests.learner_helpers import VOCAB, make_batch, make_sample, save_model, tokens_of
-from unstable.config import ModelConfig, RunConfig
+from tests.learner_helpers import VOCAB, make_batch, make_sample, save_model
+from unstable.config import CustomAlgorithmConfig, ModelConfig, RunConfig
 from unstable.learners.algorithm import Algorithm, Loss, Tokens
 from unstable.learners.batch import FlatBatch, Floats
 from unstable.learners.learner import Learner
@@ -60,6 +60,8 @@ def config_of(model: ModelConfig, **changes: Any) -> RunConfig:
 class Troubled(Algorithm):
     """A user's algorithm that raises or hangs on rank 1, in the update of a version."""
 
+    config: CustomAlgorithmConfig
+
     def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
         self.comes = batch.batch.version == self.config.args["version"]
         return rewards_S
@@ -101,7 +103,7 @@ async def test_ranks_are_one_learner_until_one_dies(
     alone = Learner(config.model, config.learner, updates=8, max_tokens=16, seed=config.seed)
 
     batch = batch_of(0)
-    samples = tokens_of(batch.samples)
+    samples = [sample.tokens for sample in batch.samples]
     update, expected = await remote.update(batch), alone.update(batch)
     assert update.version == 1 and update.advantages == expected.advantages
     assert update.metrics["learn/loss"] == pytest.approx(expected.metrics["learn/loss"], rel=1e-4)
@@ -157,7 +159,7 @@ def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
     monkeypatch.setattr(torch.cuda, "empty_cache", cached.clear)
     process._learner.policy.register_forward_hook(lambda *_: cached.append("activations"))
     batch = batch_of(0)
-    samples = tokens_of(batch.samples)
+    samples = [sample.tokens for sample in batch.samples]
     adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
     calls = {
         "update": lambda: process.update(batch),

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -77,7 +78,8 @@ async def engine(tmp_path_factory: pytest.TempPathFactory):
         }
     )
     made, _ = await make_engine(config, tmp_path_factory.mktemp("vllm") / "engine.log")
-    made._stop_token_ids.append(STOP)
+    engine: Any = made
+    engine._stop_token_ids.append(STOP)
     yield made
     await made.close()
 
@@ -112,7 +114,8 @@ def assert_of(scorer: Scorer, answer: ProbeAnswer, scored: Adapter | None, tempe
 
 
 async def test_base_and_adapters_in_one_batch(engine, scorer):
-    named = {None: None, **{name: adapter(name, i) for i, name in enumerate("ab")}}
+    named: dict[str | None, Any] = {None: None}
+    named |= {name: adapter(name, i) for i, name in enumerate("ab")}
     async with serving(engine, named["a"], named["b"]):
         asked = [
             (name, temperature, ask(engine, adapter=name, temperature=temperature, seed=seed))
@@ -145,7 +148,7 @@ async def test_constrained_answers_have_the_chances_of_the_allowed_tokens(
 ):
     monkeypatch.setattr(engine, "_loses_allowed", loses_allowed)
     allowed = [1234, 40, 777]
-    requests = [{"temperature": 1.0}, {"temperature": 0.7}, {"temperature": 0}]
+    requests: list[dict[str, Any]] = [{"temperature": t} for t in (1.0, 0.7, 0)]
     asked = [
         ask(engine, max_tokens=3, seed=seed, allowed_token_ids=allowed, **request)
         for seed, request in enumerate(requests * 3)
@@ -348,8 +351,9 @@ async def test_a_request_that_vllm_ends_early_fails(engine):
 async def test_the_probe_passes(engine, scorer):
     adapters = probe_adapters(SHAPE, MODEL.adapter)
     answers = await ask_probe(engine, adapters, SHAPE.vocabulary)
-    scores = {each.name: scorer.score(answers, each) for each in adapters}
-    check_probe(answers, {None: scorer.score(answers, None), **scores}, BOUNDS["float32"])
+    scores: dict[str | None, Any] = {None: scorer.score(answers, None)}
+    scores |= {each.name: scorer.score(answers, each) for each in adapters}
+    check_probe(answers, scores, BOUNDS["float32"])
 
 
 async def test_a_dead_engine_says_so(engine):

@@ -3,7 +3,7 @@
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -98,7 +98,7 @@ class Collector:
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncIterator[GameResult | GameFailure]:
+    ) -> AsyncGenerator[GameResult | GameFailure]:
         """Play the specs in order and yield results as games finish, failures among them.
 
         With `enough`, a game is started only while the finished games' trained turns, and those

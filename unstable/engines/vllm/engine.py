@@ -73,13 +73,13 @@ class VLLMEngine:
     """
 
     def __init__(self, settings: VLLMSettings, stop_token_ids: Collection[int], log: Path) -> None:
-        from vllm import __version_tuple__
-
         self._settings = settings
         self._stop_token_ids = sorted(stop_token_ids)
         self._base: StoredAdapter | None = None
         self._folder = ScratchFolder("unstable-adapters-")
         self._llm = _start(settings, log)
+        from vllm import __version_tuple__  # not before `_start` has set what vLLM reads
+
         config = self._llm.vllm_config
         self._adapters = AdapterStore(
             self._folder.path,
