@@ -35,10 +35,10 @@ ServeAdapter = Callable[[str], Player]
 """A local model with the adapter of that name, as it plays the game at hand."""
 
 
-class OpponentPlayer(Player, Protocol):
+class OpponentPlayer:
     """The player of a kind of opponent, named by its section as `player`."""
 
-    per_game: bool
+    per_game = False
     """Whether each game needs one of its own; else all games of an env share one."""
 
     @classmethod
@@ -52,7 +52,12 @@ class OpponentPlayer(Player, Protocol):
     def make(
         cls, opponent: FixedOpponent, game: GameConfig, seat: SeatSpec, model: ServeAdapter
     ) -> Player:
-        """The player of a seat."""
+        """The player of a seat; by default one that knows neither seat nor game."""
+        return cls()
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        """The answer of the seat to move."""
+        raise NotImplementedError
 
 
 def scripted(observation: Observation, action: str) -> Answer:

@@ -1,6 +1,6 @@
 """An adapter that is on disk, served beside the policy by the same engine."""
 
-from unstable.collectors.players.base import Player, ServeAdapter
+from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
 from unstable.config import CheckpointOpponent, ConfigError, FixedOpponent, GameConfig
 from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from unstable.types import SeatSpec
@@ -11,10 +11,8 @@ def adapter_name(opponent: FixedOpponent) -> str:
     return f"checkpoint:{opponent.key}"
 
 
-class CheckpointPlayer:
+class CheckpointPlayer(OpponentPlayer):
     """The local model with the opponent's adapter."""
-
-    per_game = False
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:

@@ -2,17 +2,15 @@
 
 import random
 
-from unstable.collectors.players.base import Answer, Player, ServeAdapter, complaint, scripted
+from unstable.collectors.players.base import Answer, OpponentPlayer, complaint, scripted
 from unstable.config import ConfigError, FixedOpponent, GameConfig
 from unstable.games.game import Game
 from unstable.games.services import EXPERT_GAMES, has_expert
-from unstable.types import Observation, SeatSpec
+from unstable.types import Observation
 
 
-class ExpertPlayer:
+class ExpertPlayer(OpponentPlayer):
     """Uniform over an expert's best moves, or an equilibrium's mix."""
-
-    per_game = False
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
@@ -22,13 +20,6 @@ class ExpertPlayer:
                 f"{complaint(opponent, game, field)}: it plays only {EXPERT_GAMES}; "
                 "choose another opponent"
             )
-
-    @classmethod
-    def make(
-        cls, opponent: FixedOpponent, game: GameConfig, seat: SeatSpec, model: ServeAdapter
-    ) -> Player:
-        """The player of a seat."""
-        return cls()
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         """A move of the expert's."""

@@ -2,17 +2,15 @@
 
 import os
 
-from unstable.collectors.players.base import Answer, Player, ServeAdapter
+from unstable.collectors.players.base import Answer, OpponentPlayer, Player, ServeAdapter
 from unstable.config import ConfigError, FixedOpponent, GameConfig, OpenAIOpponent
 from unstable.games.game import Game
 from unstable.prompts import load_style, parse_action
 from unstable.types import Observation, SeatSpec
 
 
-class OpenAIPlayer:
+class OpenAIPlayer(OpponentPlayer):
     """A remote model that is asked with the same chat as a local one; it cannot be seeded."""
-
-    per_game = False
 
     def __init__(self, opponent: OpenAIOpponent, game: GameConfig, temperature: float) -> None:
         from openai import AsyncOpenAI  # takes half a second

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from unstable.collectors.players.base import Answer, Player, ServeAdapter, scripted
+from unstable.collectors.players.base import Answer, OpponentPlayer, Player, ServeAdapter, scripted
 from unstable.config import FixedOpponent, GameConfig, PythonOpponent
 from unstable.games.game import Game
 from unstable.plugins import check_target, load_target
@@ -13,7 +13,7 @@ from unstable.prompts import observation_text
 from unstable.types import Observation, SeatSpec
 
 
-class PythonPlayer:
+class PythonPlayer(OpponentPlayer):
     """A user's own: an instance of `module:Class` (made anew for each game), or a function.
 
     It is called with the observation's text and returns the action; it may be async. If it takes an
