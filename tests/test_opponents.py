@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from tests.test_players import Recorder, model_player
-from unstable.collectors.players.base import Player
+from unstable.collectors.players.base import OpponentPlayer, Player
 from unstable.config import (
     CheckpointOpponent,
     ConfigError,
@@ -46,7 +46,7 @@ def test_every_kind_is_tried_here() -> None:
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
 def test_a_section_names_the_class_that_plays_it(section: type[FixedOpponent]) -> None:
     player: Any = load_target(section.player)
-    assert isinstance(player, type)
+    assert isinstance(player, type) and issubclass(player, OpponentPlayer)
     assert isinstance(player.per_game, bool)
     for name in ("check", "make"):  # asked before there is an instance
         assert getattr(player, name).__self__ is player

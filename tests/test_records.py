@@ -643,3 +643,11 @@ def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode
         os.umask(former)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new", "plain")]
     assert modes == [mode, mode]
+
+
+@pytest.mark.parametrize("key", ["game", "outcomes", "seats"])
+def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
+    row = json.loads(OLD_GAME)
+    del row[key]
+    with pytest.raises(ConfigError, match=rf"^here:3: not a whole record of a game .*{key}"):
+        read_game("here:3", row)

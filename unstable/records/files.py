@@ -58,7 +58,7 @@ def new_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
         try:
             scratch.rename(folder)
         except OSError as error:
-            if not folder.is_dir():
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
             if not replace:
                 raise FileExistsError(f"{folder} is there already") from error

@@ -90,6 +90,13 @@ def read_game(place: str, row: Record) -> GameResult:
     """What `game_record` wrote; raises `ConfigError`, with its place, for anything else."""
     if "turns" not in row:
         raise ConfigError(f"{place}: not a recorded game; give games/train-*.jsonl of a run")
+    try:
+        return _game(row)
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{place}: not a whole record of a game ({error!r})") from None
+
+
+def _game(row: Record) -> GameResult:
     return GameResult(
         spec=GameSpec(
             game_id=row["game"],

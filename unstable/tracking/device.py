@@ -48,7 +48,8 @@ class DeviceProbe:
             name = f"device/gpu{index}"
             # A sliced GPU knows no utilisation, and a lost one nothing at all.
             with suppress(NVMLError), opened_nvml() as nvml:
-                assert nvml is not None, "there was a library when its cards were counted"
+                if nvml is None:  # the driver is gone
+                    break
                 memory = nvml.nvmlDeviceGetMemoryInfo(handle)
                 row[f"{name}_memory_gb"] = memory.used / GB
                 row[f"{name}_memory_percent"] = 100 * memory.used / memory.total
