@@ -59,6 +59,7 @@ def no_developers_lines(text: str) -> bool:
     return not any(word in text for word in words)
 
 
+@pytest.mark.slow
 def test_train_then_eval_then_the_same_config_again(project: Path) -> None:
     done = unstable(project, "train", "--config", "small.yaml", "--run_dir", "run", "--seed", "5")
     assert done.returncode == 0, done.stderr + done.stdout
@@ -197,6 +198,7 @@ def children(process: "subprocess.Popen[str]", name: str = "") -> list[psutil.Pr
     return [child for child in found if name in " ".join(child.cmdline())]
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_a_folder_that_eval_reads(project: Path) -> None:
     process = start(project, "--steps", "100000", "--loop.mode", "async")
     family = children(process)

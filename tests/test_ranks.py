@@ -312,6 +312,7 @@ def test_shares_are_stretches_of_nearly_equal_cost(costs, count):
     assert abs(loads - sum(costs) / count).max() <= max(costs)
 
 
+@pytest.mark.slow
 def test_a_run_with_two_ranks(tiny_folder, tmp_path):
     options = {
         "--model": tiny_folder,
