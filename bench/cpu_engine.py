@@ -134,7 +134,7 @@ def compare_speed(
 
 
 def game_prompts(tokenizer: PreTrainedTokenizerBase, seed: int) -> list[list[int]]:
-    """The prompts of a TicTacToe game of random legal moves, each told all that has happened."""
+    """The prompts of a TicTacToe game of random legal moves, each with all that has happened."""
     game, random, prompts = Game(GameConfig(events="all"), seed), np.random.default_rng(seed), []
     while not game.done:
         chat = STYLES["answer"].messages(game.observe())

@@ -51,7 +51,7 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a process is told."""
+    """What a process is given."""
 
     model: ModelConfig
     learner: LearnerConfig

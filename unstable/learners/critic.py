@@ -68,13 +68,13 @@ class Critic:
     def estimate(self, batch: FlatBatch, rewards_S: Floats, values_S: Floats) -> Estimate:
         """Advantages along a seat's turns, by the values that a batch had before its first step.
 
-        So are the targets: those values plus the advantages, before these are normalised.
+        The targets are those values plus the advantages, before these are normalised.
         """
         config = self.config
         turns_S = [sample.turn for sample in batch.samples]
-        course = (rewards_S, values_S, batch.trajectories_S, turns_S)
-        advantages_S = generalized_advantages(*course, gamma=config.gamma, decay=config.gae_lambda)
-        residuals_S = generalized_advantages(*course, gamma=config.gamma, decay=1.0)
+        steps = (rewards_S, values_S, batch.trajectories_S, turns_S)
+        advantages_S = generalized_advantages(*steps, gamma=config.gamma, decay=config.gae_lambda)
+        residuals_S = generalized_advantages(*steps, gamma=config.gamma, decay=1.0)
         self.metrics = {
             "learn/value_mean": float(values_S.mean()),
             "learn/value_loss": float((advantages_S**2).mean()) / 2,
