@@ -55,7 +55,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def no_developers_lines(text: str) -> bool:
-    words = ("Traceback", "Warning", "(raylet)", "ERROR", "INFO", "DEBUG", ".py:")
+    words = ("Traceback", "Warning", "(raylet)", "ray.io", "ERROR", "INFO", "DEBUG", ".py:")
     return not any(word in text for word in words)
 
 
@@ -168,6 +168,7 @@ def test_two_games_at_once_on_two_actors(project: Path) -> None:
     games = ["--games.0.env", "Nim-v0", "--games.1.env", "SimpleTak-v0", "--num_actors", "2"]
     done = unstable(project, "train", "--config", "small.yaml", "--run_dir", "run", *games)
     assert done.returncode == 0, done.stderr
+    assert no_developers_lines(done.stdout + done.stderr)
     played = [g for path in (project / "run/games").glob("train-*.jsonl") for g in rows(path)]
     assert {game["env"] for game in played} == {"Nim-v0", "SimpleTak-v0"}
     assert {game["actor"] for game in played} == {0, 1}

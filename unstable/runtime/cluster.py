@@ -14,6 +14,10 @@ def cluster(processes: int) -> Iterator[None]:
     """Ray on this machine, with room for `processes`, silent, and gone afterwards."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # What Ray brought when it was imported writes to the terminal; ours is where all logs go.
+    rays = logging.getLogger("ray")
+    rays.handlers.clear()
+    rays.propagate = True
     # Ray prints how a worker died, in thirty lines, without being asked; ours is in the log.
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
     ray.init(
