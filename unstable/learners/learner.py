@@ -112,13 +112,14 @@ class Learner:
         """One optimizer step of maximum likelihood on the answers, which makes the next version."""
         started = time.perf_counter()
         layout, ones_S = self._layout(samples), np.ones(len(samples))
+        everything = np.arange(len(samples))
         frozen = FrozenBatch(
             samples=samples,
             layout=layout,
             loss=imitation,
             aggregation="token",
-            trajectories_S=np.arange(len(samples)),
-            units=[],
+            trajectories_S=everything,
+            units=[everything],
             advantages_N=layout.repeated(ones_S),
             masked_N=layout.repeated(ones_S == 0),
         )
