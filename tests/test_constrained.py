@@ -230,7 +230,7 @@ async def test_what_cannot_be_said_is_refused_in_one_line() -> None:
         game = Game(NIM, 0)
         await player(Scripted(), NIM, max_tokens=5).act(game.observe(), game, 0)
     config = GameConfig(legal_moves=f"{__name__}:peace")
-    with pytest.raises(ConfigError, match="games.parser = 'brackets': reads 'peace' neither"):
+    with pytest.raises(ConfigError, match="games.parser = 'exact': reads 'peace' neither"):
         game = Game(config, 0)
         await player(Scripted(), config).act(game.observe(), game, 0)
 

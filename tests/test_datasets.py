@@ -171,7 +171,7 @@ def test_answers_are_read_as_they_were_meant(action, reason, parser, prompts):
 
 def test_an_action_that_is_never_read_is_refused_in_one_line():
     assert write_answer(GameConfig(parser="raw"), builder(), "I offer peace.") == "I offer peace."
-    with pytest.raises(ConfigError, match="games.parser = 'brackets': reads 'peace' neither"):
+    with pytest.raises(ConfigError, match="games.parser = 'exact': reads 'peace' neither"):
         write_answer(GameConfig(), builder(), "peace")
 
 
@@ -318,7 +318,7 @@ def test_a_persons_own_pairs(tmp_path):
         ("{}", ":3: has no keys; give the texts observation and action"),
         ('{"observation": "x"}', ":3: has observation; give the texts"),
         ('{"observation": "x", "action": 4}', ":3: has observation, action; give the texts"),
-        ('{"observation": "x", "action": "4"}', ":3: games.parser = 'brackets': reads '4'"),
+        ('{"observation": "x", "action": "4"}', ":3: games.parser = 'exact': reads '4'"),
         ('{"messages": []}', ":3: messages needs two or more"),
         ('{"messages": [{"role": "user"}, {}]}', ":3: messages needs two or more"),
         (

@@ -16,7 +16,7 @@ from unstable.runtime.session import make_folder
 
 SMALL = {"model.name": "smollm2-135m"}
 LARGE = {"model.name": str(QWEN)}
-OF_NO_MACHINE = {"games.0.events", "groups.size", "tracking.dashboard"}
+OF_NO_MACHINE = {"games.0.events", "games.0.parser", "groups.size", "tracking.dashboard"}
 """Fields whose auto depends on no machine but on the game, the algorithm or the terminal."""
 
 

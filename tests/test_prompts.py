@@ -10,6 +10,7 @@ from transformers import TokenizersBackend
 
 from tests.helpers import CHAT_TEMPLATE, SPECIAL, tiny_tokenizer
 from unstable.prompts import (
+    PARSERS,
     STYLES,
     PromptBuilder,
     PromptStyle,
@@ -21,7 +22,7 @@ from unstable.types import Observation
 
 QUIET = settings(deadline=None, derandomize=True)
 TINY = tiny_tokenizer()
-BUILT_IN = ("brackets", "boxed", "raw")
+BUILT_IN = tuple(PARSERS)
 
 
 def observation(**changes) -> Observation:
@@ -60,6 +61,18 @@ def builder(style: str = "answer", max_prompt_tokens: int = 2048, **chat_templat
         ("brackets", "[1]<think>or rather [0]", "[1]", True),
         ("brackets", "<think>maybe [0]", "", False),
         ("raw", "<think>secret</think> hello", "hello", True),
+        ("exact", " [4]\n", "[4]", True),
+        ("exact", "<think>maybe [0]</think>[1]", "[1]", True),
+        ("exact", "[4]8]6", "", False),
+        ("exact", "I take [4]", "", False),
+        ("exact", "[4][4]", "", False),
+        ("exact", "4", "", False),
+        ("bare", " 0 2 ", "[0 2]", True),
+        ("bare", "check", "[check]", True),
+        ("bare", "[4]", "", False),
+        ("bare", "4]", "", False),
+        ("bare", "4\n5", "", False),
+        ("bare", "", "", False),
     ],
 )
 def test_actions(parser, text, action, formatted):
@@ -114,8 +127,12 @@ def test_long_answers_are_parsed_at_once(parser):
 
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 def test_the_prompt_is_the_chat_templates_and_the_rules_come_first(style):
-    prompt = builder(style.name).build(observation(notice="Not so."))
+    prompt = builder(style.name).build(
+        observation(notice="Not so.", brief="In brief.", position="X12")
+    )
     user = f"The rules.\n\nfirst\nsecond\nthird\n\nThe board.\n\nNot so.\n\n{style.request}"
+    if style.name == "compact":
+        user = "In brief.\nX12\nNot so."
     assert prompt.text == user
     system = f"<|system|>{style.system}<|end|>" if style.system else ""
     assert TINY.decode(prompt.ids) == f"{system}<|user|>{user}<|end|><|assistant|>"

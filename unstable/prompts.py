@@ -27,6 +27,12 @@ def observation_text(observation: Observation) -> str:
     return "\n\n".join(part for part in (*parts, observation.notice) if part)
 
 
+def compact_text(observation: Observation) -> str:
+    """The observation in few tokens: what never changes, then the position and any notice."""
+    parts = (observation.brief, observation.position, observation.notice)
+    return "\n".join(part for part in parts if part)
+
+
 @dataclass(frozen=True, slots=True)
 class PromptStyle:
     """How a game is put to a model.
@@ -39,6 +45,7 @@ class PromptStyle:
     request: str  # the user text's last line: what to answer
     reasoning: bool  # the text around the action is private
     body: Callable[[Observation], str] = field(default=observation_text)
+    parser: str = "brackets"  # that games.parser: auto stands for
 
     def render(self, observation: Observation) -> str:
         """The user text."""
@@ -49,6 +56,14 @@ class PromptStyle:
         user = {"role": "user", "content": self.render(observation)}
         return [{"role": "system", "content": self.system}, user] if self.system else [user]
 
+    def read_action(self, parser: str, text: str) -> "Action":
+        """The action in an answer, as `parse_action` finds it; the parser `auto` is the style's."""
+        return parse_action(self.chosen(parser), text, reasoning=self.reasoning)
+
+    def chosen(self, parser: str) -> str:
+        """The parser's name; for `auto` the style's own."""
+        return self.parser if parser == "auto" else parser
+
 
 STYLES = {
     "answer": PromptStyle(
@@ -56,6 +71,15 @@ STYLES = {
         system="",  # a small model follows the request better without one
         request="Answer with only your action in square brackets, nothing else.",
         reasoning=False,
+        parser="exact",
+    ),
+    "compact": PromptStyle(
+        "compact",
+        system="",
+        request="",  # stands in what never changes, before the position
+        reasoning=False,
+        body=compact_text,
+        parser="bare",
     ),
     "think": PromptStyle(
         "think",
@@ -98,11 +122,22 @@ def _raw(text: str) -> str | None:
     return text or None
 
 
+def _exact(text: str) -> str | None:
+    return text if _BRACKETS.fullmatch(text) else None
+
+
+def _bare(text: str) -> str | None:
+    return f"[{text}]" if text and not re.search(r"[\[\]\n]", text) else None
+
+
 PARSERS: dict[str, Callable[[str], str | None]] = {
     "brackets": _in_brackets,
+    "exact": _exact,
+    "bare": _bare,
     "boxed": _boxed,
     "raw": _raw,
 }
+_STRICT = {"exact", "bare"}  # what they do not read is no action, even if an env finds one in it
 
 
 class Action(NamedTuple):
@@ -115,13 +150,16 @@ class Action(NamedTuple):
 def parse_action(parser: str, text: str, *, reasoning: bool = False) -> Action:
     """The action in an answer, by a built-in parser or a `module:function(text) -> str | None`.
 
-    Where there is none, the answer itself on one short line, or nothing if it is `reasoning`.
+    Where there is none, the answer itself on one short line, or nothing if it is `reasoning` or the
+    parser is strict (exact, bare): there, whatever else stands beside an action makes it none.
     """
     answer = strip_reasoning(text).strip()
     action = (PARSERS.get(parser) or load_target(parser))(answer)
     if action is not None:
         return Action(action, True)
-    return Action("" if reasoning else " ".join(answer.split())[:_MAX_UNPARSED], False)
+    if reasoning or parser in _STRICT:
+        return Action("", False)
+    return Action(" ".join(answer.split())[:_MAX_UNPARSED], False)
 
 
 def strip_reasoning(text: str) -> str:
@@ -187,7 +225,7 @@ class PromptBuilder:
         """The action in a model's answer, as `parse_action` finds it."""
         # Where the template itself opens the reasoning, the answer holds only its end.
         answer = f"<think>{text}" if self.opens_reasoning else text
-        return parse_action(parser, answer, reasoning=self.style.reasoning)
+        return self.style.read_action(parser, answer)
 
     @cached_property
     def stop_token_id(self) -> int:
@@ -226,15 +264,16 @@ def write_answer(game: GameConfig, prompts: PromptBuilder, action: str, reason: 
 
     Raises `ConfigError` where the game's parser finds the action in no form of answer.
     """
-    boxed = rf"\boxed{{{action}}}"
-    forms = (boxed, action) if r"\boxed" in prompts.style.request else (action, boxed)
+    boxed, bare = rf"\boxed{{{action}}}", action.strip("[]")
+    forms = (boxed, action) if r"\boxed" in prompts.style.request else (action, boxed, bare)
     for form in forms:
         answer = f"{reason}\n\n{form}" if reason else form
         if prompts.opens_reasoning:
             answer = f"{reason}\n</think>\n\n{form}"
         if prompts.read_action(game.parser, answer) == (action, True):
             return answer
+    parser = prompts.style.chosen(game.parser)
     raise ConfigError(
-        f"games.parser = {game.parser!r}: reads {action!r} neither out of {forms[0]!r} nor out of "
-        f"{forms[1]!r}; choose brackets, boxed or raw, or give the action as it should be read"
+        f"games.parser = {parser!r}: reads {action!r} neither out of {forms[0]!r} nor out of "
+        f"{forms[1]!r}; choose another parser, or give the action as it should be read"
     )

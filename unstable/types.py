@@ -152,6 +152,8 @@ class Observation:
     events: list[str]  # oldest first; the first ones are left out when a prompt is too long
     board: str  # the last one
     notice: str  # why the seat's last move was refused, else empty
+    brief: str = ""  # rules and request, short, the same in every turn; only for the compact style
+    position: str = ""  # all that changes from turn to turn, as short as can be; only for it too
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,9 +16,10 @@ from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer
 from unstable.config import GameConfig, RunConfig
 from unstable.engines.base import Engine, EngineDiedError
+from unstable.games.services import prompt_style
 from unstable.models.adapters import read_adapter
 from unstable.plugins import load_target
-from unstable.prompts import PromptBuilder, load_style
+from unstable.prompts import PromptBuilder
 from unstable.types import (
     BASE,
     Adapter,
@@ -48,7 +49,7 @@ class Collector:
         self._prompts = {
             key: PromptBuilder(
                 tokenizer,
-                load_style(game.prompt),
+                prompt_style(game),
                 config.model.chat_template,
                 config.sampling.max_prompt_tokens,
             )

@@ -84,10 +84,16 @@ class GameConfig(Section):
         description="what happened until now, in prompts: all, none (where there is a board), or "
         "auto: none in games whose board is known to show everything",
     )
-    prompt: str = Field("answer", description="prompt style: answer, think, or module:function")
+    prompt: str = Field(
+        "answer",
+        description="prompt style: answer, compact (few tokens; answer where a game has no such "
+        "form), think, or module:function",
+    )
     parser: str = Field(
-        "brackets",
-        description="text to action: brackets (last [...]), boxed, raw, or module:function",
+        "auto",
+        description="text to action: brackets (last [...]), exact (nothing but [...]), bare "
+        "(nothing but what stands in the brackets), boxed, raw, module:function, or auto: the "
+        "style's (answer: exact, compact: bare, think: brackets)",
     )
     max_turns: PositiveInt = Field(
         50, description="a game is cut off, and counted as truncated, after this many turns"

@@ -18,8 +18,8 @@ from unstable.datasets.examples import Example
 from unstable.datasets.expert import expert_examples
 from unstable.datasets.jsonl import jsonl_examples
 from unstable.datasets.recorded import recorded_examples
-from unstable.games.services import EXPERT_GAMES, has_expert
-from unstable.prompts import PromptBuilder, load_style
+from unstable.games.services import EXPERT_GAMES, has_expert, prompt_style
+from unstable.prompts import PromptBuilder
 
 
 def check_data(config: RunConfig) -> None:
@@ -65,7 +65,7 @@ def _source(data: DataConfig, config: RunConfig, tokenizer: Any, field: str) -> 
     for game in _games(data, config, field):
         prompts = PromptBuilder(
             tokenizer,
-            load_style(game.prompt),
+            prompt_style(game),
             config.model.chat_template,
             config.sampling.max_prompt_tokens,
         )

@@ -7,9 +7,9 @@ import textarena
 from unstable.config import ConfigError, GameConfig, nearest
 from unstable.games.envs import env_class, known_ids, make_env
 from unstable.games.game import Game
-from unstable.games.services import lists_legal_moves
+from unstable.games.services import lists_legal_moves, prompt_style
 from unstable.plugins import check_target
-from unstable.prompts import PARSERS, STYLES, PromptStyle, load_style
+from unstable.prompts import PARSERS, STYLES, PromptStyle
 
 _MAX_REASON = 200  # characters of an env's own error that are quoted
 
@@ -64,7 +64,7 @@ def _check_id(env: str, field: str) -> None:
 def _check_targets(config: GameConfig, field: str) -> None:
     for name, target, built_in in (
         ("prompt", config.prompt, STYLES),
-        ("parser", config.parser, PARSERS),
+        ("parser", config.parser, {"auto", *PARSERS}),
     ):
         if target not in built_in:
             known = ", ".join(built_in)
@@ -85,7 +85,7 @@ def check_constrained(game: GameConfig, field: str = "games") -> None:
             f"{prefix}: the game does not list its legal moves; "
             f"set {field}.legal_moves to module:function(env), or eval.constrained to false"
         )
-    if load_style(game.prompt).reasoning:
+    if prompt_style(game).reasoning:
         raise ConfigError(
             f"{prefix}: the prompt style {game.prompt!r} has the model reason before it moves; "
             f"set {field}.prompt to answer, or eval.constrained to false"

@@ -7,7 +7,7 @@ the bottom up and an empty one above them, so that no line runs from one column 
 from functools import cache, lru_cache
 from typing import Any
 
-from unstable.games.info import Expert, GameInfo
+from unstable.games.info import Compact, Expert, GameInfo
 
 DEPTH = 6
 """Moves looked ahead; a move that is forced, to block a four, is not counted."""
@@ -164,10 +164,33 @@ def legal_moves(env: Any) -> list[str]:
     return [f"[col {column}]" for column, cell in enumerate(top) if cell == "."]
 
 
+def position(env: Any) -> str:
+    """Columns with their discs from the bottom up, X the seat's own; a full one has no number.
+
+    0 1XO 2 3OX 4 5 6: two discs each in columns 1 and 3.
+    """
+    board = env.state.game_state["board"]
+    me = "X" if env.state.current_player_id == 0 else "O"
+    columns = []
+    for column in range(len(board[0])):
+        discs = [row[column] for row in reversed(board) if row[column] != "."]
+        number = "" if len(discs) == len(board) else str(column)
+        columns.append(number + "".join("X" if disc == me else "O" for disc in discs))
+    return " ".join(columns)
+
+
+COMPACT = Compact(
+    "Connect Four: four discs in a row, up, across or diagonally, win. Each open column is its "
+    "number and its discs from the bottom up: X is yours, O is the other's. Answer with the number "
+    "of an open column, nothing else.",
+    position,
+    fits=lambda env: env.is_open,  # played blind, nobody sees the discs
+)
 INFO = GameInfo(
     env="ConnectFourEnv",
     name="ConnectFour",
     legal_moves=legal_moves,
     board_shows_all=lambda env: env.is_open,  # it may be played blind
     expert=Expert(moves, reason),
+    compact=COMPACT,
 )

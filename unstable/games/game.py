@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 from numpy.random import MT19937
@@ -53,6 +54,7 @@ class Game:
         with self._own_chance():
             self.env = make_env(config)
             events = _shows_events(config.events, self.env)
+            self._compact = services.compact(config, self.env)
             self._views = [_View(seat, events) for seat in range(config.seats)]
             self.env.reset(num_players=config.seats, seed=derive_seed(seed, "env"))
         # One more than is allowed, so that the env itself never ends a game over invalid moves.
@@ -69,7 +71,11 @@ class Game:
         with self._own_chance():
             seat, messages = self.env.get_observation()
         self._views[seat].add(messages)
-        return self._views[seat].observation()
+        observation = self._views[seat].observation()
+        if self._compact is None:
+            return observation
+        position = self._compact.position(self.env)
+        return replace(observation, brief=self._compact.brief, position=position)
 
     def legal_moves(self) -> list[str]:
         """The legal actions of the seat to move; ValueError for a game that does not list them."""

@@ -16,6 +16,26 @@ class Expert:
     """One true sentence on what a legal action does."""
 
 
+def always(env: Any) -> bool:
+    """For what holds in every variant of the game."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """A game in few tokens, for the prompt style `compact`: what never changes, and what does.
+
+    Compact(brief="Nim. Whoever takes the last object wins ...", position=lambda env: "3 4 5")
+    """
+
+    brief: str
+    """Rules, how to read a position, and what to answer: the action without its brackets."""
+    position: Callable[[Any], str]
+    """What the seat to move may know, as it sees it, in an env."""
+    fits: Callable[[Any], bool] = always
+    """Whether a variant of the game, an env before its reset, can be put like that."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameInfo:
     """The services of a game; those that it lacks are None.
@@ -29,8 +49,4 @@ class GameInfo:
     prints_moves: bool = False  # the board lists the legal moves
     board_shows_all: Callable[[Any], bool] | None = None  # so that past events can be left out
     expert: Expert | None = None
-
-
-def always(env: Any) -> bool:
-    """For a board that shows all that matters in every variant of the game."""
-    return True
+    compact: Compact | None = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 
-from unstable.games.info import Expert, GameInfo
+from unstable.games.info import Compact, Expert, GameInfo
 
 _ALPHA = 1 / 3  # how often the opener bluffs with a jack
 _BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # opener or not: of J, Q, K
@@ -95,10 +95,34 @@ def legal_moves(env: Any) -> list[str]:
     return [f"[{action}]" for action in env.state.game_state["current_legal_action_tree"]]
 
 
+def position(env: Any) -> str:
+    """The seat's card, the round, its lead in chips, the round's moves, and the legal actions.
+
+    K 1/3 +0 check: check bet. What happened in earlier rounds is in the lead alone.
+    """
+    state, seat = env.state.game_state, env.state.current_player_id
+    chips, legal = state["player_chips"], list(state["current_legal_action_tree"])
+    opens = seat == state["starting_player"]
+    moves = ([] if opens else ["check"]) if "check" in legal else ["check"] * opens + ["bet"]
+    card = "JQK"[state["player_cards"][seat]]
+    lead = chips[seat] - chips[1 - seat] - (state["pot"] - 2 * env.ante)  # but for an open bet
+    played = "".join(f" {move}" for move in moves)
+    number = f"{state['current_round']}/{env.max_rounds}"
+    return f"{card} {number} {lead:+d}{played}: {' '.join(legal)}"
+
+
+COMPACT = Compact(
+    "Kuhn poker with a jack, a queen and a king; the higher card wins the pot, and whoever has "
+    "more chips after all rounds wins. A line is your card, the round, your lead in chips before "
+    "it, the moves of the round, and after the colon the actions that you may choose from. Answer "
+    "with one of these, nothing else.",
+    position,
+)
 INFO = GameInfo(
     env="KuhnPoker",
     name="unstable.games.kuhn:KuhnPoker",
     legal_moves=legal_moves,
     expert=Expert(moves, reason),
+    compact=COMPACT,
 )
-TEXTARENA = GameInfo(env="KuhnPokerEnv", name="KuhnPoker", legal_moves=legal_moves)
+TEXTARENA = GameInfo(env="KuhnPokerEnv", name="KuhnPoker", legal_moves=legal_moves, compact=COMPACT)

@@ -4,7 +4,7 @@ from functools import reduce
 from operator import xor
 from typing import Any
 
-from unstable.games.info import Expert, GameInfo, always
+from unstable.games.info import Compact, Expert, GameInfo, always
 
 
 def moves(env: Any) -> dict[str, float]:
@@ -44,10 +44,22 @@ def legal_moves(env: Any) -> list[str]:
     return [f"[{pile} {take}]" for pile, size in piles for take in range(1, size + 1)]
 
 
+def position(env: Any) -> str:
+    """The piles' sizes in order, such as 3 4 5."""
+    return " ".join(map(str, env.state.game_state["piles"]))
+
+
+COMPACT = Compact(
+    "Nim: whoever takes the last object of all wins. The numbers are the sizes of pile 0, pile 1 "
+    "and so on. Answer with a pile's number and how many to take from it, such as 0 2, nothing "
+    "else.",
+    position,
+)
 INFO = GameInfo(
     env="NimEnv",
     name="Nim",
     legal_moves=legal_moves,
     board_shows_all=always,
     expert=Expert(moves, reason),
+    compact=COMPACT,
 )

@@ -5,9 +5,10 @@ from typing import Any
 
 from unstable.config import GameConfig
 from unstable.games import connect_four, dice, hanoi, kuhn, nim, others, tic_tac_toe
-from unstable.games.envs import env_class
-from unstable.games.info import Expert, GameInfo
+from unstable.games.envs import env_class, make_env
+from unstable.games.info import Compact, Expert, GameInfo
 from unstable.plugins import load_target
+from unstable.prompts import PromptStyle, load_style
 
 GAMES: tuple[GameInfo, ...] = (
     tic_tac_toe.INFO,
@@ -54,6 +55,18 @@ def legal_moves(config: GameConfig, env: Any, board: str) -> list[str]:
     if found := _LIST.search(board):
         return re.findall(r"\[[^\[\]]+\]", found[1])
     raise ValueError(f"{config.key} does not list its legal moves; set games.legal_moves")
+
+
+def prompt_style(config: GameConfig) -> PromptStyle:
+    """The game's prompt style; `answer` where it is `compact` and the game cannot be put so."""
+    fits = config.prompt != "compact" or compact(config, make_env(config)) is not None
+    return load_style(config.prompt if fits else "answer")
+
+
+def compact(config: GameConfig, env: Any) -> Compact | None:
+    """The short form of a game that is played in the style `compact`, if it has one."""
+    found = game_info(type(env)).compact if config.prompt == "compact" else None
+    return found if found is not None and found.fits(env) else None
 
 
 def has_expert(config: GameConfig) -> bool:

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any, NamedTuple
 
-from unstable.games.info import Expert, GameInfo, always
+from unstable.games.info import Compact, Expert, GameInfo, always
 
 Board = tuple[str, ...]  # nine cells, row by row: "O", "X" or ""
 _LINES = {
@@ -118,12 +118,34 @@ def legal_moves(env: Any) -> list[str]:
     return [f"[{index}]" for index, cell in enumerate(cells) if cell == ""]
 
 
+def position(env: Any) -> str:
+    """Cell by cell X for the seat's own, O for the other's, or the number of an empty cell.
+
+    >>> from unstable.games.envs import make_env
+    >>> from unstable.config import GameConfig
+    >>> env = make_env(GameConfig(env="TicTacToe-v0"))
+    >>> env.reset(num_players=2, seed=0)
+    >>> _ = env.step("[4]")
+    >>> position(env)
+    '0123O5678'
+    """
+    mine = "X" if env.state.current_player_id == 1 else "O"
+    shown = {mine: "X", _OTHER[mine]: "O"}
+    return "".join(shown.get(cell, str(index)) for index, cell in enumerate(_board(env)))
+
+
+COMPACT = Compact(
+    "TicTacToe: three in a row win. Cells row by row: X is yours, O is the other's, a number is "
+    "empty. Answer with the number of an empty cell, nothing else.",
+    position,
+)
 INFO = GameInfo(
     env="TicTacToeEnv",
     name="TicTacToe",
     legal_moves=legal_moves,
     board_shows_all=always,
     expert=Expert(moves, reason),
+    compact=COMPACT,
 )
 WILD = GameInfo(
     env="WildTicTacToeEnv",

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from unstable.config import FixedOpponent, RunConfig
 from unstable.games.check import check_constrained, check_game
+from unstable.games.services import prompt_style
 from unstable.models.adapters import read_adapter
 from unstable.models.archive import misfit, unpack_newer
 from unstable.models.base import check_model
@@ -75,6 +76,12 @@ def check_games(config: RunConfig) -> None:
     places = {o.key: f"opponents.fixed.{i}" for i, o in enumerate(config.opponents.fixed)}
     for index, game in enumerate(config.games):
         check_game(game, f"games.{index}")
+        if (style := prompt_style(game).name) != game.prompt and game.prompt == "compact":
+            print(
+                f"games.{index}.prompt = 'compact': {game.key} has no such form and is put in the "
+                f"style {style!r}",
+                file=sys.stderr,
+            )
         if config.eval.every and config.eval.constrained:
             check_constrained(game, f"games.{index}")
         if game.seats > 1:

@@ -12,14 +12,14 @@ from unstable.config import ConfigError, GameConfig, RFTConfig, RunConfig, load
 from unstable.datasets.examples import Split, read_examples, split_by_prompt, write_examples
 from unstable.datasets.fine_tuning import FineTuning
 from unstable.datasets.gather import check_data, gather_examples
-from unstable.games.services import has_expert
+from unstable.games.services import has_expert, prompt_style
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import describe_base, pack_adapter, weight_files
 from unstable.models.base import load_tokenizer, model_path, named_stop_token_ids
 from unstable.planning.plan import Plan
 from unstable.planning.resolve import UNDECIDED
-from unstable.prompts import PromptBuilder, load_style
+from unstable.prompts import PromptBuilder
 from unstable.records.folder import RunFolder
 from unstable.rooms import Actor, asleep
 from unstable.runtime.evaluate import play_evaluation
@@ -102,7 +102,7 @@ def _check_stop_token(config: RunConfig, tokenizer: Any) -> None:
     """What answers are trained to end with must be what engines stop at."""
     game = config.games[0]
     prompts = PromptBuilder(
-        tokenizer, load_style(game.prompt), config.model.chat_template, max_prompt_tokens=1
+        tokenizer, prompt_style(game), config.model.chat_template, max_prompt_tokens=1
     )
     if prompts.stop_token_id not in named_stop_token_ids(config.model, tokenizer):
         token = tokenizer.decode([prompts.stop_token_id])

@@ -5,7 +5,8 @@ import os
 from unstable.collectors.players.base import Answer, OpponentPlayer, Player, ServeAdapter
 from unstable.config import ConfigError, FixedOpponent, GameConfig, OpenAIOpponent
 from unstable.games.game import Game
-from unstable.prompts import load_style, parse_action
+from unstable.games.services import prompt_style
+from unstable.prompts import parse_action
 from unstable.types import Observation, SeatSpec
 
 
@@ -16,7 +17,7 @@ class OpenAIPlayer(OpponentPlayer):
         from openai import AsyncOpenAI  # takes half a second
 
         self._opponent = opponent
-        self._style = load_style(game.prompt)
+        self._style = prompt_style(game)
         self._parser = game.parser
         self._temperature = temperature
         self._client = AsyncOpenAI(
@@ -50,7 +51,9 @@ class OpenAIPlayer(OpponentPlayer):
             max_tokens=self._opponent.max_tokens,
         )
         text = reply.choices[0].message.content or ""
-        action = parse_action(self._parser, text, reasoning=self._style.reasoning)
+        action = self._style.read_action(self._parser, text)
+        if not action.formatted:  # it is not trained to stop where its action ends
+            action = parse_action("brackets", text, reasoning=self._style.reasoning)
         return Answer(
             observation=self._style.render(observation),
             text=text,
