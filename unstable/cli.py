@@ -22,6 +22,7 @@ USAGE = """\
 usage: unstable train  [--config NAME|PATH] [--FIELD VALUE ...]   train a model by self-play
        unstable sft    [--config NAME|PATH] [--FIELD VALUE ...]   train a start on examples first
        unstable sft    --resume RUN_DIR                           go on after an interrupt
+       unstable world  [--config NAME|PATH] [--FIELD VALUE ...]   make a tiny base model
        unstable eval   RUN_DIR [--version N] [--games N] ...      play a finished version again
        unstable config [--config NAME|PATH] [--FIELD VALUE ...]   print the resolved config
        unstable doctor [--config NAME|PATH] [--FIELD VALUE ...]   would it run on this machine?
@@ -66,6 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     commands = {
         "train": _train,
         "sft": _sft,
+        "world": _world,
         "eval": _evaluate,
         "config": _config,
         "doctor": _doctor,
@@ -103,6 +105,15 @@ def _sft(arguments: Sequence[str]) -> int:
             f"--resume goes on with a run as it was begun; leave out --{[*options][0]}"
         )
     resume(Path(run_dir))
+    return 0
+
+
+def _world(arguments: Sequence[str]) -> int:
+    if any(argument in HELP for argument in arguments):
+        return _help("unstable world")
+    from unstable.runtime.world import make_world
+
+    make_world(_configured(arguments))
     return 0
 
 

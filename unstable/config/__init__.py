@@ -66,3 +66,6 @@ from unstable.config.sft import (
     RecordedData,
     SFTConfig,
 )
+from unstable.config.world import (
+    WorldConfig,
+)

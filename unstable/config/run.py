@@ -24,6 +24,7 @@ from unstable.config.sections import (
     TrackingConfig,
 )
 from unstable.config.sft import SFTConfig
+from unstable.config.world import WorldConfig
 
 
 class RunConfig(Section):
@@ -41,6 +42,7 @@ class RunConfig(Section):
     loop: LoopConfig = LoopConfig()
     tracking: TrackingConfig = TrackingConfig()
     sft: SFTConfig = SFTConfig()
+    world: WorldConfig = WorldConfig()
     seed: int = Field(
         0, description="decides games, seats, opponents and, in sync mode, every token"
     )

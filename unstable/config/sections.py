@@ -39,7 +39,7 @@ class ModelConfig(Section):
 
     name: str = Field(
         "smollm2-135m",
-        description="a Hugging Face id, a local folder, or the embedded smollm2-135m",
+        description="a Hugging Face id, a local folder, the embedded smollm2-135m, or tiny",
     )
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto",

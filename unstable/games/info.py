@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 
@@ -36,6 +37,19 @@ class Compact:
     """Whether a variant of the game, an env before its reset, can be put like that."""
 
 
+@dataclass(frozen=True, slots=True)
+class Quiz:
+    """A question about the rules of a game, which play never asks: how a small model gets to see.
+
+    Quiz(brief="Who has three in a row?", draw=lambda rng: ("XXX345O8O", ["X"]))
+    """
+
+    brief: str
+    """What is asked, and how a question reads."""
+    draw: Callable[[Random], tuple[str, list[str]]]
+    """A question, and its right answers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameInfo:
     """The services of a game; those that it lacks are None.
@@ -50,3 +64,4 @@ class GameInfo:
     board_shows_all: Callable[[Any], bool] | None = None  # so that past events can be left out
     expert: Expert | None = None
     compact: Compact | None = None
+    quizzes: tuple[Quiz, ...] = ()

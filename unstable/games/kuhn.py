@@ -7,11 +7,12 @@ more chips in the end.
 """
 
 import re
+from random import Random
 from typing import Any
 
 from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 
-from unstable.games.info import Compact, Expert, GameInfo
+from unstable.games.info import Compact, Expert, GameInfo, Quiz
 
 _ALPHA = 1 / 3  # how often the opener bluffs with a jack
 _BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # opener or not: of J, Q, K
@@ -111,6 +112,13 @@ def position(env: Any) -> str:
     return f"{card} {number} {lead:+d}{played}: {' '.join(legal)}"
 
 
+def which_wins(rng: Random) -> tuple[str, list[str]]:
+    """Two cards, and the one that wins a showdown."""
+    cards = rng.sample("JQK", 2)
+    return " ".join(cards), [max(cards, key="JQK".index)]
+
+
+QUIZZES = (Quiz("Kuhn poker, two cards: the one that wins the showdown.", which_wins),)
 COMPACT = Compact(
     "Kuhn poker with a jack, a queen and a king; the higher card wins the pot, and whoever has "
     "more chips after all rounds wins. A line is your card, the round, your lead in chips before "
@@ -124,5 +132,6 @@ INFO = GameInfo(
     legal_moves=legal_moves,
     expert=Expert(moves, reason),
     compact=COMPACT,
+    quizzes=QUIZZES,
 )
 TEXTARENA = GameInfo(env="KuhnPokerEnv", name="KuhnPoker", legal_moves=legal_moves, compact=COMPACT)

@@ -2,9 +2,10 @@
 
 from functools import reduce
 from operator import xor
+from random import Random
 from typing import Any
 
-from unstable.games.info import Compact, Expert, GameInfo, always
+from unstable.games.info import Compact, Expert, GameInfo, Quiz, always
 
 
 def moves(env: Any) -> dict[str, float]:
@@ -46,9 +47,26 @@ def legal_moves(env: Any) -> list[str]:
 
 def position(env: Any) -> str:
     """The piles' sizes in order, such as 3 4 5."""
-    return " ".join(map(str, env.state.game_state["piles"]))
+    return _sizes(env.state.game_state["piles"])
 
 
+def what_is_left(rng: Random) -> tuple[str, list[str]]:
+    """Piles and a take, and the piles after it."""
+    piles = [rng.randint(0, 5) for _ in range(3)]
+    pile = rng.randrange(3)
+    piles[pile] = max(1, piles[pile])
+    take = rng.randint(1, piles[pile])
+    left = [size - take * (place == pile) for place, size in enumerate(piles)]
+    return f"{_sizes(piles)}:{pile} {take}", [_sizes(left)]
+
+
+def _sizes(piles: list[int]) -> str:
+    return " ".join(map(str, piles))
+
+
+QUIZZES = (
+    Quiz("Nim, sizes of the piles and then a take: the sizes that it leaves.", what_is_left),
+)
 COMPACT = Compact(
     "Nim: whoever takes the last object of all wins. The numbers are the sizes of pile 0, pile 1 "
     "and so on. Answer with a pile's number and how many to take from it, such as 0 2, nothing "
@@ -62,4 +80,5 @@ INFO = GameInfo(
     board_shows_all=always,
     expert=Expert(moves, reason),
     compact=COMPACT,
+    quizzes=QUIZZES,
 )

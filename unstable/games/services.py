@@ -6,7 +6,7 @@ from typing import Any
 from unstable.config import GameConfig
 from unstable.games import connect_four, dice, hanoi, kuhn, nim, others, tic_tac_toe
 from unstable.games.envs import env_class, make_env
-from unstable.games.info import Compact, Expert, GameInfo
+from unstable.games.info import Compact, Expert, GameInfo, Quiz
 from unstable.plugins import load_target
 from unstable.prompts import PromptStyle, load_style
 
@@ -67,6 +67,12 @@ def compact(config: GameConfig, env: Any) -> Compact | None:
     """The short form of a game that is played in the style `compact`, if it has one."""
     found = game_info(type(env)).compact if config.prompt == "compact" else None
     return found if found is not None and found.fits(env) else None
+
+
+def quizzes(config: GameConfig) -> tuple[Quiz, ...]:
+    """Questions about the game's rules; they read positions as the style `compact` puts them."""
+    has_form = compact(config, make_env(config)) is not None
+    return game_info(env_class(config)).quizzes if has_form else ()
 
 
 def has_expert(config: GameConfig) -> bool:

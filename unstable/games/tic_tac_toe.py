@@ -1,9 +1,10 @@
 """TicTacToe and WildTicTacToe, played perfectly by going through all that can follow."""
 
 from functools import cache
+from random import Random
 from typing import Any, NamedTuple
 
-from unstable.games.info import Compact, Expert, GameInfo, always
+from unstable.games.info import Compact, Expert, GameInfo, Quiz, always
 
 Board = tuple[str, ...]  # nine cells, row by row: "O", "X" or ""
 _LINES = {
@@ -134,6 +135,51 @@ def position(env: Any) -> str:
     return "".join(shown.get(cell, str(index)) for index, cell in enumerate(_board(env)))
 
 
+def _random_board(rng: Random) -> list[str]:
+    """Any board in the compact form, finished or not, four in ten with a line that was drawn."""
+    cells = list(map(str, range(9)))
+    places = rng.sample(range(9), rng.randint(3, 9))
+    for turn, place in enumerate(places):
+        cells[place] = "XO"[turn % 2]
+    if rng.random() < 0.4:
+        mark, line = rng.choice("XO"), rng.choice([*_LINES.values()])
+        for place in line:
+            cells[place] = mark
+    return cells
+
+
+def _won(cells: list[str], mark: str) -> bool:
+    return any(all(cells[place] == mark for place in line) for line in _LINES.values())
+
+
+def who_has_three(rng: Random) -> tuple[str, list[str]]:
+    """A board and a mark, and whether that mark has three in a row."""
+    cells, mark = _random_board(rng), rng.choice("XO")
+    return f"{''.join(cells)}{mark}", [mark if _won(cells, mark) else "-"]
+
+
+def what_completes(rng: Random) -> tuple[str, list[str]]:
+    """A board and a mark, and the empty cells where that mark would complete a line."""
+    cells, mark = _random_board(rng), rng.choice("XO")
+    completing = [
+        cell
+        for cell in cells
+        if cell.isdecimal() and _won([mark if own == cell else own for own in cells], mark)
+    ]
+    return f"{''.join(cells)}{mark}", completing or ["-"]
+
+
+QUIZZES = (
+    Quiz(
+        "TicTacToe, cells row by row and then a mark: the mark if it has three in a row, else -.",
+        who_has_three,
+    ),
+    Quiz(
+        "TicTacToe, cells row by row and then a mark: an empty cell that would give the mark "
+        "three in a row, or - if there is none.",
+        what_completes,
+    ),
+)
 COMPACT = Compact(
     "TicTacToe: three in a row win. Cells row by row: X is yours, O is the other's, a number is "
     "empty. Answer with the number of an empty cell, nothing else.",
@@ -146,6 +192,7 @@ INFO = GameInfo(
     board_shows_all=always,
     expert=Expert(moves, reason),
     compact=COMPACT,
+    quizzes=QUIZZES,
 )
 WILD = GameInfo(
     env="WildTicTacToeEnv",

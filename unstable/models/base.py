@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unstable.config import ConfigError, ModelConfig
-from unstable.models import smollm2
+from unstable.models import smollm2, tiny
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ def check_model(config: ModelConfig) -> None:
     if config.name == smollm2.NAME:
         smollm2.find_weights()
         return
-    folder = Path(config.name).expanduser()
+    folder = tiny.FOLDER if config.name == tiny.NAME else Path(config.name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ConfigError(
@@ -39,7 +39,7 @@ def check_model(config: ModelConfig) -> None:
     elif config.name.startswith((".", "/", "~")):
         raise ConfigError(
             f"model.name = {config.name!r}: no such folder; "
-            "give a local folder, a Hugging Face id, or smollm2-135m"
+            "give a local folder, a Hugging Face id, smollm2-135m, or tiny"
         )
     load_config(config)
 
@@ -61,6 +61,8 @@ def model_path(config: ModelConfig) -> str:
     """What `from_pretrained` takes: a local folder or a Hugging Face id."""
     if config.name == smollm2.NAME:
         return str(smollm2.prepare())
+    if config.name == tiny.NAME:
+        return str(tiny.FOLDER)
     folder = Path(config.name).expanduser()
     return str(folder) if folder.is_dir() else config.name
 

@@ -1,0 +1,159 @@
+"""Small worlds: the tokenizer, the questions, how one is made, and the one that is shipped."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import unstable
+from unstable.config import ConfigError, GameConfig, ModelConfig, RunConfig, WorldConfig, load
+from unstable.datasets.world import constant_texts, quiz_lessons, random_play
+from unstable.games.game import Game
+from unstable.games.nim import what_is_left
+from unstable.games.services import prompt_style, quizzes
+from unstable.games.tic_tac_toe import what_completes, who_has_three
+from unstable.models import tiny
+from unstable.models.base import load_model, load_tokenizer, named_stop_token_ids
+from unstable.prompts import PromptBuilder
+from unstable.runtime.world import make_world
+
+TICTACTOE = GameConfig(env="TicTacToe-v0", prompt="compact")
+NIM = GameConfig(env="Nim-v0", prompt="compact")
+LINES = ("012", "345", "678", "036", "147", "258", "048", "246")
+SEEDS = st.integers(0, 2**32)
+
+
+def small(out: Path, **changes) -> RunConfig:
+    world = {"out": str(out), "games": 40, "steps": 6, "batch_size": 16, "score_games": 4}
+    return RunConfig(games=[TICTACTOE, NIM], world=WorldConfig(**world | changes))
+
+
+@given(st.lists(st.sampled_from(["In brief.\n", "In", "brief", ".", "\n", "X1O", ">"])))
+def test_texts_come_back_and_constant_ones_are_a_token(pieces):
+    tokenizer = tiny.make_tokenizer(["In brief.\n", "In"])
+    text = "".join(pieces)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(ids) == text
+    assert len(tokenizer.encode("In brief.\n", add_special_tokens=False)) == 1
+
+
+def test_a_prompt_is_a_token_for_the_rules_and_one_a_character():
+    tokenizer = tiny.make_tokenizer(constant_texts([TICTACTOE, NIM]))
+    prompts = PromptBuilder(tokenizer, prompt_style(TICTACTOE), {}, 4096)
+    ids = prompts.build(Game(TICTACTOE, 0).observe()).ids
+    assert tokenizer.convert_ids_to_tokens(ids)[1:] == [*"012345678", ">"]
+    assert tokenizer.decode(prompts.encode_answer("4")) == "4<eos>"
+
+
+def test_lessons_of_play_are_all_legal_moves_of_real_positions():
+    tokenizer = tiny.make_tokenizer(constant_texts([TICTACTOE]))
+    prompts = PromptBuilder(tokenizer, prompt_style(TICTACTOE), {}, 4096)
+    lessons = random_play(TICTACTOE, prompts, 20, seed=1)
+    assert lessons == random_play(TICTACTOE, prompts, 20, seed=1)
+    for lesson in lessons:
+        board = tokenizer.decode(lesson.prompt_ids)[-10:-1]
+        answers = [tokenizer.decode(answer) for answer in lesson.answers]
+        assert answers == [f"{cell}<eos>" for cell in board if cell.isdecimal()]
+
+
+@given(SEEDS)
+def test_questions_of_tictactoe_are_answered_by_its_rules(seed):
+    for draw in (who_has_three, what_completes):
+        text, answers = draw(random.Random(seed))
+        board, mark = text[:9], text[9]
+        lines = [[board[int(place)] for place in line] for line in LINES]
+        if draw is who_has_three:
+            assert answers == ([mark] if [mark] * 3 in lines else ["-"])
+            continue
+        won = [mark] * 3 in lines
+        empty = [cell for cell in board if cell.isdecimal()]
+        right = [
+            cell
+            for cell in empty
+            if won or any(sorted(line) == sorted([cell, mark, mark]) for line in lines)
+        ]
+        assert answers == (right or ["-"])
+
+
+@given(SEEDS)
+def test_questions_of_nim_are_takes(seed):
+    question, (answer,) = what_is_left(random.Random(seed))
+    piles, take = question.split(":")
+    pile, number = map(int, take.split())
+    before, after = [[*map(int, sizes.split())] for sizes in (piles, answer)]
+    assert before[pile] - number == after[pile] >= 0 < number
+    assert sum(before) - number == sum(after)
+
+
+def test_questions_stand_under_prompts_that_play_never_has():
+    tokenizer = tiny.make_tokenizer(constant_texts([TICTACTOE, NIM]))
+    for game in (TICTACTOE, NIM):
+        prompts = PromptBuilder(tokenizer, prompt_style(game), {}, 4096)
+        first = {lesson.prompt_ids[0] for lesson in random_play(game, prompts, 3, seed=0)}
+        for quiz in quizzes(game):
+            asked = quiz_lessons(quiz, prompts, 5, random.Random(0))
+            assert not first & {lesson.prompt_ids[0] for lesson in asked}
+
+
+def test_a_world_is_made_alike_by_its_seed_and_loads_in_plain_transformers(tmp_path, capsys):
+    folders = [make_world(small(tmp_path / name)) for name in ("a", "b")]
+    assert "against random in 4 games" in capsys.readouterr().out
+    one, other = (AutoModelForCausalLM.from_pretrained(folder) for folder in folders)
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert AutoTokenizer.from_pretrained(folders[0]).chat_template
+
+
+def test_mistakes_are_one_line(tmp_path):
+    taken = small(tmp_path)
+    with pytest.raises(ConfigError, match="world.out = .* exists"):
+        make_world(taken)
+    with pytest.raises(ConfigError, match="world.hidden = 20 is no multiple"):
+        make_world(small(tmp_path / "new", hidden=20))
+    silent = GameConfig(env="TwentyQuestions-v0", seats=1)
+    with pytest.raises(ConfigError):
+        make_world(small(tmp_path / "new").model_copy(update={"games": [silent]}))
+    thinking = GameConfig(env="TicTacToe-v0", prompt="think")
+    with pytest.raises(ConfigError, match=r"games.0.prompt = 'think': has the model reason"):
+        make_world(small(tmp_path / "new").model_copy(update={"games": [thinking]}))
+
+
+def test_the_shipped_one_is_small_and_loads_in_plain_transformers():
+    files = [*tiny.FOLDER.iterdir()]
+    assert sum(file.stat().st_size for file in files) < 6_000_000
+    assert tiny.FOLDER.is_relative_to(Path(unstable.__file__).parent)
+    model = AutoModelForCausalLM.from_pretrained(tiny.FOLDER)
+    tokenizer = AutoTokenizer.from_pretrained(tiny.FOLDER)
+    chat = [{"role": "user", "content": Game(TICTACTOE, 0).observe().brief + "\n0X2OXO678"}]
+    prompt = tokenizer.apply_chat_template(
+        chat, tokenize=False, add_generation_prompt=True, return_tensors="pt"
+    )
+    ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False).input_ids
+    answer = model.generate(ids, max_new_tokens=4, do_sample=False)[0, ids.shape[1] :]
+    assert tokenizer.decode(answer) in [f"{cell}<eos>" for cell in "02678"]
+
+
+def test_the_shipped_one_moves_legally_and_without_a_strategy():
+    """Its own probabilities, over positions of random play: nearly all legal, and nearly even."""
+    config = ModelConfig(name=tiny.NAME)
+    model, tokenizer = load_model(config), load_tokenizer(config)
+    assert named_stop_token_ids(config, tokenizer) == {tokenizer.eos_token_id}
+    prompts = PromptBuilder(tokenizer, prompt_style(TICTACTOE), {}, 4096)
+    legal, even = [], []
+    for lesson in random_play(TICTACTOE, prompts, 30, seed=5):
+        with torch.no_grad():
+            probabilities = model(torch.tensor([lesson.prompt_ids])).logits[0, -1].softmax(-1)
+        moves = probabilities[[answer[0] for answer in lesson.answers]]
+        legal.append(float(moves.sum()))
+        even.append(float(moves.max() / moves.mean()))
+    assert sum(legal) / len(legal) > 0.98
+    assert sum(even) / len(even) < 1.5
+
+
+def test_its_config_is_the_one_it_was_made_by():
+    config = load("world", {})
+    assert [game.env for game in config.games] == ["TicTacToe-v0", "Nim-v0"]

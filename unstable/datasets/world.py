@@ -1,0 +1,89 @@
+"""What a small world is made of: prompts of play with their legal answers, and questions.
+
+The answers of play are random legal moves, so that a model learns to speak and to move and nothing
+of strategy. Questions are about a game's rules and stand under prompts that play never has.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from unstable.config import ConfigError, GameConfig
+from unstable.games.game import Game
+from unstable.games.info import Quiz
+from unstable.games.services import lists_legal_moves, prompt_style, quizzes
+from unstable.prompts import PromptBuilder, PromptStyle, write_answer
+from unstable.seeds import derive_seed
+
+MAX_TURNS = 200
+
+
+class Lesson(NamedTuple):
+    """A prompt, and the answers that are right, each as likely as the others."""
+
+    prompt_ids: list[int]
+    answers: list[list[int]]
+
+
+class Text(NamedTuple):
+    """A lesson before it is ids: the user text and answers."""
+
+    prompt: str
+    answers: list[str]
+
+
+def check_world(game: GameConfig, field: str) -> None:
+    """Raise `ConfigError` where no small world can be made of a game."""
+    if not lists_legal_moves(game):
+        raise ConfigError(
+            f"{field}.env = {game.env!r}: does not list its legal moves; "
+            f"set {field}.legal_moves to module:function(env)"
+        )
+    if prompt_style(game).reasoning:
+        raise ConfigError(
+            f"{field}.prompt = {game.prompt!r}: has the model reason, which a small one cannot; "
+            "set it to compact or answer"
+        )
+
+
+def random_play(game: GameConfig, prompts: PromptBuilder, number: int, seed: int) -> list[Lesson]:
+    """The positions of `number` games of random legal moves, as often as they came up."""
+    lessons: list[Lesson] = []
+    known: dict[str, Lesson] = {}
+    for index in range(number):
+        rng = random.Random(derive_seed(seed, "world", game.key, index))
+        play = Game(game, derive_seed(seed, "world game", game.key, index))
+        while not play.done:
+            prompt, legal = prompts.build(play.observe()), play.legal_moves()
+            if prompt.text not in known:
+                answers = [
+                    prompts.encode_answer(write_answer(game, prompts, move)) for move in legal
+                ]
+                known[prompt.text] = Lesson(prompt.ids, answers)
+            lessons.append(known[prompt.text])
+            play.step(rng.choice(legal))
+    return lessons
+
+
+def quiz_lessons(
+    quiz: Quiz, prompts: PromptBuilder, number: int, rng: random.Random
+) -> list[Lesson]:
+    """`number` questions of a kind, each with its answer."""
+    lessons = []
+    for _ in range(number):
+        question, answers = quiz.draw(rng)
+        ids = prompts.encode_chat([{"role": "user", "content": f"{quiz.brief}\n{question}"}])
+        lessons.append(Lesson(ids, [prompts.encode_answer(answer) for answer in answers]))
+    return lessons
+
+
+def constant_texts(games: Sequence[GameConfig]) -> list[str]:
+    """What stands unchanged in prompts of play and questions, so that a token each can be it."""
+    found: list[str] = []
+    for game in games:
+        if brief := Game(game, 0).observe().brief:
+            found.append(f"{brief}\n")
+        found += [f"{quiz.brief}\n" for quiz in quizzes(game)]
+        style: PromptStyle = prompt_style(game)
+        found += [text for text in (style.system, style.request) if text]
+    return list(dict.fromkeys(found))
