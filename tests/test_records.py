@@ -98,6 +98,8 @@ def games(draw: st.DrawFn) -> GameResult:
         seats=tuple(seats),
         member=draw(INTEGERS),
         branches=draw(INTEGERS),
+        opening=draw(INTEGERS),
+        opener=draw(st.none() | SEATS),
     )
     return GameResult(
         spec=spec,

@@ -54,7 +54,8 @@ async def take_turns(rooms: Rooms, deadline: float) -> None:
 async def play_round(rooms: Rooms) -> None:
     """Play until what the next batch lacks is there, an equal share on each actor.
 
-    A game gives a sample at least, unless an opponent forfeits first: then another round comes.
+    A game gives a sample at least, unless an opponent forfeits first or it ends in its opening:
+    then another round comes.
     """
     version, past = rooms.registry.current, rooms.registry.past()
     ready = rooms.buffer.ready(version)
@@ -186,7 +187,7 @@ async def publish(rooms: Rooms, version: int) -> None:
     await asyncio.gather(*(actor.publish(version) for actor in rooms.actors))
     rooms.registry.current = version
     rooms.published.add(version)
-    kept = {version, *rooms.registry.past()}
+    kept = {version, *rooms.registry.past(), *rooms.config.openings.versions}
     # What retires below goes with the next version: games in flight may need it once more.
     rooms.folder.prune(rooms.config.tracking.keep_checkpoints, opponents=kept | rooms.published)
     for old in rooms.published - kept:

@@ -138,6 +138,8 @@ class GameSpec:
     seats: tuple[SeatSpec, ...]
     member: int = 0  # place among its group's games, which are started one after another
     branches: int = 0  # continuations that it is forked into, with the ids that follow its own
+    opening: int = 0  # first moves that `opener` makes, whoever's seat it is; never trained on
+    opener: SeatSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +207,20 @@ class GameResult:
         """
         return self.branches if self.spec.branches else [self]
 
+    @property
+    def trained_turns(self) -> list[Turn]:
+        """Own turns of trained seats, in order, without the opening's."""
+        seats, own = self.spec.seats, self.own_turns
+        return [t for t in own if t.index >= self.spec.opening and seats[t.seat].trained]
+
+    @property
+    def ended_in_opening(self) -> bool:
+        """Whether it was over before any seat's own player had a turn."""
+        return self.spec.opening > 0 and len(self.turns) <= self.spec.opening
+
     def seat_turns(self, seat: int) -> list[Turn]:
-        """The turns of one seat, in order."""
-        return [turn for turn in self.turns if turn.seat == seat]
+        """The turns of a seat's own player, in order: none of the opening."""
+        return [t for t in self.turns if t.seat == seat and t.index >= self.spec.opening]
 
     def standing(self, seat: int) -> Literal["win", "draw", "loss"]:
         """How a seat did: a win has the best outcome, and somebody did worse.
@@ -232,9 +245,7 @@ class GameResult:
     @property
     def num_trained(self) -> int:
         """Number of turns that can be trained on, in all branches."""
-        seats = self.spec.seats
-        turns = [turn for game in self.trained for turn in game.own_turns]
-        return sum(seats[turn.seat].trained for turn in turns)
+        return sum(len(game.trained_turns) for game in self.trained)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

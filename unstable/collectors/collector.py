@@ -14,6 +14,7 @@ from unstable.collectors.players.base import OpponentPlayer, Player
 from unstable.collectors.players.checkpoint import adapter_name
 from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer
+from unstable.collectors.players.opening import with_opening
 from unstable.config import GameConfig, RunConfig
 from unstable.engines.base import Engine, EngineDiedError
 from unstable.games.services import prompt_style
@@ -161,7 +162,10 @@ class Collector:
             seed = self._config.seed
 
             def players() -> list[Player]:
-                return [self._player(game, seat, spec.purpose) for seat in spec.seats]
+                own = [self._player(game, seat, spec.purpose) for seat in spec.seats]
+                if spec.opener is None:
+                    return own
+                return with_opening(spec, own, self._player(game, spec.opener, spec.purpose))
 
             if spec.branches:
                 return await play_branches(spec, game, players, seed, self._forks)

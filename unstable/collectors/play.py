@@ -40,7 +40,7 @@ async def play_game(
             Turn(
                 seat=seat,
                 index=len(turns),
-                player=spec.seats[seat].player,
+                player=answer.player or spec.seats[seat].player,
                 observation=answer.observation,
                 sampled=answer.sampled,
                 text=answer.text,

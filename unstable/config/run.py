@@ -20,6 +20,7 @@ from unstable.config.sections import (
     LearnerConfig,
     LoopConfig,
     ModelConfig,
+    OpeningsConfig,
     SamplingConfig,
     TrackingConfig,
 )
@@ -35,6 +36,7 @@ class RunConfig(Section):
     opponents: OpponentsConfig = OpponentsConfig()
     sampling: SamplingConfig = SamplingConfig()
     groups: GroupsConfig = GroupsConfig()
+    openings: OpeningsConfig = OpeningsConfig()
     actors: ActorsConfig = ActorsConfig()
     buffer: BufferConfig = BufferConfig()
     learner: LearnerConfig = LearnerConfig()

@@ -158,6 +158,40 @@ class GroupsConfig(Section):
     )
 
 
+class OpeningsConfig(Section):
+    """First moves of training games that another player makes, and that are not learned from."""
+
+    share: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="share of training games that begin so; evaluation has none"
+    )
+    moves: list[PositiveInt] = Field(
+        [1, 4],
+        min_length=2,
+        max_length=2,
+        description="fewest and most moves, of all seats together; drawn evenly for each group",
+    )
+    by: Literal["start", "random", "base"] = Field(
+        "start",
+        description="who makes them: start (version 0 of the policy), random (any legal move), or "
+        "base (the bare model)",
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        fewest, most = self.moves
+        if fewest > most:
+            raise ValueError(
+                f"moves = {self.moves} has more at least than at most; "
+                f"set openings.moves to {[most, fewest]}"
+            )
+        return self
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Versions of the policy that make openings, whatever the current one is."""
+        return (0,) if self.share and self.by == "start" else ()
+
+
 class ActorsConfig(Section):
     """The processes that play."""
 

@@ -17,9 +17,9 @@ def recorded_examples(
     """Turns of the policy out of `games/train-*.jsonl`, each pair of prompt and answer once.
 
     Their ids are taken as they were recorded. Only legal moves in answers that the parser read and
-    that were not cut off count; with `winners_only` of winners alone, and a win by another seat's
-    forfeit is none, unless `forfeits`. Raises `ConfigError` for games of an evaluation, which are
-    never trained on, and for those of another tokenizer.
+    that were not cut off count, none of an opening; with `winners_only` of winners alone, and a win
+    by another seat's forfeit is none, unless `forfeits`. Raises `ConfigError` for games of an
+    evaluation, which are never trained on, and for those of another tokenizer.
     """
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Example] = {}
     for path in files:
@@ -33,7 +33,7 @@ def recorded_examples(
                     f"{place}: a game of an evaluation, never trained on; leave it out"
                 )
             game = read_game(place, row)
-            for turn in game.turns:
+            for turn in game.turns[game.spec.opening :]:
                 tokens = turn.sampled
                 if tokens is None or not _teaches(turn, tokens, game, winners_only, forfeits):
                     continue

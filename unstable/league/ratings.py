@@ -44,7 +44,12 @@ class Registry:
         return [v for v in self._versions if v < self.current][-self._pool_size :]
 
     def record(self, result: GameResult) -> None:
-        """Count a finished game for everybody in it, and rate those who did not play themselves."""
+        """Count a finished game for everybody in it, and rate those who did not play themselves.
+
+        A game with an opening is left out: others made its first moves.
+        """
+        if result.spec.opening:
+            return
         seats = result.spec.seats
         scores: dict[PlayerId, list[float]] = {}
         for seat, spec in enumerate(seats):

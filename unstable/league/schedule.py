@@ -11,7 +11,10 @@ from typing import Any
 
 from unstable.config import RunConfig
 from unstable.seeds import derive_seed
-from unstable.types import GameSpec, PlayerId, SeatSpec
+from unstable.types import BASE, GameSpec, PlayerId, SeatSpec
+
+OPENERS = {"start": PlayerId.policy(0), "random": PlayerId("random"), "base": BASE}
+"""Who makes the first moves, by `openings.by`."""
 
 
 class Schedule:
@@ -48,14 +51,28 @@ class Schedule:
         else:
             seats = [self._opponent(kind, policy, past) for _ in range(game.seats - 1)]
             seats.insert(self._random.randrange(game.seats), self._trained(policy))
+        seed = derive_seed(self._config.seed, "game", self._next_game)
+        opening = self._opening(seed)
         return GameSpec(
             game_id=self._next_game,
             purpose="train",
             env=game.key,
-            seed=derive_seed(self._config.seed, "game", self._next_game),
+            seed=seed,
             seats=tuple(seats),
             branches=branches,
+            opening=opening,
+            opener=self._opener() if opening else None,
         )
+
+    def _opening(self, seed: int) -> int:
+        """First moves that are not the seats' own: by the game's seed, so nothing else changes."""
+        openings = self._config.openings
+        chance = random.Random(derive_seed(seed, "opening"))
+        return chance.randint(*openings.moves) if chance.random() < openings.share else 0
+
+    def _opener(self) -> SeatSpec:
+        player = OPENERS[self._config.openings.by]
+        return SeatSpec(player=player, temperature=self._config.sampling.temperature)
 
     def _kind(self, past: Sequence[int]) -> str:
         """self, past or fixed, by their shares; past has none before there is a past version."""

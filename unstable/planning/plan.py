@@ -224,7 +224,7 @@ def _case(config: RunConfig, machine: Machine, engine: str, ranks: int) -> _Case
     shape = read_shape(config.model)
     actors = config.actors
     others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
-    versions = config.opponents.pool_size + 1 + others
+    versions = config.opponents.pool_size + 1 + others + len(config.openings.versions)
     most = versions if actors.max_cpu_loras == "auto" else actors.max_cpu_loras
     mixed = min(MAX_LORAS, versions, most) if actors.max_loras == "auto" else actors.max_loras
     kept = max(mixed, versions + 1)  # the one that is just being published

@@ -54,10 +54,10 @@ def game_record(
         "member": spec.member,
         "branches": spec.branches,
         "fork": result.fork,
+        "opening": spec.opening,
+        "opener": None if spec.opener is None else _seat_record(spec.opener),
         "players": [seat.player.name for seat in spec.seats],
-        "seats": [
-            {"player": seat.player.name, **_values(seat, SEAT_FIELDS)} for seat in spec.seats
-        ],
+        "seats": [_seat_record(seat) for seat in spec.seats],
         "outcomes": result.outcomes,
         "forfeit": result.forfeit,
         "truncated": result.truncated,
@@ -68,6 +68,10 @@ def game_record(
             for turn in result.turns
         ],
     }
+
+
+def _seat_record(seat: SeatSpec) -> Record:
+    return {"player": seat.player.name, **_values(seat, SEAT_FIELDS)}
 
 
 def _turn_record(turn: Turn, temperature: float, rewards: Record | None) -> Record:
@@ -103,12 +107,11 @@ def _game(row: Record) -> GameResult:
             purpose=row["purpose"],
             env=row["env"],
             seed=row["seed"],
-            seats=tuple(
-                SeatSpec(**seat | {"player": PlayerId.parse(seat["player"])})
-                for seat in row["seats"]
-            ),
+            seats=tuple(_read_seat(seat) for seat in row["seats"]),
             member=row.get("member", 0),
             branches=row.get("branches", 0),
+            opening=row.get("opening", 0),
+            opener=_read_seat(row["opener"]) if row.get("opener") else None,
         ),
         turns=[_read_turn(turn) for turn in row["turns"]],
         outcomes=row["outcomes"],
@@ -118,6 +121,10 @@ def _game(row: Record) -> GameResult:
         seconds=row["seconds"],
         fork=row.get("fork", 0),
     )
+
+
+def _read_seat(seat: Record) -> SeatSpec:
+    return SeatSpec(**seat | {"player": PlayerId.parse(seat["player"])})
 
 
 def _read_turn(row: Record) -> Turn:

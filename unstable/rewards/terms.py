@@ -65,7 +65,7 @@ class Rewards:
             self._terms[reward.term] = (partial(function, **reward.args), reward.weight)
 
     def trajectories(self, result: GameResult) -> list[Trajectory]:
-        """One trajectory, with rewards, for each trained seat that had a turn.
+        """One trajectory, with rewards, for each trained seat that had a turn after the opening.
 
         Of a game that was forked, for each of its branches, from the fork on: what is before it is
         the same in all of them.
@@ -74,7 +74,7 @@ class Rewards:
             self._trajectory(game, seat, turns)
             for game in result.trained
             for seat, spec in enumerate(game.spec.seats)
-            if spec.trained and (turns := [turn for turn in game.own_turns if turn.seat == seat])
+            if spec.trained and (turns := [t for t in game.trained_turns if t.seat == seat])
         ]
 
     def _trajectory(self, game: GameResult, seat: int, turns: Sequence[Turn]) -> Trajectory:

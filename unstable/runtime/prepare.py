@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from unstable.config import FixedOpponent, RunConfig
+from unstable.config import ConfigError, FixedOpponent, RunConfig
 from unstable.games.check import check_constrained, check_game
-from unstable.games.services import prompt_style
+from unstable.games.services import lists_legal_moves, prompt_style
 from unstable.models.adapters import read_adapter
 from unstable.models.archive import misfit, unpack_newer
 from unstable.models.base import check_model
@@ -61,6 +61,7 @@ def starting_adapter(config: RunConfig) -> str:
 def check(config: RunConfig) -> None:
     """Raise `ConfigError` for what would fail later; loads no model."""
     check_games(config)
+    check_openings(config)
     Rewards(config.buffer.rewards)
     check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
@@ -88,6 +89,24 @@ def check_games(config: RunConfig) -> None:
             for name, opponent in opponents_of(config).items():
                 kind = load_target(opponent.player)
                 kind.check(opponent, game, places.get(name, "eval.opponents"))
+
+
+def check_openings(config: RunConfig) -> None:
+    """Raise `ConfigError` for a game whose openings cannot be played, or leave nothing of it."""
+    openings = config.openings
+    if not openings.share:
+        return
+    for index, game in enumerate(config.games):
+        if openings.by == "random" and not lists_legal_moves(game):
+            raise ConfigError(
+                f"openings.by = 'random' in {game.key}: the game does not list its legal moves; "
+                f"set games.{index}.legal_moves to module:function(env), or openings.by to start"
+            )
+        if openings.moves[1] >= game.max_turns:
+            raise ConfigError(
+                f"openings.moves = {openings.moves}: games.{index}.max_turns = {game.max_turns} "
+                "leaves no turn after them; make openings shorter"
+            )
 
 
 def opponents_of(config: RunConfig) -> dict[str, FixedOpponent]:

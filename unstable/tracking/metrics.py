@@ -129,22 +129,18 @@ class PlayMetrics:
 
     def add_game(self, result: GameResult, trajectories: Sequence[Trajectory]) -> None:
         """Takes in a finished game and the trajectories made of it."""
-        sums, env, seats = self._sums, result.spec.env, result.spec.seats
-        trained = [turn for turn in result.own_turns if seats[turn.seat].trained]
+        sums, env, trained = self._sums, result.spec.env, result.trained_turns
         sums.count("collect/games")
         sums.count("collect/turns", len(result.own_turns))
         sums.count("collect/trained_turns", len(trained))
         sampled = [turn.sampled for turn in result.own_turns if turn.sampled is not None]
         sums.count("collect/tokens", sum(len(tokens.token_ids) for tokens in sampled))
-        sums.count("collect/forfeits", result.forfeit is not None)
         sums.count("collect/truncated", result.truncated)
         sums.add("collect/game_length", len(result.turns))
         sums.add("collect/seconds_per_game", result.seconds)
-        for seat, spec in enumerate(seats):
-            if spec.trained:
-                sums.add(f"collect/outcome/{part(env)}/{seat}", result.outcomes[seat])
         self._add_turns(trained)
-        self._add_standings(result)
+        if not result.ended_in_opening:
+            self._add_standings(result)
         for sample in (sample for each in trajectories for sample in each.samples):
             sums.add("collect/reward", sample.reward)
             for term, reward in sample.rewards.items():
@@ -178,6 +174,10 @@ class PlayMetrics:
             self._sums.add(f"collect/opponent/{label}", label in against)
         trained = [seat for seat, spec in enumerate(result.spec.seats) if spec.trained]
         standings = {seat: result.standing(seat) for seat in trained}
+        for seat in trained:
+            name = f"collect/outcome/{part(result.spec.env)}/{seat}"
+            self._sums.add(name, result.outcomes[seat])
+        self._sums.count("collect/forfeits", result.forfeit is not None)
         self._sums.count("collect/draws", "draw" in standings.values())
         for label in against:
             for seat in trained:

@@ -38,7 +38,7 @@ class Played(NamedTuple):
         """What the panes count of a finished game."""
         seats = result.spec.seats
         trained = [seat for seat, spec in enumerate(seats) if spec.trained]
-        moves = [turn for turn in result.turns if turn.seat in trained]
+        moves = [turn for seat in trained for turn in result.seat_turns(seat)]
         return cls(
             opponents=opponents(result),
             players={seat.player for seat in seats if not seat.trained},
@@ -75,7 +75,8 @@ class View:
     def add_game(self, result: GameResult) -> None:
         """Takes in a finished training game."""
         self.games += 1
-        self.recent = (*self.recent, Played.of(result))[-RECENT_GAMES:]
+        if not result.ended_in_opening:
+            self.recent = (*self.recent, Played.of(result))[-RECENT_GAMES:]
         self.last_game = result
 
     def results(self) -> dict[str, Counter[str]]:

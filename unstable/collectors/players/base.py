@@ -7,7 +7,7 @@ from typing import Protocol
 from unstable.config import FixedOpponent, GameConfig
 from unstable.games.game import Game
 from unstable.prompts import observation_text
-from unstable.types import Observation, SampledTokens, SeatSpec
+from unstable.types import Observation, PlayerId, SampledTokens, SeatSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,7 @@ class Answer:
     action: str
     formatted: bool = True
     sampled: SampledTokens | None = None  # None: no local model answered
+    player: PlayerId | None = None  # who answered, if not the player of the seat
 
 
 class Player(Protocol):
