@@ -71,11 +71,13 @@ def test_train_then_eval_then_the_same_config_again(project: Path) -> None:
         assert (project / f"run/logs/{component}.log").is_file()
 
     options = ["--version", "1", "--games", "4", "--eval.constrained", "true"]
+    options += ["--eval.temperature", "[1.0,0.0]"]
     judged = unstable(project, "eval", "run", *options)
     assert judged.returncode == 0, judged.stderr
     assert "evaluation of version 1" in judged.stdout
     assert "100 % legal moves" in judged.stdout
-    assert "TicTacToe-v0 against random" in judged.stdout
+    assert "TicTacToe-v0 against random: score" in judged.stdout
+    assert "TicTacToe-v0 against random, greedy: score" in judged.stdout
 
     saved = yaml.safe_load((project / "run/config.yaml").read_text())
     assert saved["tracking"]["run_dir"] is None  # it runs again, and elsewhere

@@ -7,15 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import game
-from unstable.config import parse
+from unstable.config import ConfigError, parse
 from unstable.league.evaluation import (
     evaluation_games,
     evaluation_scores,
     game_scores,
     mean_interval,
+    rated_games,
     wilson_interval,
 )
-from unstable.types import PlayerId
+from unstable.types import GameResult, PlayerId
 
 
 def test_every_deal_is_played_from_every_seat_and_nothing_is_trained() -> None:
@@ -33,6 +34,59 @@ def test_every_deal_is_played_from_every_seat_and_nothing_is_trained() -> None:
     assert len({spec.seed for spec in specs[:6]}) == 3
     # Both opponents are met on the same deals.
     assert [spec.seed for spec in specs[:6]] == [spec.seed for spec in specs[6:]]
+
+
+def test_every_temperature_has_the_same_games_and_the_first_alone_is_rated() -> None:
+    once = evaluation_games(parse({"eval": {"games": 4, "opponents": ["random", "base"]}}), 2)
+    temperatures = {"games": 4, "opponents": ["random", "base"], "temperature": [1.0, 0.0]}
+    config = parse({"eval": temperatures})
+    specs = evaluation_games(config, version=2)
+    sampled, greedy = specs[:8], specs[8:]
+    assert sampled == once
+    assert [spec.game_id for spec in specs] == list(range(16))
+    for one, other in zip(sampled, greedy, strict=True):
+        assert (one.env, one.seed) == (other.env, other.seed)
+        assert [seat.player for seat in one.seats] == [seat.player for seat in other.seats]
+        assert {seat.temperature for seat in other.seats} == {0.0}
+
+    results = [
+        dataclasses.replace(game(), spec=spec, outcomes=[1.0, -1.0] if spec in greedy else [0, 0])
+        for spec in specs
+    ]
+    scores = evaluation_scores(2, results)
+    named = [(score.opponent, score.temperature, score.games) for score in scores]
+    assert named == [(who, t, 4) for t in (1.0, 0.0) for who in ("random", "base")]
+    assert [score.score for score in scores] == [0.5] * 4
+    assert [score.draws for score in scores] == [4, 4, 0, 0]
+    assert rated_games(config, 2, results) == results[:8]
+    held = parse({"eval": temperatures | {"constrained": True}})
+    assert rated_games(held, 2, results) == []
+
+
+def test_the_gain_is_to_version_0_at_the_same_temperature() -> None:
+    config = parse({"eval": {"games": 2, "temperature": [1.0, 0.0]}})
+
+    def play(version: int, outcomes: list[list[float]]) -> list[GameResult]:
+        specs = evaluation_games(config, version)
+        pairs = zip(specs, outcomes, strict=True)
+        return [dataclasses.replace(game(), spec=spec, outcomes=each) for spec, each in pairs]
+
+    win, loss = [1.0, -1.0], [-1.0, 1.0]  # of seat 0, where the version sits in every other game
+    first = game_scores(0, play(0, [win, win, loss, win]))
+    sampled, greedy = evaluation_scores(4, play(4, [win, win, win, loss]), first)
+    assert (sampled.temperature, sampled.score, sampled.gain) == (1.0, 0.5, 0.0)
+    assert (greedy.temperature, greedy.score, greedy.gain) == (0.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(("given", "read"), [(0.5, [0.5]), (0, [0.0]), ([1, 0], [1.0, 0.0])])
+def test_a_number_is_a_list_of_one_temperature(given: object, read: list[float]) -> None:
+    assert parse({"eval": {"temperature": given}}).eval.temperature == read
+
+
+@pytest.mark.parametrize("given", [[], [1.0, 1], -0.5, [0.5, -1], "hot"])
+def test_temperatures_are_distinct_and_not_negative(given: object) -> None:
+    with pytest.raises(ConfigError, match=r"^eval\.temperature[^\n]*$"):
+        parse({"eval": {"temperature": given}})
 
 
 def test_two_versions_are_judged_on_the_same_games() -> None:

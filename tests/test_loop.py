@@ -310,6 +310,28 @@ async def test_constrained_games_are_legal_and_not_rated(tiny_folder: Path, tmp_
     assert not any(rating.games for rating in rooms.registry.ratings())
 
 
+async def test_greedy_games_are_played_beside_and_change_nothing_else(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    folders, ratings = [], []
+    for name, temperature in (("one", [1.0]), ("two", [1.0, 0.0])):
+        evaluation = {"games": 4, "temperature": temperature}
+        loop = {"mode": "sync", "steps": 1}
+        rooms = make_rooms(tiny_folder, tmp_path / name, eval=evaluation, loop=loop)
+        await train(rooms)
+        folders.append(rooms.folder)
+        ratings.append(rooms.registry.state())
+    one, two = folders
+    assert played(one) == played(two)
+    assert ratings[0] == ratings[1]
+    temperatures = [game["seats"][0]["temperature"] for game in played(two, "eval")]
+    assert temperatures == [1.0] * 4 + [0.0] * 4 + [1.0] * 4 + [0.0] * 4
+    sampled = [game for game in played(two, "eval") if game["game"] < 4]
+    assert sampled == played(one, "eval")
+    greedy = [row["eval/TicTacToe-v0/random/greedy/games"] for row in lines(two.metrics)]
+    assert greedy == [4, 4]
+
+
 class MoodyEnv(textarena.Env):
     """A game that raises for one seed in three, after a move."""
 

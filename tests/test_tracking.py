@@ -213,6 +213,29 @@ def test_every_name_written_is_documented(tmp_path: Path) -> None:
     assert any(name.startswith("collect/versus/alone/") for name in names)
 
 
+def test_a_further_temperature_has_names_of_its_own(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path, make_config(eval={"temperature": [1.0, 0.0, 0.5]}))
+    for temperature in (0.0, 0.5, 1.0):  # however they come
+        tracker.log_evaluation([make_score(0, score=temperature, temperature=temperature)])
+    tracker.end_update(0)
+    (row,) = read_rows(tmp_path / "metrics.jsonl")
+    place = "eval/TicTacToe-v0/random"
+    assert (row[f"{place}/score"], row[f"{place}/temperature"]) == (1.0, 1.0)
+    assert (row[f"{place}/greedy/score"], row[f"{place}/greedy/temperature"]) == (0.0, 0.0)
+    assert (row[f"{place}/t0.5/score"], row[f"{place}/t0.5/temperature"]) == (0.5, 0.5)
+    tracker.finish("all updates made")
+    shown = printed(tracker)
+    assert "TicTacToe-v0 against random, greedy: score 0.00" in shown
+    assert "TicTacToe-v0 against random, t0.5: score 0.50" in shown
+    assert "TicTacToe-v0 against random: score 1.00" in shown
+    table = shown.partition("Evaluation: wins")[2]
+    assert re.findall(r"v0 +(random.*?) +(\d\.\d+) ", table) == [
+        ("random, greedy", "0.00"),
+        ("random, t0.5", "0.50"),
+        ("random", "1.00"),
+    ]
+
+
 def test_phases_share_out_the_time_of_a_row(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)

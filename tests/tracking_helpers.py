@@ -158,11 +158,14 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def make_score(version: int, opponent: str = "random", score: float = 0.5) -> EvalScore:
+def make_score(
+    version: int, opponent: str = "random", score: float = 0.5, temperature: float = 1.0
+) -> EvalScore:
     return EvalScore(
         version=version,
         env="TicTacToe-v0",
         opponent=opponent,
+        temperature=temperature,
         games=16,
         wins=6,
         draws=4,

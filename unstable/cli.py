@@ -16,7 +16,8 @@ EVAL_USAGE = """\
 usage: unstable eval RUN_DIR [--version N] [--games N] [--opponents NAME ...] [--FIELD VALUE ...]
 
 Plays a version of a run (the newest, if none is given) against fixed opponents: random, expert,
-base, or those that the run's config names. RUN_DIR is a folder that unstable train left."""
+base, or those that the run's config names. RUN_DIR is a folder that unstable train left.
+--eval.temperature [1.0,0.0] plays all games twice, sampled and greedy."""
 
 USAGE = """\
 usage: unstable train  [--config NAME|PATH] [--FIELD VALUE ...]   train a model by self-play

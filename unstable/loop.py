@@ -19,7 +19,12 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
 
-from unstable.league.evaluation import evaluation_games, evaluation_scores, game_scores
+from unstable.league.evaluation import (
+    evaluation_games,
+    evaluation_scores,
+    game_scores,
+    rated_games,
+)
 from unstable.rooms import Rooms, asleep, spread
 from unstable.types import Batch, GameFailure, GameResult, GameSpec, Trajectory
 
@@ -205,9 +210,8 @@ async def evaluate(rooms: Rooms) -> None:
     rooms.tracker.phase("evaluating", 0, len(specs))
     played = await spread(specs, rooms.actors, partial(play, rooms))
     results = [result for result, _ in in_order(played)]
-    if not rooms.config.eval.constrained:  # else the models are not the players that are rated
-        for result in results:
-            rooms.registry.record(result)
+    for result in rated_games(rooms.config, version, results):
+        rooms.registry.record(result)
     if version == 0:
         rooms.first_scores = game_scores(version, results)
     first = rooms.first_scores if version else None

@@ -384,6 +384,7 @@ class EvalScore:
     version: int
     env: str
     opponent: str
+    temperature: float  # the version's, in these games
     games: int
     wins: int
     draws: int

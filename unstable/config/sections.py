@@ -332,8 +332,11 @@ class EvalConfig(Section):
     games: PositiveInt = Field(
         16, description="games against each opponent in each env, in pairs that swap seats"
     )
-    temperature: NonNegativeFloat = Field(
-        1.0, description="the policy's sampling temperature; 0: greedy"
+    temperature: list[NonNegativeFloat] = Field(
+        [1.0],
+        min_length=1,
+        description="the policy's sampling temperatures, 0: greedy; all games are played at each, "
+        "and those of the first are rated",
     )
     constrained: bool = Field(
         False,
@@ -344,10 +347,17 @@ class EvalConfig(Section):
         ["random"], description="names of fixed opponents, or random, expert, base"
     )
 
-    @field_validator("opponents", mode="before")
+    @field_validator("opponents", "temperature", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
+        return [value] if isinstance(value, str | int | float) else value
+
+    @field_validator("temperature")
+    @classmethod
+    def _distinct(cls, temperatures: list[float]) -> list[float]:
+        if len(set(temperatures)) < len(temperatures):
+            raise ValueError(f"temperature = {temperatures}: one is there twice; leave it out")
+        return temperatures
 
     @field_validator("opponents")
     @classmethod

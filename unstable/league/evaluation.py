@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from unstable.config import RunConfig
 from unstable.seeds import derive_seed
@@ -15,29 +16,44 @@ ALONE = "alone"
 def evaluation_games(config: RunConfig, version: int) -> list[GameSpec]:
     """`eval.games` games in each env against each opponent: each deal once from every seat.
 
-    The number is rounded up to whole rounds of seats. Specs depend on `version` only by the
-    player's name.
+    The number is rounded up to whole rounds of seats. All are played at the first temperature, then
+    at the next. Specs depend on `version` only by the player's name.
     """
     specs: list[GameSpec] = []
-    for game in config.games:
+    for temperature, game in product(config.eval.temperature, config.games):
         opponents = config.eval.opponents if game.seats > 1 else [ALONE]
         deals = math.ceil(config.eval.games / game.seats)
-        for opponent in opponents:
-            for deal in range(deals):
-                seed = derive_seed(config.seed, "eval", game.key, deal)
-                for seat in range(game.seats):
-                    seats = _seats(config, version, opponent, seat, game.seats)
-                    spec = GameSpec(
-                        game_id=len(specs), purpose="eval", env=game.key, seed=seed, seats=seats
-                    )
-                    specs.append(spec)
+        for opponent, deal, seat in product(opponents, range(deals), range(game.seats)):
+            spec = GameSpec(
+                game_id=len(specs),
+                purpose="eval",
+                env=game.key,
+                seed=derive_seed(config.seed, "eval", game.key, deal),
+                seats=_seats(config, version, opponent, seat, game.seats, temperature),
+            )
+            specs.append(spec)
     return specs
 
 
+def rated_games(config: RunConfig, version: int, results: Sequence[GameResult]) -> list[GameResult]:
+    """The games that ratings are made of: those at the first temperature.
+
+    The version at another one is another player, and so is one that is held to legal moves.
+    """
+    if config.eval.constrained:
+        return []
+    first = config.eval.temperature[0]
+    return [result for result in results if _temperature(version, result) == first]
+
+
 def _seats(
-    config: RunConfig, version: int, opponent: str, seat: int, num_seats: int
+    config: RunConfig,
+    version: int,
+    opponent: str,
+    seat: int,
+    num_seats: int,
+    temperature: float,
 ) -> tuple[SeatSpec, ...]:
-    temperature = config.eval.temperature
     fixed = config.fixed_opponents.get(opponent)
     own = getattr(fixed, "temperature", None)
     other = SeatSpec(player=PlayerId(opponent), temperature=temperature if own is None else own)
@@ -56,17 +72,18 @@ def game_scores(version: int, results: Sequence[GameResult]) -> dict[int, float]
 def evaluation_scores(
     version: int, results: Sequence[GameResult], first: Mapping[int, float] | None = None
 ) -> list[EvalScore]:
-    """One row for each env and opponent, in the order of their first game.
+    """One row for each env, opponent and temperature, in the order of their first game.
 
     With `first`, the scores by game of the version that the gain refers to.
     """
     policy = PlayerId.policy(version)
-    tables: dict[tuple[str, str], list[GameResult]] = {}
+    tables: dict[tuple[str, str, float], list[GameResult]] = {}
     for result in results:
         others = [seat.player for seat in result.spec.seats if seat.player != policy]
-        key = (result.spec.env, others[0].name if others else ALONE)
+        opponent = others[0].name if others else ALONE
+        key = (result.spec.env, opponent, _temperature(version, result))
         tables.setdefault(key, []).append(result)
-    rows = [_score(version, env, opponent, games) for (env, opponent), games in tables.items()]
+    rows = [_score(version, *key, games) for key, games in tables.items()]
     if first is None:
         return rows
     return [_with_gain(row, games, first) for row, games in zip(rows, tables.values(), strict=True)]
@@ -88,7 +105,13 @@ def _seat(version: int, result: GameResult) -> int:
     return [seat.player for seat in result.spec.seats].index(PlayerId.policy(version))
 
 
-def _score(version: int, env: str, opponent: str, results: Sequence[GameResult]) -> EvalScore:
+def _temperature(version: int, result: GameResult) -> float:
+    return result.spec.seats[_seat(version, result)].temperature
+
+
+def _score(
+    version: int, env: str, opponent: str, temperature: float, results: Sequence[GameResult]
+) -> EvalScore:
     seats = [_seat(version, result) for result in results]
     pairs = list(zip(results, seats, strict=True))
     standings = [result.standing(seat) for result, seat in pairs]
@@ -100,6 +123,7 @@ def _score(version: int, env: str, opponent: str, results: Sequence[GameResult])
         version=version,
         env=env,
         opponent=opponent,
+        temperature=temperature,
         games=len(results),
         wins=wins,
         draws=draws,

@@ -206,7 +206,7 @@ def _of_epoch(config: RunConfig, game: GameConfig, temperature: float) -> RunCon
     """The config of an evaluation in one game, against its expert too if it has one."""
     expert = [EXPERT] if has_expert(game) else []
     opponents = list(dict.fromkeys([*config.eval.opponents, *expert]))
-    changes = {"temperature": temperature, "opponents": opponents}
+    changes = {"temperature": [temperature], "opponents": opponents}
     evaluation = config.eval.model_copy(update=changes)
     return config.model_copy(update={"games": [game], "eval": evaluation})
 

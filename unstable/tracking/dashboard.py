@@ -17,7 +17,7 @@ from rich.text import Text
 from unstable.prompts import load_style
 from unstable.tracking.device import DeviceProbe
 from unstable.tracking.metrics import current_policy
-from unstable.tracking.text import duration, number, percent, sparkline
+from unstable.tracking.text import duration, number, opponent_text, percent, sparkline
 from unstable.tracking.view import View
 from unstable.types import Rating
 
@@ -339,7 +339,8 @@ def evaluation_pane(view: View, width: int, height: int) -> RenderableType:
     table = _grid("left", *(["right"] * (len(header) - 1)))
     table.add_row(*_cells(*header, style="dim"))
     for score in view.scores[: max(height - 1, 0)]:
-        name = f"{score.opponent} ({score.env})" if several else score.opponent
+        opponent = opponent_text(score)
+        name = f"{opponent} ({score.env})" if several else opponent
         interval = f"{score.low:.2f}–{score.high:.2f}"
         cells = [name, str(score.version), f"{score.score:.2f}", interval]
         table.add_row(*_cells(*cells, *([percent(score.legal_moves)] if wide else [])))

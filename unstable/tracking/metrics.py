@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
 from unstable.config import RunConfig
+from unstable.tracking.text import way
 from unstable.types import (
     EvalScore,
     GameResult,
@@ -259,16 +260,22 @@ def _ratio(part_of: float, whole: float) -> float | None:
     return part_of / whole if whole else None
 
 
-def evaluation_metrics(scores: Iterable[EvalScore], prefix: str = "eval") -> Row:
-    """`<prefix>/<env>/<opponent>/*`."""
-    return {
-        f"{prefix}/{part(score.env)}/{part(score.opponent)}/{field.name}": getattr(
-            score, field.name
-        )
-        for score in scores
-        for field in fields(EvalScore)
-        if field.name not in ("version", "env", "opponent")
-    }
+def evaluation_metrics(
+    scores: Iterable[EvalScore], prefix: str = "eval", first: float | None = None
+) -> Row:
+    """`<prefix>/<env>/<opponent>/*`; what is not at the temperature `first` has `<way>/*` there.
+
+    Without `first` there is one temperature for all.
+    """
+    row: Row = {}
+    for score in scores:
+        parts = [prefix, part(score.env), part(score.opponent)]
+        if first is not None and score.temperature != first:
+            parts.append(way(score.temperature))
+        for field in fields(EvalScore):
+            if field.name not in ("version", "env", "opponent"):
+                row["/".join([*parts, field.name])] = getattr(score, field.name)
+    return row
 
 
 def current_policy(ratings: Iterable[Rating]) -> PlayerId | None:

@@ -84,14 +84,16 @@ def _evaluations(rows: list[Row]) -> Table:
         scored = [row for row in rows if row.get(f"{name}/score") is not None]
         if not scored:
             continue
-        _, env, opponent = name.split("/")
+        _, env, *opponent = name.split("/")
         cells = []
         for row in (scored[0], scored[-1]):
             score, low, high = (row[f"{name}/{field}"] or 0.0 for field in ("score", "low", "high"))
             cells += [f"{score:.2f}", f"{low:.2f}–{high:.2f}"]
         last = scored[-1]
         legal = percent(last[f"{name}/legal_moves"])
-        table.add_row(Text(env), Text(opponent), *cells, number(last[f"{name}/games"]), legal)
+        table.add_row(
+            Text(env), Text(", ".join(opponent)), *cells, number(last[f"{name}/games"]), legal
+        )
     return table
 
 

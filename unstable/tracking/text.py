@@ -81,9 +81,25 @@ def update_line(row: Mapping[str, float | None], steps: int) -> str:
 def score_line(score: EvalScore) -> str:
     """An evaluation against one opponent in one line."""
     return (
-        f"evaluation of version {score.version} · {score.env} against {score.opponent}: "
+        f"evaluation of version {score.version} · {score.env} against {opponent_text(score)}: "
         f"{score_text(score)}{gain_text(score)}"
     )
+
+
+def opponent_text(score: EvalScore) -> str:
+    """The opponent, and how the version answered unless it was sampled at 1."""
+    if score.temperature == 1:
+        return score.opponent
+    return f"{score.opponent}, {way(score.temperature)}"
+
+
+def way(temperature: float) -> str:
+    """How answers are sampled, in a word that names of metrics have too.
+
+    >>> way(0.0), way(0.5)
+    ('greedy', 't0.5')
+    """
+    return f"t{temperature:g}" if temperature else "greedy"
 
 
 def score_text(score: EvalScore) -> str:

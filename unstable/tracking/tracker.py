@@ -155,7 +155,8 @@ class Tracker:
 
     def log_evaluation(self, scores: Sequence[EvalScore]) -> None:
         """Takes in how a version did against each opponent."""
-        self._row.update(evaluation_metrics(scores))
+        first = self.view.config.eval.temperature[0]
+        self._row.update(evaluation_metrics(scores, first=first))
         self.view.scores = (*scores, *self.view.scores)[:RECENT_SCORES]
         if self._dashboard is None:
             for score in scores:
