@@ -36,7 +36,7 @@ ALLOWED = {
     "plugins": Allowed(set(), {"config"}),
     "records": Allowed(set(), {"types", "config"}),
     "prompts": Allowed(set(), {"types", "config", "plugins"}),
-    "models": Allowed(MODEL, {"types", "config", "records"}),
+    "models": Allowed(MODEL | {"tokenizers"}, {"types", "config", "records"}),
     "league": Allowed({"trueskill"}, {"types", "config", "seeds"}),
     "rewards": Allowed(set(), {"types", "config", "plugins"}),
     "buffers": Allowed(set(), {"types"}),

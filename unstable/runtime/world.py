@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from unstable.collectors.collector import Collector
@@ -31,7 +30,7 @@ from unstable.models.tiny import make_model, make_tokenizer
 from unstable.prompts import PromptBuilder
 from unstable.records.files import new_folder
 from unstable.runtime.prepare import prepare
-from unstable.seeds import derive_seed
+from unstable.tracking.progress import progress
 from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec
 
 QUESTIONS = 20_000
@@ -60,7 +59,7 @@ def make_world(config: RunConfig) -> Path:
         hidden=config.world.hidden,
         layers=config.world.layers,
         heads=config.world.heads,
-        seed=derive_seed(config.seed, "world weights"),
+        seed=config.seed,
     )
     world = gather(config, tokenizer)
     print(
@@ -105,7 +104,7 @@ def gather(config: RunConfig, tokenizer: Any) -> World:
         )
         play += random_play(game, prompts, config.world.games, config.seed)
         for quiz in quizzes(game):
-            rng = random.Random(derive_seed(config.seed, "world quiz", quiz.brief))
+            rng = random.Random(f"{config.seed} {quiz.brief}")
             questions.append(quiz_lessons(quiz, prompts, QUESTIONS, rng))
     return World(play, questions)
 
@@ -113,7 +112,7 @@ def gather(config: RunConfig, tokenizer: Any) -> World:
 def learn(model: Any, world: World, config: RunConfig) -> None:
     """Maximum likelihood of answers drawn evenly from the right ones, half of them play's."""
     settings = config.world
-    rng = random.Random(derive_seed(config.seed, "world batches"))
+    rng = random.Random(f"{config.seed} batches")
     optimizer = torch.optim.AdamW(
         model.parameters(), settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
     )
@@ -121,8 +120,7 @@ def learn(model: Any, world: World, config: RunConfig) -> None:
     num_play = settings.batch_size // 2 if world.questions else settings.batch_size
     torch.set_num_threads(1)  # rounds alike on any number of cores, and is as fast at this size
     model.train()
-    with _progress() as progress:
-        task = progress.add_task("learning", total=settings.steps, loss=math.nan)
+    with progress("learning", settings.steps) as advance:
         for step in range(settings.steps):
             lessons = rng.choices(world.play, k=num_play)
             for place in range(settings.batch_size - num_play):
@@ -134,7 +132,7 @@ def learn(model: Any, world: World, config: RunConfig) -> None:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-            progress.update(task, advance=1, loss=loss.item())
+            advance(loss.item())
     model.eval()
 
 
@@ -225,7 +223,7 @@ def _spec(config: RunConfig, game: GameConfig, number: int) -> GameSpec:
         game_id=number,
         purpose="eval",
         env=game.key,
-        seed=derive_seed(config.seed, "world score", number // game.seats),
+        seed=number // game.seats,
         seats=tuple(SeatSpec(player=player, temperature=1.0) for player in players),
     )
 
@@ -233,13 +231,3 @@ def _spec(config: RunConfig, game: GameConfig, number: int) -> GameSpec:
 def _schedule(step: int, steps: int) -> float:
     """A rise, then a cosine down to a fiftieth."""
     return min(1.0, (step + 1) / _WARMUP) * (0.02 + 0.49 * (1 + math.cos(math.pi * step / steps)))
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-        TimeRemainingColumn(),
-    )
