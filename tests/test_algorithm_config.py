@@ -54,7 +54,10 @@ def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
             {"name": "grpoo"},
             ".name = 'grpoo' is no algorithm or module:Class; did you mean 'grpo'?",
         ),
-        ({"name": "grpo", "baseline_decay": 0.5}, ": unknown key 'baseline_decay'; known: "),
+        (
+            {"name": "grpo", "baseline_decay": 0.5},
+            ": unknown key 'baseline_decay'; did you mean 'decay'?",
+        ),
         ({"name": "rloo", "clip_low": -1}, ".clip_low = -1: input should be greater than 0"),
         (
             {"name": "cispo", "importance": "mask", "importance_floor": 3},

@@ -208,7 +208,7 @@ def test_truncated_turns_get_no_gradient_but_count(model):
         return not torch.equal(trained(learner), before)
 
     assert moved()
-    assert not moved(mask_truncated=True)
+    assert not moved(truncated_weight=0.0)
 
 
 def test_what_the_masks_drop_is_counted_and_not_trained_on(model):

@@ -5,10 +5,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from unstable.config.base import NonNegativeFloat, PositiveFloat, Section
+from unstable.config.regularization import DecayConfig, ReferenceConfig, Share
 
 Aggregation = Literal["token", "turn", "sequence", "constant"]
 RatioLevel = Literal["token", "turn", "sequence"]
 ClipLow = Annotated[float, Field(gt=0, le=1)]
+BaselineDecay = Annotated[float, Field(ge=0, lt=1)]
+Normalize = Literal["none", "center", "zscore"]
 
 
 class AlgorithmConfig(Section):
@@ -18,20 +21,77 @@ class AlgorithmConfig(Section):
     """The class that does it, package.module:Class."""
     grouped: ClassVar[bool] = False
     """Whether it compares a group's trajectories, and so learns nothing from groups of one."""
+    without: ClassVar[dict[str, str]] = {}
+    """Fields of all algorithms that have no meaning in this one, with the reason and the remedy."""
 
     name: str = Field(description="the algorithm, or package.module:Class of your own")
     kl_reward: NonNegativeFloat = Field(
-        0.0, description="weight of the KL to the starting policy, taken off the reward; 0: none"
+        0.0, description="weight of the KL to the reference, taken off the reward; 0: none"
+    )
+    kl_opponents: bool = Field(
+        False,
+        description="a turn's reward has the KL of its game's later turns too, taken off for the "
+        "seat's own and added for other seats' (R-NaD); needs kl_reward",
     )
     kl_loss: NonNegativeFloat = Field(
-        0.0, description="weight of the KL to the starting policy, added to the loss; 0: none"
+        0.0,
+        description="weight of a move's KL to the reference in the loss, in reward a nat; 0: none",
     )
+    kl_estimator: Literal["exact", "k3"] = Field(
+        "exact",
+        description="the loss has KL(now || reference) over all words, or k3 of the sampled ones",
+    )
+    reference: ReferenceConfig = ReferenceConfig()
+    entropy: NonNegativeFloat = Field(
+        0.0, description="weight of a move's entropy in the loss, in reward a nat; 0: none"
+    )
+    decay: DecayConfig = DecayConfig()
     importance_cap: PositiveFloat = Field(
         2.0, description="upper bound of a token's importance weight"
     )
     reward_clip: tuple[float, float] | None = Field(
         None, description="lowest and highest reward of a turn, before any KL; null: no bounds"
     )
+    truncated_weight: Share = Field(
+        1.0,
+        description="weight of the gradient of turns that were cut at sampling.max_tokens; 0: none",
+    )
+    largest: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="share of a batch that is trained on, by the largest |advantage|"
+    )
+    old_logprobs: Literal["learner", "engine"] = Field(
+        "learner",
+        description="what a ratio refers to: the policy that the update began with, scored in a "
+        "pass of its own, or what the engine sampled from, at no cost",
+    )
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether a KL is asked for."""
+        return self.kl_reward > 0 or self.kl_loss > 0
+
+    @model_validator(mode="after")
+    def _has_a_meaning(self) -> Self:
+        for name, why in self.without.items():
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(f"{name} = {value} does nothing in {self.name}, which {why}")
+        if self.kl_opponents and not self.kl_reward:
+            raise ValueError(
+                "kl_opponents = true needs a weight; set learner.algorithm.kl_reward above 0"
+            )
+        moved = self.reference.moved
+        if moved and not self.uses_reference:
+            raise ValueError(
+                f"reference.{moved} moves what no KL refers to; set learner.algorithm.kl_loss or "
+                "learner.algorithm.kl_reward above 0"
+            )
+        if self.decay.rule != "constant" and not (self.uses_reference or self.entropy):
+            raise ValueError(
+                f"decay.rule = '{self.decay.rule}' has nothing to lower; set "
+                "learner.algorithm.kl_loss, .kl_reward or .entropy above 0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _bounds(self) -> Self:
@@ -61,15 +121,19 @@ class BuiltInConfig(AlgorithmConfig):
         return self
 
 
+_NO_RATIO = {"old_logprobs": "has no ratio to an old policy; leave it out"}
+
+
 class ReinforceConfig(BuiltInConfig):
     """Policy gradient with a baseline for each role."""
 
     implementation = "unstable.learners.algorithms.reinforce:Reinforce"
+    without = _NO_RATIO
     name: Literal["reinforce"] = Field("reinforce", description="the algorithm")
-    baseline_decay: Annotated[float, Field(ge=0, lt=1)] = Field(
+    baseline_decay: BaselineDecay = Field(
         0.95, description="decay of the reward baseline of each (env, seat); 0 forgets at once"
     )
-    normalize: Literal["none", "center", "zscore"] = Field(
+    normalize: Normalize = Field(
         "center", description="advantages within each env and batch: none, centred, or z-scored"
     )
     loss_norm: Literal["tokens", "constant"] = Field(
@@ -96,9 +160,6 @@ class ClippedConfig(BuiltInConfig):
     )
     importance_floor: PositiveFloat = Field(
         0.5, description="lower bound of the importance weights that the masks keep"
-    )
-    mask_truncated: bool = Field(
-        False, description="turns that were cut at sampling.max_tokens get no gradient"
     )
 
     @model_validator(mode="after")
@@ -213,23 +274,50 @@ class CriticConfig(Section):
     value_clip: PositiveFloat | None = Field(
         None, description="how far a value may move from the old one in an update; null: anywhere"
     )
-    normalize: Literal["none", "center", "zscore"] = Field(
+    normalize: Normalize = Field(
         "zscore", description="advantages within each env and batch: none, centred, or z-scored"
     )
 
 
 class PPOConfig(SurrogateConfig):
-    """A critic's advantages, clipped ratios."""
+    """A critic's advantages, or rewards minus their role's baseline; clipped ratios."""
 
     implementation = "unstable.learners.algorithms.ppo:PPO"
     name: Literal["ppo"] = Field("ppo", description="the algorithm")
-    critic: CriticConfig = CriticConfig()
+    critic: CriticConfig | None = Field(
+        CriticConfig(), description="null: a baseline for each (env, seat) in its place"
+    )
+    baseline_decay: BaselineDecay = Field(
+        0.95,
+        description="without a critic: decay of the reward baseline of each (env, seat); 0 "
+        "forgets at once",
+    )
+    normalize: Normalize = Field(
+        "center",
+        description="without a critic: advantages within each env and batch: none, centred, or "
+        "z-scored",
+    )
+
+    @model_validator(mode="after")
+    def _of_the_baseline(self) -> Self:
+        for name, remedy in (
+            ("baseline_decay", "leave it out"),
+            ("normalize", "set learner.algorithm.critic.normalize"),
+        ):
+            value = getattr(self, name)
+            if self.critic is not None and value != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} = {value!r} is for ppo without a critic; {remedy}, or set "
+                    "learner.algorithm.critic to null"
+                )
+        return self
 
 
 class A2CConfig(BuiltInConfig):
     """A critic's advantages, the plain policy gradient."""
 
     implementation = "unstable.learners.algorithms.a2c:A2C"
+    without = _NO_RATIO
     name: Literal["a2c"] = Field("a2c", description="the algorithm")
     critic: CriticConfig = CriticConfig()
 
@@ -238,19 +326,16 @@ class RFTConfig(BuiltInConfig):
     """Imitation of the turns of those who won."""
 
     implementation = "unstable.learners.algorithms.rft:RFT"
+    without = _NO_RATIO | {
+        "kl_reward": "imitates won turns whatever they earned; set learner.algorithm.kl_loss "
+        "instead",
+        "kl_opponents": "imitates won turns whatever they earned; leave it out",
+        "largest": "weighs all won turns alike; leave it out",
+    }
     name: Literal["rft"] = Field("rft", description="the algorithm")
     aggregation: Aggregation = Field(
         "token", description=ClippedConfig.model_fields["aggregation"].description
     )
-
-    @model_validator(mode="after")
-    def _without_rewards(self) -> Self:
-        if self.kl_reward:
-            raise ValueError(
-                f"kl_reward = {self.kl_reward} does nothing in rft, which imitates won turns "
-                "whatever they earned; set learner.algorithm.kl_loss instead"
-            )
-        return self
 
 
 class CustomAlgorithmConfig(AlgorithmConfig):

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from unstable.config.algorithms import ALGORITHMS, AlgorithmConfig
 from unstable.config.base import FORMAT, ConfigError, check_format, nearest
 from unstable.config.opponents import OPPONENT_KINDS
-from unstable.config.renamed import is_of_earlier_run, with_new_names
+from unstable.config.renamed import is_of_a_run, with_new_names
 from unstable.config.run import RunConfig
 from unstable.config.sft import DATA_KINDS
 
@@ -97,10 +97,8 @@ def _read(name: str) -> dict[str, Any]:
         kind = type(data).__name__
         raise ConfigError(f"--config = {name!r}: holds a {kind}; write keys such as games:")
     data = data or {}
-    if is_of_earlier_run(path, data):
-        return with_new_names(data)
     check_format(data, f"--config = {name!r}")
-    return data
+    return with_new_names(data) if is_of_a_run(path) else data
 
 
 def _put(data: dict[str, Any], path: str, value: Any) -> None:

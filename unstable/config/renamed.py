@@ -6,20 +6,23 @@ from typing import Any
 RENAMED = {
     "mini_batch_size": "micro_batch_size",
     "mini_batch_tokens": "micro_batch_tokens",
+    "mask_truncated": "truncated_weight",
 }
-"""The fields' names now, by their old ones; all are fields of `learner`."""
+"""The fields' names now, by their old ones; fields of `learner` and of its algorithm."""
 EXPERT_ALIAS = "minimax"
 """What the expert was called, as a kind of opponent and in evaluations, and may still be."""
 
 
-def is_of_earlier_run(path: Path, data: dict[str, Any]) -> bool:
-    """Whether a run wrote this config before files named their format."""
-    return "format" not in data and (path.parent / "checkpoints").is_dir()
+def is_of_a_run(path: Path) -> bool:
+    """Whether a run wrote this config, perhaps one of an earlier release."""
+    return (path.parent / "checkpoints").is_dir()
 
 
 def with_new_names(data: dict[str, Any]) -> dict[str, Any]:
-    """The config of an earlier run, as it would be written now."""
-    learner = data.get("learner") or {}
+    """The config of a run, as it would be written now."""
+    learner = dict(data.get("learner") or {})
+    if learner.get("algorithm"):
+        learner["algorithm"] = _algorithm(learner["algorithm"])
     opponents = data.get("opponents") or {}
     fixed = [_named(entry) for entry in opponents.get("fixed") or []]
     return {
@@ -27,6 +30,16 @@ def with_new_names(data: dict[str, Any]) -> dict[str, Any]:
         "learner": {RENAMED.get(name, name): value for name, value in learner.items()},
         "opponents": {**opponents, "fixed": fixed} if "fixed" in opponents else opponents,
     }
+
+
+def _algorithm(algorithm: dict[str, Any]) -> dict[str, Any]:
+    """A mask of truncated turns is a weight of 0, and the one estimator that there was is named."""
+    new = dict(algorithm)
+    if "mask_truncated" in new:
+        new["truncated_weight"] = 0.0 if new.pop("mask_truncated") else 1.0
+    if new.get("kl_loss"):
+        new.setdefault("kl_estimator", "k3")
+    return new
 
 
 def _named(opponent: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from unstable.config.base import (
     nearest,
     switch,
 )
+from unstable.config.regularization import Decay, Share
 from unstable.config.renamed import EXPERT_ALIAS
 
 _PACKAGE = Path(__file__).parent.parent
@@ -280,6 +281,9 @@ class LearnerConfig(Section):
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="learning rate after the warm-up"
     )
+    final_rate: Share = Field(
+        0.0, description="share of the peak at which the linear and the cosine schedule end"
+    )
     warmup_steps: NonNegativeInt = Field(
         0, description="optimizer steps over which the learning rate rises"
     )
@@ -288,6 +292,16 @@ class LearnerConfig(Section):
     )
     steps_per_batch: PositiveInt = Field(1, description="optimizer steps made out of one batch")
     epochs: PositiveInt = Field(1, description="times that a batch is gone through")
+    max_kl: PositiveFloat | None = Field(
+        None,
+        description="the first step that finds a turn's mean KL (k3) from the old policy to be "
+        "above this is the update's last; null: all are made",
+    )
+    ema: Decay | None = Field(
+        None,
+        description="decay, an update, of a running mean of the LoRA's weights, which is saved "
+        "beside each version; null: none",
+    )
     micro_batch_size: PositiveInt = Field(
         16, description="samples put through at a time; never changes the gradient"
     )
@@ -319,6 +333,15 @@ class LearnerConfig(Section):
                 f"batch_size = {self.batch_size} is not divisible by "
                 f"steps_per_batch x micro_batch_size = {step}; "
                 f"set learner.batch_size to {max(step, self.batch_size - self.batch_size % step)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _falls_by_schedule(self) -> Self:
+        if self.final_rate and self.schedule == "constant":
+            raise ValueError(
+                f"final_rate = {self.final_rate} is no end of a constant schedule; "
+                "set learner.schedule to linear or cosine"
             )
         return self
 

@@ -4,7 +4,7 @@ An algorithm says what each sample is worth and what the loss of its tokens is. 
 micro-batches, ranks, the KL, the critic and the optimizer are the learner's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unstable.config import Aggregation, AlgorithmConfig
 from unstable.learners.batch import FlatBatch, Floats
-from unstable.learners.losses import kl_penalties, likelihood_loss
+from unstable.learners.losses import likelihood_loss
 
 Mask = NDArray[np.bool_]
 
@@ -27,11 +27,13 @@ class Tokens:
     logprobs_N: Tensor  # the only logprobs with a gradient
     old_logprobs_N: Tensor  # of the policy that the update began with
     behaviour_logprobs_N: Tensor  # of the engine that sampled
-    reference_logprobs_N: Tensor | None  # of the policy that the run began with
+    reference_logprobs_N: Tensor | None  # of the reference, for its k3; None: none is asked for
     advantages_N: Tensor
     normalizers_N: Tensor  # what a token's loss is divided by, over the whole optimizer step
     turns_N: Tensor  # index of the turn that each belongs to, from 0 in this micro-batch
     sequences_N: Tensor  # index of the trajectory, from 0 in the optimizer step
+    entropies_N: Tensor | None = None  # of the next word, with a gradient; None: not asked for
+    kl_N: Tensor | None = None  # of the next word to the reference, the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +61,20 @@ class Algorithm:
         raise NotImplementedError
 
     def loss(self, tokens: Tokens) -> Loss:
-        """The micro-batch's share of the step's loss, without the KL."""
+        """The micro-batch's share of the step's loss, without KL and entropy."""
         raise NotImplementedError
 
     def trained(self, batch: FlatBatch, advantages_S: Floats) -> Mask:
         """The samples that optimizer steps are made out of; by default all."""
         return np.ones(len(batch.samples), dtype=bool)
 
-    def masked(self, batch: FlatBatch) -> Mask:
-        """The samples that get no gradient, though their rewards count for the others."""
-        return np.zeros(len(batch.samples), dtype=bool)
+    def weights(self, batch: FlatBatch) -> Floats:
+        """What each sample's gradient is multiplied by, in [0, 1]; its reward counts as it is.
+
+        By default `truncated_weight` where it was cut, else 1.
+        """
+        cut_S = [sample.tokens.finish_reason == "length" for sample in batch.samples]
+        return np.where(cut_S, self.config.truncated_weight, 1.0)
 
     @property
     def aggregation(self) -> Aggregation:
@@ -101,16 +107,3 @@ def imitation(tokens: Tokens) -> Loss:
     """Maximum likelihood, whatever a token is worth."""
     value = likelihood_loss(tokens.logprobs_N, normalizer=tokens.normalizers_N)
     return Loss(value, torch.ones_like(tokens.logprobs_N))
-
-
-def with_kl(loss: Callable[[Tokens], Loss], weight: float) -> Callable[[Tokens], Loss]:
-    """The loss plus `weight` times the KL to the reference."""
-
-    def with_penalty(tokens: Tokens) -> Loss:
-        assert tokens.reference_logprobs_N is not None
-        plain = loss(tokens)
-        kl_N = kl_penalties(tokens.logprobs_N, tokens.reference_logprobs_N)
-        value = plain.value + weight * (kl_N / tokens.normalizers_N).sum()
-        return Loss(value, plain.ratios_N, {**plain.means, "learn/kl_reference": kl_N})
-
-    return with_penalty

@@ -14,10 +14,16 @@ from unstable.types import Adapter
 
 STATE_FILE = "learner.pt"
 RUN_STATE_FILE = "run_state.json"
+AVERAGE = "average"
+"""The folder in a checkpoint's that holds the running mean of the weights, as an adapter."""
 
 
 def write_checkpoint(
-    folder: Path, adapter: Adapter, state: Mapping[str, Any], run_state: Mapping[str, Any]
+    folder: Path,
+    adapter: Adapter,
+    state: Mapping[str, Any],
+    run_state: Mapping[str, Any],
+    average: Adapter | None = None,
 ) -> None:
     """Write a new folder, whole or not at all; raises `FileExistsError` rather than write over any.
 
@@ -29,6 +35,9 @@ def write_checkpoint(
         shutil.rmtree(left)
     with new_folder(folder) as scratch:
         write_adapter(adapter, scratch)
+        if average is not None:
+            (scratch / AVERAGE).mkdir()
+            write_adapter(average, scratch / AVERAGE)
         torch.save({"format": FORMAT, **state}, scratch / STATE_FILE)
         text = json.dumps({"format": FORMAT, **run_state})
         (scratch / RUN_STATE_FILE).write_text(text, encoding="utf-8")
@@ -41,3 +50,8 @@ def read_checkpoint(folder: Path) -> tuple[Adapter, dict[str, Any], dict[str, An
     for file, content in ((STATE_FILE, state), (RUN_STATE_FILE, run_state)):
         check_format(content, folder / file)
     return read_adapter(folder, folder.name), state, run_state
+
+
+def read_average(folder: Path) -> Adapter:
+    """The running mean of the weights in a checkpoint; raises `ConfigError` where it has none."""
+    return read_adapter(folder / AVERAGE, f"average of {folder.name}")

@@ -1,11 +1,9 @@
 """What algorithms that clip a ratio have in common: the words of their configs as a loss."""
 
-import numpy as np
 from torch import Tensor
 
 from unstable.config import Aggregation, ClippedConfig, SurrogateConfig
-from unstable.learners.algorithm import Algorithm, Loss, Mask, Tokens
-from unstable.learners.batch import FlatBatch
+from unstable.learners.algorithm import Algorithm, Loss, Tokens
 from unstable.learners.losses import (
     clipped_loss,
     log_ratios,
@@ -17,7 +15,7 @@ from unstable.learners.losses import (
 
 
 class Clipped(Algorithm):
-    """Aggregation, correction for the behaviour policy, truncated turns."""
+    """Aggregation, correction for the behaviour policy."""
 
     config: ClippedConfig
 
@@ -32,12 +30,6 @@ class Clipped(Algorithm):
     @property
     def whole_in_pass(self) -> bool:
         return self.whole_in_step and self.config.importance == "sequence_mask"
-
-    def masked(self, batch: FlatBatch) -> Mask:
-        """Truncated turns, where the config says so."""
-        if not self.config.mask_truncated:
-            return super().masked(batch)
-        return np.array([sample.tokens.finish_reason == "length" for sample in batch.samples])
 
     def units(self, tokens: Tokens) -> Tensor:
         """What a sequence is: the trajectory where steps keep these whole, else the turn."""

@@ -37,7 +37,7 @@ class Layout:
 
 
 class Columns(dict[str, Tensor]):
-    """Columns by name in fp32, of which each rank fills in its samples' figures."""
+    """Columns by name in fp32, of which each rank fills in its samples' figures or vectors."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
@@ -48,7 +48,8 @@ class Columns(dict[str, Tensor]):
         rows = self.layout.rows(places)
         for name, values in figures.items():
             if name not in self:
-                self[name] = torch.zeros(self.layout.length, device=self.layout.device)
+                shape = (self.layout.length, *values.shape[1:])
+                self[name] = torch.zeros(shape, device=self.layout.device)
             if counts:
                 self[name][rows] = values.detach().float()
 

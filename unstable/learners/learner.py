@@ -5,7 +5,8 @@ its samples to `backward`. What differs between algorithms is asked of `algorith
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import torch
 from torch import Tensor
 
 from unstable.config import LearnerConfig, ModelConfig
-from unstable.learners.algorithm import Mask, Tokens, imitation, with_kl
+from unstable.learners.algorithm import imitation
 from unstable.learners.algorithms import algorithm_class
+from unstable.learners.average import Average
 from unstable.learners.batch import FlatBatch, Floats, Ints
-from unstable.learners.checkpoint import read_checkpoint, write_checkpoint
+from unstable.learners.checkpoint import read_average, read_checkpoint, write_checkpoint
 from unstable.learners.columns import Columns, Layout
 from unstable.learners.critic import Critic, prompts_of
-from unstable.learners.frozen import FrozenBatch, units_of
+from unstable.learners.frozen import FrozenBatch, largest_units, units_of
 from unstable.learners.metrics import (
     ENTROPIES,
     LOGPROBS,
@@ -28,6 +30,8 @@ from unstable.learners.metrics import (
     Metrics,
     StepReport,
     batch_metrics,
+    is_far,
+    old_metrics,
     role_metrics,
     step_metrics,
 )
@@ -37,6 +41,16 @@ from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.second_lora import SecondLoRA
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.ranks import ALONE, Ranks
+from unstable.learners.reference import Reference
+from unstable.learners.regularization import (
+    Weights,
+    bounded,
+    opponents_kl,
+    regularized,
+    turn_kl,
+    weight_metrics,
+    weights_at,
+)
 from unstable.learners.scoring import Scorer
 from unstable.models.adapters import export_adapter, load_weights
 from unstable.seeds import derive_seed
@@ -47,8 +61,7 @@ class Learner:
     """The owner of the trained weights, on the GPU if there is one.
 
     `adapter` is the start, none a fresh LoRA drawn from `seed`; `updates` is how many the run will
-    make, for the schedule; `max_tokens` is the longest completion, for the constant loss norm. A KL
-    refers to the policy at construction.
+    make, for the schedules; `max_tokens` is the longest completion, for the constant loss norm.
     """
 
     def __init__(
@@ -64,6 +77,7 @@ class Learner:
     ) -> None:
         self.config = learner
         self.seed = seed
+        self.updates = updates
         self.max_tokens = max_tokens
         self.version = 0
         self.bad_updates = 0  # in a row
@@ -77,8 +91,10 @@ class Learner:
         self.micro_batches = MicroBatches(size, tokens, ranks)
         self.scorer = Scorer(self.policy, self.micro_batches)
         algorithm = learner.algorithm
-        uses_kl = algorithm.kl_reward > 0 or algorithm.kl_loss > 0
-        self.reference = SecondLoRA(self.policy) if uses_kl else None
+        self.reference = (
+            Reference(self.policy, algorithm, self.scorer) if algorithm.uses_reference else None
+        )
+        self.average = None if learner.ema is None else Average(self.policy, learner.ema)
         critic = getattr(algorithm, "critic", None)
         self.critic = None if critic is None else Critic(critic, self.policy, self.optimizer)
 
@@ -92,17 +108,16 @@ class Learner:
         started = time.perf_counter()
         flat = FlatBatch(batch)
         rewards_S, advantages_S, frozen = self._freeze(flat)
-        num_steps = min(self.config.steps_per_batch, len(frozen.units))
-        shuffle = self._shuffle()
         reports: list[StepReport] = []
-        for _ in range(self.config.epochs if frozen.units else 0):
-            order = shuffle.permutation(len(frozen.units))
-            for part in np.array_split(order, num_steps):
-                chosen_C = np.concatenate([frozen.units[i] for i in part])
-                reports.append(self._step(frozen, chosen_C))
+        for chosen_C in self._steps(frozen):
+            reports.append(self._step(frozen, chosen_C))
+            if is_far(frozen, reports[-1], self.config.max_kl):
+                break
         metrics = {
             **batch_metrics(flat, rewards_S, advantages_S),
             **role_metrics(flat, reports),
+            **old_metrics(frozen, reports, self.config.steps_per_batch),
+            **weight_metrics(self.config.algorithm, self.weights),
             **self.algorithm.metrics(),
             **({} if self.critic is None else self.critic.metrics),
         }
@@ -121,52 +136,82 @@ class Learner:
             trajectories_S=everything,
             units=[everything],
             advantages_N=layout.repeated(ones_S),
-            masked_N=layout.repeated(ones_S == 0),
         )
         report = self._step(frozen, self._shuffle().permutation(len(samples)))
         metrics: Metrics = {"learn/tokens_trained": float(layout.length)}
         return self._finish(started, frozen, [report], metrics, ones_S)
 
+    @property
+    def weights(self) -> Weights:
+        """What KL and entropy count in the next update."""
+        return weights_at(self.config.algorithm, self.version + 1, self.updates)
+
     def _freeze(self, flat: FlatBatch) -> tuple[Floats, Floats, FrozenBatch]:
         """Shaped rewards [S], advantages [S], and all that optimizer steps keep frozen."""
         algorithm, config, samples = self.algorithm, self.config.algorithm, flat.token_samples
-        old = reference = estimate = None
-        uses_old = algorithm.uses_old_logprobs and self.steps_per_update > 1
-        rewards_S = flat.rewards_S if self.critic is None else flat.turn_rewards_S
-        if config.reward_clip is not None:
-            rewards_S = np.clip(rewards_S, *config.reward_clip)
-        if uses_old or config.kl_reward > 0:
-            old = self.scorer.logprobs(samples)
+        layout, estimate, reading = self._layout(samples), None, None
+        old, uses_old = self._old_logprobs(flat)
+        per_turn = self.critic is not None
+        rewards_S = bounded(flat.turn_rewards_S if per_turn else flat.rewards_S, config.reward_clip)
         if config.kl_reward > 0:
-            assert old is not None
-            reference = self._reference_logprobs(samples)
-            rewards_S = rewards_S - config.kl_reward * turn_kl(old, reference)
+            assert old is not None and self.reference is not None
+            reading = self.reference.read(samples)
+            kl_S = turn_kl(old, reading.logprobs)
+            kl_S = opponents_kl(flat, kl_S, per_turn=per_turn) if config.kl_opponents else kl_S
+            rewards_S = rewards_S - self.weights.kl_reward * kl_S
         if self.critic is None:
             advantages_S = algorithm.advantages(flat, rewards_S)
         else:
             estimate = self.critic.estimate(flat, rewards_S, self._values(samples))
             advantages_S = estimate.advantages_S
         trained_S = algorithm.trained(flat, advantages_S)
-        if self.reference is not None and reference is None:
-            reference = self._reference_logprobs(samples, trained_S)
-        layout = self._layout(samples)
+        units = units_of(flat.trajectories_S, trained_S, algorithm.whole_in_step)
+        if config.largest < 1:
+            units = largest_units(units, advantages_S, config.largest)
+        if self.reference is not None and reading is None:
+            reading = self.reference.read(samples, chain.from_iterable(units))
+        weights_S = algorithm.weights(flat)
         frozen = FrozenBatch(
             samples=samples,
             layout=layout,
-            loss=algorithm.loss if reference is None else with_kl(algorithm.loss, config.kl_loss),
+            loss=regularized(algorithm.loss, config, self.weights),
             aggregation=algorithm.aggregation,
             trajectories_S=flat.trajectories_S,
-            units=units_of(flat.trajectories_S, trained_S, algorithm.whole_in_step),
+            units=units,
             whole_in_pass=algorithm.whole_in_pass,
+            entropy=config.entropy > 0,
             advantages_N=layout.repeated(advantages_S),
-            masked_N=layout.repeated(algorithm.masked(flat)),
+            weights_N=None if (weights_S == 1).all() else layout.repeated(weights_S),
             behaviour_logprobs_N=layout.joined(flat.behaviour_logprobs),
             old_logprobs_N=layout.joined(old) if uses_old and old is not None else None,
-            reference_logprobs_N=None if reference is None else layout.joined(reference),
+            **({} if reading is None else reading.columns(layout)),
             values_S=None if estimate is None else self._floats(estimate.values_S),
             targets_S=None if estimate is None else self._floats(estimate.targets_S),
         )
         return rewards_S, advantages_S, frozen
+
+    def _old_logprobs(self, flat: FlatBatch) -> tuple[list[Tensor] | None, bool]:
+        """Those that a ratio or a KL in the reward refers to, and whether optimizer steps do.
+
+        A single step has the policy's own, unless the old policy is the engine's.
+        """
+        algorithm, config = self.algorithm, self.config.algorithm
+        if algorithm.uses_old_logprobs and config.old_logprobs == "engine":
+            return flat.behaviour_logprobs, True
+        asks = algorithm.uses_old_logprobs or self.config.max_kl is not None
+        uses_old = asks and self.steps_per_update > 1
+        if not uses_old and not config.kl_reward:
+            return None, False
+        return self.scorer.logprobs(flat.token_samples), uses_old
+
+    def _steps(self, frozen: FrozenBatch) -> Iterator[Ints]:
+        """Places of the samples of each optimizer step, epoch by epoch."""
+        shuffle = self._shuffle()
+        num_steps = min(self.config.steps_per_batch, len(frozen.units))
+        for _ in range(self.config.epochs if frozen.units else 0):
+            order = shuffle.permutation(len(frozen.units))
+            for part in np.array_split(order, num_steps):
+                yield np.concatenate([frozen.units[i] for i in part])
 
     def _step(self, frozen: FrozenBatch, chosen_C: Ints) -> StepReport:
         """One optimizer step on the chosen samples; every token has its sample's advantage."""
@@ -181,22 +226,17 @@ class Learner:
         for places, counts in self.micro_batches(samples, units):
             rows = frozen.layout.rows(chosen_C[places])
             pack = pack_samples([samples[place] for place in places])
-            logprobs_N, entropies_N, states_SD = self.policy(pack)
-            own_N, states_SD = logprobs_N.detach(), states_SD.detach()
+            scores = self.policy(pack, **frozen.wishes(rows))
             turns_N = pack.samples_N.to(device)
-            old_N = own_N if frozen.old_logprobs_N is None else frozen.old_logprobs_N[rows]
-            behaviour_N, reference_N = frozen.behaviour_logprobs_N, frozen.reference_logprobs_N
-            tokens = Tokens(
-                # Where it is masked a token is a constant and its ratio 1, whatever the loss.
-                logprobs_N=torch.where(frozen.masked_N[rows], old_N, logprobs_N),
-                old_logprobs_N=old_N,
-                behaviour_logprobs_N=own_N if behaviour_N is None else behaviour_N[rows],
-                reference_logprobs_N=None if reference_N is None else reference_N[rows],
-                advantages_N=frozen.advantages_N[rows],
+            tokens = frozen.tokens(
+                rows,
+                scores,
                 normalizers_N=self._floats(normalizers_C[places])[turns_N],
                 turns_N=turns_N,
                 sequences_N=torch.from_numpy(sequences_C[places]).to(device)[turns_N],
             )
+            entropies_N, states_SD = scores.entropies_N, scores.states_SD.detach()
+            del scores  # and its hidden states
             loss = frozen.loss(tokens)
             value = float(counts) * loss.value
             value.backward()
@@ -256,6 +296,9 @@ class Learner:
                 "last checkpoint holds the last good weights"
             )
         self.version += 1
+        for follower in (self.reference, self.average):
+            if follower is not None:
+                follower.after_update(self.version)
         seconds = time.perf_counter() - started
         trained = [frozen.samples[place] for report in reports for place in report.chosen_C]
         speed = {"learn/tokens_per_second": sum(each.length for each in trained) / seconds}
@@ -275,20 +318,6 @@ class Learner:
             load_weights(self.policy.model, adapter)
             return self.logprobs(samples)
 
-    def _reference_logprobs(
-        self, samples: Sequence[TokenSample], wanted_S: Mask | None = None
-    ) -> list[Tensor]:
-        """Under the policy that the run began with; zeros for what is not wanted."""
-        assert self.reference is not None
-        wanted = range(len(samples)) if wanted_S is None else np.flatnonzero(wanted_S).tolist()
-        found = [torch.zeros(len(sample.token_ids)) for sample in samples]
-        if wanted:
-            with self.reference.in_place():
-                scored = self.scorer.logprobs([samples[place] for place in wanted])
-            for place, logprobs_T in zip(wanted, scored, strict=True):
-                found[place] = logprobs_T
-        return found
-
     def _values(self, samples: Sequence[TokenSample]) -> Floats:
         """What the critic says of the samples' prompts [S]."""
         assert self.critic is not None
@@ -306,13 +335,22 @@ class Learner:
     def _floats(self, values: Floats) -> Tensor:
         return torch.from_numpy(values).float().to(self.policy.device)
 
+    def scale_rate(self, factor: float) -> None:
+        """Multiply the learning rate by `factor` from now on, beside its schedule.
+
+        Factors multiply each other. They are part of the optimizer's state and so of a checkpoint.
+        """
+        self.optimizer.scale *= factor
+
     def save(self, folder: Path, run_state: dict[str, Any]) -> Adapter:
         """Write the version to `folder`, whole or not at all, and return its adapter.
 
         Every random choice derives from the seed and the version, so there is no random state to
         keep. Raises `FileExistsError` rather than write over anything.
         """
-        adapter = export_adapter(self.policy.model, PlayerId.policy(self.version).name)
+        name = PlayerId.policy(self.version).name
+        adapter = export_adapter(self.policy.model, name)
+        average = None if self.average is None else self.average.export(f"average of {name}")
         algorithm = self.algorithm.state_dict()
         if self.reference is not None:
             algorithm["reference"] = self.reference.state_dict()
@@ -324,28 +362,36 @@ class Learner:
             "optimizer": self.optimizer.state_dict(),
             "algorithm": algorithm,
         }
-        write_checkpoint(folder, adapter, state, run_state)
+        write_checkpoint(folder, adapter, state, run_state, average)
         return adapter
 
     def load(self, folder: Path) -> dict[str, Any]:
         """Become what `save` wrote to `folder`; returns the run state given to it."""
-        adapter, state, run_state = read_checkpoint(folder)
-        load_weights(self.policy.model, adapter)
+        state, run_state = self._take(folder)
         self.version = state["version"]
         self.bad_updates = state["bad_updates"]
         self.optimizer.load_state_dict(state["optimizer"])
+        return run_state
+
+    def restore(self, folder: Path) -> None:
+        """Take back weights, AdamW's moments and the algorithm's state that `save` wrote.
+
+        What counts the run goes on: `version`, so that the next one has a new number, the place in
+        the schedules, what `scale_rate` made of the rate, and bad updates in a row.
+        """
+        state, _ = self._take(folder)
+        self.optimizer.load_moments(state["optimizer"])
+
+    def _take(self, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Load all weights and the algorithm's state; returns the learner's state and the run's."""
+        adapter, state, run_state = read_checkpoint(folder)
+        load_weights(self.policy.model, adapter)
+        if self.average is not None:
+            self.average.load(read_average(folder))
         algorithm = state["algorithm"]
         self.algorithm.load_state_dict(algorithm)
         if self.reference is not None:
             self.reference.load_state_dict(algorithm["reference"])
         if self.critic is not None:
             self.critic.load_state_dict(algorithm["critic"])
-        return run_state
-
-
-def turn_kl(logprobs: Sequence[Tensor], reference: Sequence[Tensor]) -> Floats:
-    """KL of each turn [S] to the reference, by the turn that was sampled.
-
-    Schulman's k1, http://joschu.net/blog/kl-approx.html.
-    """
-    return np.array([float((a - b).sum()) for a, b in zip(logprobs, reference, strict=True)])
+        return state, run_state

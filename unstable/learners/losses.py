@@ -145,6 +145,45 @@ def kl_penalties(logprobs_N: Tensor, reference_logprobs_N: Tensor) -> Tensor:
     return torch.expm1(clamped_N) - clamped_N
 
 
+def move_loss(
+    costs_N: Tensor,
+    logprobs_N: Tensor,
+    old_logprobs_N: Tensor,
+    turns_N: Tensor,
+    *,
+    cap: float,
+    normalizer: float | Tensor,
+) -> Tensor:
+    """What moves cost: the sum over a turn of costs [N] that its prefixes have, as it is expected.
+
+    A cost, with its gradient, is a function of the policy and of the tokens before, such as the
+    entropy of what comes next. With f_t such a cost, the gradient of E[sum f_t] over the answers is
+    E[sum grad f_t + sum grad logprob_t * (f_{t+1} + f_{t+2} + ...)], since a token decides which
+    prefixes follow; without the second sum it would be biased (Rao-Blackwellised divergences,
+    https://arxiv.org/abs/2504.10637). What the old policy sampled is weighed by the ratio of the
+    prefix, at most `cap`, a constant. The score has no value, only a gradient. Tokens of a turn lie
+    in a row, and turns in the order of `turns_N`.
+    """
+    moved_N = log_ratios(logprobs_N, old_logprobs_N)
+    prefix_N = sums_before(moved_N, turns_N).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    costs_N = prefix_N.exp().clamp(max=cap) * costs_N
+    score_N = sums_after(costs_N.detach(), turns_N) * (logprobs_N - logprobs_N.detach())
+    return ((costs_N + score_N) / normalizer).sum()
+
+
+def sums_before(values_N: Tensor, turns_N: Tensor) -> Tensor:
+    """For each token [N] the sum of the values before it in its turn; turns lie in a row."""
+    sums_N = values_N.double().cumsum(0) - values_N
+    return (sums_N - sums_N[torch.searchsorted(turns_N, turns_N)]).to(values_N.dtype)
+
+
+def sums_after(values_N: Tensor, turns_N: Tensor) -> Tensor:
+    """For each token [N] the sum of the values after it in its turn; turns lie in a row."""
+    sums_N = values_N.double().cumsum(0)
+    ends_N = torch.searchsorted(turns_N, turns_N, right=True) - 1
+    return (sums_N[ends_N] - sums_N).to(values_N.dtype)
+
+
 def _unit_sums(values_N: Tensor, units_N: Tensor, *, mean: bool) -> Tensor:
     """For each token [N] the sum, or mean, of the values of its unit; units count from 0."""
     num_units = int(units_N.max()) + 1

@@ -11,6 +11,7 @@ import torch
 
 from unstable.learners.batch import FlatBatch, Floats, Ints, role_suffix
 from unstable.learners.columns import Columns
+from unstable.learners.frozen import FrozenBatch
 from unstable.learners.losses import kl_estimates, log_ratios
 
 Metrics = dict[str, float | None]
@@ -125,6 +126,28 @@ def step_metrics(reports: Sequence[StepReport]) -> Metrics:
             **{_metric(name): _joined(reports, name).mean() for name in means},
         }
     )
+
+
+def old_kl(frozen: FrozenBatch, report: StepReport) -> float:
+    """k3 of a turn, a mean over the step's turns, of KL(old policy || the step's)."""
+    assert frozen.old_logprobs_N is not None
+    old_N = frozen.old_logprobs_N[frozen.layout.rows(report.chosen_C)]
+    return float(kl_estimates(report.columns[LOGPROBS], old_N).sum()) / len(report.chosen_C)
+
+
+def is_far(frozen: FrozenBatch, report: StepReport, limit: float | None) -> bool:
+    """Whether an update ends with this step; all ranks have the same figures, to the bit."""
+    if limit is None or frozen.old_logprobs_N is None:
+        return False
+    return old_kl(frozen, report) > limit
+
+
+def old_metrics(frozen: FrozenBatch, reports: Sequence[StepReport], steps: int) -> Metrics:
+    """How far the update went, of `steps` an epoch: epochs, and the last step's KL."""
+    epochs = {"learn/epochs_made": len(reports) / min(steps, max(1, len(frozen.units)))}
+    if not reports or frozen.old_logprobs_N is None:
+        return _floats(epochs)
+    return _floats({**epochs, "learn/kl_old": old_kl(frozen, reports[-1])})
 
 
 def role_metrics(batch: FlatBatch, reports: Sequence[StepReport]) -> Metrics:

@@ -32,6 +32,7 @@ class PolicyOptimizer:
         )
         self.factors = [1.0]  # of the groups, on the scheduled rate
         self.steps = 0  # tried, refused ones included
+        self.scale = 1.0  # on all rates, beside the schedule
 
     def add_group(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
         """Step further parameters as well, such as a critic's, at a rate of their own.
@@ -49,7 +50,7 @@ class PolicyOptimizer:
     @property
     def learning_rate(self) -> float:
         """Of the next step."""
-        return scheduled_rate(self.config, self.steps, self.total_steps)
+        return self.scale * scheduled_rate(self.config, self.steps, self.total_steps)
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -77,23 +78,31 @@ class PolicyOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs."""
-        return {"adamw": self.adamw.state_dict(), "steps": self.steps}
+        return {"adamw": self.adamw.state_dict(), "steps": self.steps, "scale": self.scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        self.adamw.load_state_dict(state["adamw"])
+        self.load_moments(state)
         self.steps = state["steps"]
+        self.scale = state.get("scale", 1.0)  # which earlier checkpoints have not
+
+    def load_moments(self, state: dict[str, Any]) -> None:
+        """Restore AdamW alone: the schedule goes on where it is, and rates keep their scale."""
+        self.adamw.load_state_dict(state["adamw"])
 
 
 def scheduled_rate(config: LearnerConfig, step: int, total_steps: int) -> float:
-    """Learning rate of the 0-based optimizer step: a linear rise, then the schedule down to 0."""
+    """Learning rate of the 0-based optimizer step: a linear rise, then the schedule.
+
+    It ends at `final_rate` times the peak, unless it is constant.
+    """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     rest = max(1, total_steps - config.warmup_steps)
     progress = min(1.0, (step - config.warmup_steps) / rest)
-    factors = {
+    height = {
         "constant": 1.0,
         "linear": 1.0 - progress,
         "cosine": 0.5 * (1.0 + math.cos(math.pi * progress)),
-    }
-    return config.learning_rate * factors[config.schedule]
+    }[config.schedule]
+    return config.learning_rate * (config.final_rate + (1.0 - config.final_rate) * height)

@@ -51,7 +51,9 @@ class RunFolder:
                 shutil.rmtree(folder)
                 continue
             for path in folder.iterdir():
-                if not path.name.startswith("adapter_"):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif not path.name.startswith("adapter_"):
                     path.unlink()
 
     @property

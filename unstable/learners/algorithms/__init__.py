@@ -40,4 +40,9 @@ def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algor
             f"learner.algorithm.name to {' or '.join(fitting)}, learner.algorithm.target to "
             f"{config.target}"
         )
+    if config.old_logprobs == "engine" and not getattr(target, "uses_old_logprobs", True):
+        raise ConfigError(
+            f"learner.algorithm.old_logprobs = 'engine' does nothing in {target.__name__}, which "
+            "has no ratio to an old policy; leave it out"
+        )
     return target

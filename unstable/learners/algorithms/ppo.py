@@ -1,13 +1,14 @@
-"""PPO: a critic's advantages with the clipped ratio of each token.
+"""PPO: the clipped ratio of each token, with a critic's advantages or a baseline for each role.
 
 Schulman et al. 2017, https://arxiv.org/abs/1707.06347.
 """
 
 from unstable.config import PPOConfig
+from unstable.learners.baselined import RoleBaselined
 from unstable.learners.clipped import Surrogate
 
 
-class PPO(Surrogate):
+class PPO(RoleBaselined, Surrogate):
     """Several optimizer steps a batch, each near the policy that the update began with."""
 
     config: PPOConfig

@@ -1,6 +1,6 @@
 """Log-probabilities of chosen tokens over a large vocabulary, without ever holding all logits."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,29 +10,44 @@ CHUNK_ROWS = 256
 """Rows whose logits are held at a time: 50 MB in fp32 at 49k words."""
 
 
+class Selected(NamedTuple):
+    """What is said of N rows, in nats; fp32, or float64 where the inputs are."""
+
+    logprobs_N: Tensor  # of the targets
+    entropies_N: Tensor  # of the distributions that these are from
+    kl_N: Tensor | None  # KL(these distributions || the reference's)
+
+
 def selected_logprobs(
     hidden_ND: Tensor,
     head_VD: Tensor,
     targets_N: Tensor,
     temperatures_N: Tensor,
     chunk_rows: int = CHUNK_ROWS,
-) -> tuple[Tensor, Tensor]:
-    """Logprobs [N] of the targets, and the entropies [N] of their distributions, in nats.
+    *,
+    entropy: bool = False,
+    reference_ND: Tensor | None = None,
+) -> Selected:
+    """Logprobs of the targets, entropies, and the KL to where the reference's hidden states lead.
 
     The logits hidden @ head.T are divided by the temperature; the softmax is taken in fp32, or in
-    float64 where the inputs are. Only `hidden_ND` gets a gradient, and only from the logprobs.
+    float64 where the inputs are. Only `hidden_ND` gets a gradient: from the logprobs, with
+    `entropy` from the entropies, and from the KL where there is a reference.
     """
-    logprobs_N, entropies_N = _SelectedLogprobs.apply(
-        hidden_ND, head_VD, targets_N, temperatures_N, chunk_rows
+    if reference_ND is not None:
+        chunk_rows = max(1, chunk_rows // 2)  # a row has twice the logits
+    return Selected(
+        *_SelectedLogprobs.apply(
+            hidden_ND, head_VD, targets_N, temperatures_N, chunk_rows, entropy, reference_ND
+        )
     )
-    return logprobs_N, entropies_N
 
 
 class _SelectedLogprobs(torch.autograd.Function):
-    """Forward keeps each logprob's derivative, a row as large as the hidden state it stands for.
+    """Forward keeps each wanted figure's derivative, a row as large as the hidden state.
 
-    d logprob / d hidden = (head[target] - softmax @ head) / temperature. So neither logits nor
-    hidden states are kept, and backward has no logits to compute again.
+    It is (d figure / d logits) @ head / temperature, so neither logits nor hidden states are kept,
+    and backward has no logits to compute again.
     """
 
     @staticmethod
@@ -43,30 +58,78 @@ class _SelectedLogprobs(torch.autograd.Function):
         targets_N: Tensor,
         temperatures_N: Tensor,
         chunk_rows: int,
-    ) -> tuple[Tensor, Tensor]:
-        logprobs, entropies, derivatives = [], [], []
-        for hidden, targets, temperatures in zip(
-            *(rows.split(chunk_rows) for rows in (hidden_ND, targets_N, temperatures_N)),
-            strict=True,
-        ):
-            # Divided by fp32 temperatures, logits of a lower precision become fp32.
-            logits_NV = F.linear(hidden, head_VD) / temperatures[:, None]
-            logprobs_NV = logits_NV.log_softmax(-1)
-            probabilities_NV = logprobs_NV.exp()
-            logprobs.append(logprobs_NV.gather(1, targets[:, None])[:, 0])
-            entropies.append(-torch.linalg.vecdot(probabilities_NV, logprobs_NV))
-            if ctx.needs_input_grad[0]:
-                # As one product, so that what a likely target leaves over is not lost to rounding.
-                probabilities_NV[torch.arange(len(targets), device=targets.device), targets] -= 1
-                products_ND = probabilities_NV.to(head_VD.dtype) @ head_VD
-                derivatives.append((products_ND / -temperatures[:, None]).to(hidden.dtype))
-        if derivatives:
-            ctx.save_for_backward(torch.cat(derivatives))
-        entropies_N = torch.cat(entropies)
-        ctx.mark_non_differentiable(entropies_N)
-        return torch.cat(logprobs), entropies_N
+        entropy: bool,
+        reference_ND: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        needs_grad = ctx.needs_input_grad[0]
+        chunks = []
+        for start in range(0, max(1, len(hidden_ND)), chunk_rows):
+            rows = slice(start, start + chunk_rows)
+            reference = None if reference_ND is None else reference_ND[rows]
+            chunks.append(
+                _score(
+                    (hidden_ND[rows], head_VD, targets_N[rows], temperatures_N[rows], reference),
+                    slopes=needs_grad,
+                    entropy_slopes=needs_grad and entropy,
+                )
+            )
+        columns = [_joined(parts) for parts in zip(*chunks, strict=True)]
+        figures, derivatives = columns[:3], columns[3:]
+        ctx.save_for_backward(*derivatives)
+        if not entropy:
+            ctx.mark_non_differentiable(figures[1])
+        return tuple(figures)
 
     @staticmethod
-    def backward(ctx: Any, grad_N: Tensor, _: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (derivatives_ND,) = ctx.saved_tensors
-        return (grad_N[:, None] * derivatives_ND).to(derivatives_ND.dtype), None, None, None, None
+    def backward(ctx: Any, *gradients_N: Tensor) -> tuple[Tensor | None, ...]:
+        total_ND = None
+        for grad_N, derivatives_ND in zip(gradients_N, ctx.saved_tensors, strict=True):
+            if derivatives_ND is not None:
+                part_ND = (grad_N[:, None] * derivatives_ND).to(derivatives_ND.dtype)
+                total_ND = part_ND if total_ND is None else total_ND.add_(part_ND)
+        return total_ND, *[None] * 6
+
+
+_Rows = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+"""Hidden states, head, targets, temperatures and the reference's hidden states."""
+
+
+def _score(rows: _Rows, *, slopes: bool, entropy_slopes: bool) -> tuple[Tensor | None, ...]:
+    """A chunk's logprobs, entropies and KLs, and the derivatives of each, where they are wanted.
+
+    d logprob / d logit_j = [j = target] - p_j; d entropy = -p_j (log p_j + entropy);
+    d KL = p_j (log p_j - log q_j - KL).
+    """
+    hidden_ND, head_VD, targets_N, temperatures_N, reference_ND = rows
+
+    def logprobs(states_ND: Tensor) -> Tensor:
+        # Divided by fp32 temperatures, logits of a lower precision become fp32.
+        return (F.linear(states_ND, head_VD) / temperatures_N[:, None]).log_softmax(-1)
+
+    def derivative(slopes_NV: Tensor, sign: int = 1) -> Tensor:
+        products_ND = slopes_NV.to(head_VD.dtype) @ head_VD
+        return (products_ND / (sign * temperatures_N[:, None])).to(hidden_ND.dtype)
+
+    logprobs_NV = logprobs(hidden_ND)
+    p_NV = logprobs_NV.exp()
+    kl_N = of_kl = of_entropies = of_logprobs = None
+    if reference_ND is not None:
+        differences_NV = logprobs_NV - logprobs(reference_ND.to(head_VD.dtype))
+        kl_N = torch.linalg.vecdot(p_NV, differences_NV)
+        if slopes:
+            of_kl = derivative(differences_NV.sub_(kl_N[:, None]).mul_(p_NV))
+    logprobs_N = logprobs_NV.gather(1, targets_N[:, None])[:, 0]
+    entropies_N = -torch.linalg.vecdot(p_NV, logprobs_NV)
+    if entropy_slopes:
+        of_entropies = derivative(logprobs_NV.add_(entropies_N[:, None]).mul_(p_NV), sign=-1)
+    if slopes:
+        # As one product, so that what a likely target leaves over is not lost to rounding.
+        p_NV[torch.arange(len(targets_N), device=targets_N.device), targets_N] -= 1
+        of_logprobs = derivative(p_NV, sign=-1)
+    return logprobs_N, entropies_N, kl_N, of_logprobs, of_entropies, of_kl
+
+
+def _joined(parts: tuple[Tensor | None, ...]) -> Tensor | None:
+    """Chunks in a row; None where there are none."""
+    found = [part for part in parts if part is not None]
+    return torch.cat(found) if found else None

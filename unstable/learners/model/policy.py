@@ -26,8 +26,10 @@ class Scores(NamedTuple):
     """What the model says of a pack of S samples with N tokens that are scored."""
 
     logprobs_N: Tensor  # fp32, with a gradient
-    entropies_N: Tensor  # fp32, without
+    entropies_N: Tensor  # fp32, with one where it was asked for
     states_SD: Tensor  # last hidden state where each sample's prompt ends, with a gradient
+    hidden_ND: Tensor  # last hidden state that each token is predicted from
+    kl_N: Tensor | None  # to the reference, fp32, with a gradient; None: there is none
 
 
 class Policy(nn.Module):
@@ -82,8 +84,14 @@ class Policy(nn.Module):
         for layer in self.layers:
             layer.compile(dynamic=True)
 
-    def forward(self, pack: Pack) -> Scores:
-        """Score the pack's tokens, wherever the pack lies."""
+    def forward(
+        self, pack: Pack, *, entropy: bool = False, reference_ND: Tensor | None = None
+    ) -> Scores:
+        """Score the pack's tokens, wherever the pack lies.
+
+        With `entropy` entropies have a gradient. `reference_ND` is the `hidden_ND` of the policy
+        that a KL refers to.
+        """
         causal_model, pack = self._causal_model, pack.to(self.device)
         hidden_1TD = causal_model.get_decoder()(
             input_ids=pack.ids_T[None],
@@ -91,13 +99,22 @@ class Policy(nn.Module):
             use_cache=False,
             segments=pack.segments,
         ).last_hidden_state
-        logprobs_N, entropies_N = selected_logprobs(
-            hidden_1TD[0, pack.predictors_N],
+        hidden_ND = hidden_1TD[0, pack.predictors_N]
+        selected = selected_logprobs(
+            hidden_ND,
             causal_model.get_output_embeddings().weight,
             pack.targets_N,
             pack.temperatures_N,
+            entropy=entropy,
+            reference_ND=reference_ND,
         )
-        return Scores(logprobs_N, entropies_N, hidden_1TD[0, pack.states_S])
+        return Scores(
+            logprobs_N=selected.logprobs_N,
+            entropies_N=selected.entropies_N,
+            states_SD=hidden_1TD[0, pack.states_S],
+            hidden_ND=hidden_ND,
+            kl_N=selected.kl_N,
+        )
 
 
 def _check_scorable(model: PreTrainedModel) -> None:

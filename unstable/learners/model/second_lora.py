@@ -1,4 +1,4 @@
-"""A second LoRA on the policy's model: the start that a KL refers to, a critic's own, a probe's."""
+"""A second LoRA on the policy's model: what a KL refers to, a mean, a critic's own, a probe's."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +39,12 @@ class SecondLoRA:
             yield
         finally:
             self._set(self.replaced)
+
+    @torch.no_grad()
+    def follow(self, kept: float) -> None:
+        """Become `kept` times these weights plus (1 - kept) times the policy's; 0: a copy."""
+        for own, policys in zip(self.parameters, self.replaced, strict=True):
+            own.lerp_(policys, 1 - kept)
 
     def _set(self, parameters: Sequence[nn.Parameter]) -> None:
         for (module, name), parameter in zip(self.places, parameters, strict=True):

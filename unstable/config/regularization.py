@@ -1,0 +1,60 @@
+"""Sections of what holds a policy near another: how weights decay and how the reference moves."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from unstable.config.base import PositiveFloat, PositiveInt, Section
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(gt=0, lt=1)]
+
+
+class DecayConfig(Section):
+    """How the weights of KL and entropy fall, update by update."""
+
+    rule: Literal["constant", "linear", "power"] = Field(
+        "constant",
+        description="kl_loss, kl_reward and entropy stay, fall linearly over the run's updates, "
+        "or are multiplied by n^-exponent in update n, from 1",
+    )
+    to: Share = Field(0.0, description="share of the weights at which the linear rule ends")
+    exponent: PositiveFloat = Field(0.3, description="exponent of the power rule")
+
+    @model_validator(mode="after")
+    def _read_by_rule(self) -> Self:
+        for name, rule in (("to", "linear"), ("exponent", "power")):
+            value = getattr(self, name)
+            if self.rule != rule and value != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} = {value} is for the {rule} rule alone; "
+                    f"set learner.algorithm.decay.rule to {rule}, or leave it out"
+                )
+        return self
+
+
+class ReferenceConfig(Section):
+    """Whether the policy that a KL refers to stays the one that the run began with."""
+
+    every: PositiveInt | None = Field(
+        None, description="it becomes the policy after every so many updates; null: never"
+    )
+    mean: Decay | None = Field(
+        None,
+        description="after each update its LoRA's weights are mean x their own + (1 - mean) x the "
+        "policy's; null: they are not",
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.every is not None and self.mean is not None:
+            raise ValueError(
+                f"every = {self.every} and mean = {self.mean} both move it; leave one of them out"
+            )
+        return self
+
+    @property
+    def moved(self) -> str:
+        """The field that moves it, with its value; empty where it stays."""
+        given = {"every": self.every, "mean": self.mean}
+        return "".join(f"{name} = {value}" for name, value in given.items() if value is not None)
