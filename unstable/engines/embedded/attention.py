@@ -4,34 +4,30 @@ It is registered with transformers as an attention implementation, the public ho
 with the functional attention interface calls. All tokens of a forward lie in one row, [1, T]; a
 `Step` says which slot and position each of them is.
 
-Shapes: T tokens, S slots, K key-value heads, G queries per such head, H = K G, D head size, M
-positions that a slot has room for.
+Shapes: T tokens, S slots, B segments that attend together, C tokens of the longest of them, K
+key-value heads, G queries per such head, H = K G, D head size, M positions that a slot has room for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from unstable.engines.embedded.slots import Copy
+from unstable.engines.embedded.slots import Copy, Ints
 
 ATTENTION = "unstable_slots"
 _BLOCK = 128  # queries of one prompt that attend at a time; bounds the memory of the scores
+_SHORT = 32  # segments of fewer tokens attend together, padded to at most twice their length
+_GATHERED = 16_384  # positions of segments that attend together; bounds the memory of their copies
+_SPARSE = 4  # slots per single token from which on the tokens' slots are gathered
 _ROOM = 128  # positions by which the cache grows
 
 
-class Segment(NamedTuple):
-    """Positions [start, stop) of a slot, which a forward computes."""
-
-    slot: int
-    start: int
-    stop: int
-
-
 class _Block(NamedTuple):
-    """A part of a segment whose tokens are packed from `offset` on."""
+    """Positions [start, stop) of a slot, whose tokens are packed from `offset` on."""
 
     slot: int
     start: int
@@ -42,44 +38,87 @@ class _Block(NamedTuple):
 class _Singles:
     """Segments of one token, attended to together over the range of slots that they span."""
 
-    def __init__(self, blocks: Sequence[_Block]) -> None:
-        slots = torch.tensor([block.slot for block in blocks])
-        positions = torch.tensor([block.start for block in blocks])
+    def __init__(self, slots_B: Ints, positions_B: Ints, offsets_B: Ints) -> None:
+        slots, positions = torch.from_numpy(slots_B), torch.from_numpy(positions_B)
         self.first, last = int(slots.min()), int(slots.max())
-        self.offsets = torch.tensor([block.offset for block in blocks])
+        self.offsets = torch.from_numpy(offsets_B)
         self.rows = slots - self.first  # of each single in the range
         self.length = int(positions.max()) + 1
         # A slot of the range without a token repeats one: its answer is dropped.
         size = last + 1 - self.first
         self.sources = self.offsets[:1].expand(size).index_put((self.rows,), self.offsets)
         limits = torch.zeros(size, dtype=torch.long).index_put((self.rows,), positions)
-        hidden = torch.arange(self.length) > limits[:, None]
-        self.bias = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)[:, None, None]
+        self.bias = _bias(torch.arange(self.length) > limits[:, None])[:, None, None]
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        """Of the tokens among [T, K, G, D], in their order, as batched products over the range."""
+        slots = slice(self.first, self.first + len(self.sources))
+        scores = queries[self.sources] @ keys[slots, :, :, : self.length]  # [S, K, G, M]
+        scores = scores.float().mul_(scaling).add_(self.bias)
+        weights = scores.softmax(-1).to(queries.dtype)
+        return (weights @ values[slots, :, : self.length])[self.rows]
+
+
+class _Short:
+    """Segments of similar length, attended to together, each padded with its own last token."""
+
+    def __init__(self, slots_B: Ints, starts_B: Ints, sizes_B: Ints, offsets_B: Ints) -> None:
+        places_C = np.arange(sizes_B.max())
+        places_BC = np.minimum(places_C, sizes_B[:, None] - 1)
+        real_BC = places_C < sizes_B[:, None]
+        self.slots = torch.from_numpy(slots_B)
+        self.sources = torch.from_numpy(offsets_B[:, None] + places_BC)  # [B, C]
+        self.real = torch.from_numpy(np.flatnonzero(real_BC))
+        self.offsets = self.sources.flatten()[self.real]
+        self.length = int((starts_B + sizes_B).max())
+        positions = torch.from_numpy(starts_B[:, None] + places_BC)
+        self.bias = _bias(torch.arange(self.length) > positions[..., None])[:, None, None]
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        """Of the tokens among [T, K, G, D], in the order of `offsets`."""
+        rows = queries[self.sources].permute(0, 2, 3, 1, 4)  # [B, K, G, C, D]
+        size = rows.shape[2:4]
+        scores = rows.flatten(2, 3) @ keys[self.slots, :, :, : self.length]
+        scores = scores.float().mul_(scaling).unflatten(2, size).add_(self.bias)
+        weights = scores.softmax(-1).to(queries.dtype).flatten(2, 3)
+        mixed = (weights @ values[self.slots, :, : self.length]).unflatten(2, size)
+        return mixed.permute(0, 3, 1, 2, 4).flatten(0, 1)[self.real]
 
 
 class Step:
-    """The plan of one forward: where each packed token belongs and what it attends to."""
+    """The plan of one forward: where each packed token belongs and what it attends to.
+
+    Segment r of R is the positions [starts_R, stops_R) of slot slots_R.
+    """
 
     def __init__(
-        self, segments: Sequence[Segment], before: Sequence[Copy] = (), after: Sequence[Copy] = ()
+        self,
+        slots_R: Ints,
+        starts_R: Ints,
+        stops_R: Ints,
+        before: Sequence[Copy] = (),
+        after: Sequence[Copy] = (),
     ) -> None:
-        self.before, self.after = before, after
-        self.length = max(segment.stop for segment in segments)
-        sizes = torch.tensor([segment.stop - segment.start for segment in segments])
-        ends = sizes.cumsum(0)
-        self.last = ends - 1  # the packed index of each segment's last token
-        self.slots_T = torch.tensor([segment.slot for segment in segments]).repeat_interleave(sizes)
-        self.positions_T = torch.cat([torch.arange(s.start, s.stop) for s in segments])
+        self.before, self.after = [*_together(before)], [*_together(after)]
+        self.length = int(stops_R.max())
+        sizes_R = stops_R - starts_R
+        offsets_R = sizes_R.cumsum() - sizes_R
+        self.last = torch.from_numpy(offsets_R + sizes_R - 1)  # the packed index of each last token
+        places_T = np.arange(sizes_R.sum()) - offsets_R.repeat(sizes_R)
+        self.slots_T = torch.from_numpy(slots_R.repeat(sizes_R))
+        self.positions_T = torch.from_numpy(starts_R.repeat(sizes_R) + places_T)
         self.blocks: list[_Block] = []
-        singles: list[_Block] = []
-        for (slot, start, stop), offset in zip(segments, (ends - sizes).tolist(), strict=True):
-            if stop - start == 1:
-                singles.append(_Block(slot, start, stop, offset))
-                continue
+        for row in np.flatnonzero(sizes_R >= _SHORT).tolist():
+            slot, start, stop = int(slots_R[row]), int(starts_R[row]), int(stops_R[row])
             for first in range(start, stop, _BLOCK):
-                last = min(first + _BLOCK, stop)
-                self.blocks.append(_Block(slot, first, last, offset + first - start))
-        self.singles = _Singles(singles) if singles else None
+                place = int(offsets_R[row]) + first - start
+                self.blocks.append(_Block(slot, first, min(first + _BLOCK, stop), place))
+        self.batches: list[_Singles | _Short] = []
+        shorter = 1
+        while shorter < _SHORT:  # 1 token, 2 to 3, 4 to 7 and so on
+            rows = np.flatnonzero((sizes_R >= shorter) & (sizes_R < 2 * shorter))
+            self.batches += _batches(slots_R[rows], starts_R[rows], sizes_R[rows], offsets_R[rows])
+            shorter *= 2
 
 
 class SlotCache:
@@ -116,23 +155,17 @@ class SlotCache:
         """Store the step's keys and values [1, K, T, D]; attend [1, H, T, D] -> [1, T, H, D]."""
         new_keys, new_values = key[0].transpose(0, 1), value[0].transpose(0, 1)  # [T, K, D]
         keys, values = self._layers.get(layer) or self._allocate(layer, new_keys, new_values)
-        for source, target, start, stop in step.before:
-            keys[target, :, :, start:stop] = keys[source, :, :, start:stop]
-            values[target, :, start:stop] = values[source, :, start:stop]
+        _copy(keys, values, step.before)
         keys[step.slots_T, :, :, step.positions_T] = new_keys
         values[step.slots_T, :, step.positions_T] = new_values
-        for source, target, start, stop in step.after:
-            keys[target, :, :, start:stop] = keys[source, :, :, start:stop]
-            values[target, :, start:stop] = values[source, :, start:stop]
+        _copy(keys, values, step.after)
         queries = query[0].transpose(0, 1).unflatten(1, (keys.shape[1], -1))  # [T, K, G, D]
         mixed = queries.new_empty((*queries.shape[:3], values.shape[-1]))
         for block in step.blocks:
             rows = slice(block.offset, block.offset + block.stop - block.start)
             mixed[rows] = self._attend_block(block, queries[rows], keys, values, scaling)
-        if step.singles:
-            mixed[step.singles.offsets] = _attend_singles(
-                step.singles, queries, keys, values, scaling
-            )
+        for batch in step.batches:
+            mixed[batch.offsets] = batch.attend(queries, keys, values, scaling)
         return mixed.flatten(1, 2)[None]
 
     def _attend_block(
@@ -157,15 +190,63 @@ class SlotCache:
         return self._layers[layer]
 
 
-def _attend_singles(
-    singles: _Singles, queries: Tensor, keys: Tensor, values: Tensor, scaling: float
-) -> Tensor:
-    """Attention of one token per slot, of tokens [T, K, G, D], as batched products over a range."""
-    slots = slice(singles.first, singles.first + len(singles.sources))
-    scores = queries[singles.sources] @ keys[slots, :, :, : singles.length]  # [S, K, G, M]
-    scores = scores.float().mul_(scaling).add_(singles.bias)
-    weights = scores.softmax(-1).to(queries.dtype)
-    return (weights @ values[slots, :, : singles.length])[singles.rows]
+class _Copies(NamedTuple):
+    """Copies of the same positions, which read and write different slots."""
+
+    sources: Tensor
+    targets: Tensor
+    start: int
+    stop: int
+
+
+def _together(copies: Sequence[Copy]) -> Iterator[_Copies]:
+    """The same as the copies one after another: those of one span at once, as far as can be.
+
+    In each round go those that read nothing that a later round writes, and write nothing that it,
+    or another copy of their own round, still reads.
+    """
+    rounds: list[dict[tuple[int, int], list[Copy]]] = []
+    written: dict[int, int] = {}  # slot: the round from which it can be read
+    read: dict[int, int] = {}  # slot: the round from which it can be written
+    for copy in copies:
+        place = max(written.get(copy.source, 0), read.get(copy.target, 0))
+        written[copy.target] = place + 1
+        read[copy.source] = max(read.get(copy.source, 0), place + 1)
+        while place >= len(rounds):
+            rounds.append({})
+        rounds[place].setdefault((copy.start, copy.stop), []).append(copy)
+    for spans in rounds:
+        for (start, stop), group in spans.items():
+            sources, targets = ([copy[i] for copy in group] for i in range(2))
+            yield _Copies(torch.tensor(sources), torch.tensor(targets), start, stop)
+
+
+def _copy(keys: Tensor, values: Tensor, copies: Sequence[_Copies]) -> None:
+    for sources, targets, start, stop in copies:
+        keys[targets, :, :, start:stop] = keys[sources, :, :, start:stop]
+        values[targets, :, start:stop] = values[sources, :, start:stop]
+
+
+def _batches(
+    slots_R: Ints, starts_R: Ints, sizes_R: Ints, offsets_R: Ints
+) -> Iterator[_Singles | _Short]:
+    """Segments that attend together; single tokens in slots that lie close need no copy of them."""
+    if len(slots_R) == 0:
+        return
+    if sizes_R.max() == 1 and np.ptp(slots_R) < _SPARSE * len(slots_R):
+        yield _Singles(slots_R, starts_R, offsets_R)
+        return
+    order = (starts_R + sizes_R).argsort(kind="stable")
+    length = int((starts_R + sizes_R).max())
+    count = max(1, _GATHERED // length)
+    for first in range(0, len(order), count):
+        rows = order[first : first + count]
+        yield _Short(slots_R[rows], starts_R[rows], sizes_R[rows], offsets_R[rows])
+
+
+def _bias(hidden: Tensor) -> Tensor:
+    """What is added to scores: nothing, or minus infinity where a key is hidden."""
+    return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
 def _attention(

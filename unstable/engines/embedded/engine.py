@@ -7,23 +7,22 @@ prompt's prefix that any slot holds under the same adapter is copied, not comput
 
 import asyncio
 import time
+from array import array
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from unstable.engines.base import check_request
-from unstable.engines.embedded.attention import ATTENTION, Segment, SlotCache, Step
+from unstable.engines.embedded.attention import ATTENTION, SlotCache, Step
 from unstable.engines.embedded.lora import GroupedLora, RowGroup
-from unstable.engines.embedded.sampling import restrict, sample
-from unstable.engines.embedded.slots import Placement, SlotTable
-from unstable.types import Adapter, Completion, FinishReason
+from unstable.engines.embedded.sampling import restrict, sample, uniforms
+from unstable.engines.embedded.slots import Ints, Placement, SlotTable
+from unstable.types import Adapter, Completion
 
 _STEP_TOKENS = 1024  # uncached prompt tokens of one step, unless a single prompt has more
 _SETTLE_PASSES = 8  # of the event loop between steps, so that answered games can ask again
@@ -31,18 +30,41 @@ _PROBE_LENGTHS = (6, 5)  # tokens of the sequences that a new model is tried on
 _PROBE_TOLERANCE = 0.1  # of the logits' spread; bfloat16 alone makes 0.01
 
 
+_SEED_BITS = 64
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Request:
-    prompt_ids: NDArray[np.int64]
+    prompt_ids: Ints
     adapter: str | None
     temperature: float
     max_tokens: int
     allowed_token_ids: Sequence[int] | None
-    noise: np.random.Generator
+    seed: int
     answer: asyncio.Future[Completion]
     slot: int = -1  # until it runs
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+
+
+class _Running:
+    """What runs, by slot: requests, and what a step needs of them all as arrays."""
+
+    def __init__(self, num_slots: int, max_length: int) -> None:
+        self.requests: dict[int, _Request] = {}
+        self.adapters = np.zeros(num_slots, dtype=np.int64)  # numbers; 0: the base model
+        self.temperatures = np.zeros(num_slots, dtype=np.float32)
+        self.seeds = np.zeros(num_slots, dtype=np.uint64)
+        self.begins = np.zeros(num_slots, dtype=np.int64)  # of answers: the prompts' lengths
+        self.ends = np.zeros(num_slots, dtype=np.int64)  # the last place of an answer
+        self.logprobs = np.zeros((num_slots, max_length), dtype=np.float32)  # by place
+
+    def add(self, request: _Request, adapter: int) -> None:
+        slot = request.slot
+        self.requests[slot] = request
+        self.adapters[slot] = adapter
+        self.temperatures[slot] = request.temperature
+        self.seeds[slot] = request.seed % 2**_SEED_BITS
+        self.begins[slot] = len(request.prompt_ids)
+        self.ends[slot] = len(request.prompt_ids) + request.max_tokens
 
 
 class EmbeddedEngine:
@@ -68,12 +90,15 @@ class EmbeddedEngine:
         self._vocab_size = config.vocab_size
         self._model = model
         self._own_attention = config._attn_implementation
-        self._stop_token_ids = frozenset(stop_token_ids)
+        self._stops_V = np.zeros(self._vocab_size, dtype=bool)
+        self._stops_V[
+            [token_id for token_id in stop_token_ids if token_id < len(self._stops_V)]
+        ] = 1
         self._table = SlotTable(max_requests, self._max_length)
         self._cache = SlotCache(max_requests, self._max_length)
         self._lora = GroupedLora(model)
         self._waiting: deque[_Request] = deque()
-        self._running: dict[int, _Request] = {}  # by slot
+        self._running = _Running(max_requests, self._max_length)
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -97,14 +122,13 @@ class EmbeddedEngine:
 
     async def remove_adapter(self, name: str) -> None:
         """Forget an adapter and all that was computed under it. No request in flight may use it."""
-        in_flight = [*self._waiting, *self._running.values()]
-        assert all(request.adapter != name for request in in_flight), f"{name} is in use"
+        assert all(request.adapter != name for request in self._in_flight), f"{name} is in use"
         self._lora.remove(name)
         self._table.forget(name)
 
     async def forget_prefixes(self) -> None:
         """Drop the prefix cache: answers then owe nothing to earlier ones. Only when idle."""
-        assert not self._waiting and not self._running, "requests are in flight"
+        assert not self._in_flight, "requests are in flight"
         self._table.clear()
 
     async def generate(
@@ -131,12 +155,12 @@ class EmbeddedEngine:
             max_length=self._max_length,
         )
         request = _Request(
-            prompt_ids=np.array(prompt_ids, dtype=np.int64),
+            prompt_ids=np.frombuffer(array("q", prompt_ids), dtype=np.int64),
             adapter=adapter,
             temperature=temperature,
             max_tokens=max_tokens,
             allowed_token_ids=allowed_token_ids,
-            noise=np.random.Generator(np.random.Philox(seed)),
+            seed=seed,
             answer=asyncio.get_running_loop().create_future(),
         )
         self._waiting.append(request)
@@ -152,7 +176,8 @@ class EmbeddedEngine:
 
     def stats(self) -> dict[str, float]:
         """Counters since the start (a step's seconds are shared out by tokens), and two gauges."""
-        return self._counts | {"running": len(self._running), "waiting": len(self._waiting)}
+        gauges = {"running": len(self._running.requests), "waiting": len(self._waiting)}
+        return self._counts | gauges
 
     async def sleep(self) -> None:
         """Nothing: no GPU is used."""
@@ -168,12 +193,16 @@ class EmbeddedEngine:
         self._failure = self._failure or RuntimeError("the engine is closed")
         self._give_back()
 
+    @property
+    def _in_flight(self) -> list[_Request]:
+        return [*self._waiting, *self._running.requests.values()]
+
     async def _serve(self) -> None:
         while True:
             await self._work.wait()
             for _ in range(_SETTLE_PASSES):
                 await asyncio.sleep(0)
-            if self._waiting or self._running:
+            if self._waiting or self._running.requests:
                 self._step()
             else:
                 self._work.clear()
@@ -182,76 +211,91 @@ class EmbeddedEngine:
         """The serving task has ended: nobody who waits for it, or comes later, gets an answer."""
         error = None if task.cancelled() else task.exception()
         self._failure = error or RuntimeError("the engine is closed")
-        for request in [*self._waiting, *self._running.values()]:
+        for request in self._in_flight:
             if not request.answer.done():
                 request.answer.set_exception(self._failure)
         self._waiting.clear()
-        self._running.clear()
+        self._running.requests.clear()
 
     def _withdraw(self, request: _Request) -> None:
         if request in self._waiting:
             self._waiting.remove(request)
-        elif self._running.get(request.slot) is request:
-            self._release(request)
+        elif self._running.requests.get(request.slot) is request:
+            self._release(request.slot)
 
-    def _release(self, request: _Request) -> None:
-        del self._running[request.slot]
-        self._table.release(request.slot)
+    def _release(self, slot: int) -> None:
+        del self._running.requests[slot]
+        self._table.release(slot)
 
     @torch.inference_mode()
     def _step(self) -> None:
         """One forward over all that runs or can begin, and one token for each of them."""
         began = time.perf_counter()
         placements = self._admit()
-        requests = sorted(self._running.values(), key=lambda r: (r.adapter or "", r.slot))
-        slots = [request.slot for request in requests]
-        segments = [
-            Segment(slot, int(self._table.computed[slot]), int(self._table.length[slot]))
-            for slot in slots
-        ]
+        running, table = self._running, self._table
+        slots = np.fromiter(running.requests, np.int64)
+        slots = slots[np.lexsort((slots, running.adapters[slots]))]
         step = Step(
-            segments,
+            slots,
+            table.computed[slots],
+            table.length[slots],
             before=[p.before for p in placements if p.before],
             after=[p.after for p in placements if p.after],
         )
-        ids = np.concatenate([self._table.ids[slot, a:b] for slot, a, b in segments])
-        logits = self._forward(torch.from_numpy(ids), step, _row_groups(requests, segments))
-        self._table.computed[slots] = self._table.length[slots]
-        restrict(logits, [request.allowed_token_ids for request in requests])
+        ids = table.ids[step.slots_T.numpy(), step.positions_T.numpy()]
+        logits = self._forward(torch.from_numpy(ids), step, self._row_groups(slots, step))
+        table.computed[slots] = table.length[slots]
+        restrict(logits, [running.requests[slot].allowed_token_ids for slot in slots.tolist()])
         token_ids, logprobs = sample(
             logits,
-            torch.tensor([request.temperature for request in requests]),
-            torch.tensor([request.noise.random() for request in requests]),
+            torch.from_numpy(running.temperatures[slots]),
+            torch.from_numpy(
+                uniforms(running.seeds[slots], table.length[slots] - running.begins[slots])
+            ),
         )
-        for request, token_id, logprob in zip(requests, token_ids, logprobs, strict=True):
-            self._record(request, token_id, logprob)
+        self._record(slots, np.array(token_ids), logprobs)
         seconds = time.perf_counter() - began
-        decoded = (len(requests) - len(placements)) / len(ids)
+        decoded = (len(slots) - len(placements)) / len(ids)
         self._counts["decode_steps"] += 1
-        self._counts["sampled_tokens"] += len(requests)
+        self._counts["sampled_tokens"] += len(slots)
         self._counts["prefill_seconds"] += seconds * (1 - decoded)
         self._counts["decode_seconds"] += seconds * decoded
 
     def _admit(self) -> list[Placement]:
         """Start waiting requests, in the order of their arrival, while slots and the step allow."""
         placements: list[Placement] = []
-        tokens = 0
+        tokens = cached = 0
         while self._waiting and tokens < _STEP_TOKENS:
             placement = self._table.place(self._waiting[0].prompt_ids, self._waiting[0].adapter)
             if placement is None:
                 break
             request = self._waiting.popleft()
             request.slot = placement.slot
-            self._running[request.slot] = request
+            self._running.add(request, self._lora.number(request.adapter))
             tokens += len(request.prompt_ids) - placement.start
-            self._counts["requests"] += 1
-            self._counts["prompt_tokens"] += len(request.prompt_ids)
-            self._counts["cached_prompt_tokens"] += placement.start
+            cached += placement.start
             placements.append(placement)
+        self._counts["requests"] += len(placements)
+        self._counts["prompt_tokens"] += tokens + cached
+        self._counts["cached_prompt_tokens"] += cached
         # Only now: a later placement may not take for copied what this step has yet to copy.
         for placement in placements:
             self._table.computed[placement.slot] = placement.start
         return placements
+
+    def _row_groups(self, slots: Ints, step: Step) -> list[RowGroup]:
+        """The packed rows of each adapter, of slots sorted by adapter; the base has no group."""
+        numbers = self._running.adapters[slots]
+        stops = step.last.numpy() + 1
+        edges = np.flatnonzero(np.diff(numbers, append=-1)).tolist()
+        groups, first = [], 0
+        for edge in edges:
+            last = int(stops[edge])
+            adapter = self._running.requests[int(slots[edge])].adapter
+            if adapter is not None:
+                groups.append(RowGroup(first, last, adapter))
+            first = last
+        return groups
 
     def _forward(self, ids_T: Tensor, step: Step, groups: Sequence[RowGroup]) -> Tensor:
         """Logits [R, V] after the last token of each of the step's R segments."""
@@ -267,28 +311,25 @@ class EmbeddedEngine:
         )
         return output.logits[0]
 
-    def _record(self, request: _Request, token_id: int, logprob: float) -> None:
-        """Add a sampled token to an answer, and hand the answer over if that ends it."""
-        request.token_ids.append(token_id)
-        request.logprobs.append(logprob)
-        finish_reason: FinishReason | None = None
-        if token_id in self._stop_token_ids:
-            finish_reason = "stop"
-        elif len(request.token_ids) == request.max_tokens:
-            finish_reason = "length"
-        if finish_reason is None:
-            self._table.append(request.slot, token_id)
-            return
-        self._release(request)
-        if not request.answer.done():
-            request.answer.set_result(
-                Completion(
-                    token_ids=request.token_ids,
-                    logprobs=request.logprobs,
-                    finish_reason=finish_reason,
-                    adapter=request.adapter,
-                )
+    def _record(self, slots: Ints, token_ids: Ints, logprobs: Sequence[float]) -> None:
+        """Add sampled tokens to answers, and hand those answers over that they end."""
+        running, table = self._running, self._table
+        running.logprobs[slots, table.length[slots]] = logprobs
+        table.append(slots, token_ids)
+        stopped = self._stops_V[token_ids]
+        ended = stopped | (table.length[slots] == running.ends[slots])
+        for slot, is_stop in zip(slots[ended].tolist(), stopped[ended].tolist(), strict=True):
+            request = running.requests[slot]
+            places = slice(len(request.prompt_ids), int(table.length[slot]))
+            answer = Completion(
+                token_ids=table.ids[slot, places].tolist(),
+                logprobs=running.logprobs[slot, places].tolist(),
+                finish_reason="stop" if is_stop else "length",
+                adapter=request.adapter,
             )
+            self._release(slot)
+            if not request.answer.done():
+                request.answer.set_result(answer)
 
     def _take_over(self) -> None:
         """Let the model attend to slots, and prove that two packed sequences come out the same."""
@@ -312,7 +353,8 @@ class EmbeddedEngine:
         ids = [torch.arange(length) % self._vocab_size for length in lengths]
         own = [self._model(input_ids=row[None], use_cache=False).logits[0, -1] for row in ids]
         self._model.set_attn_implementation(ATTENTION)
-        step = Step([Segment(slot, 0, length) for slot, length in enumerate(lengths)])
+        stops = np.array(lengths)
+        step = Step(np.arange(len(lengths)), np.zeros_like(stops), stops)
         ours = self._forward(torch.cat(ids), step, ())
         if self._cache.num_layers == 0:
             raise ValueError("it does not use transformers' attention interface")
@@ -321,16 +363,3 @@ class EmbeddedEngine:
     def _give_back(self) -> None:
         self._lora.detach()
         self._model.set_attn_implementation(self._own_attention)
-
-
-def _row_groups(requests: Sequence[_Request], segments: Sequence[Segment]) -> list[RowGroup]:
-    """The packed rows of each adapter, from requests sorted by adapter; the base has no group."""
-    groups = []
-    first = 0
-    by_adapter = groupby(zip(requests, segments, strict=True), key=lambda pair: pair[0].adapter)
-    for adapter, pairs in by_adapter:
-        last = first + sum(segment.stop - segment.start for _, segment in pairs)
-        if adapter is not None:
-            groups.append(RowGroup(first, last, adapter))
-        first = last
-    return groups

@@ -37,16 +37,21 @@ class GroupedLora:
             for name, linear in self._linears.items()
         }
         self._weights: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
-        self._names: set[str] = set()
+        self._numbers: dict[str, int] = {}  # of the adapters, from 1, in the order they came in
+        self._next_number = 1
         self._hooks: list[Any] = []
         self.groups: Sequence[RowGroup] = ()
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names
+        return name in self._numbers
+
+    def number(self, name: str | None) -> int:
+        """An adapter's own number; 0 for the base model."""
+        return 0 if name is None else self._numbers[name]
 
     def add(self, adapter: Adapter) -> None:
         """Hold an adapter; `ValueError` if its name is taken or it does not fit the model."""
-        if adapter.name in self._names:
+        if adapter.name in self._numbers:
             raise ValueError(
                 f"adapter {adapter.name!r} is there already; give it a name of its own"
             )
@@ -55,11 +60,12 @@ class GroupedLora:
             dtype = self._linears[module].weight.dtype
             down, up = a.T.to(dtype).contiguous(), (b.T.float() * scale).to(dtype).contiguous()
             self._layer(module)[adapter.name] = (down, up)
-        self._names.add(adapter.name)
+        self._numbers[adapter.name] = self._next_number
+        self._next_number += 1
 
     def remove(self, name: str) -> None:
         """Forget an adapter."""
-        self._names.remove(name)
+        del self._numbers[name]
         for weights in self._weights.values():
             weights.pop(name, None)
 

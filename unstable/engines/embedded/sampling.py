@@ -2,8 +2,22 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+
+def uniforms(seeds_R: NDArray[np.uint64], places_R: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The number in [0, 1) that decides the token at each place of an answer with that seed.
+
+    A pure function of seed and place: the output of SplitMix64 (Steele, Lea and Flood 2014,
+    doi.org/10.1145/2660193.2660195) at that place of its stream, less its 11 lowest bits.
+    """
+    z = seeds_R + (places_R.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
 
 
 def restrict(logits_RV: Tensor, allowed_R: Sequence[Sequence[int] | None]) -> None:

@@ -4,10 +4,15 @@ A slot holds the keys and values of one sequence of token ids under one adapter.
 done it stays as it is, so that later requests can copy the prefix they share with it.
 """
 
+from bisect import bisect_left, insort
+from collections import OrderedDict
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+_ID_BITS = 64
 
 
 class Copy(NamedTuple):
@@ -32,8 +37,20 @@ class Placement(NamedTuple):
     after: Copy | None
 
 
+class _Entry(NamedTuple):
+    """What a slot can be found by: its ids as bytes. Entries of equal ids are in order of age."""
+
+    ids: bytes
+    age: int
+    slot: int
+
+
 class SlotTable:
-    """Token ids of each slot: `ids[slot, :length]` known, `[:computed]` with keys and values."""
+    """Token ids of each slot: `ids[slot, :length]` known, `[:computed]` with keys and values.
+
+    Slots of an adapter are listed in the order of their ids. The longest prefix that new ids share
+    with any of them they share with a neighbour of their own place in the list.
+    """
 
     def __init__(self, num_slots: int, max_length: int) -> None:
         self.ids = np.zeros((num_slots, max_length), dtype=np.int64)
@@ -44,41 +61,28 @@ class SlotTable:
         num_slots = len(self.ids)
         self.length = np.zeros(num_slots, dtype=np.int64)
         self.computed = np.zeros(num_slots, dtype=np.int64)
-        self._adapters: list[str | None] = [None] * num_slots
-        self._busy = np.zeros(num_slots, dtype=bool)
-        self._last_used = np.zeros(num_slots, dtype=np.int64)
-        self._clock = 0
+        self._idle = OrderedDict.fromkeys(range(num_slots))  # the one used least recently first
+        self._lists: dict[str | None, list[_Entry]] = {}
+        self._entries: list[tuple[str | None, _Entry] | None] = [None] * num_slots
+        self._age = 0
 
-    def shared_prefixes(self, ids: NDArray[np.int64], adapter: str | None) -> NDArray[np.int64]:
-        """Per slot, how many of the first `ids` it holds under that adapter."""
-        differs = self.ids[:, : len(ids)] != ids
-        equal = np.where(differs.any(axis=1), differs.argmax(axis=1), len(ids))
-        same_adapter = [held == adapter for held in self._adapters]
-        return np.where(same_adapter, np.minimum(equal, self.length), 0)
-
-    def place(self, ids: NDArray[np.int64], adapter: str | None) -> Placement | None:
+    def place(self, ids: Ints, adapter: str | None) -> Placement | None:
         """Give a prompt the slot to compute it in, or None while every slot is busy.
 
         The last id is always computed: its logits are what sampling starts from.
         """
-        idle = np.flatnonzero(~self._busy)
-        if len(idle) == 0:
+        if not self._idle:
             return None
-        shared = self.shared_prefixes(ids, adapter)
-        whole = idle[(shared[idle] == self.length[idle]) & (shared[idle] > 0)]
-        shared = np.minimum(shared, len(ids) - 1)
-        source, start = int(shared.argmax()), int(shared.max())
+        key = ids.tobytes()
+        source, start, is_whole = self._longest(key, adapter)
         # A slot whose content the prompt goes on from loses nothing; else the oldest one goes.
-        whole = whole[shared[whole] == start]
-        target = int(whole[0] if len(whole) else idle[self._last_used[idle].argmin()])
-        kept = int(shared[target])
+        target = source if is_whole else next(iter(self._idle))
+        kept = min(self._shared(key, adapter, target), start)
         ready = max(kept, min(start, int(self.computed[source])))
-        self._clock += 1
-        self._last_used[target] = self._clock
-        if start > kept:
-            self._last_used[source] = self._clock
-        self._adapters[target] = adapter
-        self._busy[target] = True
+        if start > kept and source in self._idle:
+            self._idle.move_to_end(source)
+        del self._idle[target]
+        self._list(target, adapter, key)
         self.ids[target, : len(ids)] = ids
         self.length[target] = len(ids)
         self.computed[target] = ready
@@ -89,21 +93,66 @@ class SlotTable:
             after=Copy(source, target, ready, start) if start > ready else None,
         )
 
-    def append(self, slot: int, token_id: int) -> None:
-        """Add a sampled id, whose keys and values the next forward computes."""
-        self.ids[slot, self.length[slot]] = token_id
-        self.length[slot] += 1
+    def append(self, slots: Ints, token_ids: Ints) -> None:
+        """Add a sampled id to each slot, whose keys and values the next forward computes."""
+        self.ids[slots, self.length[slots]] = token_ids
+        self.length[slots] += 1
 
     def release(self, slot: int) -> None:
         """The slot's request is over; what is computed stays until the slot is needed."""
-        self._clock += 1
-        self._last_used[slot] = self._clock
-        self._busy[slot] = False
-        self.length[slot] = self.computed[slot]
+        known = self._entries[slot]
+        assert known is not None, "the slot is not busy"
+        computed = self.computed[slot]
+        self._idle[slot] = None
+        self.length[slot] = computed
+        self._list(slot, known[0], self.ids[slot, :computed].tobytes())
 
     def forget(self, adapter: str) -> None:
         """Drop all that was computed under an adapter."""
-        for slot, held in enumerate(self._adapters):
-            if held == adapter:
-                assert not self._busy[slot], f"{adapter} is in use"
-                self.length[slot] = self.computed[slot] = self._last_used[slot] = 0
+        for entry in self._lists.pop(adapter, []):
+            slot = entry.slot
+            assert slot in self._idle, f"{adapter} is in use"
+            self._entries[slot] = None
+            self._idle.move_to_end(slot, last=False)
+            self.length[slot] = self.computed[slot] = 0
+
+    def _longest(self, key: bytes, adapter: str | None) -> tuple[int, int, bool]:
+        """The slot that shares most of the ids but the last, how many, and if it is all it holds.
+
+        That only counts for an idle slot. Of equal sequences it is the one that is there longest:
+        the others may be copies of it. If no slot shares any it is -1, with 0.
+        """
+        entries = self._lists.get(adapter, [])
+        place = bisect_left(entries, (key,))
+        best = -1, 0, False
+        for entry in (*entries[place : place + 1], *entries[max(place - 1, 0) : place]):
+            common = _common_ids(key, entry.ids)
+            shared = min(common, 8 * len(key) // _ID_BITS - 1)
+            is_whole = 8 * len(entry.ids) == common * _ID_BITS and entry.slot in self._idle
+            if shared and (shared, is_whole) > best[1:]:
+                best = entry.slot, shared, is_whole
+        return best
+
+    def _shared(self, key: bytes, adapter: str | None, slot: int) -> int:
+        """How many of the ids a slot holds under that adapter."""
+        known = self._entries[slot]
+        return _common_ids(key, known[1].ids) if known and known[0] == adapter else 0
+
+    def _list(self, slot: int, adapter: str | None, key: bytes) -> None:
+        """Let a slot be found by these ids and no longer by those that it had."""
+        if known := self._entries[slot]:
+            entries = self._lists[known[0]]
+            del entries[bisect_left(entries, known[1])]
+        self._age += 1
+        entry = _Entry(key, self._age, slot)
+        insort(self._lists.setdefault(adapter, []), entry)
+        self._entries[slot] = adapter, entry
+
+
+def _common_ids(first: bytes, second: bytes) -> int:
+    """How many ids two sequences share from their beginning."""
+    size = min(len(first), len(second))
+    differ = int.from_bytes(first[:size], "little") ^ int.from_bytes(second[:size], "little")
+    if differ == 0:
+        return 8 * size // _ID_BITS
+    return ((differ & -differ).bit_length() - 1) // _ID_BITS

@@ -1,0 +1,319 @@
+"""Play at a size where a model's arithmetic costs next to nothing: what is left is everything else.
+
+    OMP_NUM_THREADS=1 python bench/tiny_play.py [--rounds 5] [--profile]
+
+A character Llama of 0.1 M weights, first trained for some seconds to name free cells, plays TicTacToe
+with itself: prompts of 11 tokens, answers of 2 (`--long` puts brackets around the digit), 256 games in
+flight, one thread. Three ways take turns, round after round; medians are printed.
+
+- play: `Collector` on the embedded engine, with an adapter, until 2,048 turns are there.
+- engine: the same requests on the same engine, as many at once, without games.
+- bare: a hand-written batched forward of the same model over the same number of tokens, sampling
+  included.
+
+Last the share of a round that is no matrix product, by torch's profiler.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import random
+import re
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from rollout import Recorder, replay
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from transformers import LlamaConfig, LlamaForCausalLM, TokenizersBackend
+
+from unstable.collectors.collector import Collector
+from unstable.config import AdapterConfig, RunConfig, parse
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.models.adapters import attach_lora, export_adapter
+from unstable.prompts import PromptStyle
+from unstable.types import Adapter, GameResult, GameSpec, Observation, PlayerId, SeatSpec
+
+END, PAD = "<end>", "<pad>"
+CHARACTERS = "".join(map(chr, range(32, 127)))
+LAYERS, HEADS, HIDDEN, INNER = 2, 4, 64, 128
+_CELLS = re.compile(r"^ (.) \| (.) \| (.) *$", re.MULTILINE)
+
+
+def cells(observation: Observation) -> str:
+    """The board alone, a character a cell: `X.O......`."""
+    rows = _CELLS.findall(observation.board)
+    return "".join("." if cell.isdigit() else cell for row in rows for cell in row)
+
+
+def digit(text: str) -> str | None:
+    """The first digit of an answer as a move."""
+    found = re.search(r"\d", text)
+    return f"[{found[0]}]" if found else None
+
+
+STYLE = PromptStyle("cells", system="", request="", reasoning=False, body=cells)
+
+
+def make_tokenizer() -> TokenizersBackend:
+    """One token per character."""
+    vocab = {END: 0, PAD: 1, "<unknown>": 2}
+    vocab |= {character: len(vocab) + i for i, character in enumerate(CHARACTERS)}
+    backend = Tokenizer(models.WordLevel(vocab, unk_token="<unknown>"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    backend.decoder = decoders.Fuse()
+    tokenizer = TokenizersBackend(
+        tokenizer_object=backend, eos_token=END, pad_token=PAD, unk_token="<unknown>"
+    )
+    tokenizer.chat_template = (
+        "{% for message in messages %}{% if message.role == 'user' %}<{{ message.content }}"
+        "{% else %}{{ message.content }}<end>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}>{% endif %}"
+    )
+    return tokenizer
+
+
+def make_model(vocab: int) -> LlamaForCausalLM:
+    """Random weights."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=HIDDEN,
+        intermediate_size=INNER,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=256,
+        eos_token_id=0,
+        bos_token_id=None,
+        pad_token_id=1,
+    )
+    return LlamaForCausalLM(config).float()
+
+
+def learn_free_cells(model: LlamaForCausalLM, tokenizer: Any, steps: int, long: bool) -> None:
+    """Train it to answer a board with any free cell."""
+    chance, ids = random.Random(0), tokenizer.get_vocab()
+
+    def example() -> list[int]:
+        order, moves = chance.sample(range(9), 9), chance.randrange(9)
+        marks = {cell: "OX"[i % 2] for i, cell in enumerate(order[:moves])}
+        board = "".join(marks.get(cell, ".") for cell in range(9))
+        answer = f"[{order[moves]}]" if long else str(order[moves])
+        return [*(ids[character] for character in f"<{board}>{answer}"), 0]
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=steps)
+    for _ in range(steps):
+        chats = torch.tensor([example() for _ in range(128)])
+        labels = chats.masked_fill(torch.arange(chats.shape[1]) < 11, -100)
+        model(input_ids=chats, labels=labels).loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    model.eval().requires_grad_(False)
+
+
+def make_adapter(model: LlamaForCausalLM, name: str) -> Adapter:
+    """A fresh one, which changes nothing and costs the same."""
+    peft_model = attach_lora(model, AdapterConfig(), seed=0)
+    adapter = export_adapter(peft_model, name)
+    peft_model.unload()
+    return adapter
+
+
+def make_config(arguments: argparse.Namespace) -> RunConfig:
+    return parse(
+        {
+            "games": [
+                {
+                    "env": "TicTacToe-v0",
+                    "prompt": "tiny_play:STYLE",
+                    "parser": "tiny_play:digit",
+                    "invalid_moves": {"allowed": 4},
+                }
+            ],
+            "sampling": {"max_tokens": 4 if arguments.long else 2, "max_prompt_tokens": 32},
+            "actors": {"engine": "embedded", "games_in_flight": arguments.in_flight},
+        }
+    )
+
+
+async def play(config: RunConfig, engine: Any, tokenizer: Any, first: int, turns: int) -> int:
+    """Games from the id `first` on, until there are as many turns; how many there were."""
+    seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=0)
+    specs = [
+        GameSpec(game_id=i, purpose="train", env="TicTacToe-v0", seed=i, seats=(seat, seat))
+        for i in range(first, first + turns)
+    ]
+    played = 0
+    async for result in Collector(config, engine, tokenizer).play(specs, turns):
+        assert isinstance(result, GameResult), result
+        played += len(result.turns)
+    return played
+
+
+class Bare:
+    """The same model by hand: a batch of prompts, then a token at a time, padded nowhere."""
+
+    def __init__(self, model: LlamaForCausalLM) -> None:
+        weights = dict(model.state_dict())
+        self._embedding = weights["model.embed_tokens.weight"]
+        self._head = weights["lm_head.weight"].T.contiguous()
+        self._norm = weights["model.norm.weight"]
+        self._layers = [
+            {
+                name: weights[f"model.layers.{i}.{name}.weight"]
+                for name in (
+                    *(f"self_attn.{part}_proj" for part in "qkvo"),
+                    *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
+                    "input_layernorm",
+                    "post_attention_layernorm",
+                )
+            }
+            for i in range(LAYERS)
+        ]
+        size = HIDDEN // HEADS
+        angles = torch.outer(torch.arange(64.0), 10000.0 ** (-torch.arange(0, size, 2) / size))
+        self._cos, self._sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+
+    @torch.inference_mode()
+    def answer(self, ids_BT: Tensor, new_tokens: int) -> Tensor:
+        """Sample that many tokens after each prompt."""
+        caches: list[tuple[Tensor, Tensor] | None] = [None] * LAYERS
+        place, sampled = 0, []
+        for _ in range(new_tokens):
+            hidden = self._embedding[ids_BT]
+            rows = slice(place, place + ids_BT.shape[1])
+            for i, layer in enumerate(self._layers):
+                hidden = self._block(hidden, layer, caches, i, rows)
+            logits = _norm(hidden[:, -1], self._norm) @ self._head
+            cumulated = logits.log_softmax(-1).exp().cumsum(-1)
+            chosen = torch.searchsorted(cumulated, torch.rand(len(ids_BT), 1) * cumulated[:, -1:])
+            ids_BT, place = chosen.clamp(max=logits.shape[-1] - 1), rows.stop
+            sampled.append(ids_BT)
+        return torch.cat(sampled, 1)
+
+    def _block(
+        self, hidden: Tensor, layer: dict[str, Tensor], caches: list, i: int, rows: slice
+    ) -> Tensor:
+        x = _norm(hidden, layer["input_layernorm"])
+        q, k, v = (
+            (x @ layer[f"self_attn.{part}_proj"].T).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for part in "qkv"
+        )
+        q, k = (_turn(each, self._cos[rows], self._sin[rows]) for each in (q, k))
+        if caches[i] is not None:
+            k, v = (torch.cat(pair, 2) for pair in zip(caches[i], (k, v), strict=True))
+        caches[i] = (k, v)
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=q.shape[2] > 1
+        )
+        hidden = hidden + attended.transpose(1, 2).flatten(2) @ layer["self_attn.o_proj"].T
+        x = _norm(hidden, layer["post_attention_layernorm"])
+        gate = torch.nn.functional.silu(x @ layer["mlp.gate_proj"].T)
+        return hidden + (gate * (x @ layer["mlp.up_proj"].T)) @ layer["mlp.down_proj"].T
+
+
+def _norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x * (x.square().mean(-1, True) + 1e-6).rsqrt() * weight
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+def bare_seconds(bare: Bare, turns: int, in_flight: int, new_tokens: int) -> float:
+    """Processor seconds of as many prompts of 11 tokens, `in_flight` at once."""
+    ids = torch.randint(3, 98, (in_flight, 11))
+    began = time.process_time()
+    for first in range(0, turns, in_flight):
+        bare.answer(ids[: min(in_flight, turns - first)], new_tokens)
+    return time.process_time() - began
+
+
+def measure_round(
+    runner: asyncio.Runner,
+    parts: tuple[RunConfig, EmbeddedEngine, Any, Bare],
+    first: int,
+    args: Any,
+) -> dict[str, float]:
+    """Turns per processor second of each way."""
+    config, engine, tokenizer, bare = parts
+    began = time.process_time()
+    turns = runner.run(play(config, engine, tokenizer, first, args.turns))
+    rates = {"play": turns / (time.process_time() - began)}
+    recorder = Recorder(engine)
+    turns = runner.run(play(config, recorder, tokenizer, first, args.turns))
+    began = time.process_time()
+    runner.run(replay(engine, recorder))
+    rates["engine"] = turns / (time.process_time() - began)
+    new_tokens = config.sampling.max_tokens
+    rates["bare"] = turns / bare_seconds(bare, turns, args.in_flight, new_tokens)
+    return rates
+
+
+def matmul_seconds(runner: asyncio.Runner, work: Any) -> float:
+    """Processor seconds of matrix products, hand-written attention's among them."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        runner.run(work)
+    names = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmm_")
+    return sum(e.self_cpu_time_total for e in profiler.key_averages() if e.key in names) / 1e6
+
+
+def show_profile(work: Any) -> None:
+    """The functions that most of the time is spent in."""
+    with cProfile.Profile() as profiler:
+        asyncio.run(work)
+    for order in ("tottime", "cumtime"):
+        pstats.Stats(profiler).sort_stats(order).print_stats(45)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--turns", type=int, default=2048, help="turns of a round")
+    parser.add_argument("--in_flight", type=int, default=256, help="games at once")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds")
+    parser.add_argument("--steps", type=int, default=800, help="of training beforehand")
+    parser.add_argument("--long", action="store_true", help="answers of four tokens, as [4]")
+    parser.add_argument("--profile", action="store_true", help="print where a round's time goes")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    tokenizer = make_tokenizer()
+    model = make_model(len(tokenizer))
+    learn_free_cells(model, tokenizer, args.steps, args.long)
+    bare, config = Bare(model), make_config(args)
+    adapter = make_adapter(model, PlayerId.policy(0).name)
+    engine = EmbeddedEngine(model, [0], max_requests=args.in_flight, max_length=64)
+    rounds: list[dict[str, float]] = []
+    with asyncio.Runner() as runner:
+        runner.run(engine.add_adapter(adapter))
+        for number in range(args.rounds + 1):
+            parts = (config, engine, tokenizer, bare)
+            rounds.append(measure_round(runner, parts, number * args.turns, args))
+        if args.profile:
+            profiled = play(config, engine, tokenizer, 0, args.turns)
+            with cProfile.Profile() as profiler:
+                runner.run(profiled)
+            for order in ("tottime", "cumtime"):
+                pstats.Stats(profiler).sort_stats(order).print_stats(45)
+        report(rounds[1:])
+        seconds = matmul_seconds(runner, play(config, engine, tokenizer, 0, args.turns))
+        print(seconds, engine.stats())
+        runner.run(engine.close())
+
+
+def report(rounds: Sequence[dict[str, float]]) -> None:
+    medians = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    for name, rate in medians.items():
+        print(f"{name:<8}{rate:8.0f} turns/s{1e6 / rate:8.0f} us a turn")
+
+
+if __name__ == "__main__":
+    main()
