@@ -4,25 +4,25 @@ TextArena draws from the process-wide `random` and repeats every board to every 
 owns its random state, so that games can be interleaved, and each seat sees what it needs, once.
 """
 
-import random
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
-from numpy.random import MT19937
-from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from textarena import GAME_ID, Env, ObservationType
 from textarena.core import Message
 
 from unstable.config import GameConfig
 from unstable.games import services
+from unstable.games.chance import Chance
 from unstable.games.envs import make_env
 from unstable.seeds import derive_seed
 from unstable.types import Observation
 
-_SPOKEN = {ObservationType.GAME_MESSAGE, ObservationType.GAME_ACTION_DESCRIPTION}
+_SHOWN = (
+    ObservationType.GAME_BOARD,
+    ObservationType.GAME_MESSAGE,
+    ObservationType.GAME_ACTION_DESCRIPTION,
+)
 _TOKEN = re.compile(r"\[[^\[\]]*\]")
 
 
@@ -48,10 +48,9 @@ class Game:
         self.forfeit: int | None = None
         self.truncated = False
         self.reason = ""
-        self._chance = random.Random(derive_seed(seed, "chance")).getstate()
-        self._numpy_chance = MT19937(derive_seed(seed, "numpy"))
+        self._chance = Chance(seed)
         self._refusals = [0] * config.seats
-        with self._own_chance():
+        with self._chance:
             self.env = make_env(config)
             events = _shows_events(config.events, self.env)
             self._compact = services.compact(config, self.env)
@@ -68,7 +67,7 @@ class Game:
 
     def observe(self) -> Observation:
         """What the seat to move needs to know; asking twice gives the same."""
-        with self._own_chance():
+        with self._chance:
             seat, messages = self.env.get_observation()
         self._views[seat].add(messages)
         observation = self._views[seat].observation()
@@ -99,7 +98,7 @@ class Game:
         seat, state = self.seat, self.env.state
         errors = getattr(state, "error_count", 0)
         state.game_info[seat]["invalid_move"] = False
-        with self._own_chance():
+        with self._chance:
             over, _ = self.env.step(action)
         invalid = getattr(state, "error_count", 0) > errors or state.game_info[seat]["invalid_move"]
         self.turns += 1
@@ -141,19 +140,6 @@ class Game:
         infos = self.env.state.game_info.values()
         return next((str(info["reason"]) for info in infos if info.get("reason")), "")
 
-    @contextmanager
-    def _own_chance(self) -> Iterator[None]:
-        """Swap the game's random states in, for one call of the env; nothing may await inside."""
-        outer, outer_numpy = random.getstate(), get_bit_generator()
-        random.setstate(self._chance)
-        set_bit_generator(self._numpy_chance)
-        try:
-            yield
-        finally:
-            self._chance = random.getstate()
-            random.setstate(outer)
-            set_bit_generator(outer_numpy)
-
 
 class _View:
     """What one seat has been shown: rules, events in order, the last board, the last refusal."""
@@ -173,18 +159,17 @@ class _View:
         """Take in what a step of the env said; `refused`: it refused the action, `mine` or not."""
         if mine:
             self._notice = self.refusal = ""
-        described = any(kind in _SPOKEN or _is_board(kind) for _, _, kind in messages)
         for sender, message, kind in messages:
             text = message.strip()
             if not text:
                 continue
-            if kind is ObservationType.PROMPT:
-                self._rules.append(text)
-            elif _is_board(kind):
+            if kind is ObservationType.GAME_BOARD:
                 self.board, self._board_place, self._board_is_old = text, len(self._events), False
+            elif kind is ObservationType.PROMPT:
+                self._rules.append(text)
             elif kind is ObservationType.PLAYER_ACTION:
                 # Talk is kept as it was said; a bare [move] only if the env does not describe it.
-                if not refused and not (described and _TOKEN.fullmatch(text)):
+                if not refused and not (_TOKEN.fullmatch(text) and _describe(messages)):
                     self._events.append(f"{self._name(sender)}: {text}")
             elif kind is ObservationType.GAME_ADMIN and refused and mine:
                 self._notice = text
@@ -215,5 +200,6 @@ def _shows_events(setting: str, env: Env) -> bool:
     return not services.board_shows_all(env) if setting == "auto" else setting == "all"
 
 
-def _is_board(kind: ObservationType) -> bool:
-    return kind is ObservationType.GAME_BOARD
+def _describe(messages: list[Message]) -> bool:
+    """Whether the game itself says or shows what was done."""
+    return any(kind in _SHOWN for _, _, kind in messages)

@@ -1,0 +1,88 @@
+"""A game's own chance: its state of the generators that a whole process shares.
+
+TextArena's envs draw from `random`, some could from `numpy.random`, so a game's states are swapped in
+for each call of its env. `random.getstate` would make 625 integers of a state each time: a hundred
+times the cost of its bytes, which are copied here where the interpreter keeps them as CPython does.
+"""
+
+import ctypes
+import hashlib
+import random
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.random import MT19937
+from numpy.random.bit_generator import ISeedSequence
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
+
+from unstable.seeds import derive_seed
+
+_FORMAT = "i624I"  # CPython's `_random.Random` after the object's head: index and words
+_Bytes = ctypes.c_char * struct.calcsize(_FORMAT)
+_shared = random._inst
+
+
+class Chance:
+    """Within `with chance:` the shared generators are this game's; nothing may await inside."""
+
+    def __init__(self, seed: int) -> None:
+        own = random.Random(derive_seed(seed, "chance"))
+        self._own = _read(own)
+        self._own_numpy = MT19937(_Words(derive_seed(seed, "numpy")))  # type: ignore[arg-type]
+
+    def __enter__(self) -> None:
+        self._outer, self._outer_numpy = _read(_shared), get_bit_generator()
+        _write(self._own)
+        set_bit_generator(self._own_numpy)
+
+    def __exit__(self, *error: object) -> None:
+        self._own = _read(_shared)
+        _write(self._outer)
+        set_bit_generator(self._outer_numpy)
+
+
+class _Words(ISeedSequence):
+    """A seed for numpy: SHAKE-128 of it, where numpy's own sequence would take 50 us."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
+        """So many words."""
+        size = n_words * np.dtype(dtype).itemsize
+        digest = hashlib.shake_128(str(self._seed).encode()).digest(size)
+        return np.frombuffer(digest, dtype=dtype)
+
+
+def _memory(generator: random.Random) -> Any:
+    return _Bytes.from_address(id(generator) + object.__basicsize__)
+
+
+def _is_as_in_cpython() -> bool:
+    """Whether a generator's memory is what its state says, word by word."""
+    kind = random.Random.__mro__[1]
+    if kind.__basicsize__ - object.__basicsize__ < ctypes.sizeof(_Bytes):
+        return False
+    generator = random.Random(0)
+    generator.random()
+    *words, index = generator.getstate()[1]
+    return _memory(generator).raw == struct.pack(_FORMAT, index, *words)
+
+
+if _is_as_in_cpython():
+    _shared_memory = _memory(_shared)
+
+    def _read(generator: Any) -> Any:
+        memory = _shared_memory if generator is _shared else _memory(generator)
+        return memory.raw, generator.gauss_next
+
+    def _write(state: Any) -> None:
+        _shared_memory.raw, _shared.gauss_next = state  # type: ignore[attr-defined]
+else:
+
+    def _read(generator: Any) -> Any:
+        return generator.getstate()
+
+    def _write(state: Any) -> None:
+        _shared.setstate(state)
