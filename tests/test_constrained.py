@@ -58,7 +58,6 @@ def player(
         adapter=None,
         version=None,
         prompts=builder(),
-        tokenizer=tiny_tokenizer(),
         parser=game.parser,
         temperature=temperature,
         max_tokens=max_tokens,

@@ -49,7 +49,6 @@ def model_player(
         "adapter": adapter,
         "version": version,
         "prompts": PromptBuilder(tokenizer, STYLES[style], {}, 4096),
-        "tokenizer": tokenizer,
         "parser": parser,
         "temperature": 0.7,
         "max_tokens": 9,

@@ -171,13 +171,11 @@ async def test_constrained_answers_have_the_chances_of_the_allowed_tokens(
 
 
 async def test_a_constrained_game_has_no_invalid_move(engine):
-    tokenizer = load_tokenizer(MODEL)
     player = ConstrainedPlayer(
         engine=engine,
         adapter=None,
         version=None,
-        prompts=PromptBuilder(tokenizer, load_style("answer"), {}, 500),
-        tokenizer=tokenizer,
+        prompts=PromptBuilder(load_tokenizer(MODEL), load_style("answer"), {}, 500),
         parser="brackets",
         temperature=1.0,
         max_tokens=8,

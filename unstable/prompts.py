@@ -6,7 +6,7 @@ The rules come first and stay, so that the turns and games of a seat share a pre
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -17,6 +17,10 @@ from unstable.types import Observation
 
 _MAX_UNPARSED = 200  # characters of an answer without an action that are passed on as one
 _MARGIN = 32  # characters of the rules that follow the start whose ids are re-used
+_KEPT_IDS = 2**20  # ids of prompts that are kept for when the same comes again
+_SHORT_ANSWER = 16  # ids of an answer whose text is kept for when the same comes again
+_MARK = "\ue000"  # a character that no template has
+_QUOTED = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"")
 _BRACKETS = re.compile(r"\[[^\[\]]*[^\[\]\s][^\[\]]*\]")
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
 
@@ -172,7 +176,7 @@ def strip_reasoning(text: str) -> str:
 class Prompt:
     """A turn's prompt: what the engine is given, and the user text in it."""
 
-    ids: list[int]
+    ids: list[int]  # one list for all prompts that are alike: not to be changed
     text: str
     cut_tokens: int  # of the oldest events, left out so that the prompt fits
 
@@ -188,14 +192,23 @@ class PromptBuilder:
         self._chat_template = chat_template
         self._max_prompt_tokens = max_prompt_tokens
         self._start_ids = lru_cache(maxsize=256)(self._encode_start)
+        self._around = lru_cache(maxsize=16)(self._find_around)
+        self._decode_short = lru_cache(maxsize=4096)(self._decode)
+        self._kept: dict[tuple[str, ...], list[int]] = {}  # prompts' ids by the chat's texts
+        self._room = _KEPT_IDS
         opening = self._chat([{"role": "user", "content": "?"}])
         self.opens_reasoning = opening.rstrip().endswith("<think>")
 
     def build(self, observation: Observation) -> Prompt:
         """The prompt, less the oldest events if it would be too long; ValueError if it still is."""
+        chat = self.style.messages(observation)
+        text, key = chat[-1]["content"], tuple(message["content"] for message in chat)
+        if (kept_ids := self._kept.get(key)) is not None:
+            return Prompt(kept_ids, text, 0)
         ids = self._ids(observation)
         if len(ids) <= self._max_prompt_tokens:
-            return Prompt(ids, self.style.render(observation), 0)
+            self._keep(key, ids)
+            return Prompt(ids, text, 0)
 
         def without(left_out: int) -> Observation:
             return replace(observation, events=observation.events[left_out:])
@@ -221,6 +234,12 @@ class PromptBuilder:
         """Ids of an answer as an engine would have sampled it, the one that ends it included."""
         return [*self._encode(text), self.stop_token_id]
 
+    def read_answer(self, token_ids: list[int]) -> str:
+        """The text of sampled ids, less the tokens that only mark something."""
+        if len(token_ids) > _SHORT_ANSWER:
+            return self._decode(token_ids)
+        return self._decode_short(tuple(token_ids))
+
     def read_action(self, parser: str, text: str) -> Action:
         """The action in a model's answer, as `parse_action` finds it."""
         # Where the template itself opens the reasoning, the answer holds only its end.
@@ -240,9 +259,47 @@ class PromptBuilder:
             messages, tokenize=False, add_generation_prompt=True, **self._chat_template
         )
 
+    def _keep(self, key: tuple[str, ...], ids: list[int]) -> None:
+        """Remember a prompt; where there is no room left, all that came before goes."""
+        if len(ids) > self._room:
+            self._kept.clear()
+            self._room = _KEPT_IDS
+        self._kept[key] = ids
+        self._room -= len(ids)
+
+    def _chat_of_turn(self, messages: list[dict[str, str]]) -> str:
+        """As `_chat`, rendered only where the template does more than to put something around."""
+        *head, user = messages
+        text = user["content"]
+        around = self._around(tuple((message["role"], message["content"]) for message in head))
+        if around is None or text != text.strip():
+            return self._chat(messages)
+        return around[0] + text + around[1]
+
+    def _find_around(self, head: tuple[tuple[str, str], ...]) -> tuple[str, str] | None:
+        """What a chat has before and after its last user text, or None where that depends on it.
+
+        It is tried with texts that hold each word of the template itself, since a template can only
+        look for these. White space at either end is left out: many templates strip it.
+        """
+        first = [{"role": role, "content": content} for role, content in head]
+
+        def chat(text: str) -> str:
+            return self._chat([*first, {"role": "user", "content": text}])
+
+        before, _, after = chat(_MARK).partition(_MARK)
+        template = str(getattr(self._tokenizer, "chat_template", ""))
+        words = {word for pair in _QUOTED.findall(template) for word in pair}
+        for word in sorted(words) + ["\\'\"{{ é }}<&>\u2028"]:
+            for text in (word, f"{word}?", f"?{word}", f"?\n{word}\n?"):
+                text = text.replace("\\n", "\n").strip()
+                if text and chat(text) != before + text + after:
+                    return None
+        return before, after
+
     def _ids(self, observation: Observation) -> list[int]:
         """The chat's ids; those of its start, mostly rules, are re-used from turn to turn."""
-        text, rules = self._chat(self.style.messages(observation)), observation.rules
+        text, rules = self._chat_of_turn(self.style.messages(observation)), observation.rules
         cut, place = rules.rfind(" ", 0, -_MARGIN), text.find(rules)
         if min(cut, place) >= 0:
             start, rest = text[: place + cut], text[place + cut : place + len(rules)]
@@ -254,6 +311,9 @@ class PromptBuilder:
         """Ids of `start`, or None where the tokenizer does not begin anew between it and `rest`."""
         ids = self._encode(start)
         return ids if ids + self._encode(rest) == self._encode(start + rest) else None
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode([*token_ids], skip_special_tokens=True)
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False)

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from unstable.collectors.players.base import Answer, Player
 from unstable.engines.base import Engine
@@ -21,7 +20,6 @@ class ModelPlayer:
     adapter: str | None
     version: int | None  # of the policy, if it is one
     prompts: PromptBuilder
-    tokenizer: Any
     parser: str
     temperature: float
     max_tokens: int
@@ -30,7 +28,7 @@ class ModelPlayer:
         """What the model answers to the prompt of the observation."""
         prompt = self.prompts.build(observation)
         completion = await self._complete(prompt.ids, game, seed)
-        text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        text = self.prompts.read_answer(completion.token_ids)
         action = self.prompts.read_action(self.parser, text)
         return Answer(
             observation=prompt.text,
