@@ -17,6 +17,7 @@ Last the share of a round that is no matrix product, by torch's profiler.
 import argparse
 import asyncio
 import cProfile
+import os
 import pstats
 import random
 import re
@@ -285,6 +286,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print where a round's time goes")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as in an actor's process
     tokenizer = make_tokenizer()
     model = make_model(len(tokenizer))
     learn_free_cells(model, tokenizer, args.steps, args.long)

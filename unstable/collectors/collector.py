@@ -4,8 +4,8 @@ import asyncio
 import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from unstable.collectors.branches import Forks, play_branches
@@ -43,7 +43,6 @@ class Collector:
         assert isinstance(config.actors.games_in_flight, int)
         self._config = config
         self._engine = engine
-        self._tokenizer = tokenizer
         self._limit = config.actors.games_in_flight
         self._opponents = config.fixed_opponents
         self._games = config.game_by_key
@@ -101,7 +100,18 @@ class Collector:
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncGenerator[GameResult | GameFailure]:
-        """Play the specs in order and yield results as games finish, failures among them.
+        """As `play_together`, one result at a time."""
+        async with aclosing(self.play_together(specs, enough)) as plays:
+            async for results in plays:
+                for result in results:
+                    yield result
+
+    async def play_together(
+        self, specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncGenerator[list[GameResult | GameFailure]]:
+        """Play the specs in order and yield results, failures among them, as games finish.
+
+        Each time all results are yielded that are there by then.
 
         With `enough`, a game is started only while the finished games' trained turns, and those
         to expect of the games in flight, are fewer; specs that were not started are left out, but
@@ -117,10 +127,14 @@ class Collector:
         try:
             self._start_games()
             while not play.over(self._tally):
-                result = await play.results.get()
-                if isinstance(result, BaseException):
-                    raise result
-                yield result
+                ended = [await play.results.get()]
+                while not play.results.empty():
+                    ended.append(play.results.get_nowait())
+                if results := [each for each in ended if not isinstance(each, BaseException)]:
+                    yield results
+                for each in ended:
+                    if isinstance(each, BaseException):
+                        raise each
         finally:
             play.waiting.clear()
             for task in play.running:
@@ -131,8 +145,7 @@ class Collector:
 
     @property
     def _games_in_flight(self) -> int:
-        running = chain.from_iterable(play.running.values() for play in self._plays)
-        return sum(spec.branches or 1 for spec in running)
+        return sum(play.games for play in self._plays)
 
     def _start_games(self) -> None:
         while self._games_in_flight < self._limit:
@@ -143,10 +156,12 @@ class Collector:
             spec = play.waiting.popleft()
             task = asyncio.create_task(self._play_game(spec))
             play.running[task] = spec
+            play.games += spec.branches or 1
             task.add_done_callback(partial(self._finish, play))
 
     def _finish(self, play: "_Play", task: asyncio.Task[GameResult | GameFailure]) -> None:
-        del play.running[task]
+        spec = play.running.pop(task)
+        play.games -= spec.branches or 1
         if not task.cancelled():
             if died := task.exception():
                 play.results.put_nowait(died)
@@ -209,7 +224,6 @@ class Collector:
             adapter=adapter,
             version=version,
             prompts=self._prompts[game.key],
-            tokenizer=self._tokenizer,
             parser=game.parser,
             temperature=seat.temperature,
             max_tokens=self._config.sampling.max_tokens,
@@ -263,6 +277,7 @@ class _Play:
         self.waiting = waiting
         # In starting order.
         self.running: dict[asyncio.Task[GameResult | GameFailure], GameSpec] = {}
+        self.games = 0  # that run, a branching one as many as its branches
         self.results: asyncio.Queue[GameResult | GameFailure | BaseException] = asyncio.Queue()
         self.trained_turns = 0
         self._enough = float("inf") if enough is None else enough

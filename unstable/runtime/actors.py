@@ -53,10 +53,10 @@ class ActorProcess:
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncIterator[GameResult | GameFailure]:
+    ) -> AsyncIterator[list[GameResult | GameFailure]]:
         with _ends_with_engine():
-            async for result in self._collector.play(specs, enough):
-                yield result
+            async for results in self._collector.play_together(specs, enough):
+                yield results
 
     async def publish(self, version: int, adapter: Adapter) -> None:
         with _ends_with_engine():
@@ -156,11 +156,11 @@ class RemoteActor:
             stream = process.play.remote(list(left.values()), enough)
             try:
                 async for reference in stream:
-                    result = await reference
-                    del left[result.spec.game_id]
-                    if enough is not None and isinstance(result, GameResult):
-                        enough -= result.num_trained
-                    yield result
+                    for result in await reference:
+                        del left[result.spec.game_id]
+                        if enough is not None and isinstance(result, GameResult):
+                            enough -= result.num_trained
+                        yield result
                 return
             except RayActorError as error:
                 await self._revive(process, error)
