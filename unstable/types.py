@@ -397,3 +397,15 @@ class EvalScore:
     gain: float | None = None  # mean difference to the first version's score in the same games
     gain_low: float | None = None  # 95 % interval of gain
     gain_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """That a rule of the guard is broken; its name is that of its threshold in the config."""
+
+    rule: str
+    name: str  # of the metric
+    version: int  # that it was found at
+    figure: float
+    threshold: float
+    since: int  # version

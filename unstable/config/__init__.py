@@ -30,8 +30,13 @@ from unstable.config.base import (
     check_format,
     nearest,
 )
+from unstable.config.guard import (
+    Action,
+    GuardConfig,
+)
 from unstable.config.opponents import (
     CheckpointOpponent,
+    DrawConfig,
     ExpertOpponent,
     FixedOpponent,
     OpenAIOpponent,

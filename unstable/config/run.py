@@ -5,9 +5,11 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from unstable.config.base import Section, nearest
+from unstable.config.guard import GuardConfig
 from unstable.config.opponents import (
     BUILT_IN_OPPONENTS,
     RESERVED_NAMES,
+    DrawConfig,
     FixedOpponent,
     OpponentsConfig,
 )
@@ -41,6 +43,7 @@ class RunConfig(Section):
     buffer: BufferConfig = BufferConfig()
     learner: LearnerConfig = LearnerConfig()
     eval: EvalConfig = EvalConfig()
+    guard: GuardConfig = GuardConfig()
     loop: LoopConfig = LoopConfig()
     tracking: TrackingConfig = TrackingConfig()
     sft: SFTConfig = SFTConfig()
@@ -59,13 +62,13 @@ class RunConfig(Section):
                     f"opponents.fixed.{index}.name = {opponent.key!r} has a meaning of its own; "
                     "give it another name"
                 )
-        draw = self.opponents.draw
-        if draw.self + draw.past + draw.fixed <= 0:
-            raise ValueError("opponents.draw = all zero; give self, past or fixed a share above 0")
-        if draw.fixed > 0 and not self.opponents.fixed:
+        self._check_draw("opponents.draw", self.opponents.draw)
+        if "opponents" in self.guard.action:
+            self._check_draw("guard.opponents", self.guard.opponents)
+        if "rollback" in self.guard.action and not self.eval.every:
             raise ValueError(
-                f"opponents.draw.fixed = {draw.fixed}, but opponents.fixed is empty; "
-                "list an opponent there or set opponents.draw.fixed to 0"
+                "guard.action = rollback, but eval.every = 0, so that no version is known to be "
+                "good; set eval.every, or take rollback out"
             )
         self._check_groups()
         mixed, kept = self.actors.max_loras, self.actors.max_cpu_loras
@@ -87,6 +90,15 @@ class RunConfig(Section):
                     f"eval.opponents.{index} = {name!r} is no opponent; {nearest(name, known)}"
                 )
         return self
+
+    def _check_draw(self, field: str, draw: DrawConfig) -> None:
+        if draw.self + draw.past + draw.fixed <= 0:
+            raise ValueError(f"{field} = all zero; give self, past or fixed a share above 0")
+        if draw.fixed > 0 and not self.opponents.fixed:
+            raise ValueError(
+                f"{field}.fixed = {draw.fixed}, but opponents.fixed is empty; "
+                f"list an opponent there or set {field}.fixed to 0"
+            )
 
     def _check_groups(self) -> None:
         algorithm = self.learner.algorithm

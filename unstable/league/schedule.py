@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from unstable.config import RunConfig
+from unstable.config import DrawConfig, RunConfig
 from unstable.seeds import derive_seed
 from unstable.types import BASE, GameSpec, PlayerId, SeatSpec
 
@@ -18,10 +18,14 @@ OPENERS = {"start": PlayerId.policy(0), "random": PlayerId("random"), "base": BA
 
 
 class Schedule:
-    """An endless series of training games; the same seed gives the same series."""
+    """An endless series of training games; the same seed gives the same series.
+
+    `shares` are those of the kinds of opponents, the config's until they are changed.
+    """
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
+        self.shares = config.opponents.draw
         self._random = random.Random(derive_seed(config.seed, "schedule"))
         self._next_game = 0
         self._next_group = 0
@@ -76,7 +80,7 @@ class Schedule:
 
     def _kind(self, past: Sequence[int]) -> str:
         """self, past or fixed, by their shares; past has none before there is a past version."""
-        draw = self._config.opponents.draw
+        draw = self.shares
         weights = {"self": draw.self, "past": draw.past if past else 0.0, "fixed": draw.fixed}
         if not any(weights.values()):
             return "self"
@@ -107,11 +111,12 @@ class Schedule:
         )
 
     def state(self) -> dict[str, Any]:
-        """Counters and random state, as JSON holds them."""
+        """Counters, shares and random state, as JSON holds them."""
         version, numbers, gauss = self._random.getstate()
         return {
             "next_game": self._next_game,
             "next_group": self._next_group,
+            "shares": self.shares.model_dump(),
             "random": [version, list(numbers), gauss],
         }
 
@@ -119,5 +124,7 @@ class Schedule:
         """Continue the series where `state` was taken."""
         self._next_game = state["next_game"]
         self._next_group = state["next_group"]
+        if "shares" in state:  # else it is an earlier run's, which never changed them
+            self.shares = DrawConfig(**state["shares"])
         version, numbers, gauss = state["random"]
         self._random.setstate((version, tuple(numbers), gauss))

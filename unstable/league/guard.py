@@ -1,0 +1,201 @@
+"""The guard: notices early that a run goes wrong, and says what is to be done about it.
+
+It is given finished training games, the learner's figures of each update and the scores of each
+evaluation; alarms come out. What an alarm leads to is done by the loop.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from unstable.config import Action, RunConfig
+from unstable.league.rules import DRAWS, RULES, Course, Finding, Point, Row, Scores, figures
+from unstable.types import Alarm, EvalScore, GameResult
+
+ORDER: list[Action] = ["opponents", "rollback", "learning_rate"]
+"""What an alarm may lead to, in the order in which it is done."""
+LIKELY = 2.5
+"""Standard errors by which scores are below the best ones where a rise of draws is an alarm."""
+
+
+class Best(NamedTuple):
+    """The version that a rollback goes back to, by its lower bound."""
+
+    version: int
+    low: float
+
+
+class Guard:
+    """Watches a run; everything that it has seen is a value that a checkpoint keeps."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config.guard
+        self._temperature = config.eval.temperature[0]
+        self._played = Played()
+        self._courses: dict[str, Course] = {}
+        self._scores: dict[str, Scores] = {}
+        self._best: Best | None = None
+        self._quiet: dict[str, int] = {}  # the version from which on a rule may speak again
+        self._is_due = False
+
+    @property
+    def best(self) -> int | None:
+        """The version with the highest lower bound of its mean score over opponents."""
+        return None if self._best is None else self._best.version
+
+    @property
+    def needed(self) -> frozenset[int]:
+        """Versions whose whole checkpoint a rollback may want."""
+        if self.best is None or "rollback" not in self._config.action:
+            return frozenset()
+        return frozenset([self.best])
+
+    def count(self, result: GameResult) -> None:
+        """Take in a finished training game."""
+        if self._config.action:
+            self._played.add(result)
+
+    def check(self, version: int, metrics: Row) -> list[Alarm]:
+        """Look at an update's figures and at the games since the last one; returns new alarms.
+
+        `metrics` has the names of docs/metrics.md. A row of `metrics.jsonl` will do as well.
+        """
+        if not self._config.action:
+            return []
+        for name, point in figures({**metrics, **self._played.take()}, version).items():
+            self._courses.setdefault(name, Course()).add(point)
+        alarms = []
+        for rule in RULES:
+            limit = getattr(self._config, rule.name)
+            if limit is None or (rule.figure == DRAWS and not self._is_worse):
+                continue
+            for name, course in self._courses.items():
+                if name.startswith(rule.figure) and course.recent[-1].version == version:
+                    alarms += self._alarm(rule.name, name, version, rule.finding(course, limit))
+        return self._new(alarms, version)
+
+    def score(self, scores: Sequence[EvalScore]) -> list[Alarm]:
+        """Look at an evaluation, at its first temperature; returns new alarms."""
+        scores = [score for score in scores if score.temperature == self._temperature]
+        if not scores or not self._config.action:
+            return []
+        version = scores[0].version
+        low = mean_low(scores)
+        if self._best is None or low >= self._best.low:
+            self._best = Best(version, low)
+        alarms = []
+        for score in scores:
+            name = f"eval/{score.env}/{score.opponent}"
+            scored = self._scores.setdefault(name, Scores())
+            scored.add(Point(version, score.score, score.games), self._config.evaluations)
+            if self._config.score is not None:
+                finding = scored.worse(self._config.evaluations, self._config.score)
+                alarms += self._alarm("score", f"{name}/score", version, finding)
+        return self._new(alarms, version)
+
+    @property
+    def _is_worse(self) -> bool:
+        """Whether the newest score is likely below the best one, against any opponent."""
+        span = self._config.evaluations
+        return any(scored.worse(span, LIKELY) for scored in self._scores.values())
+
+    def _alarm(self, rule: str, name: str, version: int, finding: Finding | None) -> list[Alarm]:
+        if finding is None or version < self._quiet.get(rule, 0):
+            return []
+        return [Alarm(rule=rule, name=name, version=version, **finding._asdict())]
+
+    def _new(self, alarms: list[Alarm], version: int) -> list[Alarm]:
+        """Of each rule one alarm, after which it is quiet for a while; something is due."""
+        first = list({alarm.rule: alarm for alarm in reversed(alarms)}.values())[::-1]
+        for alarm in first:
+            self._quiet[alarm.rule] = version + self._config.patience
+        self._is_due |= bool(first)
+        return first
+
+    def take_actions(self, version: int) -> list[Action]:
+        """What the alarms since the last call lead to; the windows begin anew if that is anything.
+
+        A warning is no action: the windows go on.
+        """
+        is_due, self._is_due = self._is_due, False
+        wanted = [action for action in ORDER if action in self._config.action]
+        if self._best is None:
+            wanted = [action for action in wanted if action != "rollback"]
+        if not is_due or not wanted:
+            return []
+        self._courses.clear()
+        for scored in self._scores.values():
+            scored.recent.clear()
+        names = [*(rule.name for rule in RULES), "score"]
+        self._quiet = dict.fromkeys(names, version + self._config.patience)
+        return wanted
+
+    def state(self) -> dict[str, Any]:
+        """All of it but games that no update has followed yet, as JSON holds it."""
+        return {
+            "courses": {name: course.state() for name, course in self._courses.items()},
+            "scores": {name: scored.state() for name, scored in self._scores.items()},
+            "best": None if self._best is None else list(self._best),
+            "quiet": dict(self._quiet),
+            "is_due": self._is_due,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._courses = {name: Course.of(course) for name, course in state["courses"].items()}
+        self._scores = {name: Scores.of(scored) for name, scored in state["scores"].items()}
+        self._best = None if state["best"] is None else Best(*state["best"])
+        self._quiet = dict(state["quiet"])
+        self._is_due = state["is_due"]
+
+
+def mean_low(scores: Sequence[EvalScore]) -> float:
+    """Lower end of the 95 % interval of the mean of independent scores."""
+    count = len(scores)
+    half = math.sqrt(sum((score.score - score.low) ** 2 for score in scores))
+    return (sum(score.score for score in scores) - half) / count
+
+
+class Played:
+    """What training games say since the last `take`, by the names that metrics have."""
+
+    def __init__(self) -> None:
+        self._results: Counter[tuple[str, str]] = Counter()
+        self._actions: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, result: GameResult) -> None:
+        """Take in a game and its branches."""
+        for game in result.games:
+            seats = game.spec.seats
+            trained = [seat for seat, spec in enumerate(seats) if spec.trained]
+            players = {spec.player for spec in seats}
+            kind = "alone" if len(seats) == 1 else "self" if len(players) == 1 else "others"
+            for seat in trained:
+                self._results[kind, "games"] += 1
+                self._results[kind, "forfeit"] += seat == game.forfeit
+                self._results[kind, "draw"] += game.standing(seat) == "draw"
+            moves = (turn.action for turn in game.own_turns if turn.seat in trained)
+            self._actions[game.spec.env.replace("/", ":")].update(moves)
+
+    def take(self) -> Mapping[str, float]:
+        """Results against each kind of opponent and the actions' entropy; starts anew."""
+        row: dict[str, float] = {}
+        for kind in ("alone", "self", "others"):
+            if games := self._results[kind, "games"]:
+                prefix = f"collect/versus/{kind}"
+                row[f"{prefix}/games"] = games
+                for share in ("forfeit", "draw"):
+                    row[f"{prefix}/{share}"] = self._results[kind, share] / games
+        for env, counts in self._actions.items():
+            if counts:
+                row[f"collect/action_entropy/{env}"] = entropy(list(counts.values()))
+        self._results.clear()
+        self._actions.clear()
+        return row
+
+
+def entropy(counts: Sequence[int]) -> float:
+    """Shannon entropy of what was counted, in nats."""
+    total = sum(counts)
+    return -sum(count / total * math.log(count / total) for count in counts)

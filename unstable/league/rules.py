@@ -1,0 +1,274 @@
+"""The guard's rules: what the course of a figure over the updates says, as pure functions.
+
+Three updates speak together, so that one alone is never an alarm. A level refers to the run's own,
+its first one or its least, so that a threshold is not a matter of the model or the game.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple
+
+from unstable.league.evaluation import wilson_interval
+
+START = 5
+"""Updates that a level refers to: the first ones, or those in a row that have the least."""
+RECENT = 3
+"""Newest updates that a rule looks at."""
+REACH = 10
+"""Updates within which a fall is sudden."""
+NOISE = 5.0
+"""Standard deviations of an update's share that a rise has to exceed, besides its threshold."""
+SHORT = 8
+"""Tokens of an answer that count in a KL of a turn, at most."""
+
+Row = Mapping[str, float | None]
+
+
+class Point(NamedTuple):
+    """A figure of one update, and how many things it is the mean of."""
+
+    version: int
+    value: float
+    size: float = 1.0
+
+
+class Finding(NamedTuple):
+    """That a rule is broken: by which figure, against what, and since which version."""
+
+    figure: float
+    threshold: float
+    since: int
+
+
+@dataclass(slots=True)
+class Course:
+    """A figure over the updates, as far back as rules look."""
+
+    start: list[Point] = field(default_factory=list)  # the first START
+    recent: list[Point] = field(default_factory=list)  # the newest ones
+    least: Point | None = None  # mean of those START in a row that have the least
+
+    def add(self, point: Point) -> None:
+        """Take in the next update's."""
+        self.recent = [*self.recent, point][-REACH - RECENT :]
+        if len(self.start) < START:
+            self.start.append(point)
+        if len(self.recent) >= START:
+            mean = pooled(self.recent[-START:])
+            if self.least is None or mean.value < self.least.value:
+                self.least = mean
+
+    @property
+    def last(self) -> list[Point]:
+        """The newest RECENT."""
+        return self.recent[-RECENT:]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a level to refer to."""
+        return self.least is not None
+
+    def since(self, is_beyond: Callable[[float], bool]) -> int:
+        """The version from which on every value is beyond, as far as is known; else the newest."""
+        version = self.recent[-1].version
+        for point in reversed(self.recent):
+            if not is_beyond(point.value):
+                break
+            version = point.version
+        return version
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as JSON holds it."""
+        return {
+            "start": [list(point) for point in self.start],
+            "recent": [list(point) for point in self.recent],
+            "least": _listed(self.least),
+        }
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> "Course":
+        """What `state` returned."""
+        return cls(
+            start=[Point(*point) for point in state["start"]],
+            recent=[Point(*point) for point in state["recent"]],
+            least=_point(state["least"]),
+        )
+
+
+@dataclass(slots=True)
+class Scores:
+    """How versions scored against one opponent."""
+
+    recent: list[Point] = field(default_factory=list)  # the newest evaluations
+    best: Point | None = None  # mean of those in a row that have the greatest
+
+    def add(self, point: Point, span: int) -> None:
+        """Take in the next evaluation's; `span` in a row are one mean."""
+        self.recent = [*self.recent, point][-span:]
+        if len(self.recent) == span:
+            mean = pooled(self.recent)
+            if self.best is None or mean.value > self.best.value:
+                self.best = mean
+
+    def worse(self, span: int, errors: float) -> Finding | None:
+        """The newest mean is below the best by so many standard errors of each.
+
+        The best of many is partly luck: two would not be much.
+        """
+        if self.best is None or len(self.recent) < span:
+            return None
+        mean = pooled(self.recent)
+        low, _ = wilson_interval(self.best.value, round(self.best.size), errors)
+        _, high = wilson_interval(mean.value, round(mean.size), errors)
+        if high >= low:
+            return None
+        return Finding(mean.value, low - (high - mean.value), self.recent[0].version)
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as JSON holds it."""
+        return {"recent": [list(point) for point in self.recent], "best": _listed(self.best)}
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> "Scores":
+        """What `state` returned."""
+        return cls([Point(*point) for point in state["recent"]], _point(state["best"]))
+
+
+def _listed(point: Point | None) -> list[float] | None:
+    return None if point is None else list(point)
+
+
+def _point(values: list[Any] | None) -> Point | None:
+    return None if values is None else Point(*values)
+
+
+def pooled(points: Sequence[Point]) -> Point:
+    """Their mean over all that was counted."""
+    size = sum(point.size for point in points)
+    total = sum(point.value * point.size for point in points)
+    return Point(points[-1].version, total / size, size)
+
+
+def level(points: Iterable[Point]) -> float:
+    """Their median."""
+    return median(point.value for point in points)
+
+
+def below_start(course: Course, share: float) -> Finding | None:
+    """The newest values are all below a share of what they were at the start."""
+    if not course.is_known:
+        return None
+    threshold = share * level(course.start)
+    figure = max(point.value for point in course.last)
+    if figure >= threshold:
+        return None
+    return Finding(figure, threshold, course.since(lambda value: value < threshold))
+
+
+def fallen(course: Course, share: float) -> Finding | None:
+    """The level is below a share of what it was REACH updates before."""
+    if len(course.recent) < REACH + RECENT:
+        return None
+    figure, threshold = level(course.last), share * level(course.recent[:RECENT])
+    if figure >= threshold:
+        return None
+    return Finding(figure, threshold, course.since(lambda value: value < threshold))
+
+
+def grown(course: Course, times: float) -> Finding | None:
+    """The level is above so many times the least."""
+    if course.least is None:
+        return None
+    figure, threshold = level(course.last), times * course.least.value
+    if figure <= threshold:
+        return None
+    return Finding(figure, threshold, course.since(lambda value: value > threshold))
+
+
+def risen(course: Course, by: float) -> Finding | None:
+    """A share is above the least by a threshold, and by more than chance explains.
+
+    Chance is the spread of one update's share if the truth is the upper end of the least's 95 %
+    interval.
+    """
+    if course.least is None:
+        return None
+    now = pooled(course.last)
+    _, truth = wilson_interval(course.least.value, max(1, round(course.least.size)))
+    spread = math.sqrt(truth * (1 - truth) * len(course.last) / now.size)
+    threshold = course.least.value + max(by, NOISE * spread)
+    if now.value <= threshold:
+        return None
+    return Finding(now.value, threshold, course.since(lambda value: value > threshold))
+
+
+def above(course: Course, limit: float) -> Finding | None:
+    """The newest values are all above a limit."""
+    figure = min(point.value for point in course.last)
+    if len(course.last) < RECENT or figure <= limit:
+        return None
+    return Finding(figure, limit, course.since(lambda value: value > limit))
+
+
+class Rule(NamedTuple):
+    """A field of the config's `guard` that is a threshold, and the figure that it is for."""
+
+    name: str
+    figure: str  # what its name begins with
+    finding: Callable[[Course, float], Finding | None]
+
+
+ENTROPY, ACTIONS = "learn/entropy", "collect/action_entropy/"
+KL_SAMPLING, KL_REFERENCE = "learn/mismatch_kl", "learn/kl_reference"
+LENGTH, TRUNCATION = "learn/completion_length_mean", "learn/truncated_share"
+DRAWS, TIED, FORFEITS = "collect/versus/self/draw", "learn/tied_groups", "collect/versus/forfeit"
+RULES = [
+    Rule("entropy", ENTROPY, below_start),
+    Rule("entropy", ACTIONS, below_start),
+    Rule("entropy_fall", ENTROPY, fallen),
+    Rule("entropy_fall", ACTIONS, fallen),
+    Rule("kl_sampling", KL_SAMPLING, above),
+    Rule("kl_reference", KL_REFERENCE, above),
+    Rule("length", LENGTH, grown),
+    Rule("truncation", TRUNCATION, risen),
+    Rule("forfeits", FORFEITS, risen),
+    Rule("draws", DRAWS, risen),
+    Rule("tied", TIED, above),
+]
+
+
+def figures(row: Row, version: int) -> dict[str, Point]:
+    """What rules look at in an update's row, by the metric that it is made of.
+
+    Names are those of docs/metrics.md; what a row lacks is left out. A KL of a turn counts SHORT
+    tokens at most: engine and learner differ a little at every token of a long answer.
+    """
+    known = {name: value for name, value in row.items() if value is not None}
+    found = _shares(known)
+    tokens = min(known.get(LENGTH, 1.0), SHORT)
+    for name, value in known.items():
+        if name in (ENTROPY, LENGTH) or name.startswith(ACTIONS):
+            found[name] = (value, 1.0)
+        elif name in (KL_SAMPLING, KL_REFERENCE):
+            found[name] = (value * tokens, 1.0)
+    return {name: Point(version, *pair) for name, pair in found.items()}
+
+
+def _shares(row: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Shares by name, each with what it is a share of."""
+    found: dict[str, tuple[float, float]] = {}
+    if TRUNCATION in row and row.get("learn/samples"):
+        found[TRUNCATION] = (row[TRUNCATION], row["learn/samples"])
+    groups = row.get("learn/groups", 0.0) - row.get("learn/lone_groups", 0.0)
+    if TIED in row and groups:
+        found[TIED] = (row[TIED] / groups, groups)
+    prefixes = [f"collect/versus/{kind}" for kind in ("alone", "self", "others")]
+    results = {prefix: row.get(f"{prefix}/games", 0.0) for prefix in prefixes}
+    if total := sum(results.values()):
+        lost = sum(n * row.get(f"{prefix}/forfeit", 0.0) for prefix, n in results.items())
+        found[FORFEITS] = (lost / total, total)
+    if mirrors := row.get("collect/versus/self/games"):
+        found[DRAWS] = (row.get(DRAWS, 0.0), mirrors / 2)  # both seats draw a game
+    return found
