@@ -108,6 +108,12 @@ class Recording:
     async def save(self, version: int, run_state: dict[str, Any]) -> None:
         self.events.append(f"save {version} {run_state}")
 
+    async def scale_rate(self, factor: float) -> None:
+        raise AssertionError("no guard watches")
+
+    async def restore(self, version: int) -> None:
+        raise AssertionError("no guard watches")
+
     async def evaluate(self, version: int) -> dict[str, float | None]:
         self.events.append(f"play {version}")
         return {"greedy/score": 0.5}

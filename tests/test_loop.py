@@ -16,6 +16,7 @@ from tests.builders import game
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.league.guard import Guard
 from unstable.league.routing import Router
 from unstable.league.schedule import Schedule
 from unstable.learners.learner import Learner
@@ -96,6 +97,12 @@ class LocalLearner:
     async def save(self, version: int, run_state: dict[str, Any]) -> None:
         self.learner.save(self.folder.checkpoint(version), run_state)
 
+    async def scale_rate(self, factor: float) -> None:
+        self.learner.scale_rate(factor)
+
+    async def restore(self, version: int) -> None:
+        self.learner.restore(self.folder.checkpoint(version))
+
 
 def make_rooms(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes: Any) -> Rooms:
     data = {
@@ -121,6 +128,7 @@ def make_rooms(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes:
         registry=make_registry(config),
         schedule=schedule,
         router=Router(config, schedule, num_actors),
+        guard=Guard(config),
         tracker=Tracker(config, folder),
     )
 

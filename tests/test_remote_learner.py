@@ -110,7 +110,13 @@ async def test_ranks_are_one_learner_until_one_dies(
     await remote.save(1, {"games": 7})
     imitated = await remote.imitate(samples)
     assert imitated.version == 2
+    await remote.restore(1)  # the weights, on all ranks; not the number
+    restored = await remote.imitate(samples)
+    assert restored.version == 3
+    assert restored.metrics["learn/loss"] == pytest.approx(imitated.metrics["learn/loss"], rel=1e-4)
     assert await remote.load(1) == {"games": 7}
+    await remote.scale_rate(0.1)
+    alone.scale_rate(0.1)
     imitated_again, expected = await remote.imitate(samples), alone.imitate(samples)
     assert imitated_again.metrics["learn/loss"] == imitated.metrics["learn/loss"]
     assert imitated.metrics["learn/loss"] == pytest.approx(expected.metrics["learn/loss"], rel=1e-4)
@@ -168,6 +174,7 @@ def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
         "logprobs_under": lambda: process.logprobs_under(adapter, samples),
         "save": lambda: process.save(2, {}),
         "load": lambda: process.load(2),
+        "restore": lambda: process.restore(2),
     }
     for name, call in calls.items():
         cached[:] = ["gradients"]

@@ -212,6 +212,8 @@ def run_updates(tracker: Tracker, updates: int = 2) -> None:
         batch = Batch(version=version, groups=tuple(groups))
         advantages = [0.5] * len(batch.samples)
         update = Update(version=version + 1, metrics=metrics, advantages=advantages)
+        tracker.log_alarms([])
+        tracker.log_actions([], None, {"self": 0.5, "past": 0.35, "fixed": 0.15})
         tracker.log_learner(update.metrics)
         tracker.log_samples(update, batch)
         tracker.phase("publishing")

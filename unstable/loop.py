@@ -26,7 +26,7 @@ from unstable.league.evaluation import (
     rated_games,
 )
 from unstable.rooms import Rooms, asleep, spread
-from unstable.types import Batch, GameFailure, GameResult, GameSpec, Trajectory
+from unstable.types import Batch, GameFailure, GameResult, GameSpec, Trajectory, Update
 
 Finished = tuple[GameResult, list[Trajectory]]
 
@@ -161,9 +161,10 @@ def in_order(played: Iterable[Finished]) -> list[Finished]:
 
 
 def admit(rooms: Rooms, finished: Finished) -> None:
-    """Let a finished game count: for ratings (its branches do not), and for the next batch."""
+    """Let a finished game count: for ratings (its branches do not), guard and the next batch."""
     result, trajectories = finished
     rooms.registry.record(result)
+    rooms.guard.count(result)
     rooms.buffer.add(result.spec, trajectories)
 
 
@@ -172,6 +173,7 @@ async def learn(rooms: Rooms, batch: Batch) -> None:
     rooms.tracker.phase("updating")
     async with asleep(rooms.actors, rooms.config):
         update = await rooms.learner.update(batch)
+        await heed(rooms, update)
     rooms.tracker.log_learner(update.metrics)
     rooms.tracker.log_samples(update, batch)
     await publish(rooms, update.version)
@@ -183,18 +185,40 @@ async def learn(rooms: Rooms, batch: Batch) -> None:
     rooms.tracker.end_update(update.version)
 
 
+async def heed(rooms: Rooms, update: Update) -> None:
+    """Have the guard look at an update, and do what an alarm leads to before it is published.
+
+    After a rollback the version that the update has made is the best one again, by another number.
+    """
+    guard, config = rooms.guard, rooms.config.guard
+    rooms.tracker.log_alarms(guard.check(update.version, update.metrics))
+    actions, best = guard.take_actions(update.version), guard.best
+    if "opponents" in actions:
+        rooms.schedule.shares = config.opponents
+    if "rollback" in actions and best is not None:
+        await rooms.learner.restore(best)
+    if "learning_rate" in actions:
+        await rooms.learner.scale_rate(config.factor)
+    rooms.tracker.log_actions(actions, best, rooms.schedule.shares.model_dump())
+
+
 async def publish(rooms: Rooms, version: int) -> None:
     """Save a version, hand it to every actor, and only then let games be drawn for it."""
     rooms.tracker.phase("publishing")
     rooms.registry.add(version)
-    run_state = {"registry": rooms.registry.state(), "schedule": rooms.schedule.state()}
+    run_state = {
+        "registry": rooms.registry.state(),
+        "schedule": rooms.schedule.state(),
+        "guard": rooms.guard.state(),
+    }
     await rooms.learner.save(version, run_state)
     await asyncio.gather(*(actor.publish(version) for actor in rooms.actors))
     rooms.registry.current = version
     rooms.published.add(version)
     kept = {version, *rooms.registry.past(), *rooms.config.openings.versions}
     # What retires below goes with the next version: games in flight may need it once more.
-    rooms.folder.prune(rooms.config.tracking.keep_checkpoints, opponents=kept | rooms.published)
+    newest, needed = rooms.config.tracking.keep_checkpoints, rooms.guard.needed
+    rooms.folder.prune(newest, opponents=kept | rooms.published, whole=needed)
     for old in rooms.published - kept:
         await asyncio.gather(*(actor.retire(old) for actor in rooms.actors))
     rooms.published &= kept
@@ -214,6 +238,7 @@ async def evaluate(rooms: Rooms) -> None:
         rooms.registry.record(result)
     if version == 0:
         rooms.first_scores = game_scores(version, results)
-    first = rooms.first_scores if version else None
-    rooms.tracker.log_evaluation(evaluation_scores(version, results, first))
+    scores = evaluation_scores(version, results, rooms.first_scores if version else None)
+    rooms.tracker.log_evaluation(scores)
+    rooms.tracker.log_alarms(rooms.guard.score(scores))
     rooms.tracker.log_ratings(rooms.registry.ratings())

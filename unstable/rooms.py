@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from unstable.buffers.buffer import Buffer
 from unstable.config import RunConfig
+from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.routing import Router
 from unstable.league.schedule import Schedule
@@ -62,6 +63,14 @@ class Learner(Protocol):
     async def save(self, version: int, run_state: dict[str, Any]) -> None:
         """Write the checkpoint of a version."""
 
+    async def scale_rate(self, factor: float) -> None:
+        """Multiply the learning rate of all updates to come."""
+
+    async def restore(self, version: int) -> None:
+        """Take weights, optimizer and algorithm of an earlier version's checkpoint; the number of
+        the version stays.
+        """
+
 
 @contextlib.asynccontextmanager
 async def asleep(actors: Sequence[Actor], config: RunConfig) -> AsyncIterator[None]:
@@ -100,6 +109,7 @@ class Rooms:
     registry: Registry
     schedule: Schedule
     router: Router
+    guard: Guard
     tracker: Tracker
     failures: int = 0
     asked: dict[int, float] = field(

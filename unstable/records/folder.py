@@ -43,9 +43,14 @@ class RunFolder:
             return []
         return sorted(int(path.name) for path in self.checkpoints.iterdir() if path.name.isdigit())
 
-    def prune(self, newest: int, opponents: set[int]) -> None:
-        """Keep the `newest` checkpoints whole and the adapters of `opponents`; delete the rest."""
+    def prune(self, newest: int, opponents: set[int], whole: frozenset[int] = frozenset()) -> None:
+        """Keep the `newest` checkpoints and those in `whole`, and the adapters of `opponents`.
+
+        The rest is deleted.
+        """
         for version in self.versions()[:-newest]:
+            if version in whole:
+                continue
             folder = self.checkpoint(version)
             if version not in opponents:
                 shutil.rmtree(folder)

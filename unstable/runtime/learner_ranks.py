@@ -90,6 +90,13 @@ class LearnerProcess:
         with self._leaving_room():
             self._learner.save(self._folder.checkpoint(version), run_state)
 
+    def scale_rate(self, factor: float) -> None:
+        self._learner.scale_rate(factor)
+
+    def restore(self, version: int) -> None:
+        with self._leaving_room():
+            self._learner.restore(self._folder.checkpoint(version))
+
     @contextlib.contextmanager
     def _leaving_room(self) -> Iterator[None]:
         """An engine that shares the GPU by turns may wake after any call, into what is free."""
@@ -159,6 +166,14 @@ class RemoteLearner:
     async def save(self, version: int, run_state: dict[str, Any]) -> None:
         """Write the checkpoint of `version`; all ranks would write the same."""
         await self._ranks[0].save.remote(version, run_state)
+
+    async def scale_rate(self, factor: float) -> None:
+        """Multiply the learning rate of all updates to come."""
+        await self._on_all("scale_rate", factor)
+
+    async def restore(self, version: int) -> None:
+        """Take the weights, optimizer and algorithm of `version`; the version's number stays."""
+        await self._on_all("restore", version)
 
     async def _on_all(self, method: str, *arguments: object) -> list[Any]:
         """Call a method of all ranks at once; the answers in their order."""

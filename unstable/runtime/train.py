@@ -4,6 +4,7 @@ import asyncio
 
 from unstable.buffers.buffer import Buffer
 from unstable.config import RunConfig
+from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.routing import Router
 from unstable.league.schedule import Schedule
@@ -74,6 +75,7 @@ async def _train(config: RunConfig, plan: Plan, folder: RunFolder, tracker: Trac
             registry=make_registry(config),
             schedule=schedule,
             router=Router(config, schedule, len(actors)),
+            guard=Guard(config),
             tracker=tracker,
         )
         return await run_loop(rooms)

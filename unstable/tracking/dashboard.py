@@ -196,7 +196,9 @@ def foot(view: View, width: int) -> RenderableType:
 
 
 def _last_line(view: View, device: dict[str, float] | None) -> Text | None:
-    """What a person has to know, else the machine if it has no pane."""
+    """What a person has to know, alarms first, else the machine if it has no pane."""
+    if view.alarm:
+        return Text(f" {view.alarm}", style="bold red", no_wrap=True, overflow="ellipsis")
     if view.notice:
         return Text(f" {view.notice}", style="yellow", no_wrap=True, overflow="ellipsis")
     return device_line(device) if device is not None else None

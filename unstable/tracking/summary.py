@@ -24,6 +24,8 @@ def summary(folder: RunFolder, reason: str) -> RenderableType:
     for table in (_results(rows), _evaluations(rows), _ratings(folder.ratings)):
         if table.row_count:
             parts += [Text(""), table]
+    if guarded := _guard(rows):
+        parts += [Text(""), Text("\n".join(guarded))]
     return Group(*parts, Text(""), _places(folder))
 
 
@@ -95,6 +97,19 @@ def _evaluations(rows: list[Row]) -> Table:
             Text(env), Text(", ".join(opponent)), *cells, number(last[f"{name}/games"]), legal
         )
     return table
+
+
+def _guard(rows: list[Row]) -> list[str]:
+    """Alarms by their rule, and what they led to; nothing if there was none."""
+    count = _total(rows, "guard/alarms")
+    if not count:
+        return []
+    lines = [f"Guard: {count} {'alarm' if count == 1 else 'alarms'} (docs/guard.md)"]
+    for prefix, what in (("guard/alarm/", ""), ("guard/action/", "action ")):
+        for name in dict.fromkeys(name for row in rows for name in row if name.startswith(prefix)):
+            at = [f"{row['version']}" for row in rows if row.get(name) is not None]
+            lines.append(f"{what}{name.removeprefix(prefix)} at version {', '.join(at)}")
+    return lines
 
 
 def _ratings(path: Path) -> Table:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from unstable.types import EvalScore
+from unstable.types import Alarm, EvalScore
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -76,6 +76,26 @@ def update_line(row: Mapping[str, float | None], steps: int) -> str:
             parts.append(f"{label} {number(row[name])}")
     parts.append(duration(row["time/total"] or 0.0))
     return " · ".join(parts)
+
+
+def alarm_line(alarm: Alarm) -> str:
+    """What the guard has found, in one line."""
+    side = "below" if alarm.figure < alarm.threshold else "above"
+    return (
+        f"guard at version {alarm.version} · {alarm.rule}: {alarm.name} {number(alarm.figure)} is "
+        f"{side} {number(alarm.threshold)}, since version {alarm.since}"
+    )
+
+
+def action_line(actions: Sequence[str], best: int | None, shares: Mapping[str, float]) -> str:
+    """What the guard's alarms have led to, in one line."""
+    mix = ", ".join(f"{kind} {number(share)}" for kind, share in shares.items())
+    words = {
+        "opponents": f"opponents are drawn anew: {mix}",
+        "rollback": f"back to the weights of version {best}",
+        "learning_rate": "the learning rate is lower",
+    }
+    return "guard · " + " · ".join(words[action] for action in actions)
 
 
 def score_line(score: EvalScore) -> str:

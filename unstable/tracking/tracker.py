@@ -28,9 +28,10 @@ from unstable.tracking.metrics import (
 from unstable.tracking.sinks import open_sinks
 from unstable.tracking.sinks.base import Guard, Sink
 from unstable.tracking.summary import summary
-from unstable.tracking.text import score_line, update_line
+from unstable.tracking.text import action_line, alarm_line, score_line, update_line
 from unstable.tracking.view import HISTORY, Phase, View
 from unstable.types import (
+    Alarm,
     Batch,
     EvalScore,
     GameFailure,
@@ -161,6 +162,32 @@ class Tracker:
         if self._dashboard is None:
             for score in scores:
                 self._print(score_line(score))
+
+    def log_alarms(self, alarms: Sequence[Alarm]) -> None:
+        """Takes in what the guard has found, if anything."""
+        self._row["guard/alarms"] = (self._row.get("guard/alarms") or 0) + len(alarms)
+        for alarm in alarms:
+            self._row[f"guard/alarm/{alarm.rule}"] = alarm.figure
+            self.view.alarm = alarm_line(alarm)
+            logger.warning(self.view.alarm)
+            self._print(self.view.alarm)
+
+    def log_actions(
+        self, actions: Sequence[str], best: int | None, shares: Mapping[str, float]
+    ) -> None:
+        """Takes in what alarms have led to: `best` is the version that a rollback goes to.
+
+        `shares` are those of the kinds of opponents from now on.
+        """
+        self._row.update({f"guard/draw/{kind}": share for kind, share in shares.items()})
+        for action in actions:
+            self._row[f"guard/action/{action}"] = 1.0
+        if "rollback" in actions:
+            self._row["guard/rolled_back_to"] = best
+        if actions:
+            line = action_line(actions, best, shares)
+            logger.warning(line)
+            self._print(line)
 
     def log_ratings(self, ratings: Sequence[Rating]) -> None:
         """Takes in everybody's rating, as of now."""

@@ -71,6 +71,7 @@ class View:
     ratings: tuple[Rating, ...] = ()
     scores: tuple[EvalScore, ...] = ()  # newest evaluation first
     notice: str = ""
+    alarm: str = ""  # the newest one of the guard
 
     def add_game(self, result: GameResult) -> None:
         """Takes in a finished training game."""
