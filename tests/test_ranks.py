@@ -131,9 +131,9 @@ def forwards(ranks, model, batches, **options):
     return len(runs)
 
 
-REINFORCE = {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1}
+REINFORCE = {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1, "entropy": 0.05}
 RLOO = {"name": "rloo", "ratio": "sequence", "kl_reward": 0.1}
-GRPO = {"name": "grpo", "kl_loss": 0.1, "aggregation": "sequence"}
+GRPO = {"name": "grpo", "kl_loss": 0.1, "kl_estimator": "k3", "aggregation": "sequence"}
 PPO = {"name": "ppo", "critic": {"kind": "adapter"}}
 
 
@@ -154,6 +154,22 @@ def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm, parallel):
         assert torch.equal(own_weights, both[0][1])
         for own, expected in zip(rows, metrics, strict=True):
             assert own == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+def test_ranks_end_an_update_at_the_same_step(pair, model):
+    algorithm = {"name": "ppo", "critic": None, "kl_loss": 0.1, "reference": {"every": 1}}
+    options = {"algorithm": algorithm, "epochs": 6, "learning_rate": 2e-2, "ema": 0.9}
+    batches = [batch_of(0), batch_of(1)]
+    *_, metrics = updates(Ranks(), model, batches, **options)
+    options["max_kl"] = metrics[0]["learn/kl_old"] / 3
+    whole, weights, metrics = updates(Ranks(), model, batches, **options)
+    assert 1 < metrics[0]["learn/optimizer_steps"] < 6
+    for gradients, own_weights, rows in pair.run(updates, model, batches, **options):
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-3)
+        torch.testing.assert_close(own_weights, weights, atol=1e-4, rtol=1e-3)
+        assert [row["learn/epochs_made"] for row in rows] == [
+            row["learn/epochs_made"] for row in metrics
+        ]
 
 
 def test_shards_are_gathered_again_where_activations_are_recomputed(pair, model):
