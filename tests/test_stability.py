@@ -451,6 +451,15 @@ def test_what_has_no_meaning_is_refused_in_one_line(learner, message):
     assert str(error.value).startswith(f"learner.{message}")
 
 
+def test_the_page_shows_a_config_that_reads(tmp_path):
+    text = (Path(__file__).parent.parent / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    block = text.partition("## What keeps self-play stable")[2].split("```")[1]
+    (tmp_path / "config.yaml").write_text(block, encoding="utf-8")
+    learner = load(str(tmp_path / "config.yaml"), {"learner.micro_batch_size": 8}).learner
+    assert learner.algorithm.critic is None and learner.algorithm.reference.mean == 0.98
+    assert learner.ema and learner.max_kl and learner.final_rate
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_every_option_in_which_it_has_a_meaning(model, name):
     """All at once, and the update is one of finite numbers."""

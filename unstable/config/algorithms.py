@@ -70,6 +70,11 @@ class AlgorithmConfig(Section):
         """Whether a KL is asked for."""
         return self.kl_reward > 0 or self.kl_loss > 0
 
+    @property
+    def uses_exact_kl(self) -> bool:
+        """Whether the loss has a KL over all words."""
+        return self.kl_loss > 0 and self.kl_estimator == "exact"
+
     @model_validator(mode="after")
     def _has_a_meaning(self) -> Self:
         for name, why in self.without.items():

@@ -33,7 +33,7 @@ class Reference(SecondLoRA):
     def __init__(self, policy: Policy, config: AlgorithmConfig, scorer: Scorer) -> None:
         super().__init__(policy)
         self._config = config.reference
-        self._reads_states = config.kl_loss > 0 and config.kl_estimator == "exact"
+        self._reads_states = config.uses_exact_kl
         self._scorer = scorer
 
     def read(self, samples: Sequence[TokenSample], wanted: Iterable[int] | None = None) -> Reading:

@@ -73,21 +73,26 @@ def learner_memory(
     ranks: int = 1,
     sharded: bool = False,
     reference: bool = False,
+    average: bool = False,
+    reference_tokens: int = 0,
 ) -> LearnerMemory:
     """What a learner rank takes: base weights, LoRA with its optimizer, logits, activations.
 
     A LoRA parameter takes 16 bytes (fp32 master, gradient, two moments of Adam, as counted in ZeRO,
     https://arxiv.org/abs/1910.02054) and a copy in the base's precision; 4 bytes more where ranks
-    sum gradients, 8 more with a reference policy. `sharded` weights lie in equal parts on all
-    ranks, two layers gathered at a time. What a pass works with is counted in layers' activations,
-    as measured. With gradient checkpointing only each layer's input is kept
-    (https://arxiv.org/abs/1604.06174).
+    sum gradients, 8 more with a reference policy, 4 more with an average. `sharded` weights lie in
+    equal parts on all ranks, two layers gathered at a time. What a pass works with is counted in
+    layers' activations, as measured. With gradient checkpointing only each layer's input is kept
+    (https://arxiv.org/abs/1604.06174). `reference_tokens` are those of a batch whose hidden states
+    an exact KL keeps, in fp32, and once more where ranks add them up.
     """
     size = DTYPE_BYTES[dtype]
     weights = size * shape.parameters
     if sharded:
         weights = weights // ranks + 2 * weights // shape.layers
-    lora = (16 + size + 4 * (ranks > 1) + 8 * reference) * shape.lora_parameters(adapter)
+    each = 16 + size + 4 * (ranks > 1) + 8 * reference + 4 * average
+    lora = each * shape.lora_parameters(adapter)
+    states = FP32 * (1 + (ranks > 1)) * reference_tokens * shape.hidden
     layer = activation_bytes(shape, adapter, dtype, on_gpu=on_gpu)
     working = (_WORKING_LAYERS_GPU if on_gpu else _WORKING_LAYERS) * layer + FP32 * shape.hidden
     return LearnerMemory(
@@ -96,6 +101,7 @@ def learner_memory(
             "LoRA and optimizer": lora,
             # Logits, log-softmax and probabilities of a chunk, all in fp32.
             "logits": 3 * FP32 * _LOGITS_ROWS * shape.vocabulary,
+            **({"reference": states} if states else {}),
             "process": CONTEXT if on_gpu else PROCESS,
         },
         token_bytes=shape.layers * layer + working,

@@ -112,6 +112,7 @@ class _Case:
 
     def learner_memory(self, *, on_gpu: bool) -> LearnerMemory:
         learner = self.config.learner
+        tokens = learner.batch_size * self.config.sampling.max_tokens
         return learner_memory(
             self.shape,
             self.config.model.adapter,
@@ -119,7 +120,9 @@ class _Case:
             on_gpu=on_gpu,
             ranks=self.ranks,
             sharded=learner.parallel == "fsdp",
-            reference=learner.algorithm.kl_reward > 0 or learner.algorithm.kl_loss > 0,
+            reference=learner.algorithm.uses_reference,
+            average=learner.ema is not None,
+            reference_tokens=tokens * learner.algorithm.uses_exact_kl,
         )
 
     def engine_memory(self, *, on_gpu: bool) -> EngineMemory:
