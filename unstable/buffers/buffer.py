@@ -46,6 +46,7 @@ class Buffer:
         self._max_tied = max_tied
         self._waiting: dict[int, _Waiting] = {}
         self._groups: dict[int, _Whole] = {}
+        self._size = 0
         self._tied_since_draw = 0
         self.dropped_stale = 0
         self.dropped_capacity = 0
@@ -60,12 +61,8 @@ class Buffer:
         for trajectory in trajectories:
             self._group(trajectory.group_id, spec).trajectories.append(trajectory)
         self._arrive(spec, failed=False)
-        size = self.size
-        for group_id, group in list(self._groups.items()):
-            if size - group.num_samples < self._capacity:
-                break
-            size -= group.num_samples
-            self.dropped_capacity += self._groups.pop(group_id).num_samples
+        while self._groups and self._size - self._oldest.num_samples >= self._capacity:
+            self.dropped_capacity += self._take(next(iter(self._groups))).num_samples
 
     def lose(self, spec: GameSpec) -> None:
         """Take notice of a game that failed: the groups of its seats can never be whole."""
@@ -98,11 +95,22 @@ class Buffer:
                 )
         elif group.trajectories:
             self._groups[group_id] = _Whole(group, group.version, group.num_samples)
+            self._size += group.num_samples
+
+    @property
+    def _oldest(self) -> _Whole:
+        return next(iter(self._groups.values()))
+
+    def _take(self, group_id: int) -> _Whole:
+        """Take a group out."""
+        group = self._groups.pop(group_id)
+        self._size -= group.num_samples
+        return group
 
     @property
     def size(self) -> int:
         """Samples in complete groups."""
-        return sum(group.num_samples for group in self._groups.values())
+        return self._size
 
     def ready(self, version: int) -> int:
         """Samples that could be trained on in an update of `version`."""
@@ -116,13 +124,13 @@ class Buffer:
         """
         for group_id, group in list(self._groups.items()):
             if self._is_stale(group, version):
-                self.dropped_stale += self._groups.pop(group_id).num_samples
+                self.dropped_stale += self._take(group_id).num_samples
         if self.size < self._batch_size:
             return None
         drawn: list[Group] = []
         size = 0
         while size < self._batch_size:
-            oldest = self._groups.pop(next(iter(self._groups)))
+            oldest = self._take(next(iter(self._groups)))
             drawn.append(oldest.group)
             size += oldest.num_samples
         self._tied_since_draw = 0
