@@ -32,29 +32,39 @@ def attend(
         return _attend_varlen(query, key, value, scaling, segments), None
     # On a CPU, fp32 is no slower than bfloat16 for segments of this size, and it sums up the
     # gradients of a shared prefix well.
-    keys = key.float().index_select(2, segments.keys_K)
-    values = value.float().index_select(2, segments.keys_K)
-    outputs = [
-        _attend_segment(*segment, scaling)
-        for segment in zip(
-            query.float().split(segments.query_lengths, dim=2),
-            keys.split(segments.key_lengths, dim=2),
-            values.split(segments.key_lengths, dim=2),
-            strict=True,
-        )
-    ]
-    return torch.cat(outputs, dim=2).transpose(1, 2).to(query.dtype), None
+    queries, keys, values = (heads[0].transpose(0, 1).float() for heads in (query, key, value))
+    outputs_THD = _attend_shapes(queries, keys, values, scaling, segments)
+    return outputs_THD[None].to(query.dtype), None
 
 
-def _attend_segment(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-    num_queries, num_keys = query.shape[2], key.shape[2]
-    alone = num_queries == num_keys
-    mask = None
-    if not alone:
-        mask = query.new_ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=alone, scale=scaling, enable_gqa=True
+def _attend_shapes(
+    query_THD: Tensor, key_TGD: Tensor, value_TGD: Tensor, scaling: float, segments: Segments
+) -> Tensor:
+    """Attention of segments of equal lengths at once."""
+    queries = query_THD.split([s.count * s.num_queries for s in segments.shapes])
+    sizes = [s.count * s.num_keys for s in segments.shapes]
+    num_alone = sum(s.count * s.num_keys for s in segments.shapes if s.alone)
+    keys, values = (
+        _copied(heads, segments.keys_K, num_alone).split(sizes) for heads in (key_TGD, value_TGD)
     )
+    outputs = [
+        F.scaled_dot_product_attention(
+            *(rows.unflatten(0, (shape.count, -1)).transpose(1, 2) for rows in parts),
+            attn_mask=shape.mask,
+            is_causal=shape.alone,
+            scale=scaling,
+            enable_gqa=True,
+        )
+        .transpose(1, 2)
+        .flatten(0, 1)
+        for shape, *parts in zip(segments.shapes, queries, keys, values, strict=True)
+    ]
+    return torch.cat(outputs)
+
+
+def _copied(heads_TGD: Tensor, keys_K: Tensor, num_alone: int) -> Tensor:
+    """The rows of keys [K, G, D]; the first `num_alone` of them are the first of T."""
+    return heads_TGD if num_alone == len(keys_K) else heads_TGD.index_select(0, keys_K)
 
 
 def _attend_varlen(

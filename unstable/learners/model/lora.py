@@ -8,6 +8,7 @@ as it is, and what the LoRA adds goes into the base's output in place.
 from types import MethodType
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from peft import PeftModel
 from peft.tuners.lora import Linear
@@ -37,7 +38,16 @@ def lora_linear(
     b_FR: Tensor,
     scale: float,
 ) -> Tensor:
-    """x W' + bias + scale (x A') B', [T, F], in the precision of W, which gets no gradient."""
+    """x W' + bias + scale (x A') B', [T, F], in the precision of W, which gets no gradient.
+
+    Where W and LoRA have one precision, so that nothing is lost by adding them, it is x (W + scale
+    B A)' if a token then costs fewer products, forward and backward: 3 F D, else 2 F D + 3 R (F +
+    D).
+    """
+    (outputs, inputs), rank = weight_FD.shape, len(a_RD)
+    same_precision = weight_FD.dtype == a_RD.dtype
+    if same_precision and outputs * inputs < 3 * rank * (outputs + inputs):
+        return F.linear(inputs_TD, torch.addmm(weight_FD, b_FR, a_RD, alpha=scale), bias_F)
     outputs_TF: Tensor = _LoraLinear.apply(inputs_TD, weight_FD, bias_F, a_RD, b_FR, scale)
     return outputs_TF
 

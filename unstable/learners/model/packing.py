@@ -7,8 +7,9 @@ logprobs and gradients are those of the samples one by one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import chain, groupby, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,17 +18,35 @@ from torch import Tensor
 
 from unstable.types import TokenSample
 
+Ints = NDArray[np.int64]
+
 MIN_SHARED = 16
-"""Fewest common tokens that are worth a segment of their own: each costs an attention call."""
+"""Fewest common tokens that are worth a segment of their own, whose keys its branches copy."""
+
+
+class Shape(NamedTuple):
+    """Segments of equal lengths, which stand together in a pack and are attended to at once."""
+
+    count: int
+    num_queries: int  # of each
+    num_keys: int  # of each
+    mask: Tensor | None  # [queries, keys], of branches; None: every query sees every key
+
+    @property
+    def alone(self) -> bool:
+        """Whether the segments' keys are their own tokens and no others."""
+        return self.num_queries == self.num_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
     """What attends to what: S segments of queries, each with the keys before it and its own.
 
-    The last keys of a segment are its own tokens, so that causality is aligned to the end.
+    The last keys of a segment are its own tokens, so that causality is aligned to the end. Segments
+    of a shape stand together, those without keys before them first.
     """
 
+    shapes: list[Shape]
     query_lengths: list[int]  # S; sums to T
     key_lengths: list[int]  # S; sums to K
     keys_K: Tensor  # places in T, segment after segment
@@ -36,9 +55,12 @@ class Segments:
 
     def to(self, device: torch.device) -> "Segments":
         """The same on `device`."""
-        return Segments(
-            query_lengths=self.query_lengths,
-            key_lengths=self.key_lengths,
+        return replace(
+            self,
+            shapes=[
+                shape._replace(mask=None if shape.mask is None else shape.mask.to(device))
+                for shape in self.shapes
+            ],
             keys_K=self.keys_K.to(device),
             query_bounds=self.query_bounds.to(device),
             key_bounds=self.key_bounds.to(device),
@@ -76,24 +98,21 @@ def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED
     """The samples as one pack, on the CPU; prefixes of `min_shared` tokens or more stand once."""
     assert all(sample.prompt_ids for sample in samples)
     # The last sampled token predicts nothing that is scored, so it is no input.
-    tree = _Tree([[*sample.prompt_ids, *sample.token_ids[:-1]] for sample in samples], min_shared)
-    counts = [len(sample.token_ids) for sample in samples]
-    ends = [len(sample.prompt_ids) - 1 for sample in samples]  # of the prompts
-    predictors = [
-        places[end : end + count]
-        for places, end, count in zip(tree.places, ends, counts, strict=True)
-    ]
-    temperatures = torch.tensor([sample.temperature for sample in samples], dtype=torch.float32)
-    samples_N = torch.repeat_interleave(torch.tensor(counts))
+    tree = _Tree([sample.prompt_ids + sample.token_ids[:-1] for sample in samples], min_shared)
+    counts_S = np.array([len(sample.token_ids) for sample in samples])
+    ends_S = tree.starts_S + np.array([len(sample.prompt_ids) for sample in samples]) - 1
+    temperatures_S = np.array([sample.temperature for sample in samples], np.float32)
+    samples_N = np.repeat(np.arange(len(samples)), counts_S)
+    targets = chain.from_iterable(sample.token_ids for sample in samples)
     return Pack(
-        ids_T=torch.tensor(tree.ids),
-        positions_T=torch.from_numpy(np.concatenate(tree.positions)),
+        ids_T=torch.from_numpy(tree.ids_T),
+        positions_T=torch.from_numpy(tree.positions_T),
         segments=tree.segments(),
-        predictors_N=torch.from_numpy(np.concatenate(predictors)),
-        targets_N=torch.tensor([i for s in samples for i in s.token_ids], dtype=torch.long),
-        temperatures_N=temperatures[samples_N],
-        samples_N=samples_N,
-        states_S=torch.tensor([places[end] for places, end in zip(tree.places, ends, strict=True)]),
+        predictors_N=torch.from_numpy(tree.keys_K[spans(ends_S, counts_S)]),
+        targets_N=torch.from_numpy(np.fromiter(targets, np.int64)),
+        temperatures_N=torch.from_numpy(temperatures_S[samples_N]),
+        samples_N=torch.from_numpy(samples_N),
+        states_S=torch.from_numpy(tree.keys_K[ends_S]),
     )
 
 
@@ -101,46 +120,110 @@ class _Tree:
     """Sequences merged where they begin alike, laid out segment after segment."""
 
     def __init__(self, inputs: list[list[int]], min_shared: int) -> None:
-        self.ids: list[int] = []
-        self.positions: list[NDArray[np.int64]] = []
-        self.keys: list[NDArray[np.int64]] = []
-        self.places: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(inputs)
         order = sorted(range(len(inputs)), key=inputs.__getitem__)
-        pending = [(order, 0, np.empty(0, np.int64))]
-        while pending:
-            members, depth, context = pending.pop()
-            first, last = inputs[members[0]], inputs[members[-1]]
-            # Sorted: what the first and the last have in common, all between them have as well.
-            shared = common_length(first, last, depth)
-            if shared - depth >= min_shared or shared == len(last):
-                context = self._add(first[depth:shared], depth, context)
-                depth = shared
-            for member in members:
-                if len(inputs[member]) == depth:
-                    self.places[member] = context
-            rest = [member for member in members if len(inputs[member]) > depth]
-            # A sequence that ends where the others go on sorts first and is a branch of its own.
-            branches = groupby(rest, key=lambda member: inputs[member][shared : shared + 1])
-            pending += [(list(branch), depth, context) for _, branch in branches]
+        lengths = np.array([len(inputs[place]) for place in order])
+        starts = np.cumsum(lengths) - lengths
+        ids = np.fromiter(chain.from_iterable(inputs[place] for place in order), np.int64)
+        common = _common_lengths(ids, starts, lengths)
+        # Sequences that are equal stand once: as the first of them, the leader.
+        leads = np.append(True, (common != lengths[1:]) | (lengths[:-1] != lengths[1:]))
+        leaders = np.flatnonzero(leads)
+        branches = _Branches(lengths[leaders].tolist(), common[leaders[1:] - 1].tolist(), min_shared)
+        first, begins, ends, parents, levels = np.array(branches.rows).T
+        laid = np.lexsort((ends, ends - begins, begins > 0))
+        self._begins, self._ends = begins[laid], ends[laid]
+        place_of = np.argsort(laid)  # inverse: where each segment was laid
+        self.ids_T = ids[spans(starts[leaders][first[laid]] + self._begins, self.queries)]
+        self.positions_T = spans(self._begins, self.queries)
+        self.keys_K = self._keys(place_of[parents[laid]], levels[laid])
+        # Where in the keys each sequence begins, by the last of its segments.
+        begin_of = (np.cumsum(self._ends) - self._ends)[place_of[branches.last]]
+        self.starts_S = np.empty(len(inputs), np.int64)
+        self.starts_S[order] = begin_of[np.cumsum(leads) - 1]
 
-    def _add(self, ids: list[int], depth: int, context: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Append a segment of `ids` that begins at `depth`; returns the places from the root on."""
-        own = np.arange(len(self.ids), len(self.ids) + len(ids))
-        self.ids += ids
-        self.positions.append(np.arange(depth, depth + len(ids)))
-        self.keys.append(np.concatenate([context, own]))
-        return self.keys[-1]
+    @property
+    def queries(self) -> Ints:
+        """Tokens of each segment."""
+        return self._ends - self._begins
+
+    def _keys(self, parents: Ints, levels: Ints) -> Ints:
+        """Places that each segment attends to: its parent's keys, which lie a level up, its own."""
+        starts = np.cumsum(self._ends) - self._ends
+        keys_K = np.empty(self._ends.sum(), np.int64)
+        keys_K[spans(starts + self._begins, self.queries)] = np.arange(len(self.ids_T))
+        for level in range(1, levels.max() + 1):
+            mine = np.flatnonzero(levels == level)
+            before = self._begins[mine]
+            keys_K[spans(starts[mine], before)] = keys_K[spans(starts[parents[mine]], before)]
+        return keys_K
 
     def segments(self) -> Segments:
-        query_lengths = [len(positions) for positions in self.positions]
-        key_lengths = [len(keys) for keys in self.keys]
+        query_lengths, key_lengths = self.queries.tolist(), self._ends.tolist()
+        shapes = [
+            Shape(len(list(same)), queries, keys, _mask(queries, keys))
+            for (queries, keys), same in groupby(zip(query_lengths, key_lengths, strict=True))
+        ]
         return Segments(
+            shapes=shapes,
             query_lengths=query_lengths,
             key_lengths=key_lengths,
-            keys_K=torch.from_numpy(np.concatenate(self.keys)),
+            keys_K=torch.from_numpy(self.keys_K),
             query_bounds=torch.tensor(np.cumsum([0, *query_lengths]), dtype=torch.int32),
             key_bounds=torch.tensor(np.cumsum([0, *key_lengths]), dtype=torch.int32),
         )
+
+
+class _Branches:
+    """How sorted, distinct sequences are cut into segments, parents before their children.
+
+    A row is a segment: its first sequence, where in that it begins and ends, its parent's row (its
+    own, of a root) and how many segments lie before it. `last` is the row each sequence ends with.
+    """
+
+    def __init__(self, lengths: list[int], common: list[int], min_shared: int) -> None:
+        self.rows: list[tuple[int, int, int, int, int]] = []
+        self.last = [0] * len(lengths)
+        pending = [(0, len(lengths), 0, 0, 0)]
+        while pending:
+            low, high, depth, parent, level = pending.pop()
+            cuts = [i for i in range(low + 1, high) if common[i - 1] < depth + min_shared]
+            for first, stop in pairwise([low, *cuts, high]):
+                # Sorted: all between two sequences share what these have in common.
+                end = min(common[first : stop - 1], default=lengths[first])
+                row = len(self.rows)
+                if end == lengths[first]:
+                    self.last[first] = row
+                    rest = first + 1
+                else:
+                    rest = first
+                if rest < stop:
+                    pending.append((rest, stop, end, row, level + 1))
+                self.rows.append((first, depth, end, parent if level else row, level))
+
+
+def _common_lengths(ids: Ints, starts: Ints, lengths: Ints) -> Ints:
+    """Leading ids that each sequence but the first shares with the one before it."""
+    shorter = np.minimum(lengths[:-1], lengths[1:])
+    differs = ids[spans(starts[:-1], shorter)] != ids[spans(starts[1:], shorter)]
+    places = np.append(np.flatnonzero(differs), len(differs))
+    begins = np.cumsum(shorter) - shorter
+    return np.minimum(places[np.searchsorted(places, begins)] - begins, shorter)
+
+
+def _mask(queries: int, keys: int) -> Tensor | None:
+    if queries in (1, keys):
+        return None
+    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+
+
+def spans(starts: Ints, counts: Ints) -> Ints:
+    """For each start as many ascending integers as it has counts, one after another.
+
+    >>> spans(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    offsets = np.cumsum(counts) - counts
+    return np.repeat(starts - offsets, counts) + np.arange(counts.sum())
 
 
 def common_length(a: list[int], b: list[int], start: int) -> int:

@@ -1,0 +1,316 @@
+"""How fast the learner is at a tiny model's size, where arithmetic is little and all else shows.
+
+    python bench/learner_tiny.py [--threads 2] [--rounds 5] [--against FOLDER]
+
+A character-level Llama of 0.1 M weights in fp32, LoRA of rank 32 on its linear layers, batches of
+2,048 TicTacToe turns: 12 prompt tokens, 2 sampled ones. The same updates by the learner that runs
+use and by plain torch: a forward and backward written out, padded, on tensors made beforehand,
+without metrics. The ways take turns, each time in a process of its own. A turn counts once for
+each epoch. "Products" are matrix products' share of the time, by torch's profiler.
+"""
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+VOCAB, WIDTH, INNER, LAYERS, HEADS, RANK = 110, 64, 128, 2, 4, 32
+TURNS, STEPS, MICRO_BATCH = 2048, 4, 512
+EPOCHS = {"ppo": 3, "reinforce": 1}
+FIRST, LAST, SEATS, CELLS = 1, 2, (3, 4), (10, 11, 12)
+"""Ids that a prompt begins and ends with, of the seat to move, and of an empty, X and O cell."""
+LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
+
+Update = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a process is given; `package` is the folder that the package is imported from."""
+
+    model: str
+    algorithm: str
+    prompts: str
+    threads: int
+    package: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a game; the last cell taken is the answer."""
+
+    game: int
+    seat: int
+    index: int
+    prompt: list[int]
+    answer: list[int]
+    reward: float
+
+
+def draw_turns(prompts: str) -> list[Turn]:
+    """Turns of random games, whose openings recur, or as many with random ids for boards."""
+    random = np.random.default_rng(0)
+    turns: list[Turn] = []
+    for game in range(TURNS):
+        board = [0] * 9
+        own: list[Turn] = []
+        winner = None
+        for index, cell in enumerate(random.permutation(9).tolist()):
+            seat = index % 2
+            cells = [CELLS[mark] for mark in board]
+            if prompts == "apart":
+                cells = random.integers(10, VOCAB, 9).tolist()
+            prompt = [FIRST, *cells, SEATS[seat], LAST]
+            own.append(Turn(game, seat, index, prompt, [20 + cell, 0], 0.0))
+            board[cell] = seat + 1
+            if any(all(board[place] == seat + 1 for place in line) for line in LINES):
+                winner = seat
+                break
+        for seat in range(2):
+            reward = 0.0 if winner is None else 1.0 if winner == seat else -1.0
+            turns += [replace(turn, reward=reward) for turn in own if turn.seat == seat]
+        if len(turns) >= TURNS:
+            break
+    return turns[:TURNS]
+
+
+def ours(task: Task) -> Update:
+    """The learner that runs use, with its metrics."""
+    from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
+    from unstable.learners.learner import Learner
+    from unstable.types import Batch, Group, Reward, Sample, SampledTokens, Trajectory
+
+    members: dict[tuple[int, int], list[Turn]] = {}
+    for turn in draw_turns(task.prompts):
+        members.setdefault((turn.game, turn.seat), []).append(turn)
+    groups = []
+    for (game, seat), turns in members.items():
+        samples = tuple(
+            Sample(
+                turn=turn.index,
+                tokens=SampledTokens(
+                    prompt_ids=turn.prompt,
+                    token_ids=turn.answer,
+                    logprobs=[-4.7] * len(turn.answer),
+                    finish_reason="stop",
+                    version=0,
+                ),
+                rewards={"outcome": Reward(turn.reward, turn.reward)},
+            )
+            for turn in turns
+        )
+        trajectory = Trajectory(
+            game_id=game,
+            env="TicTacToe-v0",
+            seat=seat,
+            group_id=2 * game + seat,
+            outcome=turns[0].reward,
+            forfeit=False,
+            samples=samples,
+        )
+        groups.append(Group(trajectories=(trajectory,)))
+    batch = Batch(version=0, groups=tuple(groups))
+    config = LearnerConfig.model_validate(
+        {
+            "algorithm": {"name": task.algorithm},
+            "batch_size": TURNS,
+            "micro_batch_size": MICRO_BATCH,
+            "epochs": EPOCHS[task.algorithm],
+            "steps_per_batch": STEPS,
+            "gradient_checkpointing": "off",
+        }
+    )
+    adapter = AdapterConfig(rank=RANK, alpha=2 * RANK)
+    model = ModelConfig(name=task.model, dtype="float32", adapter=adapter)
+    learner = Learner(model, config, updates=100, max_tokens=2, seed=0)
+    return lambda: void(learner.update(replace(batch, version=learner.version)))
+
+
+def void(_: object) -> None:
+    """Nothing, of anything."""
+
+
+class PlainLinear(nn.Module):
+    """x W' + 2 (x A') B'."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.randn(outputs, inputs) / inputs**0.5)
+        self.a = nn.Parameter(torch.randn(RANK, inputs) / inputs**0.5)
+        self.b = nn.Parameter(torch.zeros(outputs, RANK))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight) + 2 * F.linear(F.linear(x, self.a), self.b)
+
+
+class PlainLayer(nn.Module):
+    """A Llama's layer on padded sequences of the same length [B, L, D]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (PlainLinear(WIDTH, WIDTH) for _ in range(4))
+        self.gate, self.up = (PlainLinear(WIDTH, INNER) for _ in range(2))
+        self.down = PlainLinear(INNER, WIDTH)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        shape = (*x.shape[:2], HEADS, WIDTH // HEADS)
+        normed = F.rms_norm(x, x.shape[-1:])
+        q, k, v = (f(normed).view(shape).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k = (y * cos + torch.cat([-y[..., 8:], y[..., :8]], -1) * sin for y in (q, k))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(mixed.transpose(1, 2).reshape(x.shape))
+        normed = F.rms_norm(x, x.shape[-1:])
+        return x + self.down(F.silu(self.gate(normed)) * self.up(normed))
+
+
+class Plain(nn.Module):
+    """Logprobs of the last two tokens of sequences [B, L], and states before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("words", torch.randn(VOCAB, WIDTH) * 0.02)
+        self.layers = nn.ModuleList(PlainLayer() for _ in range(LAYERS))
+        self.value = nn.Linear(WIDTH, 1)
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = torch.arange(ids.shape[1] - 1)[:, None] / 10000 ** (torch.arange(8) / 8)
+        cos, sin = (torch.cat([f(angles)] * 2, -1) for f in (torch.cos, torch.sin))
+        x = F.embedding(ids[:, :-1], self.words)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        x = F.rms_norm(x, x.shape[-1:])[:, -2:]
+        logprobs = F.linear(x, self.words).log_softmax(-1)
+        chosen = logprobs.gather(-1, ids[:, -2:, None])[..., 0]
+        return chosen, self.value(x[:, 0].detach())[:, 0]
+
+
+def plain(task: Task) -> Update:
+    """The same arithmetic on a padded batch, and nothing else."""
+    torch.manual_seed(0)
+    model = Plain()
+    adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    turns = draw_turns(task.prompts)
+    ids = torch.tensor([[*turn.prompt, *turn.answer] for turn in turns])
+    rewards = torch.tensor([turn.reward for turn in turns])
+
+    def update() -> None:
+        old, values = torch.zeros(TURNS, 2), torch.zeros(TURNS)
+        if task.algorithm == "ppo":
+            with torch.no_grad():
+                for part in torch.arange(TURNS).split(MICRO_BATCH):
+                    old[part], _ = model(ids[part])
+                for part in torch.arange(TURNS).split(MICRO_BATCH):
+                    _, values[part] = model(ids[part])
+        for _ in range(EPOCHS[task.algorithm]):
+            for part in torch.randperm(TURNS).split(TURNS // STEPS):
+                logprobs, now = model(ids[part])
+                gains = (rewards - values)[part, None]
+                if task.algorithm == "ppo":
+                    ratios = (logprobs - old[part]).exp()
+                    loss = -torch.minimum(ratios * gains, ratios.clamp(0.8, 1.2) * gains).mean()
+                    loss = loss + 0.5 * ((now - rewards[part]) ** 2).mean()
+                else:
+                    loss = -(gains * logprobs).mean() + 0 * now.sum()
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                adamw.step()
+                adamw.zero_grad()
+
+    return update
+
+
+WAYS: dict[str, Callable[[Task], Update]] = {"plain": plain, "ours": ours, "against": ours}
+
+
+def measure(way: str, task: Task) -> tuple[float, float]:
+    """Seconds of one update, and the share of matrix products in another one."""
+    sys.path.insert(0, task.package)
+    torch.set_num_threads(task.threads)
+    update = WAYS[way](task)
+    update()  # warm
+    seconds = []
+    for _ in range(2):
+        started = time.perf_counter()
+        update()
+        seconds.append(time.perf_counter() - started)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        started = time.perf_counter()
+        update()
+        profiled = time.perf_counter() - started
+    products = ("aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_", "aten::baddbmm")
+    spent = sum(
+        event.self_cpu_time_total for event in profile.key_averages() if event.key in products
+    )
+    return min(seconds), spent / 1e6 / profiled
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--against", help="folder of another version of the package")
+    parser.add_argument("--algorithms", nargs="+", choices=EPOCHS, default=list(EPOCHS))
+    parser.add_argument("--prompts", nargs="+", choices=["apart", "games"], default=["apart"])
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    here = str(Path(__file__).resolve().parents[1])
+    ways = [way for way in WAYS if way != "against" or arguments.against]
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as model:
+        config = LlamaConfig(
+            vocab_size=VOCAB,
+            hidden_size=WIDTH,
+            intermediate_size=INNER,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=HEADS,
+            num_key_value_heads=HEADS,
+            tie_word_embeddings=True,
+        )
+        LlamaForCausalLM(config).save_pretrained(model)
+        for algorithm in arguments.algorithms:
+            for prompts in arguments.prompts:
+                found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+                for _ in range(arguments.rounds):
+                    for way in ways:
+                        package = arguments.against if way == "against" else here
+                        task = Task(model, algorithm, prompts, arguments.threads, package)
+                        with ProcessPoolExecutor(1, spawn) as process:
+                            found[way].append(process.submit(measure, way, task).result())
+                report(algorithm, prompts, found)
+
+
+def report(algorithm: str, prompts: str, found: dict[str, list[tuple[float, float]]]) -> None:
+    """A line for each way, by medians."""
+    print(f"\n{algorithm}, prompts: {prompts}")
+    rates = {
+        way: TURNS * EPOCHS[algorithm] / statistics.median(seconds for seconds, _ in runs)
+        for way, runs in found.items()
+    }
+    for way, runs in found.items():
+        share = statistics.median(share for _, share in runs)
+        print(
+            f"{way:8} {rates[way]:8.0f} turns/s {rates[way] / rates['plain']:6.2f} x plain"
+            f"  products {share:4.0%}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
