@@ -13,7 +13,7 @@ import torch
 from unstable.config import parse
 from unstable.learners.algorithm import Tokens
 from unstable.learners.algorithms import algorithm_class
-from unstable.learners.regularization import regularized, weights_at
+from unstable.learners.regularization import coefficients_at, regularized
 
 # Who passes (0) and bets (1) in turn; what the first seat wins, by a showdown or without one.
 LINES: dict[tuple[int, ...], tuple[int, bool]] = {
@@ -113,7 +113,7 @@ def nash_convs(algorithm, seed, updates=900, rate=2.0):
     found = []
     for update in range(1, updates + 1):
         logits.requires_grad_()
-        weights = weights_at(config, update, updates)
+        weights = coefficients_at(config, update, updates)
         value = regularized(loss, config, weights)(table.tokens(logits, reference)).value
         (gradient,) = torch.autograd.grad(value, logits)
         logits = (logits - rate * gradient).detach()

@@ -26,7 +26,12 @@ from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.logprobs import selected_logprobs
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
-from unstable.learners.regularization import Weights, opponents_kl, regularized, weights_at
+from unstable.learners.regularization import (
+    Coefficients,
+    coefficients_at,
+    opponents_kl,
+    regularized,
+)
 from unstable.models.adapters import attach_lora, load_weights
 from unstable.types import TokenSample
 
@@ -185,7 +190,7 @@ def test_the_estimate_is_unbiased_for_entropy_and_kl_of_the_move(kl, entropy, ol
 
     config = settings(kl_loss=1.0, entropy=1.0, importance_cap=1e6)
     policy, tokens = scored(1, 2, old)
-    loss = regularized(no_loss, config, Weights(0.0, kl, entropy))(tokens)
+    loss = regularized(no_loss, config, Coefficients(0.0, kl, entropy))(tokens)
     assert loss.value.item() == pytest.approx(cost.item(), abs=1e-5)
     found = gradient(loss.value, policy)
     assert found.norm() > 0.05
@@ -213,7 +218,7 @@ def test_on_policy_the_gradient_of_k3_is_that_of_the_kl_the_other_way_round():
         sequences_N=words,
     )
     config = settings(kl_loss=1.0, kl_estimator="k3")
-    value = regularized(no_loss, config, Weights(0.0, 1.0, 0.0))(tokens).value
+    value = regularized(no_loss, config, Coefficients(0.0, 1.0, 0.0))(tokens).value
     kl, reverse = (own.exp() * (own - aims)).sum(), (aims.exp() * (aims - own)).sum()
     assert value.item() == pytest.approx(kl.item())
     found, forward, backward = (
@@ -395,7 +400,7 @@ def test_weights_fall_by_their_rule():
     base = {"kl_loss": 2.0, "kl_reward": 1.0, "entropy": 0.5}
 
     def found(update, **decay):
-        weights = weights_at(settings(**base, decay=decay), update, 5)
+        weights = coefficients_at(settings(**base, decay=decay), update, 5)
         assert weights.kl_loss == 2 * weights.kl_reward == 4 * weights.entropy
         return weights.kl_reward
 

@@ -43,13 +43,13 @@ from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.ranks import ALONE, Ranks
 from unstable.learners.reference import Reference
 from unstable.learners.regularization import (
-    Weights,
+    Coefficients,
     bounded,
+    coefficient_metrics,
+    coefficients_at,
     opponents_kl,
     regularized,
     turn_kl,
-    weight_metrics,
-    weights_at,
 )
 from unstable.learners.scoring import Scorer
 from unstable.models.adapters import export_adapter, load_weights
@@ -117,7 +117,7 @@ class Learner:
             **batch_metrics(flat, rewards_S, advantages_S),
             **role_metrics(flat, reports),
             **old_metrics(frozen, reports, self.config.steps_per_batch),
-            **weight_metrics(self.config.algorithm, self.weights),
+            **coefficient_metrics(self.config.algorithm, self.coefficients),
             **self.algorithm.metrics(),
             **({} if self.critic is None else self.critic.metrics),
         }
@@ -142,9 +142,9 @@ class Learner:
         return self._finish(started, frozen, [report], metrics, ones_S)
 
     @property
-    def weights(self) -> Weights:
+    def coefficients(self) -> Coefficients:
         """What KL and entropy count in the next update."""
-        return weights_at(self.config.algorithm, self.version + 1, self.updates)
+        return coefficients_at(self.config.algorithm, self.version + 1, self.updates)
 
     def _freeze(self, flat: FlatBatch) -> tuple[Floats, Floats, FrozenBatch]:
         """Shaped rewards [S], advantages [S], and all that optimizer steps keep frozen."""
@@ -158,7 +158,7 @@ class Learner:
             reading = self.reference.read(samples)
             kl_S = turn_kl(old, reading.logprobs)
             kl_S = opponents_kl(flat, kl_S, per_turn=per_turn) if config.kl_opponents else kl_S
-            rewards_S = rewards_S - self.weights.kl_reward * kl_S
+            rewards_S = rewards_S - self.coefficients.kl_reward * kl_S
         if self.critic is None:
             advantages_S = algorithm.advantages(flat, rewards_S)
         else:
@@ -174,7 +174,7 @@ class Learner:
         frozen = FrozenBatch(
             samples=samples,
             layout=layout,
-            loss=regularized(algorithm.loss, config, self.weights),
+            loss=regularized(algorithm.loss, config, self.coefficients),
             aggregation=algorithm.aggregation,
             trajectories_S=flat.trajectories_S,
             units=units,

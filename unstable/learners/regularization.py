@@ -17,7 +17,7 @@ from unstable.learners.batch import FlatBatch, Floats
 from unstable.learners.losses import kl_penalties, move_loss
 
 
-class Weights(NamedTuple):
+class Coefficients(NamedTuple):
     """What KL and entropy count in one update."""
 
     kl_reward: float
@@ -25,8 +25,8 @@ class Weights(NamedTuple):
     entropy: float
 
 
-def weights_at(config: AlgorithmConfig, update: int, updates: int) -> Weights:
-    """The weights in the `update`-th of `updates`, counted from 1, as `decay` lowers them.
+def coefficients_at(config: AlgorithmConfig, update: int, updates: int) -> Coefficients:
+    """The coefficients in the `update`-th of `updates`, from 1, as `decay` lowers them.
 
     linear: from 1 in the first update to `to` in the last. power: update^-exponent, with .3 as in
     https://arxiv.org/abs/2511.07312.
@@ -37,19 +37,23 @@ def weights_at(config: AlgorithmConfig, update: int, updates: int) -> Weights:
         share = 1 - (1 - decay.to) * min(1.0, (update - 1) / max(1, updates - 1))
     elif decay.rule == "power":
         share = update**-decay.exponent
-    return Weights(share * config.kl_reward, share * config.kl_loss, share * config.entropy)
+    return Coefficients(share * config.kl_reward, share * config.kl_loss, share * config.entropy)
 
 
-def weight_metrics(config: AlgorithmConfig, weights: Weights) -> dict[str, float | None]:
-    """The weights of what is asked for."""
-    kl = {"learn/kl_weight": weights.kl_reward + weights.kl_loss} if config.uses_reference else {}
-    return {**kl, **({"learn/entropy_weight": weights.entropy} if config.entropy else {})}
+def coefficient_metrics(config: AlgorithmConfig, now: Coefficients) -> dict[str, float | None]:
+    """Those of what is asked for."""
+    found: dict[str, float | None] = {}
+    if config.uses_reference:
+        found["learn/kl_weight"] = now.kl_reward + now.kl_loss
+    if config.entropy:
+        found["learn/entropy_weight"] = now.entropy
+    return found
 
 
 def regularized(
-    loss: Callable[[Tokens], Loss], config: AlgorithmConfig, weights: Weights
+    loss: Callable[[Tokens], Loss], config: AlgorithmConfig, coefficients: Coefficients
 ) -> Callable[[Tokens], Loss]:
-    """The loss plus a move's KL to the reference and minus its entropy, by their weights.
+    """The loss plus a move's KL to the reference and minus its entropy, by their coefficients.
 
     Both are exact (`losses.move_loss`), if the tokens have them; where they have the reference's
     logprobs instead, the KL is its estimate k3.
@@ -61,13 +65,13 @@ def regularized(
         plain = loss(tokens)
         value, means, costs = plain.value, dict(plain.means), []
         if tokens.entropies_N is not None:
-            costs.append(-weights.entropy * tokens.entropies_N)
+            costs.append(-coefficients.entropy * tokens.entropies_N)
         if tokens.kl_N is not None:
-            costs.append(weights.kl_loss * tokens.kl_N)
+            costs.append(coefficients.kl_loss * tokens.kl_N)
             means["learn/kl_reference"] = tokens.kl_N
         elif tokens.reference_logprobs_N is not None:
             kl_N = kl_penalties(tokens.logprobs_N, tokens.reference_logprobs_N)
-            value = value + weights.kl_loss * (kl_N / tokens.normalizers_N).sum()
+            value = value + coefficients.kl_loss * (kl_N / tokens.normalizers_N).sum()
             means["learn/kl_reference"] = kl_N
         if costs:
             value = value + move_loss(
@@ -75,7 +79,7 @@ def regularized(
                 tokens.logprobs_N,
                 tokens.old_logprobs_N,
                 tokens.turns_N,
-                cap=config.importance_cap,
+                cap=max(1.0, config.importance_cap),
                 normalizer=tokens.normalizers_N,
             )
         return Loss(value, plain.ratios_N, means)
