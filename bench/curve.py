@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def evaluations(rows: list[Row]) -> list[str]:
-    """`env/opponent` of every evaluation, in the order of the names."""
+    """`env/opponent`, and how it was sampled, of every evaluation, in the order of the names."""
     names = {name for row in rows for name in row if name.startswith("eval/")}
     return sorted(n.removeprefix("eval/").removesuffix("/score") for n in names if "/score" in n)
 
@@ -50,7 +50,8 @@ def main() -> None:
     for panel, evaluation in zip(axes[0], panels, strict=True):
         for label, rows in zip(labels, runs.values(), strict=True):
             draw(panel, rows, evaluation, label)
-        panel.set_title("{} against {}".format(*evaluation.split("/")), fontsize=9)
+        env, opponent, *how = evaluation.split("/")
+        panel.set_title(", ".join([f"{env} against {opponent}", *how]), fontsize=9)
         panel.set_xlabel("version")
         panel.set_ylim(0, 1)
         panel.grid(alpha=0.3)
