@@ -102,15 +102,15 @@ def generalized_advantages(
     value after the last turn is 0. GAE of Schulman et al., https://arxiv.org/abs/1506.02438, whose
     lambda is `decay`: 0 is the one-step error, 1 the return minus the value.
     """
-    advantages_S = np.empty_like(rewards_S)
-    next_value, next_advantage = (dict.fromkeys(trajectories_S.tolist(), 0.0) for _ in range(2))
+    rewards, values, owners = rewards_S.tolist(), values_S.tolist(), trajectories_S.tolist()
+    advantages = [0.0] * len(rewards)
+    next_value, next_advantage = (dict.fromkeys(owners, 0.0) for _ in range(2))
     for place in sorted(range(len(turns_S)), key=lambda place: -turns_S[place]):
-        trajectory = int(trajectories_S[place])
-        error = rewards_S[place] + gamma * next_value[trajectory] - values_S[place]
-        advantages_S[place] = error + gamma * decay * next_advantage[trajectory]
-        next_value[trajectory] = values_S[place]
-        next_advantage[trajectory] = advantages_S[place]
-    return advantages_S
+        owner = owners[place]
+        error = rewards[place] + gamma * next_value[owner] - values[place]
+        advantages[place] = error + gamma * decay * next_advantage[owner]
+        next_value[owner], next_advantage[owner] = values[place], advantages[place]
+    return np.array(advantages)
 
 
 def explained_variance(values_S: Floats, residuals_S: Floats) -> float | None:

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from functools import cached_property
+from itertools import chain
 from statistics import mean
 
 import numpy as np
@@ -32,17 +33,17 @@ class FlatBatch:
         # Index of the trajectory that each sample belongs to.
         self.trajectories_S: Ints = np.repeat(np.arange(len(self.lengths_T)), self.lengths_T)
 
-    @property
+    @cached_property
     def token_samples(self) -> list[TokenSample]:
         """What the model is scored on, by sample."""
         return [sample.tokens for sample in self.samples]
 
-    @property
+    @cached_property
     def groups_T(self) -> list[int]:
         """The group of each trajectory."""
         return [trajectory.group_id for trajectory in self.trajectories]
 
-    @property
+    @cached_property
     def envs_T(self) -> list[str]:
         """The env of each trajectory."""
         return [trajectory.env for trajectory in self.trajectories]
@@ -52,27 +53,29 @@ class FlatBatch:
         """The trajectory of each sample."""
         return [self.trajectories[index] for index in self.trajectories_S.tolist()]
 
-    @property
+    @cached_property
     def envs_S(self) -> list[str]:
         """The env of each sample."""
         return [owner.env for owner in self.owners_S]
 
-    @property
+    @cached_property
     def roles_S(self) -> list[Role]:
         """The env and seat of each sample."""
         return [(owner.env, owner.seat) for owner in self.owners_S]
 
-    @property
+    @cached_property
     def behaviour_logprobs(self) -> list[Tensor]:
         """Of each sample's tokens, as the engine had them."""
-        return [torch.tensor(sample.tokens.logprobs) for sample in self.samples]
+        sampled = [sample.tokens.logprobs for sample in self.samples]
+        joined = torch.tensor(list(chain.from_iterable(sampled)), dtype=torch.float32)
+        return list(joined.split(list(map(len, sampled))))
 
-    @property
+    @cached_property
     def rewards_S(self) -> Floats:
         """Each sample's reward, its terms added up."""
         return np.array([sample.reward for sample in self.samples])
 
-    @property
+    @cached_property
     def turn_rewards_S(self) -> Floats:
         """What each turn earned by itself, so that a trajectory's rewards add up to its return.
 
@@ -101,7 +104,7 @@ class FlatBatch:
         # Exact before it is rounded, so that trajectories of equal rewards tie whatever their
         # length.
         return np.array(
-            [mean(values[end - n : end]) for end, n in zip(ends, self.lengths_T, strict=True)]
+            [_mean(values[end - n : end]) for end, n in zip(ends, self.lengths_T, strict=True)]
         )
 
     def by_role(self) -> dict[Role, Ints]:
@@ -110,6 +113,11 @@ class FlatBatch:
         for place, role in enumerate(self.roles_S):
             places[role].append(place)
         return {role: np.array(found) for role, found in sorted(places.items())}
+
+
+def _mean(values: list[float]) -> float:
+    # Of equal values, as outcomes are, without the exact fractions that others need.
+    return values[0] if min(values) == max(values) else mean(values)
 
 
 def role_suffix(role: Role) -> str:

@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unstable.learners.model.packing import spans
+
 
 class Layout:
     """Where in a column the figures of each sample lie: `sizes` of them, sample after sample."""
@@ -23,8 +25,10 @@ class Layout:
 
     def rows(self, places: Sequence[int] | NDArray) -> Tensor:
         """Indices of the figures of some samples, in the order of `places`."""
-        spans = [np.arange(self._starts[place], self._starts[place + 1]) for place in places]
-        return torch.from_numpy(np.concatenate(spans)).to(self.device)
+        chosen = np.asarray(places)
+        starts = self._starts[chosen]
+        rows = spans(starts, self._starts[chosen + 1] - starts)
+        return torch.from_numpy(rows).to(self.device)
 
     def repeated(self, values_S: NDArray) -> Tensor:
         """A value a sample as a column: numbers in fp32, masks as they are."""

@@ -96,7 +96,9 @@ def units_of(trajectories_S: Ints, trained_S: Mask, whole: bool) -> list[Ints]:
     """Places of the trained samples, one by one or, if `whole`, trajectory by trajectory."""
     places = np.flatnonzero(trained_S)
     keys = trajectories_S[places] if whole else places
-    return [places[keys == key] for key in np.unique(keys)]
+    order = np.argsort(keys, kind="stable")
+    _, firsts = np.unique(keys[order], return_index=True)
+    return np.split(places[order], firsts[1:]) if len(places) else []
 
 
 def largest_units(units: Sequence[Ints], advantages_S: Floats, share: float) -> list[Ints]:

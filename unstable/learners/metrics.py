@@ -1,7 +1,6 @@
 """What the learner reports of an update; a mean is a sum over a count, never a mean of means."""
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from unstable.learners.batch import FlatBatch, Floats, Ints, role_suffix
-from unstable.learners.columns import Columns
+from unstable.learners.columns import Columns, Layout
 from unstable.learners.frozen import FrozenBatch
 from unstable.learners.losses import kl_estimates, log_ratios
 
@@ -102,7 +101,7 @@ def _group_counts(batch: FlatBatch) -> dict[str, float]:
     return {
         "learn/groups": len(groups),
         "learn/lone_groups": alone,
-        "learn/tied_groups": sum(group.tied for group in groups) - alone,
+        "learn/tied_groups": sum(len(group.trajectories) > 1 and group.tied for group in groups),
     }
 
 
@@ -158,22 +157,20 @@ def role_metrics(batch: FlatBatch, reports: Sequence[StepReport]) -> Metrics:
     """
     if not reports:
         return {}
-    behaviour = batch.behaviour_logprobs
-    behaviour_N = torch.cat([behaviour[place] for each in reports for place in each.chosen_C])
+    chosen_P = np.concatenate([report.chosen_C for report in reports])
+    sizes_S = np.array([len(sample.tokens.token_ids) for sample in batch.samples])
+    rows_N = Layout(sizes_S.tolist(), torch.device("cpu")).rows(chosen_P)
+    behaviour_N = torch.cat(batch.behaviour_logprobs)[rows_N]
     weights_N = log_ratios(_joined(reports, LOGPROBS), behaviour_N).exp()
-    first = reports[0]
-    first_N, sampled_N = _joined([first], LOGPROBS), behaviour_N[: first.columns.layout.length]
+    first_N = _joined(reports[:1], LOGPROBS)
+    sampled_N = behaviour_N[: len(first_N)]
     mismatch_N, kl_N = (first_N - sampled_N).abs(), kl_estimates(first_N, sampled_N)
-    by_role: dict[str, list[torch.Tensor]] = defaultdict(list)
-    suffixes = {place: suffix for suffix, places in _roles(batch) for place in places.tolist()}
-    mismatches = mismatch_N.split(first.columns.layout.sizes)
-    for place, column in zip(first.chosen_C.tolist(), mismatches, strict=True):
-        by_role[f"learn/mismatch_abs_mean{suffixes[place]}"].append(column)
-    for report in reports:
-        for name in (ENTROPIES, *report.means):
-            columns = report.columns.by_sample(name)
-            for place, column in zip(report.chosen_C.tolist(), columns, strict=True):
-                by_role[_metric(name) + suffixes[place]].append(column)
+    suffixes, roles_S = [], np.empty(len(batch.samples), np.int64)
+    for index, (suffix, places) in enumerate(_roles(batch)):
+        suffixes.append(suffix)
+        roles_S[places] = index
+    roles_N = np.repeat(roles_S[chosen_P], sizes_S[chosen_P])
+    means = {_metric(name): _joined(reports, name) for name in (ENTROPIES, *reports[0].means)}
     return _floats(
         {
             "learn/importance_weight_mean": weights_N.mean(),
@@ -182,9 +179,23 @@ def role_metrics(batch: FlatBatch, reports: Sequence[StepReport]) -> Metrics:
             "learn/mismatch_kl": kl_N.mean(),
             "learn/mismatch_abs_mean": mismatch_N.mean(),
             "learn/mismatch_abs_max": mismatch_N.max(),
-            **{name: torch.cat(parts).mean() for name, parts in by_role.items()},
+            **_means_by("learn/mismatch_abs_mean", mismatch_N, roles_N[: len(first_N)], suffixes),
+            **{
+                full_name: mean
+                for name, values_N in means.items()
+                for full_name, mean in _means_by(name, values_N, roles_N, suffixes).items()
+            },
         }
     )
+
+
+def _means_by(
+    name: str, values_N: torch.Tensor, keys_N: Ints, suffixes: Sequence[str]
+) -> dict[str, float]:
+    """Means of the values with each key that there is, under the name with the key's suffix."""
+    counts = np.bincount(keys_N, minlength=len(suffixes))
+    sums = np.bincount(keys_N, weights=values_N.numpy(), minlength=len(suffixes))
+    return {name + suffixes[key]: sums[key] / counts[key] for key in np.flatnonzero(counts)}
 
 
 def _metric(column: str) -> str:

@@ -45,24 +45,23 @@ class MicroBatches:
         ordered = _in_prompt_order(samples, range(len(samples)) if units is None else units)
         alone = self.ranks.count == 1
         owners = [0] * len(ordered) if alone else self.ranks.owners(_costs(samples, ordered))
-        shares: list[list[list[int]]] = [[] for _ in range(self.ranks.count)]
-        for rank, share in enumerate(shares):
-            mine = [unit for unit, owner in zip(ordered, owners, strict=True) if owner == rank]
-            share += self._filled(samples, mine)
+        lengths = [sum(samples[place].length for place in unit) for unit in ordered]
+        shares: list[list[list[int]]] = []
+        for rank in range(self.ranks.count):
+            mine = [index for index, owner in enumerate(owners) if owner == rank]
+            units_lengths = [(ordered[index], lengths[index]) for index in mine]
+            shares.append(self._filled(units_lengths))
         own = [MicroBatch(places, True) for places in shares[self.ranks.index]]
         lacking = max(map(len, shares)) - len(own)
-        shortest = min(ordered, key=lambda unit: sum(samples[place].length for place in unit))
+        shortest = ordered[lengths.index(min(lengths))]
         return own + [MicroBatch(shortest, False)] * lacking
 
-    def _filled(
-        self, samples: Sequence[TokenSample], units: Sequence[list[int]]
-    ) -> list[list[int]]:
-        """The units in micro-batches, each as full as it may be."""
+    def _filled(self, units: Sequence[tuple[list[int], int]]) -> list[list[int]]:
+        """The units, given with their tokens, in micro-batches, each as full as it may be."""
         limit = math.inf if self.max_tokens is None else self.max_tokens
         batches: list[list[int]] = []
         held = 0
-        for unit in units:
-            tokens = sum(samples[place].length for place in unit)
+        for unit, tokens in units:
             held += tokens
             if not batches or held > limit or len(batches[-1]) + len(unit) > self.size:
                 batches.append([])

@@ -21,17 +21,19 @@ class Scorer:
 
     def logprobs(self, samples: Sequence[TokenSample]) -> list[Tensor]:
         """Of each sample's tokens, in nats, on the CPU."""
-        sizes = [len(sample.token_ids) for sample in samples]
-        (logprobs,) = self._read(samples, sizes, lambda scores: [scores.logprobs_N])
-        return logprobs
+        return self._read(samples, [(_counts(samples), lambda scores: scores.logprobs_N)])[0]
 
     def logprobs_and_states(
         self, samples: Sequence[TokenSample]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """The same, and the last hidden states [T, D] that the tokens are predicted from."""
-        sizes = [len(sample.token_ids) for sample in samples]
-        both = self._read(samples, sizes, lambda scores: [scores.logprobs_N, scores.hidden_ND])
-        logprobs, states = both
+        logprobs, states = self._read(
+            samples,
+            [
+                (_counts(samples), lambda scores: scores.logprobs_N),
+                (_counts(samples), lambda scores: scores.hidden_ND),
+            ],
+        )
         return logprobs, states
 
     def values(
@@ -39,21 +41,23 @@ class Scorer:
     ) -> list[Tensor]:
         """`value` of the last hidden states [S, D] where prompts end: a number a sample."""
         ones = [1] * len(samples)
-        (values,) = self._read(samples, ones, lambda scores: [value(scores.states_SD)])
-        return values
+        return self._read(samples, [(ones, lambda scores: value(scores.states_SD))])[0]
 
     @torch.no_grad()
     def _read(
         self,
         samples: Sequence[TokenSample],
-        sizes: Sequence[int],
-        read: Callable[[Scores], list[Tensor]],
+        wanted: Sequence[tuple[Sequence[int], Callable[[Scores], Tensor]]],
     ) -> list[list[Tensor]]:
-        """What `read` finds, figure by figure, sample by sample."""
-        columns = Columns(Layout(sizes, self._policy.device))
-        for micro_batch in self._micro_batches(samples):
-            pack = pack_samples([samples[place] for place in micro_batch.places])
-            figures = {str(i): found for i, found in enumerate(read(self._policy(pack)))}
-            columns.put(micro_batch.places, figures, micro_batch.counts)
-        self._micro_batches.ranks.sum_(list(columns.values()))
-        return [columns.by_sample(name) for name in columns]
+        """What is wanted by sample: each given as figures of every sample and how to read them."""
+        read = [Columns(Layout(sizes, self._policy.device)) for sizes, _ in wanted]
+        for places, counts in self._micro_batches(samples):
+            scores = self._policy(pack_samples([samples[place] for place in places]))
+            for columns, (_, figures) in zip(read, wanted, strict=True):
+                columns.put(places, {"read": figures(scores)}, counts)
+        self._micro_batches.ranks.sum_([columns["read"] for columns in read])
+        return [columns.by_sample("read") for columns in read]
+
+
+def _counts(samples: Sequence[TokenSample]) -> list[int]:
+    return [len(sample.token_ids) for sample in samples]

@@ -20,8 +20,11 @@ from unstable.types import TokenSample
 
 Ints = NDArray[np.int64]
 
-MIN_SHARED = 16
-"""Fewest common tokens that are worth a segment of their own, whose keys its branches copy."""
+MIN_SHARED = 4
+"""Fewest common tokens that are worth a segment of their own."""
+
+KEYS_PER_TOKEN = 64
+"""Keys before a segment whose copying costs as much as a token that is put through."""
 
 
 class Shape(NamedTuple):
@@ -30,7 +33,7 @@ class Shape(NamedTuple):
     count: int
     num_queries: int  # of each
     num_keys: int  # of each
-    mask: Tensor | None  # [queries, keys], of branches; None: every query sees every key
+    mask: Tensor | None  # [queries, keys] of branches of more than one token
 
     @property
     def alone(self) -> bool:
@@ -95,7 +98,11 @@ class Pack:
 
 
 def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED) -> Pack:
-    """The samples as one pack, on the CPU; prefixes of `min_shared` tokens or more stand once."""
+    """The samples as one pack, on the CPU; a prefix stands once.
+
+    The samples then share `min_shared` tokens more than with others, or some more, far from the
+    beginning. Samples with equal inputs always share them.
+    """
     assert all(sample.prompt_ids for sample in samples)
     # The last sampled token predicts nothing that is scored, so it is no input.
     tree = _Tree([sample.prompt_ids + sample.token_ids[:-1] for sample in samples], min_shared)
@@ -128,7 +135,8 @@ class _Tree:
         # Sequences that are equal stand once: as the first of them, the leader.
         leads = np.append(True, (common != lengths[1:]) | (lengths[:-1] != lengths[1:]))
         leaders = np.flatnonzero(leads)
-        branches = _Branches(lengths[leaders].tolist(), common[leaders[1:] - 1].tolist(), min_shared)
+        shared = common[leaders[1:] - 1]
+        branches = _Branches(lengths[leaders].tolist(), shared.tolist(), min_shared)
         first, begins, ends, parents, levels = np.array(branches.rows).T
         laid = np.lexsort((ends, ends - begins, begins > 0))
         self._begins, self._ends = begins[laid], ends[laid]
@@ -186,16 +194,16 @@ class _Branches:
         pending = [(0, len(lengths), 0, 0, 0)]
         while pending:
             low, high, depth, parent, level = pending.pop()
-            cuts = [i for i in range(low + 1, high) if common[i - 1] < depth + min_shared]
+            fewest = depth + min_shared + depth // KEYS_PER_TOKEN
+            cuts = [place for place in range(low + 1, high) if common[place - 1] < fewest]
             for first, stop in pairwise([low, *cuts, high]):
                 # Sorted: all between two sequences share what these have in common.
                 end = min(common[first : stop - 1], default=lengths[first])
                 row = len(self.rows)
-                if end == lengths[first]:
+                ends_here = end == lengths[first]
+                if ends_here:
                     self.last[first] = row
-                    rest = first + 1
-                else:
-                    rest = first
+                rest = first + ends_here
                 if rest < stop:
                     pending.append((rest, stop, end, row, level + 1))
                 self.rows.append((first, depth, end, parent if level else row, level))
