@@ -6,7 +6,8 @@ A character-level Llama of 0.1 M weights in fp32, LoRA of rank 32 on its linear 
 2,048 TicTacToe turns: 12 prompt tokens, 2 sampled ones. The same updates by the learner that runs
 use and by plain torch: a forward and backward written out, padded, on tensors made beforehand,
 without metrics. The ways take turns, each time in a process of its own. A turn counts once for
-each epoch. "Products" are matrix products' share of the time, by torch's profiler.
+each epoch. "Products" are matrix products' share of the time, by torch's profiler. With one
+thread, seconds are CPU seconds, which other work on the machine disturbs less.
 """
 
 import argparse
@@ -146,6 +147,8 @@ def void(_: object) -> None:
 class PlainLinear(nn.Module):
     """x W' + 2 (x A') B'."""
 
+    weight: Tensor
+
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.register_buffer("weight", torch.randn(outputs, inputs) / inputs**0.5)
@@ -178,6 +181,8 @@ class PlainLayer(nn.Module):
 
 class Plain(nn.Module):
     """Logprobs of the last two tokens of sequences [B, L], and states before them."""
+
+    words: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,17 +244,18 @@ def measure(way: str, task: Task) -> tuple[float, float]:
     """Seconds of one update, and the share of matrix products in another one."""
     sys.path.insert(0, task.package)
     torch.set_num_threads(task.threads)
+    clock = time.process_time if task.threads == 1 else time.perf_counter
     update = WAYS[way](task)
     update()  # warm
     seconds = []
     for _ in range(2):
-        started = time.perf_counter()
+        started = clock()
         update()
-        seconds.append(time.perf_counter() - started)
+        seconds.append(clock() - started)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        started = time.perf_counter()
+        started = clock()
         update()
-        profiled = time.perf_counter() - started
+        profiled = clock() - started
     products = ("aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_", "aten::baddbmm")
     spent = sum(
         event.self_cpu_time_total for event in profile.key_averages() if event.key in products

@@ -8,14 +8,17 @@ from unstable.config import AdapterConfig
 from unstable.learners.model.lora import fuse_lora, lora_linear
 from unstable.models.adapters import attach_lora
 
-SIZES = {"tokens": 6, "in": 5, "out": 7, "rank": 2}
+SIZES = {"tokens": 6, "in": 16, "out": 24}
+APART, ADDED = 2, 4
+"""Ranks: 16 x 24 is more than 3 x 2 x (16 + 24), and less than twice that."""
 
 
-def parts(dtype, bias=True):
+def parts(dtype, bias=True, rank=APART):
     generator = torch.Generator().manual_seed(0)
+    sizes_by_name = {**SIZES, "rank": rank}
 
     def random(*sizes):
-        return torch.randn([SIZES[size] for size in sizes], generator=generator).to(dtype)
+        return torch.randn([sizes_by_name[size] for size in sizes], generator=generator).to(dtype)
 
     bias_F = random("out") if bias else None
     return (
@@ -27,9 +30,10 @@ def parts(dtype, bias=True):
     )
 
 
+@pytest.mark.parametrize("rank", [APART, ADDED])
 @pytest.mark.parametrize("bias", [True, False])
-def test_gradients_of_a_layer_and_its_lora(bias):
-    inputs, weight, bias_F, a, b = parts(torch.float64, bias)
+def test_gradients_of_a_layer_and_its_lora(bias, rank):
+    inputs, weight, bias_F, a, b = parts(torch.float64, bias, rank)
     outputs = lora_linear(inputs, weight, bias_F, a, b, 0.5)
     expected = inputs @ weight.T + (0 if bias_F is None else bias_F) + 0.5 * inputs @ a.T @ b.T
     torch.testing.assert_close(outputs, expected)
@@ -39,8 +43,21 @@ def test_gradients_of_a_layer_and_its_lora(bias):
     )
 
 
+def test_a_lora_is_added_to_the_weights_where_that_is_less_work():
+    kept = {}
+    for rank in (APART, ADDED):
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, sizes=sizes: sizes.append(list(tensor.shape)), lambda _: None
+        ):
+            inputs, weight, bias_F, a, b = parts(torch.float32, rank=rank)
+            lora_linear(inputs.requires_grad_(), weight, bias_F, a.requires_grad_(), b, 0.5)
+        kept[rank] = [SIZES["tokens"], rank] in sizes  # the inputs' image under A
+    assert kept == {APART: True, ADDED: False}
+
+
 def test_masters_stay_fp32_while_products_are_bfloat16():
-    inputs, weight, bias_F, a, b = parts(torch.bfloat16)
+    inputs, weight, bias_F, a, b = parts(torch.bfloat16, rank=ADDED)
     masters = [tensor.float().requires_grad_() for tensor in (a, b)]
     outputs = lora_linear(inputs, weight, bias_F, masters[0], masters[1], 2.0)
     assert outputs.dtype is torch.bfloat16

@@ -79,6 +79,56 @@ def test_pack_by_hand():
     assert pack_samples(samples, min_shared=3).segments.query_lengths == [4, 4]
 
 
+@settings(max_examples=50, deadline=None)
+@given(SAMPLES, st.integers(1, 4))
+def test_the_keys_of_a_samples_last_token_are_its_inputs(samples, min_shared):
+    pack = pack_samples(samples, min_shared=min_shared)
+    segments, ids = pack.segments, pack.ids_T.tolist()
+    keys = segments.keys_K.split(segments.key_lengths)
+    ends = dict(zip((segments.query_bounds[1:] - 1).tolist(), keys, strict=True))
+    for index, sample in enumerate(samples):
+        last = pack.predictors_N[pack.samples_N == index][-1].item()
+        inputs = [*sample.prompt_ids, *sample.token_ids[:-1]]
+        assert [ids[place] for place in ends[last].tolist()] == inputs
+        assert pack.positions_T[ends[last]].tolist() == list(range(len(inputs)))
+        assert ends[last][len(sample.prompt_ids) - 1] == pack.states_S[index]
+    together = [
+        (shape.num_queries, shape.num_keys)
+        for shape in segments.shapes
+        for _ in range(shape.num_segments)
+    ]
+    assert together == list(zip(segments.query_lengths, segments.key_lengths, strict=True))
+    assert len(set(together)) == len(segments.shapes)
+
+
+def test_equal_inputs_stand_once_and_equal_lengths_are_attended_to_at_once(policy, monkeypatch):
+    samples = [tokens([7, 8, first], [answer, 0]) for first in range(40) for answer in (1, 2, 2)]
+    samples += [tokens([7, 8, 9, 9], [answer]) for answer in (3, 4)]
+    pack = pack_samples(samples)
+    assert pack.segments.query_lengths == 81 * [4]
+    calls = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(query, *arguments, **options):
+        calls.append(query.shape[0])
+        return attend(query, *arguments, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    policy(pack)
+    assert calls == [81, 81]  # once in each layer
+
+
+def test_the_farther_from_the_beginning_the_more_tokens_are_shared():
+    counts = {}
+    for before in (10, 640):
+        prompts = [[*range(before), branch] for branch in (1, 2)]
+        answers = [[*range(10), answer, 0] for answer in (3, 4)]
+        pack = pack_samples([tokens(prompt, answer) for prompt in prompts for answer in answers])
+        counts[before] = len(pack.segments.query_lengths)
+    # Of a root, two branches of eleven tokens and four of one, the branches are taken apart.
+    assert counts == {10: 7, 640: 5}
+
+
 def test_packed_equals_a_plain_forward_one_by_one(policy):
     shared = list(range(20, 60))
     samples = [

@@ -40,30 +40,25 @@ def attend(
 def _attend_shapes(
     query_THD: Tensor, key_TGD: Tensor, value_TGD: Tensor, scaling: float, segments: Segments
 ) -> Tensor:
-    """Attention of segments of equal lengths at once."""
-    queries = query_THD.split([s.count * s.num_queries for s in segments.shapes])
-    sizes = [s.count * s.num_keys for s in segments.shapes]
-    num_alone = sum(s.count * s.num_keys for s in segments.shapes if s.alone)
+    """Attention of the segments of each shape at once, [T, H, D]."""
+    queries = query_THD.split([s.num_segments * s.num_queries for s in segments.shapes])
+    sizes = [s.num_segments * s.num_keys for s in segments.shapes]
+    num_alone = sum(s.num_segments * s.num_keys for s in segments.shapes if s.alone)
     keys, values = (
         _copied(heads, segments.keys_K, num_alone).split(sizes) for heads in (key_TGD, value_TGD)
     )
-    outputs = [
-        F.scaled_dot_product_attention(
-            *(rows.unflatten(0, (shape.count, -1)).transpose(1, 2) for rows in parts),
-            attn_mask=shape.mask,
-            is_causal=shape.alone,
-            scale=scaling,
-            enable_gqa=True,
+    outputs = []
+    for shape, *parts in zip(segments.shapes, queries, keys, values, strict=True):
+        q, k, v = (rows.unflatten(0, (shape.num_segments, -1)).transpose(1, 2) for rows in parts)
+        output = F.scaled_dot_product_attention(
+            q, k, v, shape.mask, is_causal=shape.alone, scale=scaling, enable_gqa=True
         )
-        .transpose(1, 2)
-        .flatten(0, 1)
-        for shape, *parts in zip(segments.shapes, queries, keys, values, strict=True)
-    ]
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
 
 
 def _copied(heads_TGD: Tensor, keys_K: Tensor, num_alone: int) -> Tensor:
-    """The rows of keys [K, G, D]; the first `num_alone` of them are the first of T."""
+    """The rows [K, G, D] of keys; where all are of segments alone, those of T in its order."""
     return heads_TGD if num_alone == len(keys_K) else heads_TGD.index_select(0, keys_K)
 
 

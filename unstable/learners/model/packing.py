@@ -30,7 +30,7 @@ KEYS_PER_TOKEN = 64
 class Shape(NamedTuple):
     """Segments of equal lengths, which stand together in a pack and are attended to at once."""
 
-    count: int
+    num_segments: int
     num_queries: int  # of each
     num_keys: int  # of each
     mask: Tensor | None  # [queries, keys] of branches of more than one token
