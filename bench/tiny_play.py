@@ -2,9 +2,10 @@
 
     OMP_NUM_THREADS=1 python bench/tiny_play.py [--rounds 5] [--profile]
 
-A character Llama of 0.1 M weights, first trained for some seconds to name free cells, plays TicTacToe
-with itself: prompts of 11 tokens, answers of 2 (`--long` puts brackets around the digit), 256 games in
-flight, one thread. Three ways take turns, round after round; medians are printed.
+A character Llama of 0.1 M weights, first trained for some seconds to name free cells, plays
+TicTacToe with itself: prompts of 11 tokens, answers of 2 (`--long` puts brackets around the digit),
+256 games in flight, one thread. Three ways take turns, round after round; medians are printed. Only
+processor seconds of this process are counted, since the machine may do other work.
 
 - play: `Collector` on the embedded engine, with an adapter, until 2,048 turns are there.
 - engine: the same requests on the same engine, as many at once, without games.
@@ -38,6 +39,7 @@ from unstable.config import AdapterConfig, RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.models.adapters import attach_lora, export_adapter
 from unstable.prompts import PromptStyle
+from unstable.runtime.actors import collect_rarely
 from unstable.types import Adapter, GameResult, GameSpec, Observation, PlayerId, SeatSpec
 
 END, PAD = "<end>", "<pad>"
@@ -145,7 +147,7 @@ def make_config(arguments: argparse.Namespace) -> RunConfig:
     )
 
 
-async def play(config: RunConfig, engine: Any, tokenizer: Any, first: int, turns: int) -> int:
+async def play(collector: Collector, first: int, turns: int) -> int:
     """Games from the id `first` on, until there are as many turns; how many there were."""
     seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=0)
     specs = [
@@ -153,7 +155,7 @@ async def play(config: RunConfig, engine: Any, tokenizer: Any, first: int, turns
         for i in range(first, first + turns)
     ]
     played = 0
-    async for result in Collector(config, engine, tokenizer).play(specs, turns):
+    async for result in collector.play(specs, turns):
         assert isinstance(result, GameResult), result
         played += len(result.turns)
     return played
@@ -239,41 +241,64 @@ def bare_seconds(bare: Bare, turns: int, in_flight: int, new_tokens: int) -> flo
     return time.process_time() - began
 
 
-def measure_round(
-    runner: asyncio.Runner,
-    parts: tuple[RunConfig, EmbeddedEngine, Any, Bare],
-    first: int,
-    args: Any,
-) -> dict[str, float]:
-    """Turns per processor second of each way."""
-    config, engine, tokenizer, bare = parts
-    began = time.process_time()
-    turns = runner.run(play(config, engine, tokenizer, first, args.turns))
-    rates = {"play": turns / (time.process_time() - began)}
-    recorder = Recorder(engine)
-    turns = runner.run(play(config, recorder, tokenizer, first, args.turns))
-    began = time.process_time()
-    runner.run(replay(engine, recorder))
-    rates["engine"] = turns / (time.process_time() - began)
-    new_tokens = config.sampling.max_tokens
-    rates["bare"] = turns / bare_seconds(bare, turns, args.in_flight, new_tokens)
-    return rates
+class Measured:
+    """The collector with its engine, and the same model by hand."""
+
+    def __init__(self, args: argparse.Namespace, runner: asyncio.Runner) -> None:
+        tokenizer = make_tokenizer()
+        model = make_model(len(tokenizer))
+        learn_free_cells(model, tokenizer, args.steps, args.long)
+        self._args, self._runner, self._bare = args, runner, Bare(model)
+        adapter = make_adapter(model, PlayerId.policy(0).name)
+        self.engine = EmbeddedEngine(model, [0], max_requests=args.in_flight, max_length=64)
+        runner.run(self.engine.add_adapter(adapter))
+        self._recorder = Recorder(self.engine)
+        self._collector = Collector(make_config(args), self._recorder, tokenizer)
+        self._played = 0  # games
+
+    def play(self) -> tuple[float, int]:
+        """Seconds and turns of a round, in games that no earlier round has played."""
+        self._recorder.chains = {}
+        began = time.process_time()
+        turns = self._runner.run(play(self._collector, self._played, self._args.turns))
+        self._played += self._args.turns
+        return time.process_time() - began, turns
+
+    def rates(self) -> dict[str, float]:
+        """Turns per second of each way in a round."""
+        seconds, turns = self.play()
+        began = time.process_time()
+        self._runner.run(replay(self.engine, self._recorder))
+        again = time.process_time() - began
+        new_tokens = 4 if self._args.long else 2
+        by_hand = bare_seconds(self._bare, turns, self._args.in_flight, new_tokens)
+        return {"play": turns / seconds, "engine": turns / again, "bare": turns / by_hand}
+
+    def product_seconds(self) -> float:
+        """Seconds a turn of matrix products alone."""
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            _, turns = self.play()
+        names = ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm")
+        events = [event for event in profiler.key_averages() if event.key in names]
+        return sum(event.self_cpu_time_total for event in events) / 1e6 / turns
+
+    def show_profile(self) -> None:
+        """The functions that most of a round's time is spent in."""
+        with cProfile.Profile() as profiler:
+            self.play()
+        for order in ("tottime", "cumtime"):
+            pstats.Stats(profiler).sort_stats(order).print_stats(45)
 
 
-def matmul_seconds(runner: asyncio.Runner, work: Any) -> float:
-    """Processor seconds of matrix products, hand-written attention's among them."""
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        runner.run(work)
-    names = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmm_")
-    return sum(e.self_cpu_time_total for e in profiler.key_averages() if e.key in names) / 1e6
-
-
-def show_profile(work: Any) -> None:
-    """The functions that most of the time is spent in."""
-    with cProfile.Profile() as profiler:
-        asyncio.run(work)
-    for order in ("tottime", "cumtime"):
-        pstats.Stats(profiler).sort_stats(order).print_stats(45)
+def report(rounds: Sequence[dict[str, float]], product_seconds: float) -> None:
+    medians = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    for name, rate in medians.items():
+        print(
+            f"{name:<8}{rate:8.0f} turns/s{1e6 / rate:8.0f} us a turn, "
+            f"{rate / medians['bare']:.2f} of the bare arithmetic's speed"
+        )
+    share = 1 - product_seconds * medians["play"]
+    print(f"{share:.0%} of playing is no matrix product")
 
 
 def main() -> None:
@@ -287,34 +312,14 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as in an actor's process
-    tokenizer = make_tokenizer()
-    model = make_model(len(tokenizer))
-    learn_free_cells(model, tokenizer, args.steps, args.long)
-    bare, config = Bare(model), make_config(args)
-    adapter = make_adapter(model, PlayerId.policy(0).name)
-    engine = EmbeddedEngine(model, [0], max_requests=args.in_flight, max_length=64)
-    rounds: list[dict[str, float]] = []
     with asyncio.Runner() as runner:
-        runner.run(engine.add_adapter(adapter))
-        for number in range(args.rounds + 1):
-            parts = (config, engine, tokenizer, bare)
-            rounds.append(measure_round(runner, parts, number * args.turns, args))
+        measured = Measured(args, runner)
+        collect_rarely()
+        rounds = [measured.rates() for _ in range(args.rounds + 1)][1:]  # the first one warms up
         if args.profile:
-            profiled = play(config, engine, tokenizer, 0, args.turns)
-            with cProfile.Profile() as profiler:
-                runner.run(profiled)
-            for order in ("tottime", "cumtime"):
-                pstats.Stats(profiler).sort_stats(order).print_stats(45)
-        report(rounds[1:])
-        seconds = matmul_seconds(runner, play(config, engine, tokenizer, 0, args.turns))
-        print(seconds, engine.stats())
-        runner.run(engine.close())
-
-
-def report(rounds: Sequence[dict[str, float]]) -> None:
-    medians = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
-    for name, rate in medians.items():
-        print(f"{name:<8}{rate:8.0f} turns/s{1e6 / rate:8.0f} us a turn")
+            measured.show_profile()
+        report(rounds, measured.product_seconds())
+        runner.run(measured.engine.close())
 
 
 if __name__ == "__main__":

@@ -150,6 +150,13 @@ async def test_games_do_not_depend_on_how_many_are_played_at_once():
     assert sorted(map(summary, at_once)) == sorted(map(summary, one_by_one))
 
 
+async def test_what_is_over_by_then_comes_together():
+    together = [batch async for batch in collector(Scripted(), 16).play_together(specs(64))]
+    one_by_one = await played(collector(Scripted(), 16).play(specs(64)))
+    assert [summary(r) for batch in together for r in batch] == [*map(summary, one_by_one)]
+    assert min(map(len, together)) > 0 and max(map(len, together)) > 1
+
+
 async def test_games_in_flight_are_bounded_and_shared_by_all_calls():
     engine = Scripted(lambda: 3)
     shared = collector(engine, in_flight=6)

@@ -34,8 +34,9 @@ from transformers import (
 from tests.helpers import random_adapter
 from unstable.config import AdapterConfig, ModelConfig
 from unstable.engines.base import Engine
+from unstable.engines.embedded.attention import SlotCache, Step, _together
 from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.engines.embedded.sampling import restrict, sample
+from unstable.engines.embedded.sampling import restrict, sample, uniforms
 from unstable.engines.embedded.slots import Copy, Placement, SlotTable
 from unstable.models.adapters import attach_lora, load_weights
 from unstable.models.base import load_model
@@ -309,6 +310,30 @@ def test_a_restricted_row_is_sampled_as_if_nothing_else_were_there(
         expected = (torch.tensor([logits])[0, allowed] / (temperature or 1.0)).log_softmax(-1)
         assert logprob[0] == pytest.approx(float(expected[allowed.index(token[0])]), abs=2e-5)
     assert float(expected.max()) == pytest.approx(logprob[0], abs=2e-5)  # of temperature 0
+
+
+def test_the_chance_of_a_token_is_splitmix64_of_seed_and_place() -> None:
+    """The stream of the seed 1234567 as it is published with the generator."""
+    published = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    places = np.array([3, 0, 1, 2, 4])
+    chances = uniforms(np.full(5, 1234567, dtype=np.uint64), places)
+    assert chances.tolist() == [(published[place] >> 11) / 2**53 for place in places]
+
+
+def test_the_chances_of_neighbouring_seeds_are_even_and_unrelated() -> None:
+    seeds, places = np.meshgrid(np.arange(400, dtype=np.uint64), np.arange(100))
+    chances = uniforms(seeds.ravel(), places.ravel()).reshape(100, 400)
+    shares = np.histogram(chances, bins=20, range=(0, 1))[0] / chances.size
+    np.testing.assert_allclose(shares, 1 / 20, atol=0.006)  # five standard deviations
+    for other in (chances[:, 1:], chances[1:], chances[1:, 1:]):
+        here = chances[: other.shape[0], : other.shape[1]]
+        assert abs(np.corrcoef(here.ravel(), other.ravel())[0, 1]) < 0.025
 
 
 async def test_requests_for_allowed_tokens_and_others_share_a_batch() -> None:
@@ -601,3 +626,105 @@ def _mark(table: SlotTable, slot: int, adapter: str | None, position: int) -> st
 def _copy(memory: np.ndarray, copies: Sequence[Copy | None]) -> None:
     for source, target, start, stop in filter(None, copies):
         memory[target, start:stop] = memory[source, start:stop]
+
+
+@given(
+    st.lists(st.tuples(prompts, st.sampled_from([None, "a"]), st.booleans()), max_size=30),
+    st.integers(1, 5),
+)
+def test_the_longest_prefix_that_any_slot_holds_is_found(
+    requests: list[tuple[list[int], str | None, bool]], num_slots: int
+) -> None:
+    table = SlotTable(num_slots, 32)
+    held: dict[int, tuple[list[int], str | None]] = {}
+    busy: list[int] = []
+    for ids, adapter, ends in requests:
+        known = [content for content, under in held.values() if under == adapter]
+        placement = table.place(np.array(ids), adapter)
+        if placement is None:
+            continue
+        assert placement.start == max((_shared(ids, content) for content in known), default=0)
+        busy.append(placement.slot)
+        table.computed[placement.slot] = len(ids)
+        held[placement.slot] = ids, adapter
+        if ends:
+            table.release(busy.pop(0))
+
+
+def _shared(ids: list[int], content: list[int]) -> int:
+    """How many ids but the last one a slot's content begins with."""
+    pairs = zip(ids[:-1], content, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids) - 1, len(content)))
+
+
+spans = st.sampled_from([(0, 2), (1, 3), (0, 3)])
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), spans), max_size=5), st.permutations(range(5)))
+def test_copies_that_go_together_do_what_they_do_one_by_one(
+    sources: list[tuple[int, tuple[int, int]]], targets: list[int]
+) -> None:
+    """Each slot is written once at most, as a step places requests."""
+    copies = [
+        Copy(source, target, start, stop)
+        for (source, (start, stop)), target in zip(sources, targets, strict=False)
+        if source != target
+    ]
+    expected = np.arange(15).reshape(5, 3)
+    actual = expected.copy()
+    _copy(expected, copies)
+    for from_, to, start, stop in _together(copies):
+        actual[to, start:stop] = actual[from_, start:stop]
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.integers(1, 60)), min_size=1, max_size=9),
+    st.integers(0, 2**31),
+)
+@settings(max_examples=25, deadline=None)
+def test_attention_over_slots_is_softmax_over_what_came_before(
+    dtype: torch.dtype, segments: list[tuple[int, int]], seed: int
+) -> None:
+    """Segments of any start and length, alone or together; each slot is filled step by step."""
+    shape, random = (2, 3, 8), torch.Generator().manual_seed(seed)
+    slots = np.random.default_rng(seed).permutation(60)[: len(segments)]
+    starts, sizes = (np.array(column) for column in zip(*segments, strict=True))
+    cache = SlotCache(60, 256)
+    filled = [  # before the step at hand, in another that makes the room grow
+        _attended(cache, slots, np.zeros_like(starts), starts + 1, shape, random, dtype),
+        _attended(cache, slots, starts + 1, starts + 1 + sizes, shape, random, dtype),
+    ]
+    for row in range(len(segments)):
+        keys, values = (torch.cat([step[row][part] for step in filled]) for part in (1, 2))
+        queries, _, _, actual = filled[1][row]
+        for i, query in enumerate(queries.float()):
+            seen = int(starts[row]) + 2 + i
+            scores = torch.einsum("kgd,mkd->kgm", query, keys[:seen].float()) * 0.4
+            expected = torch.einsum("kgm,mkd->kgd", scores.softmax(-1), values[:seen].float())
+            tolerance = 1e-5 if dtype == torch.float32 else 0.05
+            torch.testing.assert_close(actual[i].float(), expected, atol=tolerance, rtol=0)
+
+
+def _attended(
+    cache: SlotCache,
+    slots: np.ndarray,
+    starts: np.ndarray,
+    stops: np.ndarray,
+    shape: tuple[int, int, int],
+    random: torch.Generator,
+    dtype: torch.dtype,
+) -> list[tuple[Tensor, ...]]:
+    """Queries, keys, values and what came of them, of each segment of a step."""
+    heads, groups, size = shape
+    step = Step(slots, starts, stops)
+    cache.reserve(step.length)
+    count = int((stops - starts).sum())
+    query = torch.randn(1, heads * groups, count, size, generator=random).to(dtype)
+    key, value = torch.randn(2, 1, heads, count, size, generator=random).to(dtype)
+    mixed = cache.attend(0, step, query, key, value, 0.4)[0].unflatten(1, (heads, groups))
+    queries = query[0].transpose(0, 1).unflatten(1, (heads, groups))
+    rows = (queries, key[0].transpose(0, 1), value[0].transpose(0, 1), mixed)
+    sizes = (stops - starts).tolist()
+    return list(zip(*(tensor.split(sizes) for tensor in rows), strict=True))

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unstable.config import GameConfig, InvalidMovesConfig
+from unstable.games.chance import Chance
 from unstable.games.game import Game
 from unstable.games.kuhn import KuhnPoker
 from unstable.games.services import lists_legal_moves
 from unstable.prompts import observation_text
+from unstable.seeds import derive_seed
 
 KUHN = "unstable.games.kuhn:KuhnPoker"
 
@@ -116,6 +118,27 @@ def test_games_leave_the_global_random_state_alone():
     play_randomly(game(KUHN), 0)
     play_randomly(Game(MIXED[-1], 0), 0)
     assert (random.random(), np.random.random()) == expected
+
+
+def test_a_games_chance_goes_on_where_it_stopped():
+    """Whatever is drawn, and a normal number that is kept for later, in pieces as at once."""
+
+    def draw(generator) -> list:
+        numbers = [generator.random(), generator.gauss(0, 1), generator.randrange(10**30)]
+        return [*numbers, generator.sample(range(900), 700), generator.getrandbits(33)]
+
+    own, chance, numbers = random.Random(derive_seed(11, "chance")), Chance(11), []
+    outer = random.getstate()
+    for _ in range(3):
+        with chance:
+            assert draw(random) == draw(own)
+            numbers += [np.random.random(), np.random.uniform()]
+        assert random.getstate() == outer
+    with Chance(11):
+        again = np.random.random(6).tolist()
+    assert again == numbers and len(set(numbers)) == 6
+    with Chance(12):
+        assert np.random.random() != numbers[0] and random.random() != random.Random(11).random()
 
 
 def test_the_env_seed_is_not_the_games_seed():

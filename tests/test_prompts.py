@@ -177,6 +177,79 @@ def test_ids_are_those_of_the_chat_template(data, tokenizer):
         assert built.build(seen).ids == expected
 
 
+def templated(user: str):
+    """A tokenizer whose template puts user texts so."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (
+        "{% for message in messages %}{% if message.role == 'user' %}<|user|>" + user + "<|end|>"
+        "{% else %}<|{{ message.role }}|>{{ message.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    return tokenizer
+
+
+PLAIN = templated("{{ message.content }}")
+LOOKING = [
+    PLAIN,
+    templated("{{ message.content | trim }}"),
+    templated("{{ message.content.strip('a') }}"),
+    templated("{{ message.content.split('b')[-1] }}"),
+    templated("{{ message.content }}{% if 'ab' in message.content %}!{% endif %}"),
+    templated("{% if message.content.endswith('.') %}?{% endif %}{{ message.content }}"),
+    templated("{{ message.content | replace('a', 'b') }}"),
+    templated("{{ message.content }}{{ message.content }}"),
+    templated("{{ message.content | upper }}"),
+]
+
+
+@QUIET
+@given(st.sampled_from(LOOKING), st.lists(st.text("ab .\n", max_size=6), min_size=1, max_size=6))
+def test_ids_are_the_templates_own_whatever_it_does_to_a_text(tokenizer, boards):
+    for style in STYLES.values():
+        built = PromptBuilder(tokenizer, style, {}, 100_000)
+        for board in [*boards, *boards]:  # the second time they are known
+            seen = observation(board=board, position=board)
+            chat = style.messages(seen)
+            expected = tokenizer.apply_chat_template(
+                chat, return_dict=False, add_generation_prompt=True
+            )
+            assert built.build(seen).ids == expected
+            assert built.build(seen).text == style.render(seen)
+
+
+def test_a_plain_template_is_not_rendered_for_each_turn(monkeypatch):
+    rendered = []
+    whole = PLAIN.apply_chat_template
+    monkeypatch.setattr(
+        PLAIN, "apply_chat_template", lambda *a, **k: rendered.append(a) or whole(*a, **k)
+    )
+    built = PromptBuilder(PLAIN, STYLES["think"], {}, 100_000)
+    built.build(observation())
+    known = len(rendered)
+    assert known > 3
+    for board in ("one", "two"):
+        built.build(observation(board=board))
+    assert len(rendered) == known
+
+
+def test_prompts_are_kept_while_there_is_room(monkeypatch):
+    built = builder()
+    first = built.build(observation()).ids
+    assert built.build(observation()).ids is first
+    monkeypatch.setattr("unstable.prompts._KEPT_IDS", 2 * len(first))
+    built = builder()
+    boards = ["one", "two", "three", "one", "two", "three"]
+    prompts = [built.build(observation(board=board)) for board in boards]
+    assert [prompt.ids for prompt in prompts[:3]] == [prompt.ids for prompt in prompts[3:]]
+    assert len(built._kept) <= 2
+
+
+def test_answers_are_read_alike_when_they_come_again():
+    built = builder()
+    for text in ("[4]", "[4]", "a longer answer than is kept", "[4]"):
+        assert built.read_answer([*TINY.encode(text), 0]) == text
+
+
 def test_the_start_is_reused_where_the_tokenizer_splits_words():
     reused = []
     for tokenizer in TOKENIZERS:

@@ -1,8 +1,8 @@
 """A game's own chance: its state of the generators that a whole process shares.
 
-TextArena's envs draw from `random`, some could from `numpy.random`, so a game's states are swapped in
-for each call of its env. `random.getstate` would make 625 integers of a state each time: a hundred
-times the cost of its bytes, which are copied here where the interpreter keeps them as CPython does.
+TextArena's envs draw from `random`, some could from `numpy.random`, so a game's states are swapped
+in for each call of its env. `random.getstate` would make 625 integers of a state each time: thirty
+times the cost of its bytes, which are copied where the interpreter keeps them as CPython does.
 """
 
 import ctypes
