@@ -164,8 +164,8 @@ def test_scores_fall_below_the_best_mean_of_three() -> None:
 @pytest.mark.parametrize(
     ("rule", "before", "after"),
     [
-        ("entropy", {"entropy": 0.8}, {"entropy": 0.15}),
-        ("entropy", {"actions": 1.8}, {"actions": 0.4}),
+        ("entropy", {"entropy": 0.8}, {"entropy": 0.06}),
+        ("entropy", {"actions": 1.8}, {"actions": 0.15}),
         ("entropy_fall", {"entropy": 0.8}, {"entropy": 0.35}),
         ("kl_sampling", {"kl_sampling": 0.01}, {"kl_sampling": 0.03}),  # x 5 tokens
         ("kl_reference", {"kl_reference": 0.3}, {"kl_reference": 0.7}),

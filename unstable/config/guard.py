@@ -39,7 +39,7 @@ class GuardConfig(Section):
     )
     opponents: GuardDrawConfig = GuardDrawConfig()
     entropy: Fraction | None = Field(
-        0.25, description="alarm: entropy of tokens or actions below this share of the start's"
+        0.1, description="alarm: entropy of tokens or actions below this share of the start's"
     )
     entropy_fall: Fraction | None = Field(
         0.5, description="alarm: entropy below this share of what it was ten updates before"
