@@ -597,7 +597,7 @@ def test_every_slot_holds_what_its_request_needs(
                 table.release(slot)
                 del busy[slot]
             else:
-                table.append(slot, random.randrange(2))
+                table.append(np.array([slot]), np.array([random.randrange(2)]))
 
 
 def _place_all(

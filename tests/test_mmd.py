@@ -31,16 +31,16 @@ class Table:
     """All games of Kuhn poker: G lines of play on deals, with N turns in all."""
 
     def __init__(self):
-        self.payoffs_G, rows = [], []
+        payoffs, rows = [], []
         for game, (deal, line) in enumerate(itertools.product(DEALS, LINES)):
             chips, showdown = LINES[line]
             sign = (1 if deal[0] > deal[1] else -1) if showdown else 1
-            self.payoffs_G.append(float(sign * chips))
+            payoffs.append(float(sign * chips))
             for index, action in enumerate(line):
                 seat = index % 2
                 rows.append((game, seat, PLACES[deal[seat], line[:index]], action))
         self.games_N, self.seats_N, self.places_N, self.actions_N = torch.tensor(rows).T
-        self.payoffs_G = torch.tensor(self.payoffs_G, dtype=torch.float64)
+        self.payoffs_G = torch.tensor(payoffs, dtype=torch.float64)
         self.outcomes_N = self.payoffs_G[self.games_N] * (1 - 2 * self.seats_N)
         # By seat: which of its 64 pure strategies play along in which game.
         self.plays_SPG = [self._plays(seat) for seat in (0, 1)]
@@ -128,7 +128,13 @@ def test_nash_conv_by_hand():
     logits = torch.zeros(len(PLACES), 2, dtype=torch.float64)
     assert Table().nash_conv(logits) == pytest.approx(11 / 12)  # of uniform play
     # The equilibrium in which the first seat never bets a jack, or bluffs, at first.
-    bets = {(0, (1,)): 0, (1, (1,)): 1 / 3, (2, (1,)): 1, (0, (0,)): 1 / 3, (1, (0,)): 0}
+    bets: dict[tuple[int, tuple[int, ...]], float] = {
+        (0, (1,)): 0,
+        (1, (1,)): 1 / 3,
+        (2, (1,)): 1,
+        (0, (0,)): 1 / 3,
+        (1, (0,)): 0,
+    }
     bets |= {(2, (0,)): 1, (0, (0, 1)): 0, (1, (0, 1)): 1 / 3, (2, (0, 1)): 1}
     for key, place in PLACES.items():
         bet = min(max(bets.get(key, 0), 1e-12), 1 - 1e-12)

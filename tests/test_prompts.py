@@ -220,9 +220,12 @@ def test_ids_are_the_templates_own_whatever_it_does_to_a_text(tokenizer, boards)
 def test_a_plain_template_is_not_rendered_for_each_turn(monkeypatch):
     rendered = []
     whole = PLAIN.apply_chat_template
-    monkeypatch.setattr(
-        PLAIN, "apply_chat_template", lambda *a, **k: rendered.append(a) or whole(*a, **k)
-    )
+
+    def counted(*arguments, **options):
+        rendered.append(arguments)
+        return whole(*arguments, **options)
+
+    monkeypatch.setattr(PLAIN, "apply_chat_template", counted)
     built = PromptBuilder(PLAIN, STYLES["think"], {}, 100_000)
     built.build(observation())
     known = len(rendered)

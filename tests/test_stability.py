@@ -214,7 +214,8 @@ def test_the_average_is_a_running_mean_and_an_adapter_like_others(model, tmp_pat
     torch.testing.assert_close(trained(make_learner(model, adapter=average)), expected)
     opponent = {"kind": "checkpoint", "path": str(folder.checkpoint(2) / AVERAGE)}
     options = {"opponents": {"fixed": [opponent]}}
-    assert read_adapter(parse(options).opponents.fixed[0].adapter_folder, "mean") == average
+    folder_of_it = parse(options).opponents.fixed[0].adapter_folder
+    assert folder_of_it is not None and read_adapter(folder_of_it, "mean") == average
     learner.update(batch_of(2))
     learner.save(folder.checkpoint(3), {})
     folder.prune(1, opponents={2})

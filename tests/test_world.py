@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -126,8 +127,8 @@ def test_the_shipped_one_is_small_and_loads_in_plain_transformers():
     files = [*tiny.FOLDER.iterdir()]
     assert sum(file.stat().st_size for file in files) < 6_000_000
     assert tiny.FOLDER.is_relative_to(Path(unstable.__file__).parent)
-    model = AutoModelForCausalLM.from_pretrained(tiny.FOLDER)
-    tokenizer = AutoTokenizer.from_pretrained(tiny.FOLDER)
+    model: Any = AutoModelForCausalLM.from_pretrained(tiny.FOLDER)
+    tokenizer: Any = AutoTokenizer.from_pretrained(tiny.FOLDER)
     chat = [{"role": "user", "content": Game(TICTACTOE, 0).observe().brief + "\n0X2OXO678"}]
     prompt = tokenizer.apply_chat_template(
         chat, tokenize=False, add_generation_prompt=True, return_tensors="pt"
