@@ -1,0 +1,75 @@
+"""Tokens of a decision by prompt style: what engine and learner compute anew for each.
+
+    python bench/prompts.py [--model NAME] [--games 50]
+
+Over games of random legal moves: the prompt's mean length, how much of it comes after the longest
+start that any earlier prompt of the env shares with it (an engine with all prefixes kept computes
+only that), how much comes after what all prompts of the seat share, and the answer's length.
+"""
+
+import argparse
+import random
+from statistics import mean
+
+from unstable.config import GameConfig, ModelConfig
+from unstable.games.game import Game
+from unstable.games.services import prompt_style
+from unstable.models.base import load_tokenizer
+from unstable.prompts import PromptBuilder, write_answer
+
+GAMES = {
+    "TicTacToe": "TicTacToe-v0",
+    "Nim": "Nim-v0",
+    "ConnectFour": "ConnectFour-v0",
+    "Kuhn": "unstable.games.kuhn:KuhnPoker",
+}
+
+
+def common(one: list[int], other: list[int]) -> int:
+    return next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
+
+
+def measure(game: GameConfig, prompts: PromptBuilder, games: int) -> list[float]:
+    rng = random.Random(0)
+    seen: dict[int, list[list[int]]] = {seat: [] for seat in range(game.seats)}
+    answers = []
+    for seed in range(games):
+        play = Game(game, seed)
+        while not play.done:
+            observation, legal = play.observe(), play.legal_moves()
+            seen[observation.seat].append(prompts.build(observation).ids)
+            move = rng.choice(legal)
+            answers.append(len(prompts.encode_answer(write_answer(game, prompts, move))))
+            play.step(move)
+    everything = sorted(ids for rows in seen.values() for ids in rows)
+    lengths = [len(ids) for ids in everything]
+    neighbours = [
+        max((common(ids, other) for other in everything[max(0, i - 1) : i]), default=0)
+        for i, ids in enumerate(everything)
+    ]
+    anew = [length - shared for length, shared in zip(lengths, neighbours, strict=True)]
+    fixed = {seat: min(common(rows[0], ids) for ids in rows) for seat, rows in seen.items()}
+    changing = [len(ids) - fixed[seat] for seat, rows in seen.items() for ids in rows]
+    return [mean(lengths), mean(anew), mean(changing), mean(answers)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--games", type=int, default=50)
+    options = parser.parse_args()
+    tokenizer = load_tokenizer(ModelConfig(name=options.model))
+    print("game          style     prompt   anew   changing   answer")
+    for name, env in GAMES.items():
+        for style in ("answer", "compact"):
+            game = GameConfig(env=env, prompt=style)
+            prompts = PromptBuilder(tokenizer, prompt_style(game), {}, 8192)
+            prompt, anew, changing, answer = measure(game, prompts, options.games)
+            print(f"{name:13} {style:8} {prompt:7.1f} {anew:6.1f} {changing:10.1f} {answer:8.1f}")
+
+
+if __name__ == "__main__":
+    main()
