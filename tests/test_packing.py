@@ -92,13 +92,10 @@ def test_the_keys_of_a_samples_last_token_are_its_inputs(samples, min_shared):
         assert [ids[place] for place in ends[last].tolist()] == inputs
         assert pack.positions_T[ends[last]].tolist() == list(range(len(inputs)))
         assert ends[last][len(sample.prompt_ids) - 1] == pack.states_S[index]
-    together = [
-        (shape.num_queries, shape.num_keys)
-        for shape in segments.shapes
-        for _ in range(shape.num_segments)
-    ]
-    assert together == list(zip(segments.query_lengths, segments.key_lengths, strict=True))
-    assert len(set(together)) == len(segments.shapes)
+    lengths = list(zip(segments.query_lengths, segments.key_lengths, strict=True))
+    shapes = [[(each.num_queries, each.num_keys)] * each.num_segments for each in segments.shapes]
+    assert lengths == [each for same in shapes for each in same]
+    assert len(set(lengths)) == len(shapes)
 
 
 def test_equal_inputs_stand_once_and_equal_lengths_are_attended_to_at_once(policy, monkeypatch):
@@ -143,7 +140,7 @@ def test_packed_equals_a_plain_forward_one_by_one(policy):
     expected, expected_entropies = (torch.cat(parts) for parts in zip(*scores, strict=True))
     pack = pack_samples(samples)
     assert len(pack.ids_T) < sum(len(s.prompt_ids) for s in samples)
-    logprobs, entropies, *_ = policy(pack)
+    logprobs, entropies, _ = policy(pack)
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropies, expected_entropies, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(
@@ -170,7 +167,7 @@ def test_prompts_alone_end_in_the_states_of_a_plain_forward(policy):
     pack = pack_samples([tokens(prompt, []) for prompt in prompts])
     assert sorted(pack.ids_T.tolist()) == sorted([*shared, 1, 2, 3, 9, 7])
     assert pack.ids_T[pack.states_S].tolist() == [3, 9, 59, 7, 59]
-    logprobs, entropies, states, *_ = policy(pack)
+    logprobs, entropies, states = policy(pack)
     assert len(logprobs) == len(entropies) == 0
     plain = adapted("sdpa")
     decoder = plain.get_base_model().get_decoder()

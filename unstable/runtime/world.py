@@ -110,14 +110,14 @@ def gather(config: RunConfig, tokenizer: Any) -> World:
 
 
 def learn(model: Any, world: World, config: RunConfig) -> None:
-    """Maximum likelihood of answers drawn evenly from the right ones, half of them play's."""
+    """Maximum likelihood of answers, each drawn evenly from the right ones."""
     settings = config.world
     rng = random.Random(f"{config.seed} batches")
     optimizer = torch.optim.AdamW(
         model.parameters(), settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
     )
-    # Questions take half of each step; where a game has none, play takes all.
-    num_play = settings.batch_size // 2 if world.questions else settings.batch_size
+    share = settings.questions if world.questions else 0.0
+    num_play = settings.batch_size - int(share * settings.batch_size)
     torch.set_num_threads(1)  # rounds alike on any number of cores, and is as fast at this size
     model.train()
     with progress("learning", settings.steps) as advance:
