@@ -39,8 +39,11 @@ def takes_anything(text):
         ({"env": "CharacterConclave-v0", "seats": 3}, "games.env = 'CharacterConclave-v0'"),
         ({"env": "GuessWho-v0", "seats": 1}, "set OPENROUTER_API_KEY"),
         ({"prompt": "unstable.nowhere:style"}, "games.prompt = 'unstable.nowhere:style'"),
-        ({"prompt": "anser"}, "known: answer, think, or module:function"),
-        ({"parser": "bracket"}, "known: brackets, boxed, raw, or module:function"),
+        ({"prompt": "anser"}, "known: answer, compact, think, or module:function"),
+        (
+            {"parser": "bracket"},
+            "known: auto, brackets, exact, bare, boxed, raw, or module:function",
+        ),
         ({"legal_moves": f"{__name__}:nothing"}, "games.legal_moves"),
         ({"legal_moves": f"{__name__}:COUNT_UP"}, "not callable"),
     ],

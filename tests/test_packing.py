@@ -140,7 +140,7 @@ def test_packed_equals_a_plain_forward_one_by_one(policy):
     expected, expected_entropies = (torch.cat(parts) for parts in zip(*scores, strict=True))
     pack = pack_samples(samples)
     assert len(pack.ids_T) < sum(len(s.prompt_ids) for s in samples)
-    logprobs, entropies, _ = policy(pack)
+    logprobs, entropies = policy(pack)[:2]
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropies, expected_entropies, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(
@@ -167,7 +167,8 @@ def test_prompts_alone_end_in_the_states_of_a_plain_forward(policy):
     pack = pack_samples([tokens(prompt, []) for prompt in prompts])
     assert sorted(pack.ids_T.tolist()) == sorted([*shared, 1, 2, 3, 9, 7])
     assert pack.ids_T[pack.states_S].tolist() == [3, 9, 59, 7, 59]
-    logprobs, entropies, states = policy(pack)
+    scores = policy(pack)
+    logprobs, entropies, states = scores.logprobs_N, scores.entropies_N, scores.states_SD
     assert len(logprobs) == len(entropies) == 0
     plain = adapted("sdpa")
     decoder = plain.get_base_model().get_decoder()
@@ -192,7 +193,7 @@ def test_prompts_alone_end_in_the_states_that_they_have_before_answers(policy, s
     torch.testing.assert_close(alone, answered, atol=1e-5, rtol=1e-5)
     half = samples[::2] + prompts[1::2]  # both kinds in one pack
     expected = torch.cat([alone[::2], alone[1::2]])
-    torch.testing.assert_close(policy(pack_samples(half))[2], expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(policy(pack_samples(half)).states_SD, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_only_what_predicts_a_sampled_token_gets_gradient(policy):

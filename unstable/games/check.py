@@ -64,7 +64,7 @@ def _check_id(env: str, field: str) -> None:
 def _check_targets(config: GameConfig, field: str) -> None:
     for name, target, built_in in (
         ("prompt", config.prompt, STYLES),
-        ("parser", config.parser, {"auto", *PARSERS}),
+        ("parser", config.parser, ["auto", *PARSERS]),
     ):
         if target not in built_in:
             known = ", ".join(built_in)
