@@ -34,7 +34,7 @@ from unstable.tracking.progress import progress
 from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec
 
 QUESTIONS = 20_000
-"""Of each kind, drawn once."""
+"""Of each kind at most, drawn once."""
 _WARMUP = 50
 _IGNORED = -100
 
@@ -95,6 +95,7 @@ def gather(config: RunConfig, tokenizer: Any) -> World:
     """The lessons of all games."""
     play: list[Lesson] = []
     questions: list[list[Lesson]] = []
+    number = min(QUESTIONS, config.world.steps * config.world.batch_size)
     for game in config.games:
         prompts = PromptBuilder(
             tokenizer,
@@ -105,7 +106,7 @@ def gather(config: RunConfig, tokenizer: Any) -> World:
         play += random_play(game, prompts, config.world.games, config.seed)
         for quiz in quizzes(game):
             rng = random.Random(f"{config.seed} {quiz.brief}")
-            questions.append(quiz_lessons(quiz, prompts, QUESTIONS, rng))
+            questions.append(quiz_lessons(quiz, prompts, number, rng))
     return World(play, questions)
 
 
@@ -174,7 +175,9 @@ def report(model: Any, world: World) -> str:
         legal += float(logprobs_A.exp().sum()) / len(lessons)
         even = -math.log(len(sizes))
         divergence += float(even - logprobs_A.mean()) / len(lessons)
-    right = [_share_right(model, rng.sample(kind, 1000)) for kind in world.questions]
+    right = [
+        _share_right(model, rng.sample(kind, min(1000, len(kind)))) for kind in world.questions
+    ]
     seen = ", ".join(f"{share:.1%}" for share in right) or "none"
     return (
         f"legal answers {legal:.1%}, KL of an even choice of the legal moves to its own "
