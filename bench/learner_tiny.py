@@ -216,9 +216,7 @@ def plain(task: Task) -> Update:
         if task.algorithm == "ppo":
             with torch.no_grad():
                 for part in torch.arange(TURNS).split(MICRO_BATCH):
-                    old[part], _ = model(ids[part])
-                for part in torch.arange(TURNS).split(MICRO_BATCH):
-                    _, values[part] = model(ids[part])
+                    old[part], values[part] = model(ids[part])
         for _ in range(EPOCHS[task.algorithm]):
             for part in torch.randperm(TURNS).split(TURNS // STEPS):
                 logprobs, now = model(ids[part])
