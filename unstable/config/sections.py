@@ -86,9 +86,9 @@ class GameConfig(Section):
         "auto: none in games whose board is known to show everything",
     )
     prompt: str = Field(
-        "answer",
-        description="prompt style: answer, compact (few tokens; answer where a game has no such "
-        "form), think, or module:function",
+        "compact",
+        description="prompt style: compact (few tokens; answer where a game has no such form), "
+        "answer, think, or module:function",
     )
     parser: str = Field(
         "auto",
