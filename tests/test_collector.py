@@ -100,7 +100,7 @@ class Counting:
 
 def collector(engine, in_flight=4, **changes) -> Collector:
     data = {
-        "games": [{"env": ENV, "name": "count"}, {"env": "TicTacToe-v0"}],
+        "games": [{"env": ENV, "name": "count"}, {"env": "TicTacToe-v0", "prompt": "answer"}],
         "opponents": {"fixed": [{"kind": "python", "target": f"{__name__}:Faulty", "name": "bot"}]},
         "actors": {"games_in_flight": in_flight},
     }

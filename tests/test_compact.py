@@ -102,4 +102,4 @@ def test_a_game_without_the_form_is_put_in_full():
 
 
 def test_other_styles_pay_nothing():
-    assert Game(GameConfig(env="Nim-v0"), 0).observe().position == ""
+    assert Game(GameConfig(env="Nim-v0", prompt="answer"), 0).observe().position == ""

@@ -173,6 +173,26 @@ async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path:
     assert whole == [2, 3]
 
 
+async def test_the_start_stays_when_other_old_versions_go(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    rooms = make_rooms(
+        tiny_folder,
+        tmp_path / "run",
+        opponents={"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": [], "pool_size": 1},
+        tracking={"run_dir": str(tmp_path / "run"), "dashboard": "off", "keep_checkpoints": 1},
+        loop={"mode": "sync", "steps": 5},
+    )
+    await train(rooms)
+    versions = rooms.folder.versions()
+    assert (versions[0], versions[-1]) == (0, 5)
+    assert 1 not in versions
+    assert {p.name for p in rooms.folder.checkpoint(0).iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+
+
 async def test_what_is_trained_on_is_what_was_sampled(tiny_folder: Path, tmp_path: Path) -> None:
     """Invariant 1: ids and logprobs travel from the engine to the loss as they are."""
     rooms = make_rooms(tiny_folder, tmp_path / "run")

@@ -185,9 +185,10 @@ async def test_an_endpoint_is_put_the_same_chat(endpoint, monkeypatch):
     url, requests = endpoint
     monkeypatch.setenv("SOME_KEY", "open sesame")
     opponent = OpenAIOpponent(model="m", base_url=url, api_key_env="SOME_KEY", max_tokens=33)
-    game = Game(GameConfig(), 0)
+    config = GameConfig(prompt="answer")
+    game = Game(config, 0)
     observation = game.observe()
-    answer = await OpenAIPlayer(opponent, GameConfig(), 0.3).act(observation, game, 0)
+    answer = await OpenAIPlayer(opponent, config, 0.3).act(observation, game, 0)
     assert (answer.action, answer.formatted, answer.sampled) == ("[4]", True, None)
     request = requests[1]
     assert requests[0] == request and len(requests) == 2

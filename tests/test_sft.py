@@ -369,7 +369,7 @@ def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
                 "sft": {"data": [{"kind": "expert", "rationale": True}]},
                 "games": [{"env": "Nim-v0"}],
             },
-            "rationale = true: the prompt style 'answer' of Nim-v0",
+            "rationale = true: the prompt style 'compact' of Nim-v0",
         ),
         (
             {"sft": {"data": [{"kind": "recorded", "files": "nowhere"}]}},

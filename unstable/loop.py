@@ -216,9 +216,10 @@ async def publish(rooms: Rooms, version: int) -> None:
     rooms.registry.current = version
     rooms.published.add(version)
     kept = {version, *rooms.registry.past(), *rooms.config.openings.versions}
-    # What retires below goes with the next version: games in flight may need it once more.
+    # What retires below goes with the next version: games in flight may need it once more. The
+    # start stays, for whoever compares with it.
     newest, needed = rooms.config.tracking.keep_checkpoints, rooms.guard.needed
-    rooms.folder.prune(newest, opponents=kept | rooms.published, whole=needed)
+    rooms.folder.prune(newest, adapters=kept | rooms.published | {0}, whole=needed)
     for old in rooms.published - kept:
         await asyncio.gather(*(actor.retire(old) for actor in rooms.actors))
     rooms.published &= kept

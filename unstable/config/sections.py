@@ -414,7 +414,7 @@ class TrackingConfig(Section):
         "auto", description="live dashboard; auto: on a terminal"
     )
     keep_checkpoints: PositiveInt = Field(
-        5, description="newest checkpoints kept; older ones go once they are no opponents either"
+        5, description="newest checkpoints kept; of older ones the opponents' adapters and the start's"
     )
 
     @field_validator("dashboard", mode="before")

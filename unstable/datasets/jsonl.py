@@ -35,7 +35,7 @@ def _own_example(
         )
     # Games files record a model's observation with the request, which the prompt adds.
     text = row["observation"].removesuffix(prompts.style.request).rstrip()
-    observation = Observation(seat=0, rules=text, events=[], board="", notice="")
+    observation = Observation(seat=0, rules=text, events=[], board="", notice="", brief=text)
     try:
         answer = write_answer(game, prompts, row["action"])
         return replace(make_example(game, prompts, observation, answer), seat=None)

@@ -43,8 +43,8 @@ class RunFolder:
             return []
         return sorted(int(path.name) for path in self.checkpoints.iterdir() if path.name.isdigit())
 
-    def prune(self, newest: int, opponents: set[int], whole: frozenset[int] = frozenset()) -> None:
-        """Keep the `newest` checkpoints and those in `whole`, and the adapters of `opponents`.
+    def prune(self, newest: int, adapters: set[int], whole: frozenset[int] = frozenset()) -> None:
+        """Keep the `newest` checkpoints and those in `whole`, and the adapters of `adapters`.
 
         The rest is deleted.
         """
@@ -52,7 +52,7 @@ class RunFolder:
             if version in whole:
                 continue
             folder = self.checkpoint(version)
-            if version not in opponents:
+            if version not in adapters:
                 shutil.rmtree(folder)
                 continue
             for path in folder.iterdir():

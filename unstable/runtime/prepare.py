@@ -40,9 +40,19 @@ def prepare(config: RunConfig, *, learner: bool = True) -> Resolved:
 
 
 def show_plan(resolved: Resolved) -> None:
-    """Print the plan on stderr, where there is something in it that a person should know."""
+    """Print on stderr the plan, where there is something in it that a person should know.
+
+    And which games are put in another prompt style than their own.
+    """
     if resolved.machine.gpus or resolved.plan.notes:
         print(resolved.plan.text(), file=sys.stderr)
+    for index, game in enumerate(resolved.config.games):
+        if game.prompt == "compact" and (style := prompt_style(game).name) != game.prompt:
+            print(
+                f"games.{index}.prompt = 'compact': {game.key} has no such form and is put in the "
+                f"style {style!r}",
+                file=sys.stderr,
+            )
 
 
 def starting_adapter(config: RunConfig) -> str:
@@ -77,12 +87,6 @@ def check_games(config: RunConfig) -> None:
     places = {o.key: f"opponents.fixed.{i}" for i, o in enumerate(config.opponents.fixed)}
     for index, game in enumerate(config.games):
         check_game(game, f"games.{index}")
-        if (style := prompt_style(game).name) != game.prompt and game.prompt == "compact":
-            print(
-                f"games.{index}.prompt = 'compact': {game.key} has no such form and is put in the "
-                f"style {style!r}",
-                file=sys.stderr,
-            )
         if config.eval.every and config.eval.constrained:
             check_constrained(game, f"games.{index}")
         if game.seats > 1:
