@@ -387,3 +387,17 @@ def test_kuhn_poker_deals_no_round_after_the_last():
     play_randomly(played, 0)
     assert played.env.state.game_state["current_round"] == 3
     assert sum(played.env.state.game_state["player_chips"].values()) == 0
+
+
+class Spoilt(CountUp):
+    """Pays what is no number."""
+
+    def step(self, action):
+        self.state.rewards = {0: float("nan"), 1: 1.0}
+        return True, {}
+
+
+def test_a_game_that_pays_what_is_not_finite_fails():
+    game = Game(GameConfig(env=f"{__name__}:Spoilt"), seed=0)
+    with pytest.raises(ValueError, match=r"ended with the rewards \[nan, 1.0\]"):
+        game.step("[1]")

@@ -361,6 +361,7 @@ class Update:
     version: int  # that this update made
     metrics: dict[str, float | None]  # names that begin with learn/
     advantages: list[float]
+    refusals: list[str] = field(default_factory=list)  # why, for each step that was not made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from unstable.config.algorithms import ALGORITHMS, AnyAlgorithm, ReinforceConfig
 from unstable.config.base import (
+    Arguments,
     Auto,
     NonNegativeFloat,
     NonNegativeInt,
@@ -51,7 +52,7 @@ class ModelConfig(Section):
         description="the LoRA's start: fresh, an adapter's folder, or auto (lora_ckpt if it fits)",
     )
     adapter: AdapterConfig = AdapterConfig()
-    chat_template: dict[str, Any] = Field(
+    chat_template: Arguments = Field(
         {}, description="arguments for the tokenizer's chat template, such as enable_thinking"
     )
 
@@ -75,7 +76,7 @@ class GameConfig(Section):
     name: str | None = Field(
         None, description="name in tables and baselines; default: env (must be unique)"
     )
-    args: dict[str, Any] = Field({}, description="arguments for the env's constructor")
+    args: Arguments = Field({}, description="arguments for the env's constructor")
     seats: PositiveInt = Field(2, description="number of players")
     weight: PositiveFloat = Field(
         1.0, description="share of the games played, relative to the other entries"
@@ -248,7 +249,7 @@ class RewardConfig(Section):
         "outcome", description="outcome, format, invalid_move, length, or module:function"
     )
     weight: float = Field(1.0, description="what the term's raw value is multiplied by")
-    args: dict[str, Any] = Field({}, description="arguments for the term")
+    args: Arguments = Field({}, description="arguments for the term")
 
 
 class BufferConfig(Section):
@@ -414,7 +415,8 @@ class TrackingConfig(Section):
         "auto", description="live dashboard; auto: on a terminal"
     )
     keep_checkpoints: PositiveInt = Field(
-        5, description="newest checkpoints kept; of older ones the opponents' adapters and the start's"
+        5,
+        description="newest checkpoints kept; of older ones the adapters of opponents and start",
     )
 
     @field_validator("dashboard", mode="before")

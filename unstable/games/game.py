@@ -4,6 +4,7 @@ TextArena draws from the process-wide `random` and repeats every board to every 
 owns its random state, so that games can be interleaved, and each seat sees what it needs, once.
 """
 
+import math
 import re
 from dataclasses import replace
 from typing import NamedTuple
@@ -130,10 +131,12 @@ class Game:
     def _end(self) -> None:
         self.done = True
         rewards = self.env.state.rewards or {}
-        outcomes = [rewards.get(seat, 0.0) for seat in range(self.config.seats)]
+        outcomes = [float(rewards.get(seat, 0.0)) for seat in range(self.config.seats)]
+        if not all(map(math.isfinite, outcomes)):
+            raise ValueError(f"the env of {self.config.key} ended with the rewards {outcomes}")
         if self.config.seats > 1:  # Poker pays up to 3, where every other game ends at 1
             outcomes = [max(-1.0, min(1.0, outcome)) for outcome in outcomes]
-        self.outcomes = [float(outcome) for outcome in outcomes]
+        self.outcomes = outcomes
         self.reason = self._last_word()
 
     def _last_word(self) -> str:

@@ -96,8 +96,8 @@ class Rewards:
         for name, (term, weight) in self._terms.items():
             raw = term(game, turn)
             if raw is not None:
-                if not math.isfinite(raw):
-                    raise ValueError(f"reward term {name} returned {raw}")
+                if not math.isfinite(weight * raw):
+                    raise ValueError(f"reward term {name} returned {raw}, of weight {weight}")
                 rewards[name] = Reward(raw=raw, weighted=weight * raw)
         return Sample(turn=turn.index, tokens=turn.sampled, rewards=rewards)
 

@@ -15,9 +15,9 @@ from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import MetricsFile, WandbRun
 from unstable.tracking.sinks.base import Guard, Sink
-from unstable.tracking.text import number, percent, score_text
+from unstable.tracking.text import number, percent, refusal_line, score_text
 from unstable.tracking.tracker import Terminal
-from unstable.types import EvalScore
+from unstable.types import EvalScore, Update
 
 LINE_EVERY_S = 20.0
 """Between two lines on steps, where there is no bar."""
@@ -83,6 +83,10 @@ class SFTTracker:
         elif time.monotonic() - self._printed > LINE_EVERY_S:
             self._printed = time.monotonic()
             self.print(f"{line} · step {row['version']}/{self._steps}")
+
+    def log_refusals(self, update: Update) -> None:
+        """Take in that a step was not made."""
+        self.print(refusal_line(update))
 
     def log_epoch(self, row: Row) -> None:
         """Take in an epoch that was evaluated; the first one is the start."""
