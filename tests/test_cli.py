@@ -202,13 +202,18 @@ def children(process: "subprocess.Popen[str]", name: str = "") -> list[psutil.Pr
 
 
 @pytest.mark.slow
-def test_an_interrupt_leaves_a_folder_that_eval_reads(project: Path) -> None:
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_folder_that_eval_reads(project: Path, kind: signal.Signals) -> None:
     process = start(project, "--steps", "100000", "--loop.mode", "async")
     family = children(process)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal's Ctrl-C does
+    if kind == signal.SIGINT:
+        os.killpg(process.pid, kind)  # as a terminal's Ctrl-C does
+    else:
+        process.send_signal(kind)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, output
-    assert "Traceback" not in output
+    assert process.returncode == 128 + kind, output
+    assert no_developers_lines(output)
+    assert "The run ended: interrupted" in output
     psutil.wait_procs(family, timeout=20)
     assert not [child for child in family if child.is_running()]
     judged = unstable(project, "eval", "run", "--games", "2")
@@ -253,7 +258,7 @@ def test_a_killed_learner_ends_the_run_with_exit_code_1(project: Path) -> None:
     [
         (["--games.0.env", "TicTacTo-v0"], ["games.0.env = 'TicTacTo-v0'", "'TicTacToe-v0'"]),
         (["--learner.batch_sise", "8"], ["unknown key 'batch_sise'", "'batch_size'"]),
-        (["--learner.batch_size", "12"], ["learner.batch_size = 12", "not divisible", "set"]),
+        (["--learner.steps_per_batch", "17"], ["learner.steps_per_batch = 17", "set"]),
         (["--eval.opponents", "randm"], ["eval.opponents.0 = 'randm'", "'random'"]),
         (["--sampling.top_p", "0.9"], ["sampling.top_p = 0.9", "set sampling.top_p to 1"]),
         (["--run_dir", "."], ["tracking.run_dir = '.'", "exists"]),

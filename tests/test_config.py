@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -75,9 +75,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lerner": {}}, "unknown key 'lerner'; did you mean 'learner'?"),
     ({"learner": {"epoch": 1}}, "learner: unknown key 'epoch'; did you mean 'epochs'?"),
     (
-        {"learner": {"batch_size": 10}},
-        "learner.batch_size = 10 is not divisible by steps_per_batch x micro_batch_size = 16; "
-        "set learner.batch_size to 16",
+        {"learner": {"batch_size": 10, "steps_per_batch": 11}},
+        "learner.steps_per_batch = 11 is more than batch_size = 10 has samples for; "
+        "set learner.steps_per_batch to at most that",
     ),
     (
         {"learner": {"algorithm": {"name": "rft", "kl_reward": 0.1}}},
@@ -189,6 +189,12 @@ def test_no_value_that_is_not_finite_enters(path: str, text: str) -> None:
         load("default", {**base, **given})
 
 
+def test_a_batch_need_not_be_a_multiple_of_anything() -> None:
+    """Batches are ragged anyway: they hold whole groups."""
+    options = {"learner.batch_size": 100, "learner.micro_batch_size": 16}
+    assert load("default", {**options, "learner.steps_per_batch": 3}).learner.batch_size == 100
+
+
 def test_a_missing_file_names_what_is_shipped() -> None:
     with pytest.raises(ConfigError, match="did you mean 'default'"):
         load("defualt")
@@ -229,6 +235,7 @@ def test_every_value_is_documented() -> None:
     assert silent - sections - discriminators == set()
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=5), max_size=3))
 def test_any_junk_is_refused_in_one_line_or_accepted(data: dict[str, Any]) -> None:
     try:

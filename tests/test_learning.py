@@ -121,9 +121,7 @@ def config(folder: Path, seed: int) -> unstable.RunConfig:
 
 
 @pytest.mark.slow
-def test_a_run_learns_to_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("train", "evaluate"):  # pytest's own logging stays
-        monkeypatch.setattr(f"unstable.runtime.{module}.setup_logging", lambda *_: None)
+def test_a_run_learns_to_win(tmp_path: Path) -> None:
     save_base(tmp_path / "base", seed=1)
     folder = unstable.train(config(tmp_path, seed=1))
     (before,), (after,) = (evaluate(folder.root, version, {}) for version in (0, STEPS))

@@ -107,7 +107,6 @@ def test_a_run_of_many_cards_is_evaluated_on_one(
         return []
 
     monkeypatch.setattr(evaluate, "_evaluate", play)
-    monkeypatch.setattr(evaluate, "setup_logging", lambda *_: None)
     for here in (machine(1), machine()):
         monkeypatch.setattr(prepare, "this_machine", lambda here=here: here)
         evaluate.evaluate(run_dir, None, {})

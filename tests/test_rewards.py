@@ -51,7 +51,9 @@ def test_only_trained_seats_give_trajectories() -> None:
 
 
 def test_wrong_arguments_and_values_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args = \{'foo': 1\}: .*'foo'"):
+    with pytest.raises(
+        ConfigError, match=r"^buffer.rewards.0.term = 'outcome' with args = .*'foo'"
+    ):
         Rewards([RewardConfig(term="outcome", args={"foo": 1})])
     with pytest.raises(ConfigError, match="not callable"):
         Rewards([RewardConfig(term=f"{__name__}:__name__")])

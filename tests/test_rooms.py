@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "unstable"
 HEAVY = {"torch", "transformers", "peft", "ray", "vllm", "textarena", "wandb", "openai"}
-PLAIN = {"numpy", "pydantic", "yaml", *sys.stdlib_module_names}
+PLAIN = {"numpy", "pydantic", "pydantic_core", "yaml", *sys.stdlib_module_names}
 MODEL = {"torch", "transformers", "peft", "safetensors"}
 
 

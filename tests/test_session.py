@@ -1,14 +1,21 @@
 """What surrounds a run: where its folder goes, and when a mistake takes it along."""
 
+import asyncio
+import logging
+import os
+import signal
+import time
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from unstable.config import ConfigError, RunConfig, parse
+from unstable.config import ConfigError, RunConfig, RunFailedError, parse
 from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
 from unstable.runtime import session, train
+from unstable.runtime.cluster import in_time
 
 
 def test_a_run_never_gets_a_folder_that_is_taken(
@@ -31,10 +38,114 @@ def test_a_mistake_takes_the_folder_along_only_while_it_holds_no_version(
         raise ConfigError("an opponent's file is not there")
 
     monkeypatch.setattr(train, "_train", mistaken)
-    monkeypatch.setattr(train, "setup_logging", lambda *_: None)
     run_dir = tmp_path / "run"
     data = {"model": {"name": str(tiny_folder)}, "tracking": {"run_dir": str(run_dir)}}
     with pytest.raises(ConfigError, match="an opponent's file"):
         train.train(parse(data))
     assert RunFolder(run_dir).versions() == list(range(versions))
     assert run_dir.exists() == (versions > 0)
+
+
+def test_a_fault_before_the_run_begins_takes_the_folder_along(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as no login at Weights & Biases, which shows as the tracker is made."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise ConfigError("tracking.wandb = 'p': no login")
+
+    monkeypatch.setattr(train, "Tracker", refuse)
+    run_dir = tmp_path / "run"
+    data = {"model": {"name": str(tiny_folder)}, "tracking": {"run_dir": str(run_dir)}}
+    with pytest.raises(ConfigError, match="no login"):
+        train.train(parse(data))
+    assert not run_dir.exists()
+
+
+def test_an_interrupt_takes_the_folder_along_while_nothing_is_made(
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def interrupted(*_: Any) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "_train", interrupted)
+    run_dir = tmp_path / "run"
+    data = {"model": {"name": str(tiny_folder)}, "tracking": {"run_dir": str(run_dir)}}
+    with pytest.raises(KeyboardInterrupt):
+        train.train(parse(data))
+    assert not run_dir.exists()
+    assert "The run ended" not in capsys.readouterr().out
+
+
+def test_a_run_leaves_the_callers_logging_as_it_was(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def loud(*_: Any) -> str:
+        logging.getLogger("unstable.runtime.train").info("ours")
+        logging.getLogger("mine").warning("the caller's")
+        raise RuntimeError("on purpose")
+
+    def state() -> dict[str, Any]:
+        known = [logging.root, *logging.root.manager.loggerDict.values()]
+        loggers = [each for each in known if isinstance(each, logging.Logger)]
+        return {e.name: (e.level, e.propagate, e.disabled, [*e.handlers]) for e in loggers}
+
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    monkeypatch.setattr(train, "_train", loud)
+    run_dir = tmp_path / "run"
+    data = {"model": {"name": str(tiny_folder)}, "tracking": {"run_dir": str(run_dir)}}
+    logging.root.addHandler(handler)
+    try:
+        logging.getLogger("mine")
+        before, showwarning = state(), warnings.showwarning
+        with pytest.raises(RunFailedError, match="on purpose"):
+            train.train(parse(data))
+        after = state()
+        assert {name: after[name] for name in before} == before
+        assert warnings.showwarning is showwarning
+    finally:
+        logging.root.removeHandler(handler)
+    assert heard == ["the caller's"]
+    text = RunFolder(run_dir).log("loop").read_text()
+    assert "ours" in text and "on purpose" in text and "the caller's" not in text
+
+
+def test_sigterm_ends_what_runs_in_order() -> None:
+    """Whether the event loop runs or not, and whatever Ctrl-C is set to."""
+    ended: list[str] = []
+
+    async def run() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(20)
+        finally:
+            ended.append("in order")
+
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of a script's background job
+        with pytest.raises(session.Terminated), session.heeding_sigterm():
+            session.run_to_end(run())
+    finally:
+        signal.signal(signal.SIGINT, before[1])
+    assert ended == ["in order"]
+    with pytest.raises(session.Terminated), session.heeding_sigterm():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+    assert signal.getsignal(signal.SIGTERM) == before[0]
+
+
+async def test_what_does_not_start_in_time_names_its_log(tmp_path: Path) -> None:
+    config = parse({"loop": {"start_timeout": 0.01}})
+    with pytest.raises(TimeoutError) as error:
+        async with in_time(config, "actor-3", RunFolder(tmp_path)):
+            await asyncio.sleep(20)
+    assert str(error.value) == (
+        "actor-3 has not started in loop.start_timeout = 0.01 s; see "
+        f"{tmp_path}/logs/actor-3.log, or raise it"
+    )

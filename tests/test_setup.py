@@ -71,3 +71,30 @@ def test_a_second_start_installs_nothing(clone: Path) -> None:
     (clone / "constraints.txt").write_text("torch==0\n")
     start(clone, "run.sh", "python3")
     assert len(installs.read_text().splitlines()) > count
+
+
+def test_two_first_starts_install_once(clone: Path) -> None:
+    binary = clone / ".venv/bin"
+    binary.mkdir(parents=True)
+    installs = clone / "installs"
+    fake_python(binary, f'sleep 0.2; echo "$@" >> "{installs}"')
+    (binary / "unstable").write_text('#!/bin/sh\necho "started $@"\n')
+    (binary / "unstable").chmod(0o755)
+    command = ["bash", str(clone / "run.sh")]
+    both = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ended = [process.communicate(timeout=60) for process in both]
+    assert [out for out, _ in ended] == ["started train\n"] * 2
+    assert sum("another start installs" in err for _, err in ended) == 1
+    lines = installs.read_text().splitlines()
+    assert len(lines) == len(set(lines)) > 0
+
+
+def test_a_folder_that_may_not_be_written_to_is_one_line(clone: Path) -> None:
+    (clone / ".install.lock").mkdir()  # what root, too, may not write to
+    done = start(clone, "run.sh", fake_python(clone, "exit 0"))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "may not be written to" in done.stderr and "copy it to a folder" in done.stderr

@@ -67,7 +67,6 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         yield [LocalActor(config, folder)], MortalLearner(config, folder)
 
     monkeypatch.setattr("unstable.runtime.processes.processes", processes)
-    monkeypatch.setattr("unstable.runtime.sft.setup_logging", lambda *_: None)
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
-from unstable.config import ConfigError, RunConfig, RunFailedError, dump, fields, load, nearest
+from unstable.config import (
+    ConfigError,
+    RunConfig,
+    RunFailedError,
+    dump,
+    fields,
+    load,
+    nearest,
+    path_problem,
+    read_yaml,
+    shown,
+)
 
 EVAL_USAGE = """\
 usage: unstable eval RUN_DIR [--version N] [--games N] [--opponents NAME ...] [--FIELD VALUE ...]
@@ -46,19 +55,30 @@ HELP = ("-h", "--help")
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 
 
 def main() -> NoReturn:
-    """Entry point of `unstable`; exits with 0, 1 (failed), 2 (user's mistake), 130 (interrupt)."""
+    """Entry point of `unstable`.
+
+    Exits with 0, 1 (failed), 2 (user's mistake), 130 (interrupt) or 143 (SIGTERM).
+    """
+    from unstable.runtime.logs import take_over
+    from unstable.runtime.session import Terminated, heeding_sigterm
+
     sys.path.insert(0, os.getcwd())  # so that module:Class finds a user's own files
+    take_over()
     try:
-        sys.exit(run(sys.argv[1:]))
+        with heeding_sigterm():
+            sys.exit(run(sys.argv[1:]))
     except ConfigError as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         sys.exit(EXIT_USER_ERROR)
     except RunFailedError as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
+    except Terminated:
+        sys.exit(EXIT_TERMINATED)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
 
@@ -85,56 +105,63 @@ def run(arguments: Sequence[str]) -> int:
 def _train(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
         return _help("unstable train")
+    config = _configured(arguments)
     from unstable.runtime.train import train
 
-    train(_configured(arguments))
+    train(config)
     return 0
 
 
 def _sft(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
         return _help("unstable sft")
-    from unstable.runtime.sft import resume, sft
-
     options = parse_options(arguments, SHORT_FORMS)
-    run_dir = options.pop("resume", None)
+    run_dir = _text(options, "resume")
     if run_dir is None:
-        sft(_configured(arguments), shlex.join(["unstable", "sft", *arguments]))
+        config = _loaded(options)
+        from unstable.runtime.sft import sft
+
+        sft(config, shlex.join(["unstable", "sft", *arguments]))
         return 0
     if options:
         raise ConfigError(
             f"--resume goes on with a run as it was begun; leave out --{[*options][0]}"
         )
-    resume(Path(run_dir))
+    from unstable.runtime.sft import resume
+
+    resume(_folder("--resume", run_dir))
     return 0
 
 
 def _world(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
         return _help("unstable world")
+    config = _configured(arguments)
     from unstable.runtime.world import make_world
 
-    make_world(_configured(arguments))
+    make_world(config)
     return 0
 
 
 def _config(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
         return _help("unstable config")
+    config = _configured(arguments)
     from unstable.runtime.prepare import prepare
 
-    print(dump(prepare(_configured(arguments)).config), end="")
+    print(dump(prepare(config).config), end="")
     return 0
 
 
 def _doctor(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
         return _help("unstable doctor")
+    config = _configured(arguments)
     from unstable.planning.doctor import examine
     from unstable.planning.machine import this_machine
     from unstable.runtime.prepare import check
 
-    return examine(_configured(arguments), this_machine(), check)
+    return examine(config, this_machine(), check)
 
 
 def _evaluate(arguments: Sequence[str]) -> int:
@@ -142,18 +169,39 @@ def _evaluate(arguments: Sequence[str]) -> int:
     if asked or not arguments or arguments[0].startswith("-"):
         print(EVAL_USAGE)
         return 0 if asked else EXIT_USER_ERROR
-    from unstable.runtime.evaluate import evaluate
-
     run_dir, *rest = arguments
+    folder = _folder("RUN_DIR", run_dir)
     options = parse_options(rest, {"--games": "eval.games", "--opponents": "eval.opponents"})
     version = options.pop("version", None)
-    evaluate(Path(run_dir), version, options)
+    if version is not None and not (type(version) is int and version >= 0):
+        raise ConfigError(f"--version = {shown(version)}: give a version's number, such as 12")
+    from unstable.runtime.evaluate import evaluate
+
+    evaluate(folder, version, options)
     return 0
 
 
 def _configured(arguments: Sequence[str]) -> RunConfig:
-    options = parse_options(arguments, SHORT_FORMS)
-    return load(str(options.pop("config", "default")), options)
+    return _loaded(parse_options(arguments, SHORT_FORMS))
+
+
+def _loaded(options: dict[str, Any]) -> RunConfig:
+    name = _text(options, "config")
+    return load("default" if name is None else name, options)
+
+
+def _text(options: dict[str, Any], name: str) -> str | None:
+    """Take the one word of an option that is no field of the config; None where it is not given."""
+    value = options.pop(name, None)
+    if isinstance(value, list | dict):
+        raise ConfigError(f"--{name} = {shown(value)}: give one, and fields as --FIELD VALUE")
+    return None if value is None else str(value)
+
+
+def _folder(option: str, text: str) -> Path:
+    if problem := path_problem(text):
+        raise ConfigError(f"{option} = {shown(text)}: {problem}")
+    return Path(text).expanduser()
 
 
 def parse_options(arguments: Sequence[str], short_forms: dict[str, str]) -> dict[str, Any]:
@@ -188,10 +236,10 @@ def _value(texts: list[str]) -> Any:
 def _scalar(text: str) -> Any:
     """Lists and mappings as YAML, numbers, true, false and null as JSON, all else as it stands."""
     try:
-        return (
-            yaml.safe_load(text) if text[:1] in ("[", "{") else json.loads(text, parse_constant=str)
-        )
-    except (ValueError, yaml.YAMLError):
+        if text[:1] in ("[", "{"):
+            return read_yaml(text, "")
+        return json.loads(text, parse_constant=str)
+    except (ConfigError, ValueError, RecursionError):
         return text
 
 
@@ -213,5 +261,6 @@ def _help(program: str) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    """The error in one line, also where it was found in another process."""
-    return " ".join(str(getattr(error, "cause", error)).split())
+    """The error in one line of printable text, also where it was found in another process."""
+    line = " ".join(str(getattr(error, "cause", error)).split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)

@@ -1,39 +1,75 @@
 """Plugins: a user's own code, named in the config as a target, `package.module:name`."""
 
 import importlib
+import inspect
+from collections.abc import Callable
 from typing import Any
 
-from unstable.config import ConfigError, nearest
+from unstable.config import ConfigError, nearest, shown
+
+FAULTS = (Exception, SystemExit)
+"""What a user's code may raise; `sys.exit()` in it must not end a run without a word."""
 
 
 def load_target(target: str, field: str = "target") -> Any:
     """What `package.module:name` names; raises `ConfigError` that starts with the config's field.
 
+    Its cause is what the import raised.
+
     >>> load_target("math:floor")(2.5)
     2
     """
     module_name, _, name = target.partition(":")
+    place = f"{field} = {shown(target)}"
     if not (module_name and name):
-        raise ConfigError(f"{field} = {target!r}: write it as package.module:name")
+        raise ConfigError(f"{place}: write it as package.module:name")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigError(
-            f"{field} = {target!r}: cannot import {module_name} ({error}); "
+            f"{place}: cannot import {module_name} ({described(error)}); "
             "run from the folder that holds it, or put that folder on PYTHONPATH"
+        ) from error
+    except FAULTS as error:
+        raise ConfigError(
+            f"{place}: importing {module_name} raises {described(error)}; mend it there"
         ) from error
     if not hasattr(module, name):
         public = [word for word in vars(module) if not word.startswith("_")]
-        raise ConfigError(
-            f"{field} = {target!r}: {module_name} has no {name}; {nearest(name, public)}"
-        )
+        raise ConfigError(f"{place}: {module_name} has no {name}; {nearest(name, public)}")
     return getattr(module, name)
 
 
-def check_target(field: str, target: str, remedy: str, also: type | None = None) -> None:
-    """Raise `ConfigError` unless the target can be called or is an instance of `also`."""
+def described(error: BaseException) -> str:
+    """An error of a user's code in a few words of one line."""
+    text = " ".join(str(error).split())
+    text = text if len(text) <= 200 else f"{text[:200]}..."
+    return text if isinstance(error, ImportError) else f"{type(error).__name__} {text}".rstrip()
+
+
+def check_target(
+    field: str, target: str, remedy: str, *given: Any, also: type | None = None
+) -> Any:
+    """What the target names, if it can be called with what is `given` or is an instance of `also`.
+
+    Raises `ConfigError` for anything else.
+    """
+    place = f"{field} = {shown(target)}"
     if ":" not in target:
-        raise ConfigError(f"{field} = {target!r}: there is none of that name; {remedy}")
+        raise ConfigError(f"{place}: there is none of that name; {remedy}")
     found = load_target(target, field)
-    if not callable(found) and (also is None or not isinstance(found, also)):
-        raise ConfigError(f"{field} = {target!r}: not callable; {remedy}")
+    if also is None or not isinstance(found, also):
+        check_call(place, found, remedy, *given)
+    return found
+
+
+def check_call(
+    place: str, function: Callable[..., Any], remedy: str, /, *given: Any, **named: Any
+) -> None:
+    """Raise `ConfigError` that starts with `place` where such a call cannot be made."""
+    if not callable(function):
+        raise ConfigError(f"{place}: not callable; {remedy}")
+    try:
+        inspect.signature(function).bind(*given, **named)
+    except (TypeError, ValueError) as error:  # of its parameters, of one that does not say them
+        raise ConfigError(f"{place}: cannot be called so, {error}; {remedy}") from None

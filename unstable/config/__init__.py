@@ -29,6 +29,12 @@ from unstable.config.base import (
     RunFailedError,
     check_format,
     nearest,
+    path_problem,
+    shown,
+)
+from unstable.config.game import (
+    GameConfig,
+    InvalidMovesConfig,
 )
 from unstable.config.guard import (
     Action,
@@ -46,6 +52,10 @@ from unstable.config.opponents import (
 from unstable.config.options import (
     fields,
 )
+from unstable.config.plain import (
+    read_text,
+    read_yaml,
+)
 from unstable.config.reading import (
     CONFIGS,
     dump,
@@ -58,8 +68,6 @@ from unstable.config.run import (
 from unstable.config.sections import (
     ENGINES,
     AdapterConfig,
-    GameConfig,
-    InvalidMovesConfig,
     LearnerConfig,
     ModelConfig,
     RewardConfig,

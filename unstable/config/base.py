@@ -1,16 +1,21 @@
 """What every section of the config is made of, and the errors of a user."""
 
 import difflib
+import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic_core import PydanticCustomError
 
 from unstable.config.renamed import RENAMED
 
 Auto = Literal["auto"]
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+_MOST = 2**63 - 1  # what files and arrays hold
+Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
+PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 if TYPE_CHECKING:
@@ -19,6 +24,28 @@ else:
     Arguments = dict[str, JsonValue]
 """What a user's own code is called with: plain values, finite as all others are."""
 
+
+def path_problem(text: str) -> str | None:
+    """Why a text can be no path of a file or folder, with the remedy; None where it can."""
+    if not text.strip() or not text.isprintable():
+        return "no path; give one of printable characters"
+    if len(os.fsencode(text)) > 4000 or any(len(os.fsencode(p)) > 250 for p in Path(text).parts):
+        return "too long for a path; give a shorter one"
+    try:
+        Path(text).expanduser()
+    except RuntimeError:
+        return "there is no such user's home; write the path out"
+    return None
+
+
+def _check_path(text: str) -> str:
+    if problem := path_problem(text):
+        raise PydanticCustomError("path", "{problem}", {"problem": problem})
+    return text
+
+
+PathText = Annotated[str, AfterValidator(_check_path)]
+"""A file or folder, which need not be there."""
 
 FORMAT = 1
 """What a run's files are written in, and say that they are."""
@@ -45,9 +72,18 @@ def check_format(content: dict[str, Any], place: Path | str) -> None:
         )
 
 
+def shown(value: Any) -> str:
+    """A value as an error quotes it: on one line, and cut where it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python writes
+        return f"{type(value).__name__} of a size that is not written out"
+    return text if len(text) <= 120 else f"{text[:100]}...{text[-10:]}"
+
+
 def nearest(word: str, known: list[str]) -> str:
     """A hint: the known word closest to `word`, or else the first of those that are known."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word[:100], known, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
     listed = sorted(known)
@@ -80,6 +116,21 @@ class Section(BaseModel):
                     known = now in cls.model_fields
                     hint = nearest(str(key), list(cls.model_fields))
                     raise ValueError(
-                        f"unknown key {key!r}; {f'it is called {now!r} now' if known else hint}"
+                        f"unknown key {shown(key)}; "
+                        f"{f'it is called {now!r} now' if known else hint}"
                     )
+                if isinstance(data[key], bool) and cls._takes_a_number(key):
+                    raise ValueError(f"{key} = {str(data[key]).lower()}: give a number")
         return data
+
+    @classmethod
+    def _takes_a_number(cls, key: str) -> bool:
+        types = list(_types(cls.model_fields[key].annotation))
+        return (int in types or float in types) and bool not in types
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """An annotation and all that it is made of."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _types(part)

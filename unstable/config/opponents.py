@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from unstable.config.base import NonNegativeFloat, PositiveInt, Section
+from unstable.config.base import NonNegativeFloat, PathText, PositiveInt, Section
 from unstable.config.renamed import EXPERT_ALIAS
 
 
@@ -82,7 +82,7 @@ class CheckpointOpponent(OpponentConfig):
 
     player = "unstable.collectors.players.checkpoint:CheckpointPlayer"
     kind: Literal["checkpoint"] = "checkpoint"
-    path: str = Field(description="folder of a LoRA adapter of the same base model")
+    path: PathText = Field(description="folder of a LoRA adapter of the same base model")
     temperature: NonNegativeFloat | None = Field(
         None, description="its sampling temperature; default: the game's"
     )

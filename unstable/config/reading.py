@@ -6,10 +6,12 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from unstable.config.algorithms import ALGORITHMS, AlgorithmConfig
-from unstable.config.base import FORMAT, ConfigError, check_format, nearest
+from unstable.config.base import FORMAT, ConfigError, check_format, nearest, path_problem, shown
 from unstable.config.opponents import OPPONENT_KINDS
+from unstable.config.plain import read_text, read_yaml
 from unstable.config.renamed import is_of_a_run, with_new_names
 from unstable.config.run import RunConfig
 from unstable.config.sft import DATA_KINDS
@@ -24,26 +26,20 @@ def parse(data: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(one_line(error)) from None
+        raise ConfigError(one_line(error, data)) from None
 
 
-def one_line(error: ValidationError) -> str:
-    """Pydantic's first complaint as "field = value: what is wrong"."""
-    first = error.errors()[0]
-    members = [
-        *OPPONENT_KINDS,
-        *DATA_KINDS,
-        *ALGORITHMS,
-        "custom",
-    ]  # which a union adds to the place
-    field = ".".join(str(part) for part in first["loc"] if part not in members)
+def one_line(error: ValidationError, data: dict[str, Any]) -> str:
+    """Pydantic's first complaint about `data` as "field = value: what is wrong"."""
+    first, *others = error.errors(include_url=False)
+    field = _place(first, data)
     if first["type"] == "union_tag_invalid":
         given = str(first["ctx"]["tag"])
         if field == "learner.algorithm":
             hint = nearest(given, list(ALGORITHMS))
-            return f"{field}.name = {given!r} is no algorithm or module:Class; {hint}"
+            return f"{field}.name = {shown(given)} is no algorithm or module:Class; {hint}"
         thing, kinds = ("data", DATA_KINDS) if field[:3] == "sft" else ("opponent", OPPONENT_KINDS)
-        return f"{field}.kind = {given!r} is no kind of {thing}; {nearest(given, kinds)}"
+        return f"{field}.kind = {shown(given)} is no kind of {thing}; {nearest(given, kinds)}"
     if first["type"] == "union_tag_not_found":
         return f"{field}.kind is missing; give it a value"
     if first["type"] == "missing":
@@ -52,7 +48,29 @@ def one_line(error: ValidationError) -> str:
     if first["type"] == "value_error":
         joint = "" if not field else ": " if message.startswith("unknown key") else "."
         return f"{field}{joint}{message}"
-    return f"{field} = {first['input']!r}: {message[0].lower()}{message[1:]}"
+    if first["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        message = "write keys and values below it"
+    # A field that takes one kind of value or another has a complaint for each.
+    for other in others:
+        if _place(other, data) == field:
+            message += f" or {other['msg'].removeprefix('Input should be ')}"
+    return f"{field or 'config'} = {shown(first['input'])}: {message[0].lower()}{message[1:]}"
+
+
+def _place(complaint: ErrorDetails, data: Any) -> str:
+    """The dotted path of a complaint, less the members of unions that pydantic adds to it."""
+    path: list[str] = []
+    for part in complaint["loc"]:
+        if isinstance(data, dict):
+            is_there = part in data
+        else:
+            is_there = isinstance(data, list | tuple) and part in range(len(data))
+        if is_there:
+            data = data[part]
+            path.append(str(part))
+    if complaint["type"] == "missing":
+        path.append(str(complaint["loc"][-1]))
+    return ".".join(path)
 
 
 def load(name: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
@@ -80,24 +98,21 @@ def _shared(algorithm: AlgorithmConfig) -> dict[str, Any]:
 
 
 def _read(name: str) -> dict[str, Any]:
+    field = f"--config = {shown(name)}"
+    if problem := path_problem(name):
+        raise ConfigError(f"{field}: {problem}")
     path = CONFIGS / f"{name}.yaml"
     if not path.is_file():
         path = Path(name).expanduser()
     if not path.is_file():
         shipped = sorted(p.stem for p in CONFIGS.glob("*.yaml"))
-        hint = nearest(name, shipped)
-        raise ConfigError(f"--config = {name!r}: no such file or shipped config; {hint}")
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"--config = {name!r}: not YAML: {' '.join(str(error).split())}"
-        ) from None
+        raise ConfigError(f"{field}: no such file or shipped config; {nearest(name, shipped)}")
+    data = read_yaml(read_text(path, field), field)
     if not isinstance(data, dict | None):
         kind = type(data).__name__
-        raise ConfigError(f"--config = {name!r}: holds a {kind}; write keys such as games:")
+        raise ConfigError(f"{field}: holds a {kind}; write keys such as games:")
     data = data or {}
-    check_format(data, f"--config = {name!r}")
+    check_format(data, field)
     return with_new_names(data) if is_of_a_run(path) else data
 
 
@@ -113,11 +128,11 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _index(entries: list[Any], key: str) -> int:
-    if not key.isdigit() or int(key) > len(entries):
-        raise ConfigError(f"{key!r} is no index of a list of {len(entries)} entries")
-    if int(key) == len(entries):
+    if not (key.isascii() and key.isdigit()) or int(key[:9]) > len(entries):
+        raise ConfigError(f"{shown(key)} is no index of a list of {len(entries)} entries")
+    if int(key[:9]) == len(entries):
         entries.append({})
-    return int(key)
+    return int(key[:9])
 
 
 def dump(config: RunConfig) -> str:

@@ -19,17 +19,16 @@ def is_of_a_run(path: Path) -> bool:
 
 
 def with_new_names(data: dict[str, Any]) -> dict[str, Any]:
-    """The config of a run, as it would be written now."""
-    learner = dict(data.get("learner") or {})
-    if learner.get("algorithm"):
-        learner["algorithm"] = _algorithm(learner["algorithm"])
-    opponents = data.get("opponents") or {}
-    fixed = [_named(entry) for entry in opponents.get("fixed") or []]
-    return {
-        **data,
-        "learner": {RENAMED.get(name, name): value for name, value in learner.items()},
-        "opponents": {**opponents, "fixed": fixed} if "fixed" in opponents else opponents,
-    }
+    """The config of a run, as it would be written now; what is no section stays as it is."""
+    new = dict(data)
+    learner, opponents = data.get("learner"), data.get("opponents")
+    if isinstance(learner, dict):
+        new["learner"] = {RENAMED.get(name, name): value for name, value in learner.items()}
+        if isinstance(algorithm := learner.get("algorithm"), dict):
+            new["learner"]["algorithm"] = _algorithm(algorithm)
+    if isinstance(opponents, dict) and isinstance(fixed := opponents.get("fixed"), list):
+        new["opponents"] = {**opponents, "fixed": [_named(entry) for entry in fixed]}
+    return new
 
 
 def _algorithm(algorithm: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +41,9 @@ def _algorithm(algorithm: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
-def _named(opponent: dict[str, Any]) -> dict[str, Any]:
+def _named(opponent: Any) -> Any:
     """An expert that was given its old name has the new one."""
+    if not isinstance(opponent, dict):
+        return opponent
     own = opponent.get("name") != EXPERT_ALIAS or opponent.get("kind") != EXPERT_ALIAS
     return opponent if own else {**opponent, "name": None}

@@ -4,7 +4,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from unstable.config.base import Section, nearest
+from unstable.config.base import Integer, Section, nearest
+from unstable.config.game import GameConfig
 from unstable.config.guard import GuardConfig
 from unstable.config.opponents import (
     BUILT_IN_OPPONENTS,
@@ -17,7 +18,6 @@ from unstable.config.sections import (
     ActorsConfig,
     BufferConfig,
     EvalConfig,
-    GameConfig,
     GroupsConfig,
     LearnerConfig,
     LoopConfig,
@@ -48,7 +48,7 @@ class RunConfig(Section):
     tracking: TrackingConfig = TrackingConfig()
     sft: SFTConfig = SFTConfig()
     world: WorldConfig = WorldConfig()
-    seed: int = Field(
+    seed: Integer = Field(
         0, description="decides games, seats, opponents and, in sync mode, every token"
     )
 

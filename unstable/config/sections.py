@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from unstable.config.algorithms import ALGORITHMS, AnyAlgorithm, ReinforceConfig
 from unstable.config.base import (
@@ -11,6 +12,7 @@ from unstable.config.base import (
     Auto,
     NonNegativeFloat,
     NonNegativeInt,
+    PathText,
     PositiveFloat,
     PositiveInt,
     Section,
@@ -39,7 +41,7 @@ class AdapterConfig(Section):
 class ModelConfig(Section):
     """The base model and its LoRA."""
 
-    name: str = Field(
+    name: PathText = Field(
         "smollm2-135m",
         description="a Hugging Face id, a local folder, the embedded smollm2-135m, or tiny",
     )
@@ -47,7 +49,7 @@ class ModelConfig(Section):
         "auto",
         description="of the base weights; auto: bfloat16 where the processor is fast at it",
     )
-    init: str = Field(
+    init: PathText = Field(
         "auto",
         description="the LoRA's start: fresh, an adapter's folder, or auto (lora_ckpt if it fits)",
     )
@@ -55,61 +57,6 @@ class ModelConfig(Section):
     chat_template: Arguments = Field(
         {}, description="arguments for the tokenizer's chat template, such as enable_thinking"
     )
-
-
-class InvalidMovesConfig(Section):
-    """What an invalid move leads to."""
-
-    allowed: NonNegativeInt = Field(
-        0, description="consecutive invalid moves that a seat may repeat before it forfeits"
-    )
-    forfeit_reward: float = Field(-1.0, description="outcome of the seat that forfeits")
-    others_reward: float = Field(0.0, description="outcome of the other seats of a forfeited game")
-
-
-class GameConfig(Section):
-    """A game that is played, and how it is put to a model."""
-
-    env: str = Field(
-        "TicTacToe-v0", description="a TextArena id, or package.module:Class of a textarena.Env"
-    )
-    name: str | None = Field(
-        None, description="name in tables and baselines; default: env (must be unique)"
-    )
-    args: Arguments = Field({}, description="arguments for the env's constructor")
-    seats: PositiveInt = Field(2, description="number of players")
-    weight: PositiveFloat = Field(
-        1.0, description="share of the games played, relative to the other entries"
-    )
-    events: Literal["auto", "all", "none"] = Field(
-        "auto",
-        description="what happened until now, in prompts: all, none (where there is a board), or "
-        "auto: none in games whose board is known to show everything",
-    )
-    prompt: str = Field(
-        "compact",
-        description="prompt style: compact (few tokens; answer where a game has no such form), "
-        "answer, think, or module:function",
-    )
-    parser: str = Field(
-        "auto",
-        description="text to action: brackets (last [...]), exact (nothing but [...]), bare "
-        "(nothing but what stands in the brackets), boxed, raw, module:function, or auto: the "
-        "style's (answer: exact, compact: bare, think: brackets)",
-    )
-    max_turns: PositiveInt = Field(
-        50, description="a game is cut off, and counted as truncated, after this many turns"
-    )
-    invalid_moves: InvalidMovesConfig = InvalidMovesConfig()
-    legal_moves: str | None = Field(
-        None,
-        description="module:function(env) -> actions, for games that do not list their legal moves",
-    )
-
-    @property
-    def key(self) -> str:
-        """The game's name in specs, files, metrics and baselines."""
-        return self.name or self.env
 
 
 class SamplingConfig(Section):
@@ -327,13 +274,11 @@ class LearnerConfig(Section):
         return switch(value)
 
     @model_validator(mode="after")
-    def _divisible(self) -> Self:
-        step = self.steps_per_batch * self.micro_batch_size
-        if self.batch_size % step:
+    def _enough_for_steps(self) -> Self:
+        if self.batch_size < self.steps_per_batch:
             raise ValueError(
-                f"batch_size = {self.batch_size} is not divisible by "
-                f"steps_per_batch x micro_batch_size = {step}; "
-                f"set learner.batch_size to {max(step, self.batch_size - self.batch_size % step)}"
+                f"steps_per_batch = {self.steps_per_batch} is more than batch_size = "
+                f"{self.batch_size} has samples for; set learner.steps_per_batch to at most that"
             )
         return self
 
@@ -380,7 +325,7 @@ class EvalConfig(Section):
     @classmethod
     def _distinct(cls, temperatures: list[float]) -> list[float]:
         if len(set(temperatures)) < len(temperatures):
-            raise ValueError(f"temperature = {temperatures}: one is there twice; leave it out")
+            raise PydanticCustomError("twice", "one is there twice; leave it out")
         return temperatures
 
     @field_validator("opponents")
@@ -399,6 +344,9 @@ class LoopConfig(Section):
     max_time: PositiveFloat | None = Field(
         None, description="stop after this many seconds, even if updates are left"
     )
+    start_timeout: PositiveFloat = Field(
+        900.0, description="seconds that a process may take to start and load the model"
+    )
     max_failures: NonNegativeInt = Field(
         20, description="failed games that are tolerated before the run ends"
     )
@@ -407,7 +355,7 @@ class LoopConfig(Section):
 class TrackingConfig(Section):
     """What is written and shown."""
 
-    run_dir: str | None = Field(
+    run_dir: PathText | None = Field(
         None, description="the run's own, new folder; default: outputs/<model-games-opponents-time>"
     )
     wandb: str | None = Field(None, description="a Weights & Biases project; default: none")

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from unstable.config.base import PositiveInt, Section
+from unstable.config.base import PathText, PositiveInt, Section
 
 
 class ExpertData(Section):
@@ -24,7 +24,7 @@ class RecordedData(Section):
     """Turns of games that a run has recorded."""
 
     kind: Literal["recorded"] = "recorded"
-    files: list[str] = Field(
+    files: list[PathText] = Field(
         min_length=1, description="folders of runs, or their games/train-*.jsonl"
     )
     winners_only: bool = Field(True, description="turns of seats that won, and no others")
@@ -40,7 +40,7 @@ class JSONLData(Section):
     """A file of a user's own."""
 
     kind: Literal["jsonl"] = "jsonl"
-    path: str = Field(description="a file of your own: docs/sft.md says what a line holds")
+    path: PathText = Field(description="a file of your own: docs/sft.md says what a line holds")
     game: str | None = Field(
         None, description="the game, by its name in games; default: the only one"
     )
@@ -63,4 +63,4 @@ class SFTConfig(Section):
     patience: PositiveInt = Field(
         2, description="epochs without a lower held-out loss before it stops"
     )
-    zip: str | None = Field(None, description="also pack the result as this zip file")
+    zip: PathText | None = Field(None, description="also pack the result as this zip file")

@@ -4,13 +4,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from unstable.config.base import NonNegativeInt, PositiveFloat, PositiveInt, Section
+from unstable.config.base import NonNegativeInt, PathText, PositiveFloat, PositiveInt, Section
 
 
 class WorldConfig(Section):
     """A small world: the model's size, and how long it learns to speak, move and see."""
 
-    out: str = Field("world", description="the new folder that the model is written to")
+    out: PathText = Field("world", description="the new folder that the model is written to")
     hidden: PositiveInt = Field(64, description="width of the model; a multiple of 2 x heads")
     layers: PositiveInt = Field(2, description="decoder layers")
     heads: PositiveInt = Field(4, description="attention heads")

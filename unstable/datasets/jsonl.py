@@ -64,7 +64,16 @@ def _chat_example(place: str, messages: Any, game: GameConfig, prompts: PromptBu
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    """Whether it is a text with something in it; half of a surrogate pair is no text."""
+    return isinstance(value, str) and bool(value.strip()) and _encodes(value)
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_message(value: Any) -> bool:

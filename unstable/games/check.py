@@ -1,15 +1,18 @@
 """Whether a game can be played, found out before any model is loaded: by trying it."""
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import textarena
 
-from unstable.config import ConfigError, GameConfig, nearest
+from unstable.config import ConfigError, GameConfig, nearest, shown
 from unstable.games.envs import env_class, known_ids, make_env
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves, prompt_style
-from unstable.plugins import check_target
+from unstable.plugins import FAULTS, check_target, described, load_target
 from unstable.prompts import PARSERS, STYLES, PromptStyle
+from unstable.types import Observation
 
 _MAX_REASON = 200  # characters of an env's own error that are quoted
 
@@ -23,9 +26,9 @@ def check_game(config: GameConfig, field: str = "games") -> None:
     try:
         cls = env_class(config)
     except ConfigError as error:
+        if isinstance(cause := error.__cause__, LookupError | SyntaxError):
+            raise _complaint(f"{field}.env", config.env, cause) from error
         raise ConfigError(f"{field}.env{str(error).removeprefix('target')}") from error
-    except Exception as error:  # an env's module may raise anything, here and below
-        raise _complaint(f"{field}.env", config.env, error) from error
     if not (isinstance(cls, type) and issubclass(cls, textarena.Env)):
         raise ConfigError(
             f"{field}.env = {config.env!r}: not a textarena.Env; give the class of one"
@@ -35,18 +38,22 @@ def check_game(config: GameConfig, field: str = "games") -> None:
         make_env(config)
     except TypeError as error:
         raise _complaint(f"{field}.args", config.args, error) from error
-    except Exception as error:
+    except FAULTS as error:  # an env may raise anything, here and below
         raise _complaint(f"{field}.env", config.env, error) from error
     try:
         game = Game(config, seed=0)
     except AssertionError as error:
         raise _complaint(f"{field}.seats", config.seats, error) from error
-    except Exception as error:
+    except FAULTS as error:
         raise _complaint(f"{field}.env", config.env, error) from error
     try:
-        game.observe()
+        observation = game.observe()
+    except FAULTS as error:
+        raise _complaint(f"{field}.env", config.env, error) from error
+    _try_targets(config, field, game, observation)
+    try:
         game.step("")
-    except Exception as error:
+    except FAULTS as error:
         raise _complaint(f"{field}.env", config.env, error) from error
 
 
@@ -69,9 +76,37 @@ def _check_targets(config: GameConfig, field: str) -> None:
         if target not in built_in:
             known = ", ".join(built_in)
             remedy = f"known: {known}, or module:function"
-            check_target(f"{field}.{name}", target, remedy, also=PromptStyle)
+            also = PromptStyle if name == "prompt" else None
+            check_target(f"{field}.{name}", target, remedy, "given", also=also)
     if config.legal_moves is not None:
-        check_target(f"{field}.legal_moves", config.legal_moves, "give module:function(env)")
+        remedy = "give module:function(env)"
+        check_target(f"{field}.legal_moves", config.legal_moves, remedy, "env")
+
+
+def _try_targets(config: GameConfig, field: str, game: Game, observation: Observation) -> None:
+    """Raise `ConfigError` where a user's prompt, parser or legal moves fail at the first turn."""
+    trials: list[tuple[str, str | None, Callable[[], Any], str]] = [
+        ("prompt", config.prompt, lambda: prompt_style(config).body(observation), "a text"),
+        ("parser", config.parser, lambda: load_target(config.parser)("[0]"), "a text or None"),
+        ("legal_moves", config.legal_moves, game.legal_moves, "texts, one at least"),
+    ]
+    for name, target, call, wanted in trials:
+        if target is None or ":" not in target:
+            continue
+        place = f"{field}.{name} = {shown(target)}"
+        try:
+            given = call()
+        except FAULTS as error:
+            raise ConfigError(
+                f"{place}: raises {described(error)} at the first turn; mend it there"
+            ) from error
+        if inspect.iscoroutine(given):
+            given.close()  # else Python complains of it, too
+        texts = given if name == "legal_moves" and given else [given]
+        if given is None and name == "parser":
+            continue
+        if not all(isinstance(text, str) for text in texts):
+            raise ConfigError(f"{place}: returned {shown(given)}; return {wanted}")
 
 
 def check_constrained(game: GameConfig, field: str = "games") -> None:
@@ -92,7 +127,7 @@ def check_constrained(game: GameConfig, field: str = "games") -> None:
         )
 
 
-def _complaint(path: str, value: Any, error: Exception) -> ConfigError:
+def _complaint(path: str, value: Any, error: BaseException) -> ConfigError:
     reason, remedy = _line(error), "choose another game"
     if isinstance(error, LookupError) and "nltk" in str(error):
         reason = "the game needs NLTK's word lists"
@@ -106,9 +141,9 @@ def _complaint(path: str, value: Any, error: Exception) -> ConfigError:
         remedy = "give the arguments of the env's constructor"
     elif path.endswith(".seats"):
         remedy = "give the number of players that the game takes"
-    return ConfigError(f"{path} = {value!r}: {reason}; {remedy}")
+    return ConfigError(f"{path} = {shown(value)}: {reason}; {remedy}")
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."

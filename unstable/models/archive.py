@@ -14,10 +14,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from unstable.config import ConfigError, ModelConfig
+from unstable.config import ConfigError, ModelConfig, shown
 from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from unstable.models.base import model_path
-from unstable.records.files import new_folder, write_whole
+from unstable.records.files import new_folder, one_process, write_whole
 from unstable.types import Adapter
 
 BASE_FILE = "base.json"
@@ -96,7 +96,12 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
     """Why the unpacked adapter in `folder` is no start for this model; None where it is one."""
     if not (folder / BASE_FILE).is_file():
         return f"it has no {BASE_FILE} that names its base"
-    made_for = json.loads((folder / BASE_FILE).read_text(encoding="utf-8"))
+    try:
+        made_for = json.loads((folder / BASE_FILE).read_bytes())
+    except (ValueError, RecursionError):
+        return f"its {BASE_FILE} is not JSON"
+    if not isinstance(made_for, dict) or made_for.keys() != {"name", "fingerprint", "adapter"}:
+        return f"its {BASE_FILE} does not give name, fingerprint and adapter of its base"
     if made_for["name"] != model.name:
         return f"it was made for {made_for['name']}, not {model.name}"
     given, wanted = made_for["adapter"], model.adapter.model_dump()
@@ -107,7 +112,9 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
     return None
 
 
-def _words(adapter: dict[str, Any]) -> str:
+def _words(adapter: Any) -> str:
+    if not isinstance(adapter, dict):
+        return shown(adapter)
     return ", ".join(f"{name} {value}" for name, value in sorted(adapter.items()))
 
 
@@ -141,12 +148,17 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 def unpack_newer(path: Path, folder: Path) -> None:
-    """Unpack the zip if there is one and `folder` is not there yet, or older."""
-    unpacked = folder / BASE_FILE
-    if not path.is_file():
+    """Unpack the zip if there is one and `folder` is not there yet, or older; once at a time."""
+    if not path.is_file() or not _is_older(folder, path):
         return
-    if not unpacked.is_file() or unpacked.stat().st_mtime < path.stat().st_mtime:
-        unpack(path, folder)
+    with one_process(folder):
+        if _is_older(folder, path):
+            unpack(path, folder)
+
+
+def _is_older(folder: Path, path: Path) -> bool:
+    unpacked = folder / BASE_FILE
+    return not unpacked.is_file() or unpacked.stat().st_mtime < path.stat().st_mtime
 
 
 def unpack(path: Path, folder: Path) -> None:

@@ -4,8 +4,9 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unstable.config import ConfigError, ModelConfig
+from unstable.config import ConfigError, ModelConfig, shown
 from unstable.models import smollm2, tiny
+from unstable.models.network import silence
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
         PreTrainedTokenizerBase,
     )
 
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What transformers raises at files that are not as it expects them."""
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -45,16 +48,43 @@ def check_model(config: ModelConfig) -> None:
 
 
 def load_config(config: ModelConfig) -> "PretrainedConfig":
-    """The model's own config; raises `ConfigError` where there is none, or no readable one."""
+    """The model's own config; raises `ConfigError` where there is none, or no readable one.
+
+    Of a hub that cannot be reached, too, within seconds, where the machine has no copy.
+    """
     from transformers import AutoConfig
 
+    path = model_path(config)
+    local = Path(path).is_dir()
     try:
-        return AutoConfig.from_pretrained(model_path(config))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"model.name = {config.name!r}: its config cannot be read "
-            f"({str(error).splitlines()[0]}); check the name and the network, or use smollm2-135m"
-        ) from None
+        return AutoConfig.from_pretrained(path, local_files_only=True)
+    except _UNREADABLE as error:
+        problem = _first_line(error)
+    if not local and (why := _hub_silence()) is not None:
+        problem = f"the hub cannot be reached, {why}"
+    elif not local:
+        try:
+            return AutoConfig.from_pretrained(path)
+        except _UNREADABLE as error:
+            problem = _first_line(error)
+    remedy = "give the folder of a model" if local else "check the name and the network"
+    raise ConfigError(
+        f"model.name = {shown(config.name)}: its config cannot be read ({problem}); {remedy}, or "
+        "use smollm2-135m"
+    )
+
+
+def _hub_silence() -> str | None:
+    """Why the hub does not answer; None where it does, or is not to be asked."""
+    from transformers.utils.hub import constants
+
+    return None if constants.HF_HUB_OFFLINE else silence(constants.ENDPOINT)
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, in some 200 characters at most."""
+    text = str(error).strip().splitlines() or [type(error).__name__]
+    return text[0][:200]
 
 
 def model_path(config: ModelConfig) -> str:
@@ -95,7 +125,13 @@ def load_tokenizer(config: ModelConfig) -> "PreTrainedTokenizerBase":
     """The model's tokenizer; raises `ConfigError` when it has no chat template."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model_path(config))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_path(config))
+    except _UNREADABLE as error:
+        raise ConfigError(
+            f"model.name = {shown(config.name)}: its tokenizer cannot be read "
+            f"({_first_line(error)}); give a model with a tokenizer of its own"
+        ) from None
     if not tokenizer.chat_template:
         raise ConfigError(
             f"model.name = {config.name!r}: its tokenizer has no chat template; "

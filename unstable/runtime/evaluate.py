@@ -12,9 +12,9 @@ from unstable.planning.plan import Ids
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.folder import RunFolder
 from unstable.rooms import Actor, spread
-from unstable.runtime.logs import setup_logging
+from unstable.runtime.logs import logging_to
 from unstable.runtime.prepare import check_games, prepare, show_plan
-from unstable.runtime.session import failures_logged
+from unstable.runtime.session import failures_logged, heeding_sigterm, run_to_end
 from unstable.tracking.text import score_line
 from unstable.types import EvalScore, GameFailure, GameResult, GameSpec
 
@@ -39,9 +39,8 @@ def evaluate(run_dir: Path, version: int | None, overrides: Mapping[str, Any]) -
     check_model(config.model)
     resolved = prepare(config, learner=False)
     show_plan(resolved)
-    setup_logging(folder, "eval")
-    with failures_logged(folder.log("eval")):
-        scores = asyncio.run(_evaluate(resolved.config, resolved.plan.actors, folder, version))
+    with heeding_sigterm(), logging_to(folder, "eval"), failures_logged(folder.log("eval")):
+        scores = run_to_end(_evaluate(resolved.config, resolved.plan.actors, folder, version))
     for score in scores:
         print(score_line(score))
     return scores

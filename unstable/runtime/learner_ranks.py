@@ -12,7 +12,7 @@ from ray.exceptions import RayActorError, RayError
 from unstable.config import RunConfig
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
-from unstable.runtime.cluster import process_options
+from unstable.runtime.cluster import in_time, process_options
 from unstable.types import Adapter, Batch, TokenSample, Update
 
 GRACE_S = 5.0
@@ -122,6 +122,7 @@ class RemoteLearner:
         threads: int,
         gpus: Sequence[str] | None = None,
     ) -> None:
+        self._config, self._folder = config, folder
         count = config.learner.num
         assert gpus is None or len(gpus) == count
         own = max(1, threads // count)
@@ -134,7 +135,8 @@ class RemoteLearner:
     async def start(self) -> None:
         """Load the model."""
         alone = len(self._ranks) == 1
-        await self._on_all("start", None if alone else await self._ranks[0].listen.remote())
+        async with in_time(self._config, "learner", self._folder):
+            await self._on_all("start", None if alone else await self._ranks[0].listen.remote())
 
     async def update(self, batch: Batch) -> Update:
         """One update; raises what a rank raised."""

@@ -1,5 +1,6 @@
 """From a config as it was read to one that runs here: check, plan, resolve, in this order."""
 
+import os
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -7,9 +8,10 @@ from typing import NamedTuple
 from unstable.config import ConfigError, FixedOpponent, RunConfig
 from unstable.games.check import check_constrained, check_game
 from unstable.games.services import lists_legal_moves, prompt_style
-from unstable.models.adapters import read_adapter
+from unstable.models.adapters import check_adapter
 from unstable.models.archive import misfit, unpack_newer
 from unstable.models.base import check_model
+from unstable.models.cache import cache_folder
 from unstable.planning.machine import Machine, this_machine
 from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
@@ -57,14 +59,17 @@ def show_plan(resolved: Resolved) -> None:
 
 def starting_adapter(config: RunConfig) -> str:
     """The shipped adapter where it was made for this model, else a fresh one."""
-    unpack_newer(LORA_FOLDER.with_suffix(".zip"), LORA_FOLDER)
-    if not LORA_FOLDER.is_dir():
+    folder = LORA_FOLDER
+    if not os.access(folder.parent, os.W_OK):  # a checkout that others own
+        folder = cache_folder() / folder.name
+    unpack_newer(LORA_FOLDER.with_suffix(".zip"), folder)
+    if not folder.is_dir():
         return "fresh"
-    problem = misfit(LORA_FOLDER, config.model)
+    problem = misfit(folder, config.model)
     if problem is None:
-        return str(LORA_FOLDER)
+        return str(folder)
     # On stderr: what `unstable config` prints must stay YAML.
-    print(f"{LORA_FOLDER} is not used, training starts fresh: {problem}", file=sys.stderr)
+    print(f"{folder} is not used, training starts fresh: {problem}", file=sys.stderr)
     return "fresh"
 
 
@@ -75,7 +80,8 @@ def check(config: RunConfig) -> None:
     Rewards(config.buffer.rewards)
     check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
-        read_adapter(Path(config.model.init).expanduser(), "start")
+        init = config.model.init
+        check_adapter(Path(init).expanduser(), f"model.init = {init!r}")
     if config.learner.algorithm.target is not None:
         from unstable.learners.algorithms import algorithm_class
 

@@ -1,20 +1,22 @@
 """What surrounds a run: its folder, and what becomes of errors and signals."""
 
+import asyncio
 import contextlib
 import logging
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from unstable.config import ConfigError, RunConfig, RunFailedError, dump
 from unstable.records.folder import RunFolder
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def make_folder(config: RunConfig, against: str | None = None, head: str = "") -> RunFolder:
@@ -55,15 +57,15 @@ def _new_run_dir(config: RunConfig, opponents: str) -> Path:
 
 @contextlib.contextmanager
 def removed_if_empty(folder: RunFolder) -> Iterator[None]:
-    """A mistake that shows before the first version takes the folder along.
+    """A mistake or an interrupt before the first version takes the folder along.
 
     The repaired command may then use its name.
     """
     try:
         yield
-    except ConfigError:
+    except (ConfigError, KeyboardInterrupt):
         if not folder.versions():
-            shutil.rmtree(folder.root)
+            shutil.rmtree(folder.root, ignore_errors=True)
         raise
 
 
@@ -85,18 +87,47 @@ def _first_line(error: Exception) -> str:
     return f"{type(cause).__name__}: {text[0]}" if text else type(cause).__name__
 
 
-@contextlib.contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does."""
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: a run ends in order, as by Ctrl-C."""
 
-    def interrupt(*_: Any) -> NoReturn:
-        raise KeyboardInterrupt
+
+@contextlib.contextmanager
+def heeding_sigterm() -> Iterator[None]:
+    """SIGTERM raises `Terminated` meanwhile."""
+
+    def end(*_: Any) -> NoReturn:
+        raise Terminated
 
     if threading.current_thread() is not threading.main_thread():  # only that one may
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def run_to_end(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run` of a run's coroutine, which SIGTERM cancels; that then raises `Terminated`."""
+    terminated = False
+
+    async def cancelled_by_sigterm() -> T:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+
+        def end() -> None:
+            nonlocal terminated
+            terminated = True
+            task.cancel()
+
+        with contextlib.suppress(ValueError, RuntimeError):  # in a thread nobody may listen
+            loop.add_signal_handler(signal.SIGTERM, end)
+        return await main
+
+    try:
+        return asyncio.run(cancelled_by_sigterm())
+    except asyncio.CancelledError:
+        if terminated:
+            raise Terminated from None
+        raise

@@ -24,13 +24,14 @@ from unstable.records.folder import RunFolder
 from unstable.rooms import Actor, asleep
 from unstable.runtime.evaluate import play_evaluation
 from unstable.runtime.fine_tuning import EPOCH, HELD_OUT_LOSS, Row, fine_tune
-from unstable.runtime.logs import setup_logging
+from unstable.runtime.logs import logging_to
 from unstable.runtime.prepare import Resolved, check, prepare, show_plan
 from unstable.runtime.session import (
     failures_logged,
+    heeding_sigterm,
     make_folder,
     removed_if_empty,
-    terminated_like_interrupted,
+    run_to_end,
 )
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker, card, rewind
@@ -63,7 +64,7 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
     # A comment is one line of what is printable.
     line = "".join(character if character.isprintable() else " " for character in command)
     folder = make_folder(resolved.config, "sft", head=f"# {line}\n")
-    with removed_if_empty(folder):
+    with removed_if_empty(folder), heeding_sigterm(), logging_to(folder, "sft"):
         write_examples(folder.examples, sides)
         _run(resolved, folder, sides)
     return folder
@@ -79,7 +80,8 @@ def resume(run_dir: Path) -> RunFolder:
         )
     resolved = prepare(load(str(folder.config), UNDECIDED))
     show_plan(resolved)
-    _run(resolved, folder, read_examples(folder.examples))
+    with heeding_sigterm(), logging_to(folder, "sft"):
+        _run(resolved, folder, read_examples(folder.examples))
     return folder
 
 
@@ -92,10 +94,13 @@ def _check_zip(config: RunConfig) -> None:
     if config.sft.zip is None:
         return
     weight_files(config.model)
-    if not Path(config.sft.zip).expanduser().parent.is_dir():
+    path = Path(config.sft.zip).expanduser()
+    if not path.parent.is_dir():
         raise ConfigError(
             f"sft.zip = {config.sft.zip!r}: its folder is not there; make it, or give another"
         )
+    if path.is_dir():
+        raise ConfigError(f"sft.zip = {config.sft.zip!r}: is a folder; give a file's name")
 
 
 def _check_stop_token(config: RunConfig, tokenizer: Any) -> None:
@@ -142,7 +147,6 @@ def _fine_tuned(config: RunConfig, task: FineTuning) -> RunConfig:
 
 def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     """Train, from the newest checkpoint on if there is one, and write the result."""
-    setup_logging(folder, "sft")
     config, task = resolved.config, _task(resolved.config, sides)
     versions = folder.versions()
     rows = rewind(folder, versions[-1] if versions else -1)
@@ -150,14 +154,15 @@ def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     counts = {"to train on": len(sides[0]), "held out": len(sides[1])}
     tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
-        with terminated_like_interrupted(), failures_logged(folder.log("sft")):
-            row = asyncio.run(_train(config, resolved.plan, folder, task, tracker, rows))
+        with failures_logged(folder.log("sft")):
+            row = run_to_end(_train(config, resolved.plan, folder, task, tracker, rows))
             _write_result(config, folder, row, counts)
         tracker.print(f"the adapter of epoch {row[EPOCH]} is in {folder.adapter}")
         if config.sft.zip is not None:
             tracker.print(f"packed as {config.sft.zip}")
     except KeyboardInterrupt:
-        tracker.print(f"interrupted; to go on: unstable sft --resume {folder.root}")
+        if folder.versions():
+            tracker.print(f"interrupted; to go on: unstable sft --resume {folder.root}")
         raise
     finally:
         tracker.close()

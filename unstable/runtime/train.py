@@ -1,9 +1,7 @@
 """A training run, from a config to its folder."""
 
-import asyncio
-
 from unstable.buffers.buffer import Buffer
-from unstable.config import RunConfig
+from unstable.config import ConfigError, RunConfig
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.routing import Router
@@ -14,13 +12,14 @@ from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
 from unstable.rooms import Rooms
-from unstable.runtime.logs import setup_logging
-from unstable.runtime.prepare import check, opponents_of, prepare, show_plan
+from unstable.runtime.logs import logging_to
+from unstable.runtime.prepare import Resolved, check, opponents_of, prepare, show_plan
 from unstable.runtime.session import (
     failures_logged,
+    heeding_sigterm,
     make_folder,
     removed_if_empty,
-    terminated_like_interrupted,
+    run_to_end,
 )
 from unstable.tracking.tracker import Tracker
 from unstable.types import PlayerId
@@ -36,27 +35,29 @@ def train(config: RunConfig) -> RunFolder:
     check(config)
     resolved = prepare(config)
     show_plan(resolved)
+    folder = make_folder(resolved.config)
+    with removed_if_empty(folder), heeding_sigterm(), logging_to(folder, "loop"):
+        model_path(config.model)  # the embedded weights are unpacked once, before many ask
+        _run(resolved, folder)
+    return folder
+
+
+def _run(resolved: Resolved, folder: RunFolder) -> None:
+    """Train, and show what came out of it unless nothing was made."""
     config = resolved.config
-    folder = make_folder(config)
-    setup_logging(folder, "loop")
-    model_path(config.model)  # the embedded weights are unpacked once, before many processes ask
     tracker = Tracker(config, folder, device=resolved.machine.summary)
-    reason = "failed"
+    reason: str | None = "failed"
     try:
-        with (
-            removed_if_empty(folder),
-            terminated_like_interrupted(),
-            failures_logged(folder.log("loop")),
-        ):
-            reason = asyncio.run(_train(config, resolved.plan, folder, tracker))
-    except KeyboardInterrupt:
-        reason = "interrupted"
+        with failures_logged(folder.log("loop")):
+            reason = run_to_end(_train(config, resolved.plan, folder, tracker))
+    except (ConfigError, KeyboardInterrupt) as stop:
+        reason = "interrupted" if isinstance(stop, KeyboardInterrupt) else "failed"
+        reason = reason if folder.versions() else None
         raise
     finally:
-        if folder.root.is_dir():
+        if reason is not None:
             tracker.finish(reason)
         tracker.close()
-    return folder
 
 
 async def _train(config: RunConfig, plan: Plan, folder: RunFolder, tracker: Tracker) -> str:

@@ -1,8 +1,8 @@
 """An adapter that is on disk, served beside the policy by the same engine."""
 
 from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
-from unstable.config import CheckpointOpponent, ConfigError, FixedOpponent, GameConfig
-from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE
+from unstable.config import CheckpointOpponent, FixedOpponent, GameConfig
+from unstable.models.adapters import check_adapter
 from unstable.types import SeatSpec
 
 
@@ -18,12 +18,7 @@ class CheckpointPlayer(OpponentPlayer):
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` for a folder without an adapter."""
         assert isinstance(opponent, CheckpointOpponent)
-        for file in (CONFIG_FILE, WEIGHTS_FILE):
-            if not (opponent.adapter_folder / file).is_file():
-                raise ConfigError(
-                    f"{field}.path = {opponent.path!r}: no {file} there; "
-                    "give the folder of a LoRA adapter"
-                )
+        check_adapter(opponent.adapter_folder, f"{field}.path = {opponent.path!r}")
 
     @classmethod
     def make(

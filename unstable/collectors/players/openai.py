@@ -3,9 +3,10 @@
 import os
 
 from unstable.collectors.players.base import Answer, OpponentPlayer, Player, ServeAdapter
-from unstable.config import ConfigError, FixedOpponent, GameConfig, OpenAIOpponent
+from unstable.config import ConfigError, FixedOpponent, GameConfig, OpenAIOpponent, shown
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
+from unstable.models.network import silence
 from unstable.prompts import parse_action
 from unstable.types import Observation, SeatSpec
 
@@ -26,12 +27,17 @@ class OpenAIPlayer(OpponentPlayer):
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
-        """Raise `ConfigError` where the endpoint's key is not set."""
+        """Raise `ConfigError` where the endpoint's key is not set or nothing answers there."""
         assert isinstance(opponent, OpenAIOpponent)
         if not os.environ.get(opponent.api_key_env):
             raise ConfigError(
                 f"{field}.api_key_env = {opponent.api_key_env!r}: not set; export the "
                 "endpoint's key in it (any text, where the endpoint asks for none)"
+            )
+        if why := silence(opponent.base_url):
+            raise ConfigError(
+                f"{field}.base_url = {shown(opponent.base_url)}: {why}; start the endpoint first, "
+                "or give the URL of one"
             )
 
     @classmethod

@@ -3,12 +3,13 @@
 import inspect
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from unstable.collectors.players.base import Answer, OpponentPlayer, Player, ServeAdapter, scripted
-from unstable.config import FixedOpponent, GameConfig, PythonOpponent
+from unstable.config import ConfigError, FixedOpponent, GameConfig, PythonOpponent, shown
 from unstable.games.game import Game
-from unstable.plugins import check_target, load_target
+from unstable.plugins import check_call, load_target
 from unstable.prompts import observation_text
 from unstable.types import Observation, SeatSpec
 
@@ -26,13 +27,22 @@ class PythonPlayer(OpponentPlayer):
         found: Any = load_target(target)
         self._target = target
         self._call: Callable[..., Any] = found() if isinstance(found, type) else found
-        self._takes_rng = "rng" in inspect.signature(self._call).parameters
+        self._takes_rng = _takes_rng(self._call)
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
-        """Raise `ConfigError` for a target that cannot be called."""
+        """Raise `ConfigError` for a target that cannot be called; makes no instance of it."""
         assert isinstance(opponent, PythonOpponent)
-        check_target(f"{field}.target", opponent.target, "give module:Class")
+        place = f"{field}.target = {shown(opponent.target)}"
+        remedy = "give module:Class, made without arguments and called with an observation's text"
+        found = load_target(opponent.target, f"{field}.target")
+        if not isinstance(found, type):
+            _check_call(place, found, remedy, "observation")
+            return
+        check_call(place, found, remedy)
+        calls = [vars(base)["__call__"] for base in found.__mro__ if "__call__" in vars(base)]
+        call = calls[0] if calls else None
+        _check_call(place, call, remedy, "self", "observation")
 
     @classmethod
     def make(
@@ -53,3 +63,18 @@ class PythonPlayer(OpponentPlayer):
                 f"{self._target} returned {type(action).__name__}, not the action's text"
             )
         return scripted(observation, action)
+
+
+def _check_call(place: str, call: Any, remedy: str, *given: str) -> None:
+    """Raise `ConfigError` where it cannot be called; `rng` is given to what takes one."""
+    if not callable(call):
+        raise ConfigError(f"{place}: cannot be called; {remedy}")
+    check_call(place, partial(call, rng=None) if _takes_rng(call) else call, remedy, *given)
+
+
+def _takes_rng(call: Callable[..., Any]) -> bool:
+    """Whether it takes an argument `rng`; what does not say what it takes is given none."""
+    try:
+        return "rng" in inspect.signature(call).parameters
+    except ValueError:
+        return False

@@ -31,6 +31,12 @@ def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algor
     target: Any = load_target(config.target, field)
     if not isinstance(target, type):
         raise ConfigError(f"{field} = {config.target!r} is no class; name one")
+    lacking = [name for name in ("advantages", "loss") if not callable(getattr(target, name, None))]
+    if lacking:
+        raise ConfigError(
+            f"{field} = {config.target!r} has no method {lacking[0]}; name a class as "
+            "unstable.learners.algorithm.Algorithm describes it"
+        )
     ours = {base for algorithm in known.values() for base in algorithm.__mro__}
     extended = next(base for base in target.__mro__ if base in ours)
     fitting = [name for name, algorithm in known.items() if issubclass(algorithm, extended)]

@@ -1,0 +1,68 @@
+"""A game that is played."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from unstable.config.base import (
+    Arguments,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+)
+
+
+class InvalidMovesConfig(Section):
+    """What an invalid move leads to."""
+
+    allowed: NonNegativeInt = Field(
+        0, description="consecutive invalid moves that a seat may repeat before it forfeits"
+    )
+    forfeit_reward: float = Field(-1.0, description="outcome of the seat that forfeits")
+    others_reward: float = Field(0.0, description="outcome of the other seats of a forfeited game")
+
+
+class GameConfig(Section):
+    """A game that is played, and how it is put to a model."""
+
+    env: str = Field(
+        "TicTacToe-v0", description="a TextArena id, or package.module:Class of a textarena.Env"
+    )
+    name: str | None = Field(
+        None, description="name in tables and baselines; default: env (must be unique)"
+    )
+    args: Arguments = Field({}, description="arguments for the env's constructor")
+    seats: PositiveInt = Field(2, description="number of players")
+    weight: PositiveFloat = Field(
+        1.0, description="share of the games played, relative to the other entries"
+    )
+    events: Literal["auto", "all", "none"] = Field(
+        "auto",
+        description="what happened until now, in prompts: all, none (where there is a board), or "
+        "auto: none in games whose board is known to show everything",
+    )
+    prompt: str = Field(
+        "compact",
+        description="prompt style: compact (few tokens; answer where a game has no such form), "
+        "answer, think, or module:function",
+    )
+    parser: str = Field(
+        "auto",
+        description="text to action: brackets (last [...]), exact (nothing but [...]), bare "
+        "(nothing but what stands in the brackets), boxed, raw, module:function, or auto: the "
+        "style's (answer: exact, compact: bare, think: brackets)",
+    )
+    max_turns: PositiveInt = Field(
+        50, description="a game is cut off, and counted as truncated, after this many turns"
+    )
+    invalid_moves: InvalidMovesConfig = InvalidMovesConfig()
+    legal_moves: str | None = Field(
+        None,
+        description="module:function(env) -> actions, for games that do not list their legal moves",
+    )
+
+    @property
+    def key(self) -> str:
+        """The game's name in specs, files, metrics and baselines."""
+        return self.name or self.env
