@@ -85,6 +85,19 @@ def test_a_new_version_starts_where_the_last_one_stood_but_unsure() -> None:
     assert rating(made, "policy@1")[1] > sigma
 
 
+def test_a_version_that_is_another_one_again_starts_where_that_one_stands() -> None:
+    made = registry()
+    for _ in range(30):
+        made.record(game(("policy@0", "random"), (1.0, -1.0)))
+    made.add(1)
+    for _ in range(30):
+        made.record(game(("policy@1", "random"), (-1.0, 1.0)))
+    made.add(2, like=0)
+    made.current = 2
+    assert rating(made, "policy@2")[0] == pytest.approx(rating(made, "policy@0")[0])
+    assert rating(made, "policy@2")[0] > rating(made, "policy@1")[0] + 5
+
+
 def test_the_pool_is_the_newest_past_versions() -> None:
     made = registry()
     for version in (1, 2, 3):

@@ -32,9 +32,10 @@ class Registry:
         self._results: dict[PlayerId, Counter[str]] = {}
         self._versions: list[int] = []
 
-    def add(self, version: int) -> None:
-        """Enter a new version: as strong as the one before it, but surely not known to be."""
-        before = self._ratings.get(PlayerId.policy(version - 1), ENVIRONMENT.create_rating())
+    def add(self, version: int, like: int | None = None) -> None:
+        """Enter a new version: as strong as `like`, by default the one before it, but less surely."""
+        source = PlayerId.policy(version - 1 if like is None else like)
+        before = self._ratings.get(source, ENVIRONMENT.create_rating())
         sigma = max(before.sigma, ENVIRONMENT.sigma / 2)
         self._ratings[PlayerId.policy(version)] = ENVIRONMENT.create_rating(before.mu, sigma)
         self._versions.append(version)
