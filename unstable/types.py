@@ -176,10 +176,15 @@ class Turn:
 
 @dataclass(slots=True, kw_only=True)
 class GameResult:
-    """A finished game. `outcomes` are the env's rewards by seat (or a forfeit's), unshaped."""
+    """A finished game.
+
+    `payoffs` are what it was worth by seat, in the game's unit; `outcomes` are these over its scale
+    (or a forfeit's), unshaped.
+    """
 
     spec: GameSpec
     turns: list[Turn]
+    payoffs: list[float]
     outcomes: list[float]
     forfeit: int | None  # the seat that forfeited by invalid moves
     truncated: bool  # cut off by the step cap

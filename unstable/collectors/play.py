@@ -53,6 +53,7 @@ async def play_game(
     return GameResult(
         spec=spec,
         turns=turns,
+        payoffs=game.payoffs,
         outcomes=game.outcomes,
         forfeit=game.forfeit,
         truncated=game.truncated,

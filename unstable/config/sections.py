@@ -104,6 +104,16 @@ class GameConfig(Section):
         None,
         description="module:function(env) -> actions, for games that do not list their legal moves",
     )
+    payoffs: str | None = Field(
+        None,
+        description="module:function(env) -> what a finished game is worth to each seat; default: "
+        "chips in our KuhnPoker, elsewhere the env's rewards",
+    )
+    payoff_scale: PositiveFloat | None = Field(
+        None,
+        description="an outcome is pay-off / payoff_scale, for the whole run; default: the most "
+        "that can be won where the game declares it, else 1",
+    )
 
     @property
     def key(self) -> str:

@@ -72,6 +72,8 @@ def _check_targets(config: GameConfig, field: str) -> None:
             check_target(f"{field}.{name}", target, remedy, also=PromptStyle)
     if config.legal_moves is not None:
         check_target(f"{field}.legal_moves", config.legal_moves, "give module:function(env)")
+    if config.payoffs is not None:
+        check_target(f"{field}.payoffs", config.payoffs, "give module:function(env)")
 
 
 def check_constrained(game: GameConfig, field: str = "games") -> None:

@@ -44,6 +44,7 @@ class Game:
         self.config = config
         self.turns = 0
         self.done = False
+        self.payoffs = [0.0] * config.seats
         self.outcomes = [0.0] * config.seats
         self.forfeit: int | None = None
         self.truncated = False
@@ -129,11 +130,8 @@ class Game:
 
     def _end(self) -> None:
         self.done = True
-        rewards = self.env.state.rewards or {}
-        outcomes = [rewards.get(seat, 0.0) for seat in range(self.config.seats)]
-        if self.config.seats > 1:  # Poker pays up to 3, where every other game ends at 1
-            outcomes = [max(-1.0, min(1.0, outcome)) for outcome in outcomes]
-        self.outcomes = [float(outcome) for outcome in outcomes]
+        self.payoffs, scale = services.payoffs(self.config, self.env)
+        self.outcomes = [payoff / scale for payoff in self.payoffs]
         self.reason = self._last_word()
 
     def _last_word(self) -> str:

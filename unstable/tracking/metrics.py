@@ -22,7 +22,17 @@ from unstable.types import (
 
 Row = dict[str, float | None]
 
-COUNTS = ["games", "turns", "trained_turns", "tokens", "forfeits", "truncated", "draws", "failures"]
+COUNTS = [
+    "games",
+    "turns",
+    "trained_turns",
+    "tokens",
+    "forfeits",
+    "truncated",
+    "draws",
+    "failures",
+    "above_scale",
+]
 MEANS = [
     "reward",
     "game_length",
@@ -137,6 +147,8 @@ class PlayMetrics:
         sampled = [turn.sampled for turn in result.own_turns if turn.sampled is not None]
         sums.count("collect/tokens", sum(len(tokens.token_ids) for tokens in sampled))
         sums.count("collect/truncated", result.truncated)
+        if result.forfeit is None:
+            sums.count("collect/above_scale", any(abs(each) > 1 for each in result.outcomes))
         sums.add("collect/game_length", len(result.turns))
         sums.add("collect/seconds_per_game", result.seconds)
         self._add_turns(trained)
