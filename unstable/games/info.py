@@ -60,7 +60,7 @@ class Payoffs:
     of: Callable[[Any], list[float]]
     """By seat, in an env that is over."""
     scale: Callable[[Any], float]
-    """The most that can be won or lost, a constant of the variant: an outcome is pay-off / scale."""
+    """The most that can be won or lost, a constant of the variant; outcome = pay-off / scale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Kuhn poker as it should be (Kuhn 1950, Contributions to the Theory of Games 1), and its expert.
 
 TextArena's own game moves no chips when a player bets or calls, and deals once more after the end.
-Ours pays chips. The expert plays an equilibrium: of the family in alpha, from 0 to 1/3, the one with
-alpha = 1/3, where a king always bets. A match of several rounds pays their sum, so that it is an
-equilibrium of the match too.
+Ours pays chips. The expert plays an equilibrium: of the family in alpha, from 0 to 1/3, the one
+with alpha = 1/3, where a king always bets. A match of several rounds pays their sum, so that it is
+an equilibrium of the match too.
 """
 
 import re
