@@ -414,7 +414,8 @@ class TrackingConfig(Section):
         "auto", description="live dashboard; auto: on a terminal"
     )
     keep_checkpoints: PositiveInt = Field(
-        5, description="newest checkpoints kept; of older ones the opponents' adapters and the start's"
+        5,
+        description="newest checkpoints kept; of older ones adapters alone: opponents' and the start's",
     )
 
     @field_validator("dashboard", mode="before")
