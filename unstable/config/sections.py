@@ -425,7 +425,7 @@ class TrackingConfig(Section):
     )
     keep_checkpoints: PositiveInt = Field(
         5,
-        description="newest checkpoints kept; of older ones the opponents' adapters and the start's",
+        description="newest checkpoints kept; of older ones adapters of opponents and of the start",
     )
 
     @field_validator("dashboard", mode="before")

@@ -33,7 +33,7 @@ class Registry:
         self._versions: list[int] = []
 
     def add(self, version: int, like: int | None = None) -> None:
-        """Enter a new version: as strong as `like`, by default the one before it, but less surely."""
+        """Enter a new version: as strong as `like`, or else the one before it, but less surely."""
         source = PlayerId.policy(version - 1 if like is None else like)
         before = self._ratings.get(source, ENVIRONMENT.create_rating())
         sigma = max(before.sigma, ENVIRONMENT.sigma / 2)
