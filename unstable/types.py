@@ -6,6 +6,7 @@ together; a sample is one turn as trained.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any, Literal, NamedTuple
@@ -174,6 +175,16 @@ class Turn:
     seconds: float  # until the player answered
 
 
+Standing = Literal["win", "draw", "loss"]
+
+
+def standing(own: float, all_scores: Sequence[float]) -> Standing:
+    """How one of several scores did: a win is the best, if somebody did worse."""
+    if own < max(all_scores):
+        return "loss"
+    return "win" if min(all_scores) < own else "draw"
+
+
 @dataclass(slots=True, kw_only=True)
 class GameResult:
     """A finished game.
@@ -227,7 +238,7 @@ class GameResult:
         """The turns of a seat's own player, in order: none of the opening."""
         return [t for t in self.turns if t.seat == seat and t.index >= self.spec.opening]
 
-    def standing(self, seat: int) -> Literal["win", "draw", "loss"]:
+    def standing(self, seat: int) -> Standing:
         """How a seat did: a win has the best outcome, and somebody did worse.
 
         A forfeit is a loss, whatever it is worth. Alone, 1 is a win and anything above 0 a draw.
@@ -237,9 +248,7 @@ class GameResult:
             return "loss"
         if len(ranked) == 1:
             return "win" if ranked[0] >= 1 else "draw" if ranked[0] > 0 else "loss"
-        if ranked[seat] < max(ranked):
-            return "loss"
-        return "win" if min(ranked) < max(ranked) else "draw"
+        return standing(ranked[seat], ranked)
 
     @property
     def ranked_outcomes(self) -> list[float]:
