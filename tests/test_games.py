@@ -444,3 +444,26 @@ def test_a_game_of_ours_never_pays_more_than_its_scale():
     with pytest.raises(ValueError, match="more than its scale of 2"):
         for action in ("[bet]", "[fold]"):
             played.step(action)
+
+
+class Drawn(ta.Env):
+    """Shows a board whose first row is moved to the right, after an empty line."""
+
+    board = "\n \n    A B\n1   . .\n\n"
+
+    def reset(self, num_players, seed=None):
+        self.state = ta.SinglePlayerState(num_players=num_players, seed=seed, max_turns=5)
+        self.state.reset(game_state={}, player_prompt_function=lambda **_: "Look.")
+        self.state.add_observation(self.board, observation_type=ta.ObservationType.GAME_BOARD)
+
+    def step(self, action):
+        return self.state.step()
+
+
+def test_the_first_row_of_a_board_stays_where_it_is():
+    assert game(f"{__name__}:Drawn", 1).observe().board == "    A B\n1   . ."
+
+
+def test_breakthroughs_rows_are_aligned():
+    rows = game("Breakthrough-v0-small").observe().board.splitlines()
+    assert len({row.index("|") for row in rows[:-1]}) == 1

@@ -23,6 +23,7 @@ _SHOWN = (
     ObservationType.GAME_MESSAGE,
     ObservationType.GAME_ACTION_DESCRIPTION,
 )
+_LEADING_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 _TOKEN = re.compile(r"\[[^\[\]]*\]")
 
 
@@ -158,7 +159,7 @@ class _View:
         if mine:
             self._notice = self.refusal = ""
         for sender, message, kind in messages:
-            text = message.strip()
+            text = _LEADING_LINES.sub("", message).rstrip()  # the first row keeps its blanks
             if not text:
                 continue
             if kind is ObservationType.GAME_BOARD:
@@ -167,6 +168,7 @@ class _View:
                 self._rules.append(text)
             elif kind is ObservationType.PLAYER_ACTION:
                 # Talk is kept as it was said; a bare [move] only if the env does not describe it.
+                text = text.lstrip()
                 if not refused and not (_TOKEN.fullmatch(text) and _describe(messages)):
                     self._events.append(f"{self._name(sender)}: {text}")
             elif kind is ObservationType.GAME_ADMIN and refused and mine:
