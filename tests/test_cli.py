@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -289,7 +290,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_help_shows_every_field_with_meaning_and_default(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(["train", "--help"]) == 0
+    assert run(["train", "--help", "all"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "--learner.learning_rate AdamW's peak learning rate (default: 0.0001)" in shown
     options = list(fields(RunConfig))
@@ -298,6 +299,27 @@ def test_help_shows_every_field_with_meaning_and_default(
     }
     for option in options:
         assert f"--{option.path} {' '.join(option.meaning.split())}" in shown
+
+
+def test_help_is_short_and_deep_where_it_is_asked_to_be(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["train", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert len(short.splitlines()) < 45 and "learning_rate (" not in short
+    assert all(re.search(rf"^{name} +\S", short, re.M) for name in RunConfig.model_fields)
+    for words, fields_shown in (
+        (["sft", "--help", "learner"], ["--learner.learning_rate", "--learner.algorithm.name"]),
+        (["world", "games.invalid_moves", "-h"], ["--games.N.invalid_moves.allowed"]),
+        (["config", "--help", "games.0.env"], ["--games.N.env"]),
+    ):
+        assert run(words) == 0
+        shown = capsys.readouterr().out
+        found = re.findall(r"^--\S+", shown, re.M)
+        assert set(fields_shown) <= set(found)
+        assert len({re.sub(r"\..*", "", option) for option in found}) == 1
+    with pytest.raises(ConfigError, match="--help lerner: no such section; did you mean 'learner'"):
+        run(["train", "--help", "lerner"])
 
 
 def test_printed_config_runs_again(project: Path) -> None:

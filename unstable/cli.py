@@ -10,7 +10,17 @@ from typing import Any, NoReturn
 
 import yaml
 
-from unstable.config import ConfigError, RunConfig, RunFailedError, dump, fields, load, nearest
+from unstable.config import (
+    ConfigError,
+    RunConfig,
+    RunFailedError,
+    dump,
+    fields,
+    load,
+    nearest,
+    outline,
+    within,
+)
 
 EVAL_USAGE = """\
 usage: unstable eval RUN_DIR [--version N] [--games N] [--opponents NAME ...] [--FIELD VALUE ...]
@@ -31,7 +41,7 @@ usage: unstable train  [--config NAME|PATH] [--FIELD VALUE ...]   train a model 
 Short forms: --model, --num_actors, --num_learners, --steps, --run_dir, --init, --wandb,
 --seed.
 Every field has its own option, such as --learner.learning_rate 2e-5 or --games.0.env Nim-v0;
-unstable train --help lists them all."""
+unstable train --help learner lists those of a section, --help all lists everything."""
 
 SHORT_FORMS = {
     "--model": "model.name",
@@ -84,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _train(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
-        return _help("unstable train")
+        return _help("unstable train", arguments)
     from unstable.runtime.train import train
 
     train(_configured(arguments))
@@ -93,7 +103,7 @@ def _train(arguments: Sequence[str]) -> int:
 
 def _sft(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
-        return _help("unstable sft")
+        return _help("unstable sft", arguments)
     from unstable.runtime.sft import resume, sft
 
     options = parse_options(arguments, SHORT_FORMS)
@@ -111,7 +121,7 @@ def _sft(arguments: Sequence[str]) -> int:
 
 def _world(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
-        return _help("unstable world")
+        return _help("unstable world", arguments)
     from unstable.runtime.world import make_world
 
     make_world(_configured(arguments))
@@ -120,7 +130,7 @@ def _world(arguments: Sequence[str]) -> int:
 
 def _config(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
-        return _help("unstable config")
+        return _help("unstable config", arguments)
     from unstable.runtime.prepare import prepare
 
     print(dump(prepare(_configured(arguments)).config), end="")
@@ -129,7 +139,7 @@ def _config(arguments: Sequence[str]) -> int:
 
 def _doctor(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
-        return _help("unstable doctor")
+        return _help("unstable doctor", arguments)
     from unstable.planning.doctor import examine
     from unstable.planning.machine import this_machine
     from unstable.runtime.prepare import check
@@ -193,21 +203,35 @@ def _scalar(text: str) -> Any:
         return text
 
 
-def _help(program: str) -> int:
-    """Print every field with its meaning and default."""
+def _help(program: str, arguments: Sequence[str]) -> int:
+    """Print the sections, or the fields of the one that is asked for, each with its meaning."""
+    topics = [argument for argument in arguments if not argument.startswith("-")]
+    topic = topics[0] if topics else ""
+    if not topic:
+        print(f"{USAGE}\n\nSections:\n")
+        _print_table([(each.path, each.meaning, "") for each in outline(RunConfig)])
+        return 0
+    found = [each for each in fields(RunConfig) if topic == "all" or within(each.path, topic)]
+    if not found:
+        known = [each.path for each in outline(RunConfig)]
+        raise ConfigError(f"--help {topic}: no such section; {nearest(topic, known)}, or all")
+    print(f"Options of {program} (N counts from 0; one past the end adds an entry):\n")
+    _print_table([(f"--{each.path}", each.meaning, each.default) for each in found])
+    return 0
+
+
+def _print_table(rows: Sequence[tuple[str, str, str]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    print(f"{USAGE}\n\noptions of {program} (N counts from 0; one past the end adds an entry):\n")
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column()
-    for option in fields(RunConfig):
-        text = Text(option.meaning).append(option.default and f" ({option.default})", style="dim")
-        table.add_row(Text(f"--{option.path}", style="bold"), text)
+    for name, meaning, default in rows:
+        text = Text(meaning).append(default and f" ({default})", style="dim")
+        table.add_row(Text(name, style="bold"), text)
     Console(soft_wrap=True).print(table)
-    return 0
 
 
 def _one_line(error: Exception) -> str:

@@ -45,6 +45,8 @@ from unstable.config.opponents import (
 )
 from unstable.config.options import (
     fields,
+    outline,
+    within,
 )
 from unstable.config.reading import (
     CONFIGS,

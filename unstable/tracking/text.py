@@ -68,7 +68,11 @@ def update_line(row: Mapping[str, float | None], steps: int) -> str:
             round(others * (row[f"{versus}/{share}"] or 0)) for share in ("win", "draw", "loss")
         )
         games += f", {others} against others ({won} won, {drawn} drawn, {lost} lost)"
-    parts = [f"update {count('version')}/{steps}", games, f"{count('collect/forfeits')} forfeits"]
+    parts = [f"update {count('version')}/{steps}"]
+    if count("collect/games"):
+        parts += [games, f"{count('collect/forfeits')} forfeits"]
+    else:
+        parts.append("its games were played before the last one")
     if count("collect/failures"):
         parts.append(f"{count('collect/failures')} failed")
     for label, name in (("reward", "collect/reward"), ("loss", "learn/loss")):
