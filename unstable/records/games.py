@@ -115,7 +115,7 @@ def _game(row: Record) -> GameResult:
             opener=_read_seat(row["opener"]) if row.get("opener") else None,
         ),
         turns=[_read_turn(turn) for turn in row["turns"]],
-        payoffs=row.get("payoffs", row["outcomes"]),
+        payoffs=row["payoffs"] if "payoffs" in row else row["outcomes"],
         outcomes=row["outcomes"],
         forfeit=row["forfeit"],
         truncated=row["truncated"],

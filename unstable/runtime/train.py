@@ -44,6 +44,7 @@ def train(config: RunConfig) -> RunFolder:
     reason = "failed"
     try:
         with (
+            tracker.kept_up(),
             removed_if_empty(folder),
             terminated_like_interrupted(),
             failures_logged(folder.log("loop")),
@@ -62,8 +63,7 @@ def train(config: RunConfig) -> RunFolder:
 async def _train(config: RunConfig, plan: Plan, folder: RunFolder, tracker: Tracker) -> str:
     from unstable.runtime.processes import processes  # Ray takes a second
 
-    tracker.phase("starting")
-    async with processes(config, plan, folder) as (actors, learner):
+    async with processes(config, plan, folder, tracker.phase) as (actors, learner):
         schedule = Schedule(config)
         rooms = Rooms(
             config=config,

@@ -82,6 +82,15 @@ def update_line(row: Mapping[str, float | None], steps: int) -> str:
     return " · ".join(parts)
 
 
+def phase_line(name: str, done: float, total: float | None, seconds: float) -> str:
+    """What a run is at, how far, and since when.
+
+    >>> phase_line("playing", 30, 128, 41.2), phase_line("loading the model", 0, None, 7)
+    ('playing 30/128 · 41 s', 'loading the model · 7 s')
+    """
+    return f"{name}{f' {number(done)}/{number(total)}' if total else ''} · {duration(seconds)}"
+
+
 def alarm_line(alarm: Alarm) -> str:
     """What the guard has found, in one line."""
     side = "below" if alarm.figure < alarm.threshold else "above"
