@@ -555,3 +555,29 @@ async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_t
     once = [name for name, _ in groupby(deeds)]  # a batch may take several rounds of play
     turn = ["play", "sleep", "update", "wake", "save", "publish"]
     assert once == ["save", "publish", *turn, *turn, "play"]
+
+
+async def judge(result: GameResult, seat: int) -> float:
+    """Takes a while, and fails now and then."""
+    await asyncio.sleep(0.01)
+    if result.spec.game_id % 4 == 0:
+        raise OSError("the judge has gone")
+    return 2.0
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_a_judge_runs_beside_the_games_and_costs_those_that_it_fails(
+    tiny_folder: Path, tmp_path: Path, mode: str
+) -> None:
+    rooms = make_rooms(
+        tiny_folder,
+        tmp_path / "run",
+        buffer={"rewards": [{"term": f"{__name__}:judge"}]},
+        loop={"mode": mode, "steps": 2, "max_failures": 99},
+    )
+    assert await train(rooms) == "all updates made"
+    judged = [each for each in played(rooms.folder) if any(t["rewards"] for t in each["turns"])]
+    assert judged and all(each["game"] % 4 for each in judged)
+    rows = lines(rooms.folder.metrics)
+    assert sum(row["collect/failures"] for row in rows) == rooms.failures > 0
+    assert {row["learn/reward_mean"] for row in rows[1:]} == {2.0}

@@ -82,8 +82,9 @@ async def run_at_once(rooms: Rooms, deadline: float) -> None:
     in_flight = rooms.config.actors.games_in_flight
     assert isinstance(in_flight, int), "planning resolves auto"
     size = rooms.config.group_size
-    # A group ends with its slowest game: one more group than fits keeps the engine busy meanwhile.
-    groups = math.ceil(in_flight / size) + (size > 1)
+    # A group ends with its slowest game: one more group than fits keeps the engine busy meanwhile,
+    # and as many more as reward terms may keep waiting for.
+    groups = math.ceil((in_flight + rooms.rewards.at_once) / size) + (size > 1)
     places = [index for index in range(len(rooms.actors)) for _ in range(groups)]
     tasks = [asyncio.create_task(keep_playing(rooms, index)) for index in places]
     tasks.append(asyncio.create_task(keep_learning(rooms, deadline)))
@@ -139,19 +140,19 @@ async def play(
 ) -> list[Finished]:
     """Have one actor play games, with their trajectories; each is on file as soon as it is over."""
     played: list[Finished] = []
-    async for result in rooms.actors[index].play(specs, enough):
+    async for judged in rooms.rewards.judge(rooms.actors[index].play(specs, enough)):
         version = rooms.registry.current
-        if isinstance(result, GameFailure):
-            rooms.count(result)
+        if isinstance(judged, GameFailure):
+            rooms.count(judged)
             continue
-        trajectories = rooms.rewards.trajectories(result)
+        result, trajectories = judged
         if result.spec.purpose == "train":
             rooms.tracker.add_trajectory(result, trajectories, version, index)
         else:
             rooms.tracker.add_eval_episode(result, version)
         if rooms.stats_due(index):
             rooms.tracker.log_actor(index, await rooms.actors[index].stats())
-        played.append((result, trajectories))
+        played.append(judged)
     return played
 
 

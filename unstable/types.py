@@ -7,6 +7,7 @@ together; a sample is one turn as trained.
 
 import math
 from collections.abc import Sequence
+import traceback
 from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any, Literal, NamedTuple
@@ -264,11 +265,17 @@ class GameResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameFailure:
-    """A game that raised: counted, logged with its traceback, never trained on."""
+    """A game that raised, or a reward term of it: counted, logged, never trained on."""
 
     spec: GameSpec
     error: str  # one line
     traceback: str
+
+    @classmethod
+    def of(cls, spec: GameSpec, error: BaseException) -> "GameFailure":
+        """The failure of a game that raised `error`."""
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        return cls(spec=spec, error=line, traceback="".join(traceback.format_exception(error)))
 
 
 class Reward(NamedTuple):
@@ -278,9 +285,16 @@ class Reward(NamedTuple):
     weighted: float
 
 
+def _weighted(rewards: dict[str, Reward]) -> float:
+    return sum(reward.weighted for reward in rewards.values())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One turn as trained. `rewards` holds the turn's terms by name; they add up to `reward`."""
+    """One turn as trained. `rewards` has the terms that judge it, which add up to `reward`.
+
+    What judges the whole trajectory is the trajectory's.
+    """
 
     turn: int  # Turn.index
     tokens: SampledTokens
@@ -294,13 +308,16 @@ class Sample:
 
     @property
     def reward(self) -> float:
-        """The weighted terms, added up."""
-        return sum(reward.weighted for reward in self.rewards.values())
+        """The turn's weighted terms, added up."""
+        return _weighted(self.rewards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One seat's samples of one game, in order."""
+    """One seat's samples of one game, in order. `rewards` holds the terms that judge it as a whole.
+
+    Whatever its number of turns, such a term counts once, with its weight.
+    """
 
     game_id: int
     env: str  # a GameConfig's key
@@ -309,14 +326,21 @@ class Trajectory:
     outcome: float  # of the seat, unshaped
     forfeit: bool  # this seat forfeited
     samples: tuple[Sample, ...]
+    rewards: dict[str, Reward] = field(default_factory=dict)
+
+    @property
+    def terminal_reward(self) -> float:
+        """The weighted terms that judge the whole trajectory, added up."""
+        return _weighted(self.rewards)
 
     @property
     def reward(self) -> float:
-        """What groups compare: the mean over turns, as the outcome stands on every one of them.
+        """What groups compare: the terminal reward, and the mean of the turns' own.
 
         It is exact before it is rounded, so that equal rewards tie whatever their number.
         """
-        return mean(sample.reward for sample in self.samples)
+        terminal = self.terminal_reward
+        return mean(sample.reward + terminal for sample in self.samples)
 
     @property
     def version(self) -> int:

@@ -1,7 +1,6 @@
 """Many games at once on one event loop: started in order, bounded, each its own fault border."""
 
 import asyncio
-import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -188,8 +187,7 @@ class Collector:
         except Exception as error:  # the fault border: whatever goes wrong costs this one game
             if isinstance(error, EngineDiedError):
                 raise error from None
-            line = " ".join(f"{type(error).__name__}: {error}".split())
-            return GameFailure(spec=spec, error=line, traceback=traceback.format_exc())
+            return GameFailure.of(spec, error)
 
     def _player(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
         model = partial(self._model, game, seat, purpose)

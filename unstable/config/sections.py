@@ -255,10 +255,16 @@ class RewardConfig(Section):
     """A reward term."""
 
     term: str = Field(
-        "outcome", description="outcome, format, invalid_move, length, or module:function"
+        "outcome",
+        description="outcome, format, invalid_move, length, or module:function of (result, turn) "
+        "for a turn's reward, of (result, seat) for a whole trajectory's; it may be async",
     )
     weight: float = Field(1.0, description="what the term's raw value is multiplied by")
     args: dict[str, Any] = Field({}, description="arguments for the term")
+    at_once: PositiveInt = Field(16, description="calls of an async term in flight at a time")
+    timeout: PositiveFloat = Field(
+        60.0, description="seconds for a call of an async term; then its game counts as failed"
+    )
 
 
 class BufferConfig(Section):
@@ -271,7 +277,7 @@ class BufferConfig(Section):
         4, description="versions that a sample may be behind when it is trained on"
     )
     rewards: list[RewardConfig] = Field(
-        [RewardConfig()], description="reward terms of a turn; they add up"
+        [RewardConfig()], description="reward terms of turns and trajectories; they add up"
     )
 
 

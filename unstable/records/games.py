@@ -13,7 +13,6 @@ from unstable.types import (
     GameResult,
     GameSpec,
     PlayerId,
-    Reward,
     Sample,
     SampledTokens,
     SeatSpec,
@@ -32,8 +31,9 @@ def _values(value: object, names: list[str]) -> Record:
     return {name: getattr(value, name) for name in names}
 
 
-def _rewards(rewards: dict[str, Reward]) -> dict[str, dict[str, float]]:
-    return {term: reward._asdict() for term, reward in rewards.items()}
+def _rewards(owner: Trajectory, sample: Sample) -> dict[str, dict[str, float]]:
+    """A turn's terms, and those that judge its whole trajectory, which stand on each turn."""
+    return {term: reward._asdict() for term, reward in (owner.rewards | sample.rewards).items()}
 
 
 def game_record(
@@ -42,7 +42,7 @@ def game_record(
     """A finished game; a turn's `rewards` are None where it was not trained on."""
     spec = result.spec
     rewards = {
-        sample.turn: _rewards(sample.rewards) for each in trajectories for sample in each.samples
+        sample.turn: _rewards(each, sample) for each in trajectories for sample in each.samples
     }
     return {
         "game": spec.game_id,
@@ -161,8 +161,8 @@ def _sample_record(owner: Trajectory, sample: Sample, staleness: int, advantage:
         "finish_reason": tokens.finish_reason,
         "prompt_cut": tokens.prompt_cut,
         "temperature": tokens.temperature,
-        "rewards": _rewards(sample.rewards),
-        "reward": sample.reward,
+        "rewards": _rewards(owner, sample),
+        "reward": sample.reward + owner.terminal_reward,
         "outcome": owner.outcome,
         "forfeit": owner.forfeit,
         "advantage": advantage,

@@ -154,9 +154,9 @@ class PlayMetrics:
         self._add_turns(trained)
         if not result.ended_in_opening:
             self._add_standings(result)
-        for sample in (sample for each in trajectories for sample in each.samples):
-            sums.add("collect/reward", sample.reward)
-            for term, reward in sample.rewards.items():
+        for owner, sample in ((each, sample) for each in trajectories for sample in each.samples):
+            sums.add("collect/reward", sample.reward + owner.terminal_reward)
+            for term, reward in (owner.rewards | sample.rewards).items():
                 sums.add(f"collect/reward/{part(term)}", reward.raw)
         self._actions[env].update(turn.action for turn in trained)
         self._courses[env][tuple(turn.action for turn in result.turns)] += 1
