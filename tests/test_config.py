@@ -1,5 +1,6 @@
 """The config declares, documents, validates and is dumped; each mistake is one line."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from unstable.cli import parse_options
 from unstable.config import CONFIGS, ConfigError, RunConfig, dump, load, parse
 from unstable.plugins import load_target
 
@@ -158,6 +160,33 @@ def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="^--config = ") as error:
         load(str(file))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["Infinity", "-Infinity", "NaN", "inf", "nan", "1e999", "1e400"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "learner.learning_rate",
+        "sampling.temperature",
+        "opponents.draw.self",
+        "games.0.invalid_moves.forfeit_reward",
+        "games.0.args.piles",
+        "buffer.rewards.0.weight",
+        "learner.algorithm.kl_reward",
+        "learner.algorithm.reward_clip.1",
+        "eval.temperature",
+        "guard.score",
+        "loop.max_time",
+        "seed",
+    ],
+)
+def test_no_value_that_is_not_finite_enters(path: str, text: str) -> None:
+    base = {"learner.algorithm.reward_clip": [0.0, 1.0]}
+    given = parse_options([f"--{path}={text}"], {})
+    if path == "games.0.args.piles" and isinstance(given[path], str):
+        return  # text, of which a game may make what it likes
+    with pytest.raises(ConfigError, match=f"^{re.escape(path)}.* = .*: input should be a"):
+        load("default", {**base, **given})
 
 
 def test_a_missing_file_names_what_is_shipped() -> None:

@@ -467,3 +467,17 @@ def test_the_first_row_of_a_board_stays_where_it_is():
 def test_breakthroughs_rows_are_aligned():
     rows = game("Breakthrough-v0-small").observe().board.splitlines()
     assert len({row.index("|") for row in rows[:-1]}) == 1
+
+
+class Spoilt(CountUp):
+    """Pays what is no number."""
+
+    def step(self, action):
+        self.state.rewards = {0: float("nan"), 1: 1.0}
+        return True, {}
+
+
+def test_a_game_that_pays_what_is_not_finite_fails():
+    game = Game(GameConfig(env=f"{__name__}:Spoilt"), seed=0)
+    with pytest.raises(ValueError, match=r"it must be a number for each seat"):
+        game.step("[1]")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from tests.helpers import random_adapter, tiny_model
 from tests.learner_helpers import (
@@ -311,6 +312,7 @@ def test_a_bad_update_is_skipped_and_three_in_a_row_end_it(model):
         assert update.metrics["learn/optimizer_steps"] == 0
         assert update.metrics["learn/loss"] is None
         assert update.metrics["learn/grad_norm"] is None
+        assert update.refusals == ["the loss is nan"]
     assert torch.equal(trained(learner), before)
     assert learner.update(mixed_batch(2)).metrics["learn/skipped_steps"] == 0
     assert not torch.equal(trained(learner), before)
@@ -318,6 +320,41 @@ def test_a_bad_update_is_skipped_and_three_in_a_row_end_it(model):
         learner.update(make_batch(spoilt, version))
     with pytest.raises(FloatingPointError, match="3 updates in a row .* learner.learning_rate"):
         learner.update(make_batch(spoilt, 5))
+
+
+def test_a_step_to_weights_that_are_not_finite_is_refused_and_says_why(model, tmp_path, caplog):
+    """Loss and gradient are fine; only AdamW's arithmetic leaves fp32."""
+    learner = make_learner(model, learning_rate=1e300)
+    before = trained(learner)
+    for version in range(2):
+        update = learner.update(mixed_batch(version))
+        (why,) = update.refusals
+        assert why == "the weights would not be finite at a learning rate of 1e+300"
+        assert math.isfinite(update.metrics["learn/loss"])
+        assert why in caplog.text
+        learner.save(tmp_path / f"{version}", {})
+    assert torch.equal(trained(learner), before)
+    with pytest.raises(FloatingPointError, match="3 updates in a row .* 1e\\+300"):
+        learner.update(mixed_batch(2))
+
+
+def test_nothing_that_is_not_finite_is_published(model, tmp_path):
+    learner = make_learner(model)
+    with torch.no_grad():
+        learner.optimizer.parameters[0][0, 0] = math.nan
+    with pytest.raises(FloatingPointError, match="'policy@0' is not given out"):
+        learner.save(tmp_path / "0", {})
+    with pytest.raises(ValueError, match="JSON"):
+        make_learner(model).save(tmp_path / "0", {"rating": math.inf})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_start_that_is_not_finite_is_refused(model):
+    adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)
+    tensors = load(adapter.weights)
+    next(iter(tensors.values()))[0, 0] = math.inf
+    with pytest.raises(ConfigError, match="adapter 'start': .* is not finite; give an adapter"):
+        make_learner(model, adapter=replace(adapter, weights=save(tensors)))
 
 
 def test_a_batch_of_another_version_is_refused(model):

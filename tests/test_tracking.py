@@ -28,11 +28,12 @@ from tests.tracking_helpers import (
     printed,
     run_updates,
 )
-from unstable.config import ConfigError
+from unstable.config import ConfigError, parse
 from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record, read_game
 from unstable.tracking.metrics import EngineMetrics, Reducer, entropy, opponents
+from unstable.tracking.sft import SFTTracker
 from unstable.tracking.sinks import MetricsFile, open_sinks
 from unstable.tracking.sinks.base import Sink
 from unstable.tracking.summary import summary
@@ -179,7 +180,7 @@ def test_rows_keep_their_names_and_hold_null_for_what_is_not_there(tmp_path: Pat
     tracker = make_tracker(tmp_path)
     tracker.log_evaluation([make_score(0)])
     tracker.end_update(0)
-    tracker.log_learner({"learn/loss": math.nan})
+    tracker.log_learner(Update(version=1, metrics={"learn/loss": math.nan}, advantages=[]))
     tracker.end_update(1)
     first, second = read_rows(tmp_path / "metrics.jsonl")
     assert set(first) <= set(second)
@@ -191,6 +192,26 @@ def test_rows_keep_their_names_and_hold_null_for_what_is_not_there(tmp_path: Pat
     resumed.end_update(2)
     assert set(read_rows(tmp_path / "metrics.jsonl")[2]) == set(second)
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_a_refused_step_is_a_line_to_the_person_and_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    refusals = ["the loss is nan", "the loss is nan", "the gradient's norm is inf"]
+    update = Update(version=3, metrics={}, advantages=[], refusals=refusals)
+    line = (
+        "update 3: 3 optimizer steps are refused, the loss is nan; the gradient's norm is inf; "
+        "the weights stay as they were"
+    )
+    tracker = make_tracker(tmp_path)
+    tracker.log_learner(update)
+    tracker.close()
+    assert line in printed(tracker)
+    supervised = SFTTracker(parse({}), RunFolder(tmp_path / "sft"), steps=1)
+    supervised.log_refusals(update)
+    supervised.close()
+    assert line in capsys.readouterr().out.splitlines()
+    assert line in caplog.text
 
 
 def test_every_name_written_is_documented(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def run_updates(tracker: Tracker, updates: int = 2) -> None:
         update = Update(version=version + 1, metrics=metrics, advantages=advantages)
         tracker.log_alarms([])
         tracker.log_actions([], None, {"self": 0.5, "past": 0.35, "fixed": 0.15})
-        tracker.log_learner(update.metrics)
+        tracker.log_learner(update)
         tracker.log_samples(update, batch)
         tracker.phase("publishing")
         tracker.log_evaluation([make_score(version + 1, score=0.6)])

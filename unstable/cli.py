@@ -198,7 +198,9 @@ def _value(texts: list[str]) -> Any:
 def _scalar(text: str) -> Any:
     """Lists and mappings as YAML, numbers, true, false and null as JSON, all else as it stands."""
     try:
-        return yaml.safe_load(text) if text[:1] in ("[", "{") else json.loads(text)
+        return (
+            yaml.safe_load(text) if text[:1] in ("[", "{") else json.loads(text, parse_constant=str)
+        )
     except (ValueError, yaml.YAMLError):
         return text
 

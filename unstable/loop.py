@@ -175,7 +175,7 @@ async def learn(rooms: Rooms, batch: Batch) -> None:
     async with asleep(rooms.actors, rooms.config):
         update = await rooms.learner.update(batch)
         like = await heed(rooms, update)
-    rooms.tracker.log_learner(update.metrics)
+    rooms.tracker.log_learner(update)
     rooms.tracker.log_samples(update, batch)
     await publish(rooms, update.version, like)
     every = rooms.config.eval.every

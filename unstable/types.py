@@ -6,8 +6,8 @@ together; a sample is one turn as trained.
 """
 
 import math
-from collections.abc import Sequence
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any, Literal, NamedTuple
@@ -399,6 +399,7 @@ class Update:
     version: int  # that this update made
     metrics: dict[str, float | None]  # names that begin with learn/
     advantages: list[float]
+    refusals: list[str] = field(default_factory=list)  # why, for each step that was not made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from unstable.config.base import NonNegativeFloat, PositiveFloat, Section
+from unstable.config.base import Arguments, NonNegativeFloat, PositiveFloat, Section
 from unstable.config.regularization import DecayConfig, ReferenceConfig, Share
 
 Aggregation = Literal["token", "turn", "sequence", "constant"]
@@ -114,7 +114,7 @@ class BuiltInConfig(AlgorithmConfig):
     target: str | None = Field(
         None, description="package.module:Class of your own that extends the algorithm"
     )
-    args: dict[str, Any] = Field({}, description="whatever your class reads from config.args")
+    args: Arguments = Field({}, description="whatever your class reads from config.args")
 
     @model_validator(mode="after")
     def _args_of_target(self) -> Self:
@@ -346,7 +346,7 @@ class RFTConfig(BuiltInConfig):
 class CustomAlgorithmConfig(AlgorithmConfig):
     """A user's own algorithm, which extends none of ours."""
 
-    args: dict[str, Any] = Field({}, description="whatever your class reads from config.args")
+    args: Arguments = Field({}, description="whatever your class reads from config.args")
 
     @property
     def target(self) -> str:

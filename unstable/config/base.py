@@ -2,9 +2,9 @@
 
 import difflib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from unstable.config.renamed import RENAMED
 
@@ -13,6 +13,11 @@ PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
+if TYPE_CHECKING:
+    Arguments = dict[str, Any]
+else:
+    Arguments = dict[str, JsonValue]
+"""What a user's own code is called with: plain values, finite as all others are."""
 
 
 FORMAT = 1
@@ -58,7 +63,11 @@ class Section(BaseModel):
     """A part of the config: immutable; an unknown key is an error that suggests the nearest."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), coerce_numbers_to_str=True
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        coerce_numbers_to_str=True,
+        allow_inf_nan=False,
     )
 
     @model_validator(mode="before")

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from unstable.config.algorithms import ALGORITHMS, AnyAlgorithm, ReinforceConfig
 from unstable.config.base import (
+    Arguments,
     Auto,
     NonNegativeFloat,
     NonNegativeInt,
@@ -51,7 +52,7 @@ class ModelConfig(Section):
         description="the LoRA's start: fresh, an adapter's folder, or auto (lora_ckpt if it fits)",
     )
     adapter: AdapterConfig = AdapterConfig()
-    chat_template: dict[str, Any] = Field(
+    chat_template: Arguments = Field(
         {}, description="arguments for the tokenizer's chat template, such as enable_thinking"
     )
 
@@ -75,7 +76,7 @@ class GameConfig(Section):
     name: str | None = Field(
         None, description="name in tables and baselines; default: env (must be unique)"
     )
-    args: dict[str, Any] = Field({}, description="arguments for the env's constructor")
+    args: Arguments = Field({}, description="arguments for the env's constructor")
     seats: PositiveInt = Field(2, description="number of players")
     weight: PositiveFloat = Field(
         1.0, description="share of the games played, relative to the other entries"
@@ -260,7 +261,7 @@ class RewardConfig(Section):
         "for a turn's reward, of (result, seat) for a whole trajectory's; it may be async",
     )
     weight: float = Field(1.0, description="what the term's raw value is multiplied by")
-    args: dict[str, Any] = Field({}, description="arguments for the term")
+    args: Arguments = Field({}, description="arguments for the term")
     at_once: PositiveInt = Field(16, description="calls of an async term in flight at a time")
     timeout: PositiveFloat = Field(
         60.0, description="seconds for a call of an async term; then its game counts as failed"

@@ -39,7 +39,7 @@ def write_checkpoint(
             (scratch / AVERAGE).mkdir()
             write_adapter(average, scratch / AVERAGE)
         torch.save({"format": FORMAT, **state}, scratch / STATE_FILE)
-        text = json.dumps({"format": FORMAT, **run_state})
+        text = json.dumps({"format": FORMAT, **run_state}, allow_nan=False)
         (scratch / RUN_STATE_FILE).write_text(text, encoding="utf-8")
 
 

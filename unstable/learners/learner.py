@@ -101,8 +101,8 @@ class Learner:
     def update(self, batch: Batch) -> Update:
         """Train on the batch, which makes the next version.
 
-        Raises `FloatingPointError` when, `max_bad_updates` times in a row, loss or gradient was not
-        finite in any step. A version that such an update makes is the one before it again.
+        Raises `FloatingPointError` when, `max_bad_updates` times in a row, each step was refused
+        for what is not finite. A version that such an update makes is the one before it again.
         """
         assert batch.version == self.version, f"batch {batch.version}, learner {self.version}"
         started = time.perf_counter()
@@ -253,8 +253,8 @@ class Learner:
             columns.put(places, figures, counts)
         self.micro_batches.ranks.sum_([total, *self.optimizer.gradients, *columns.values()])
         learning_rate = self.optimizer.learning_rate
-        grad_norm = self.optimizer.step(float(total))
-        return StepReport(chosen_C, float(total), grad_norm, learning_rate, columns)
+        stepped = self.optimizer.step(float(total))
+        return StepReport(chosen_C, float(total), *stepped, learning_rate, columns)
 
     def _critic_backward(
         self,
@@ -286,14 +286,14 @@ class Learner:
         advantages_S: Floats,
     ) -> Update:
         """The update that the steps have made; counts those without a good step."""
+        refusals = [report.refusal for report in reports if report.refusal is not None]
         if reports:
-            is_bad = all(report.grad_norm is None for report in reports)
-            self.bad_updates = self.bad_updates + 1 if is_bad else 0
+            self.bad_updates = self.bad_updates + 1 if len(refusals) == len(reports) else 0
         if self.bad_updates == self.config.max_bad_updates:
             raise FloatingPointError(
-                f"loss or gradient not finite in {self.bad_updates} updates in a row (the last "
-                f"loss: {reports[-1].loss}); lower learner.learning_rate or learner.grad_clip; the "
-                "last checkpoint holds the last good weights"
+                f"no optimizer step could be made in {self.bad_updates} updates in a row (the last "
+                f"time {refusals[-1]}); lower learner.learning_rate or learner.grad_clip; the last "
+                "checkpoint holds the last good weights"
             )
         self.version += 1
         for follower in (self.reference, self.average):
@@ -306,6 +306,7 @@ class Learner:
             version=self.version,
             metrics={**metrics, **step_metrics(reports), **speed},
             advantages=advantages_S.tolist(),
+            refusals=refusals,
         )
 
     def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:

@@ -25,7 +25,8 @@ class StepReport:
 
     chosen_C: Ints  # places in the batch of the samples whose tokens the columns hold, in order
     loss: float
-    grad_norm: float | None  # None: the step was refused
+    grad_norm: float  # before the clip
+    refusal: str | None  # why the step was not made; None: it was
     learning_rate: float
     columns: Columns
 
@@ -107,7 +108,7 @@ def _group_counts(batch: FlatBatch) -> dict[str, float]:
 
 def step_metrics(reports: Sequence[StepReport]) -> Metrics:
     """What the optimizer steps of one update did; of none, that there were none."""
-    norms = [report.grad_norm for report in reports if report.grad_norm is not None]
+    norms = [report.grad_norm for report in reports if report.refusal is None]
     counts = {
         "learn/optimizer_steps": len(norms),
         "learn/skipped_steps": len(reports) - len(norms),

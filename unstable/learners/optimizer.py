@@ -1,13 +1,24 @@
 """The optimizer: AdamW with a schedule and a clip, which refuses to step on what is not finite."""
 
+import logging
 import math
 from collections.abc import Iterable
-from typing import Any, cast
+from itertools import chain
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from unstable.config import LearnerConfig
+
+log = logging.getLogger(__name__)
+
+
+class Stepped(NamedTuple):
+    """What became of a step: the policy's gradient norm before the clip, and why it was refused."""
+
+    grad_norm: float
+    refusal: str | None  # None: it was made
 
 
 class PolicyOptimizer:
@@ -59,22 +70,36 @@ class PolicyOptimizer:
         assert all(gradient is not None for gradient in gradients), "a backward comes first"
         return cast(list[Tensor], gradients)
 
-    def step(self, loss: float) -> float | None:
-        """Clip, step, clear the gradients; returns the policy's norm before the clip.
+    def step(self, loss: float) -> Stepped:
+        """Clip, step, clear the gradients.
 
-        Refused, which returns None, when `loss` or a norm is not finite.
+        Refused, which leaves all weights as they are, when `loss`, a norm or a weight that the step
+        leads to is not finite.
         """
         for group, factor in zip(self.adamw.param_groups, self.factors, strict=True):
             group["lr"] = factor * self.learning_rate
         norms = [
             float(nn.utils.clip_grad_norm_(group, self.config.grad_clip)) for group in self.groups
         ]
-        finite = all(map(math.isfinite, [loss, *norms]))
-        if finite:
-            self.adamw.step()
+        refusal = _refusal(loss, norms) or self._try()
         self.adamw.zero_grad()
         self.steps += 1
-        return norms[0] if finite else None
+        if refusal is not None:
+            log.warning("optimizer step %d is refused: %s", self.steps, refusal)
+        return Stepped(norms[0], refusal)
+
+    @torch.no_grad()
+    def _try(self) -> str | None:
+        """Step; take the weights back, and say why, if one of them is not finite any more."""
+        rate = self.adamw.param_groups[0]["lr"]
+        weights = list(chain.from_iterable(self.groups))
+        before = [weight.clone() for weight in weights]
+        self.adamw.step()
+        if all(bool(weight.isfinite().all()) for weight in weights):
+            return None
+        for weight, old in zip(weights, before, strict=True):
+            weight.copy_(old)
+        return f"the weights would not be finite at a learning rate of {rate:g}"
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs."""
@@ -89,6 +114,14 @@ class PolicyOptimizer:
     def load_moments(self, state: dict[str, Any]) -> None:
         """Restore AdamW alone: the schedule goes on where it is, and rates keep their scale."""
         self.adamw.load_state_dict(state["adamw"])
+
+
+def _refusal(loss: float, norms: list[float]) -> str | None:
+    """Why a step cannot be tried, if it cannot."""
+    if not math.isfinite(loss):
+        return f"the loss is {loss}"
+    wrong = [norm for norm in norms if not math.isfinite(norm)]
+    return f"the gradient's norm is {wrong[0]}" if wrong else None
 
 
 def scheduled_rate(config: LearnerConfig, step: int, total_steps: int) -> float:

@@ -1,7 +1,7 @@
 """LoRA adapters: made, carried as bytes, written as files that PEFT and vLLM read."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,13 +46,18 @@ def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "
 
 
 def export_adapter(model: "PeftModel", name: str) -> Adapter:
-    """The trained LoRA as it stands, in fp32, under a name of its own."""
+    """The trained LoRA as it stands, in fp32, under a name of its own.
+
+    Raises `FloatingPointError` rather than give what is not finite.
+    """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save
 
     # With this option PEFT does not ask a hub whether the vocabulary was changed.
     state = get_peft_model_state_dict(model, save_embedding_layers=False)
     tensors = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
+    if wrong := _not_finite(tensors):
+        raise FloatingPointError(f"adapter {name!r} is not given out: {wrong} is not finite")
     config = model.peft_config["default"].to_dict()
     config["inference_mode"] = True
     return Adapter(name=name, weights=save(tensors), config=_plain(config))
@@ -73,6 +78,11 @@ def load_weights(model: "PeftModel", adapter: Adapter) -> None:
             f"adapter {adapter.name!r} does not fit the model: {wrong[0]} is "
             f"{_shape(given.get(wrong[0]))}, expected {_shape(expected.get(wrong[0]))}; "
             "match model.name, model.adapter.rank and .targets, or set model.init to fresh"
+        )
+    if spoilt := _not_finite(tensors):
+        raise ConfigError(
+            f"adapter {adapter.name!r}: {spoilt} is not finite; give an adapter that is whole, or "
+            "set model.init to fresh"
         )
     set_peft_model_state_dict(model, tensors)
 
@@ -132,6 +142,11 @@ def lora_pairs(adapter: Adapter) -> dict[str, tuple["Tensor", "Tensor", float]]:
             module = key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
             pairs[module] = (a, tensors[key.replace(".lora_A.", ".lora_B.")], scale)
     return pairs
+
+
+def _not_finite(tensors: "Mapping[str, Tensor]") -> str | None:
+    """Name of a tensor that holds what is not finite, if one does."""
+    return next((name for name, value in tensors.items() if not value.isfinite().all()), None)
 
 
 def _shape(shape: Sequence[int] | None) -> str:

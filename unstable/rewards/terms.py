@@ -78,8 +78,9 @@ class _Term(NamedTuple):
 
     def reward(self, raw: float) -> Reward:
         """What its value is worth; raises `ValueError` where that is not finite."""
-        if not math.isfinite(raw):
-            raise ValueError(f"reward term {self.config.term} returned {raw}")
+        if not math.isfinite(self.config.weight * raw):
+            name, weight = self.config.term, self.config.weight
+            raise ValueError(f"reward term {name} returned {raw}, of weight {weight}")
         return Reward(raw=raw, weighted=self.config.weight * raw)
 
 

@@ -42,6 +42,9 @@ class Tracker(Protocol):
     def log_step(self, row: Row) -> None:
         """Take in an optimizer step."""
 
+    def log_refusals(self, update: Update) -> None:
+        """Take in that a step was not made."""
+
     def log_epoch(self, row: Row) -> None:
         """Take in an epoch that was evaluated."""
 
@@ -72,6 +75,8 @@ async def fine_tune(
                 for batch in task.batches(epoch) if epoch else []:
                     update = await learner.imitate(batch)
                     tracker.log_step(_step_row(epoch, update))
+                    if update.refusals:
+                        tracker.log_refusals(update)
                 tracker.phase("saving")
                 await learner.save(version, {EPOCH: epoch})
             tracker.phase("held-out loss")

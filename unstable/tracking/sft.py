@@ -16,9 +16,9 @@ from unstable.tracking.lines import LATER_S, Lines
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import MetricsFile, WandbRun
 from unstable.tracking.sinks.base import Guard, Sink
-from unstable.tracking.text import number, percent, score_text
+from unstable.tracking.text import number, percent, refusal_line, score_text
 from unstable.tracking.tracker import Terminal
-from unstable.types import EvalScore
+from unstable.types import EvalScore, Update
 
 
 def results(row: Row) -> Iterator[tuple[str, EvalScore]]:
@@ -88,6 +88,10 @@ class SFTTracker:
             self._bar.update(self._task, description=line, completed=row["version"])
         self._lines.patience_s = LATER_S
         self._lines.phase(f"{line} · step {row['version']}/{self._steps}")
+
+    def log_refusals(self, update: Update) -> None:
+        """Take in that a step was not made."""
+        self.print(refusal_line(update))
 
     def log_epoch(self, row: Row) -> None:
         """Take in an epoch that was evaluated; the first one is the start."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from unstable.types import Alarm, EvalScore
+from unstable.types import Alarm, EvalScore, Update
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -109,6 +109,14 @@ def action_line(actions: Sequence[str], best: int | None, shares: Mapping[str, f
         "learning_rate": "the learning rate is lower",
     }
     return "guard · " + " · ".join(words[action] for action in actions)
+
+
+def refusal_line(update: Update) -> str:
+    """Which optimizer steps of an update were not made, and why, in one line."""
+    why = "; ".join(dict.fromkeys(update.refusals))
+    count = len(update.refusals)
+    steps = f"{count} optimizer steps are" if count > 1 else "an optimizer step is"
+    return f"update {update.version}: {steps} refused, {why}; the weights stay as they were"
 
 
 def score_line(score: EvalScore) -> str:

@@ -34,6 +34,7 @@ from unstable.tracking.text import (
     action_line,
     alarm_line,
     phase_line,
+    refusal_line,
     score_line,
     update_line,
 )
@@ -162,9 +163,13 @@ class Tracker:
             failure.traceback,
         )
 
-    def log_learner(self, metrics: Mapping[str, float | None]) -> None:
-        """Takes in the learner's metrics, under the names that they have."""
-        self._row.update(metrics)
+    def log_learner(self, update: Update) -> None:
+        """Takes in the learner's metrics, under the names that they have, and refused steps."""
+        self._row.update(update.metrics)
+        if update.refusals:
+            line = refusal_line(update)
+            logger.warning(line)
+            self._print(line)
 
     def log_samples(self, update: Update, batch: Batch) -> None:
         """Takes in the samples as `update` trained on them."""
