@@ -10,7 +10,16 @@ from typing import Any, NoReturn
 
 import yaml
 
-from unstable.config import ConfigError, RunConfig, RunFailedError, dump, fields, load, nearest
+from unstable.config import (
+    ConfigError,
+    RunConfig,
+    RunFailedError,
+    dump,
+    fields,
+    load,
+    nearest,
+    one_line,
+)
 
 EVAL_USAGE = """\
 usage: unstable eval RUN_DIR [--version N] [--games N] [--opponents NAME ...] [--FIELD VALUE ...]
@@ -212,4 +221,4 @@ def _help(program: str) -> int:
 
 def _one_line(error: Exception) -> str:
     """The error in one line, also where it was found in another process."""
-    return " ".join(str(getattr(error, "cause", error)).split())
+    return one_line(str(getattr(error, "cause", error)))

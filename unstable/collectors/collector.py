@@ -15,12 +15,12 @@ from unstable.collectors.players.checkpoint import adapter_name
 from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer
 from unstable.collectors.players.opening import with_opening
-from unstable.config import GameConfig, RunConfig
+from unstable.config import GameConfig, RunConfig, one_line
 from unstable.engines.base import Engine, EngineDiedError
 from unstable.games.services import prompt_style
 from unstable.models.adapters import read_adapter
 from unstable.plugins import load_target
-from unstable.prompts import PromptBuilder
+from unstable.prompts import PromptBuilder, bounded
 from unstable.types import (
     BASE,
     Adapter,
@@ -188,8 +188,9 @@ class Collector:
         except Exception as error:  # the fault border: whatever goes wrong costs this one game
             if isinstance(error, EngineDiedError):
                 raise error from None
-            line = " ".join(f"{type(error).__name__}: {error}".split())
-            return GameFailure(spec=spec, error=line, traceback=traceback.format_exc())
+            line = one_line(f"{type(error).__name__}: {error}")
+            trace, _ = bounded(traceback.format_exc())
+            return GameFailure(spec=spec, error=line, traceback=trace)
 
     def _player(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
         model = partial(self._model, game, seat, purpose)

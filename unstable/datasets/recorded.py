@@ -23,8 +23,9 @@ def recorded_examples(
     Their ids are taken as they were recorded. Only legal moves in answers that the parser read and
     that were not cut off count, none of an opening; with `winners_only` of winners alone, and a win
     by another seat's forfeit is none, unless `forfeits`. Left out, and counted in the log, are
-    prompts in which text became control tokens, as older records may have them. Raises `ConfigError` for games of an
-    evaluation, which are never trained on, and for those of another tokenizer.
+    prompts in which text became control tokens, as older records may have them. Raises
+    `ConfigError` for games of an evaluation, which are never trained on, and for those of another
+    tokenizer.
     """
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Example] = {}
     encoder, forged = TextEncoder(tokenizer), 0

@@ -22,7 +22,10 @@ from unstable.types import (
 
 Row = dict[str, float | None]
 
-COUNTS = ["games", "turns", "trained_turns", "tokens", "forfeits", "truncated", "draws", "failures"]
+COUNTS = [
+    *("games", "turns", "trained_turns", "tokens", "cut_characters"),
+    *("forfeits", "truncated", "draws", "failures"),
+]
 MEANS = [
     "reward",
     "game_length",
@@ -136,6 +139,8 @@ class PlayMetrics:
         sums.count("collect/trained_turns", len(trained))
         sampled = [turn.sampled for turn in result.own_turns if turn.sampled is not None]
         sums.count("collect/tokens", sum(len(tokens.token_ids) for tokens in sampled))
+        cut = sum(turn.cut_characters for turn in result.own_turns)
+        sums.count("collect/cut_characters", cut)
         sums.count("collect/truncated", result.truncated)
         sums.add("collect/game_length", len(result.turns))
         sums.add("collect/seconds_per_game", result.seconds)

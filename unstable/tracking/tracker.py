@@ -10,7 +10,6 @@ from dataclasses import asdict
 
 from rich.console import Console
 from rich.live import Live
-from rich.text import Text
 
 from unstable.config import ConfigError, RunConfig
 from unstable.records.files import read_rows
@@ -28,7 +27,7 @@ from unstable.tracking.metrics import (
 from unstable.tracking.sinks import open_sinks
 from unstable.tracking.sinks.base import Guard, Sink
 from unstable.tracking.summary import summary
-from unstable.tracking.text import action_line, alarm_line, score_line, update_line
+from unstable.tracking.text import Text, action_line, alarm_line, score_line, update_line
 from unstable.tracking.view import HISTORY, Phase, View
 from unstable.types import (
     Alarm,
