@@ -18,6 +18,7 @@ from unstable.config import (
     fields,
     load,
     nearest,
+    one_line,
     outline,
     within,
 )
@@ -37,6 +38,7 @@ usage: unstable train  [--config NAME|PATH] [--FIELD VALUE ...]   train a model 
        unstable eval   RUN_DIR [--version N] [--games N] ...      play a finished version again
        unstable config [--config NAME|PATH] [--FIELD VALUE ...]   print the resolved config
        unstable doctor [--config NAME|PATH] [--FIELD VALUE ...]   would it run on this machine?
+       unstable model  NAME                                       print a base model's folder
 
 Short forms: --model, --num_actors, --num_learners, --steps, --run_dir, --init, --wandb,
 --seed.
@@ -82,6 +84,7 @@ def run(arguments: Sequence[str]) -> int:
         "eval": _evaluate,
         "config": _config,
         "doctor": _doctor,
+        "model": _model,
     }
     if not arguments or arguments[0] in HELP:
         print(USAGE)
@@ -145,6 +148,16 @@ def _doctor(arguments: Sequence[str]) -> int:
     from unstable.runtime.prepare import check
 
     return examine(_configured(arguments), this_machine(), check)
+
+
+def _model(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print(USAGE)
+        return 0 if any(argument in HELP for argument in arguments) else EXIT_USER_ERROR
+    from unstable.runtime.prepare import base_folder
+
+    print(base_folder(arguments[0]))
+    return 0
 
 
 def _evaluate(arguments: Sequence[str]) -> int:
@@ -238,4 +251,4 @@ def _print_table(rows: Sequence[tuple[str, str, str]]) -> None:
 
 def _one_line(error: Exception) -> str:
     """The error in one line, also where it was found in another process."""
-    return " ".join(str(getattr(error, "cause", error)).split())
+    return one_line(str(getattr(error, "cause", error)))

@@ -174,6 +174,7 @@ class Turn:
     formatted: bool  # the parser found an action in the text
     invalid: bool  # the env refused the action
     seconds: float  # until the player answered
+    cut_characters: int = 0  # of what the seat was shown, answered or did, left out as too long
 
 
 Standing = Literal["win", "draw", "loss"]

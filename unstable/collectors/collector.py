@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -187,7 +188,9 @@ class Collector:
         except Exception as error:  # the fault border: whatever goes wrong costs this one game
             if isinstance(error, EngineDiedError):
                 raise error from None
-            return GameFailure.of(spec, error)
+            failure = GameFailure.of(spec, error)
+            trace, _ = bounded(failure.traceback)
+            return replace(failure, error=one_line(failure.error), traceback=trace)
 
     def _player(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
         model = partial(self._model, game, seat, purpose)

@@ -6,6 +6,7 @@ from time import perf_counter
 from unstable.collectors.players.base import Player
 from unstable.config import GameConfig
 from unstable.games.game import Game
+from unstable.prompts import bounded
 from unstable.seeds import derive_seed
 from unstable.types import GameResult, GameSpec, Turn
 
@@ -35,7 +36,8 @@ async def play_game(
         asked = perf_counter()
         answer = await players[seat].act(observation, game, seed)
         seconds = perf_counter() - asked
-        step = game.step(answer.action)
+        action, cut = bounded(answer.action)
+        step = game.step(action)
         turns.append(
             Turn(
                 seat=seat,
@@ -44,10 +46,11 @@ async def play_game(
                 observation=answer.observation,
                 sampled=answer.sampled,
                 text=answer.text,
-                action=answer.action,
+                action=action,
                 formatted=answer.formatted,
                 invalid=step.invalid,
                 seconds=seconds,
+                cut_characters=game.take_cut() + answer.cut_characters + cut,
             )
         )
     return GameResult(

@@ -30,6 +30,7 @@ from unstable.config.base import (
     check_format,
     nearest,
 )
+from unstable.config.escape import escape_control, one_line
 from unstable.config.guard import (
     Action,
     GuardConfig,

@@ -15,6 +15,7 @@ from unstable.config import GameConfig
 from unstable.games import services
 from unstable.games.chance import Chance
 from unstable.games.envs import make_env
+from unstable.prompts import MAX_EVENTS, bounded
 from unstable.seeds import derive_seed
 from unstable.types import Observation
 
@@ -115,6 +116,13 @@ class Game:
             self.reason = f"cut off after {self.turns} turns"
         return StepResult(self.done, invalid)
 
+    def take_cut(self) -> int:
+        """Characters of over-long messages that were left out, over all seats, since the last."""
+        cut = sum(view.cut_characters for view in self._views)
+        for view in self._views:
+            view.cut_characters = 0
+        return cut
+
     def _share_messages(self, mover: int | None, invalid: bool) -> None:
         for seat, queue in self.env.state.observations.items():
             self._views[seat].add(queue, refused=invalid, mine=seat == mover)
@@ -137,7 +145,8 @@ class Game:
 
     def _last_word(self) -> str:
         infos = self.env.state.game_info.values()
-        return next((str(info["reason"]) for info in infos if info.get("reason")), "")
+        reason = next((str(info["reason"]) for info in infos if info.get("reason")), "")
+        return bounded(reason)[0]
 
 
 class _View:
@@ -153,13 +162,15 @@ class _View:
         self._notice = ""
         self._board_place = 0  # number of events before the board
         self._board_is_old = False  # the game has said something since
+        self.cut_characters = 0  # of messages that were too long
 
     def add(self, messages: list[Message], *, refused: bool = False, mine: bool = False) -> None:
         """Take in what a step of the env said; `refused`: it refused the action, `mine` or not."""
         if mine:
             self._notice = self.refusal = ""
         for sender, message, kind in messages:
-            text = _LEADING_LINES.sub("", message).rstrip()  # the first row keeps its blanks
+            text, cut = bounded(_LEADING_LINES.sub("", message).rstrip())
+            self.cut_characters += cut
             if not text:
                 continue
             if kind is ObservationType.GAME_BOARD:
@@ -170,13 +181,19 @@ class _View:
                 # Talk is kept as it was said; a bare [move] only if the env does not describe it.
                 text = text.lstrip()
                 if not refused and not (_TOKEN.fullmatch(text) and _describe(messages)):
-                    self._events.append(f"{self._name(sender)}: {text}")
+                    self._add_event(f"{self._name(sender)}: {text}")
             elif kind is ObservationType.GAME_ADMIN and refused and mine:
                 self._notice = text
                 self.refusal = text.partition("Reason: ")[2].partition(" Please resubmit")[0]
             else:
-                self._events.append(text)
+                self._add_event(text)
                 self._board_is_old |= kind is ObservationType.GAME_MESSAGE
+
+    def _add_event(self, text: str) -> None:
+        self._events.append(text)
+        while sum(map(len, self._events)) > MAX_EVENTS:
+            self.cut_characters += len(self._events.pop(0))
+            self._board_place = max(self._board_place - 1, 0)
 
     def observation(self) -> Observation:
         """A board that the game has spoken after stands where it was said, among the events."""

@@ -88,7 +88,10 @@ def load_weights(model: "PeftModel", adapter: Adapter) -> None:
 
 
 def read_adapter(folder: Path, name: str) -> Adapter:
-    """The adapter in a folder, under `name`; raises `ConfigError` when it holds none."""
+    """The adapter in a folder, under `name`; raises `ConfigError` when it holds none.
+
+    `models.inspection` has checked what a person gave.
+    """
     config = json.loads(_read(folder, CONFIG_FILE))
     return Adapter(name=name, weights=_read(folder, WEIGHTS_FILE), config=config)
 

@@ -17,6 +17,7 @@ from typing import Any
 from unstable.config import ConfigError, ModelConfig
 from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from unstable.models.base import model_path
+from unstable.models.inspection import check_start, read_json
 from unstable.records.files import new_folder, write_whole
 from unstable.types import Adapter
 
@@ -96,7 +97,12 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
     """Why the unpacked adapter in `folder` is no start for this model; None where it is one."""
     if not (folder / BASE_FILE).is_file():
         return f"it has no {BASE_FILE} that names its base"
-    made_for = json.loads((folder / BASE_FILE).read_text(encoding="utf-8"))
+    try:
+        made_for = read_json(folder / BASE_FILE)
+    except ValueError as error:
+        return str(error)
+    if lacking := [name for name in ("name", "adapter", "fingerprint") if name not in made_for]:
+        return f"its {BASE_FILE} has no {lacking[0]}"
     if made_for["name"] != model.name:
         return f"it was made for {made_for['name']}, not {model.name}"
     given, wanted = made_for["adapter"], model.adapter.model_dump()
@@ -104,10 +110,16 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
         return f"its LoRA has {_words(given)}, not {_words(wanted)}"
     if made_for["fingerprint"] != fingerprint(model):
         return f"it was made for other weights of {model.name}"
+    try:
+        check_start(folder, model, "model.init")
+    except ConfigError as error:
+        return str(error)
     return None
 
 
-def _words(adapter: dict[str, Any]) -> str:
+def _words(adapter: Any) -> str:
+    if not isinstance(adapter, dict):
+        return repr(adapter)
     return ", ".join(f"{name} {value}" for name, value in sorted(adapter.items()))
 
 

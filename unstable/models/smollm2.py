@@ -8,6 +8,7 @@ import contextlib
 import importlib.metadata
 import io
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def prepare() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unstable"
     folder = cache / f"{NAME}-{version}"
     if not folder.is_dir():
-        print(f"unpacking {NAME} into {cache}, once")
+        print(f"unpacking {NAME} into {cache}, once", file=sys.stderr)
         # Where another process is first, its copy is the same.
         with contextlib.suppress(FileExistsError), new_folder(folder) as scratch:
             _dequantize(weights, scratch)

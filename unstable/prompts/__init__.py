@@ -14,4 +14,5 @@ from unstable.prompts.builder import (
     write_answer,
 )
 from unstable.prompts.encoding import TextEncoder
+from unstable.prompts.limits import MAX_CHARACTERS, MAX_EVENTS, bounded
 from unstable.prompts.parsers import PARSERS, Action, parse_action, strip_reasoning

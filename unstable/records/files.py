@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from unstable.config import FORMAT, ConfigError, check_format
+from unstable.config import FORMAT, ConfigError, check_format, escape_control
 
 
 def sync(path: Path) -> None:
@@ -68,13 +68,13 @@ def new_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def json_line(record: Mapping[str, Any]) -> bytes:
-    """The record, with its format, as one line of strict JSON.
+    """The record, with its format, as one line of strict JSON, all control characters escaped.
 
     Raises `ValueError` at a number that is not finite.
     """
     whole = {"format": FORMAT, **record}
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode() + b"\n"
+    return escape_control(text).encode() + b"\n"
 
 
 class LineFile:

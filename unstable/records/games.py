@@ -133,7 +133,8 @@ def _read_turn(row: Record) -> Turn:
     sampled = None
     if row["token_ids"]:
         sampled = SampledTokens(**{name: row[name] for name in TOKEN_FIELDS})
-    own = {name: row[name] for name in TURN_FIELDS}
+    own = {name: row[name] for name in TURN_FIELDS if name != "cut_characters"}
+    own["cut_characters"] = row.get("cut_characters", 0)
     return Turn(player=PlayerId.parse(row["player"]), sampled=sampled, **own)
 
 

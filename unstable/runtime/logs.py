@@ -5,9 +5,18 @@ Nothing is logged to the terminal: what a person should know there, the tracker 
 
 import logging
 
+from unstable.config import escape_control
 from unstable.records.folder import RunFolder
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class Escaping(logging.Formatter):
+    """Writes control characters out, so that nothing in a log moves a cursor."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's lines."""
+        return escape_control(super().format(record))
 
 
 def _is_ours_or_matters(record: logging.LogRecord) -> bool:
@@ -23,7 +32,7 @@ def setup_logging(folder: RunFolder, component: str) -> None:
     path = folder.log(component)
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter(FORMAT))
+    handler.setFormatter(Escaping(FORMAT))
     handler.addFilter(_is_ours_or_matters)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.captureWarnings(True)

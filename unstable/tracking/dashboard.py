@@ -12,12 +12,11 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 from unstable.prompts import load_style
 from unstable.tracking.device import DeviceProbe
 from unstable.tracking.metrics import current_policy
-from unstable.tracking.text import duration, number, opponent_text, percent, sparkline
+from unstable.tracking.text import Text, duration, number, opponent_text, percent, sparkline
 from unstable.tracking.view import View
 from unstable.types import Rating
 

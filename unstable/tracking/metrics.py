@@ -23,15 +23,8 @@ from unstable.types import (
 Row = dict[str, float | None]
 
 COUNTS = [
-    "games",
-    "turns",
-    "trained_turns",
-    "tokens",
-    "forfeits",
-    "truncated",
-    "draws",
-    "failures",
-    "above_scale",
+    *("games", "turns", "trained_turns", "tokens", "cut_characters"),
+    *("forfeits", "truncated", "draws", "failures", "above_scale"),
 ]
 MEANS = [
     "reward",
@@ -146,6 +139,8 @@ class PlayMetrics:
         sums.count("collect/trained_turns", len(trained))
         sampled = [turn.sampled for turn in result.own_turns if turn.sampled is not None]
         sums.count("collect/tokens", sum(len(tokens.token_ids) for tokens in sampled))
+        cut = sum(turn.cut_characters for turn in result.own_turns)
+        sums.count("collect/cut_characters", cut)
         sums.count("collect/truncated", result.truncated)
         if result.forfeit is None:
             sums.count("collect/above_scale", any(abs(each) > 1 for each in result.outcomes))

@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from unstable.config import RunConfig
 from unstable.records.files import LineFile, read_rows, write_lines
@@ -16,7 +15,7 @@ from unstable.tracking.lines import LATER_S, Lines
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import MetricsFile, WandbRun
 from unstable.tracking.sinks.base import Guard, Sink
-from unstable.tracking.text import number, percent, refusal_line, score_text
+from unstable.tracking.text import Text, number, percent, refusal_line, score_text
 from unstable.tracking.tracker import Terminal
 from unstable.types import EvalScore, Update
 

@@ -1,10 +1,26 @@
 """Numbers and events as people read them."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import rich.text
+
+from unstable.config import escape_control
 from unstable.types import Alarm, EvalScore, Update
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+class Text(rich.text.Text):
+    """Rich's, with control characters spelled out: what players say moves nobody's cursor."""
+
+    def __init__(self, text: str = "", *arguments: Any, **options: Any) -> None:
+        super().__init__(escape_control(text), *arguments, **options)
+
+    def append(self, text: "str | rich.text.Text", style: Any = None) -> "Text":
+        """As Rich's; returns itself."""
+        super().append(escape_control(text) if isinstance(text, str) else text, style)
+        return self
 
 
 def number(value: float | None) -> str:

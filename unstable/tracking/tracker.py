@@ -11,7 +11,6 @@ from dataclasses import asdict
 
 from rich.console import Console
 from rich.live import Live
-from rich.text import Text
 
 from unstable.config import ConfigError, RunConfig
 from unstable.records.files import read_rows
@@ -31,6 +30,7 @@ from unstable.tracking.sinks import open_sinks
 from unstable.tracking.sinks.base import Guard, Sink
 from unstable.tracking.summary import summary
 from unstable.tracking.text import (
+    Text,
     action_line,
     alarm_line,
     phase_line,

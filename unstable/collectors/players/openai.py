@@ -6,7 +6,7 @@ from unstable.collectors.players.base import Answer, OpponentPlayer, Player, Ser
 from unstable.config import ConfigError, FixedOpponent, GameConfig, OpenAIOpponent
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
-from unstable.prompts import parse_action
+from unstable.prompts import bounded, parse_action
 from unstable.types import Observation, SeatSpec
 
 
@@ -50,7 +50,7 @@ class OpenAIPlayer(OpponentPlayer):
             temperature=self._temperature,
             max_tokens=self._opponent.max_tokens,
         )
-        text = reply.choices[0].message.content or ""
+        text, cut = bounded(reply.choices[0].message.content or "")
         action = self._style.read_action(self._parser, text)
         if not action.formatted:  # it is not trained to stop where its action ends
             action = parse_action("brackets", text, reasoning=self._style.reasoning)
@@ -59,4 +59,5 @@ class OpenAIPlayer(OpponentPlayer):
             text=text,
             action=action.text,
             formatted=action.formatted,
+            cut_characters=cut,
         )
