@@ -103,6 +103,7 @@ class PlayMetrics:
             counts=[
                 *(f"collect/{name}" for name in COUNTS),
                 *(f"collect/versus/{label}/games" for label in labels),
+                *(f"collect/raised/{part(game.key)}" for game in config.games),
             ],
             means=[
                 *(f"collect/{name}" for name in MEANS),
@@ -137,6 +138,7 @@ class PlayMetrics:
         sampled = [turn.sampled for turn in result.own_turns if turn.sampled is not None]
         sums.count("collect/tokens", sum(len(tokens.token_ids) for tokens in sampled))
         sums.count("collect/truncated", result.truncated)
+        sums.count(f"collect/raised/{part(env)}", result.raised)
         sums.add("collect/game_length", len(result.turns))
         sums.add("collect/seconds_per_game", result.seconds)
         self._add_turns(trained)
