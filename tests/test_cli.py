@@ -237,6 +237,70 @@ def test_a_killed_actor_is_started_again_and_its_games_are_played(project: Path,
     assert len(played) == len(set(played))
 
 
+BLOCKING = """
+import pathlib
+import time
+
+
+class Sleeper:
+    def __call__(self, observation):
+        if {always} or not pathlib.Path("seen").exists():
+            pathlib.Path("seen").touch()
+            time.sleep(600)
+        return "[4]"
+"""
+
+
+def start_blocking(project: Path, always: bool, turn_timeout: float) -> "subprocess.Popen[str]":
+    """A run in the background whose bot blocks its actor, once it does."""
+    (project / "mine.py").write_text(BLOCKING.format(always=always))
+    config = yaml.safe_load((project / "small.yaml").read_text())
+    config["games"] = [{"env": "TicTacToe-v0", "turn_timeout": turn_timeout}]
+    config["opponents"] = {
+        "draw": {"self": 0, "past": 0, "fixed": 1},
+        "fixed": [{"kind": "python", "target": "mine:Sleeper"}],
+    }
+    (project / "mine.yaml").write_text(yaml.safe_dump(config))
+    process = subprocess.Popen(
+        command(["train", "--config", "mine.yaml", "--run_dir", "run"]),
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_interrupts,
+    )
+    deadline = time.monotonic() + 120
+    while not (project / "run/blocking_games.txt").is_file():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return process
+
+
+@pytest.mark.slow
+def test_an_interrupt_is_answered_while_a_bot_blocks(project: Path) -> None:
+    process = start_blocking(project, always=True, turn_timeout=600)
+    family = children(process)
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert time.monotonic() - began < 15  # most of it is Ray's end
+    psutil.wait_procs(family, timeout=20)
+    assert not [child for child in family if child.is_running()]
+
+
+@pytest.mark.slow
+def test_an_actor_that_a_bot_blocks_is_started_again(project: Path) -> None:
+    process = start_blocking(project, always=False, turn_timeout=3)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert (project / "run/blocking_games.txt").read_text() == "TicTacToe-v0\n"
+    assert "Sleeper" not in output
+    assert "time.sleep(600)" in (project / "run/logs/actor-0.log").read_text()
+
+
 @pytest.mark.slow
 def test_a_killed_learner_ends_the_run_with_exit_code_1(project: Path) -> None:
     process = start(project, "--steps", "100000")

@@ -390,7 +390,7 @@ async def test_a_failed_game_costs_one_game(tiny_folder: Path, tmp_path: Path) -
         tiny_folder,
         tmp_path / "run",
         **MOODY,
-        loop={"mode": "sync", "steps": 2, "max_failures": 1000},
+        loop={"mode": "sync", "steps": 2, "max_failures": 99},
     )
     assert await train(rooms) == "all updates made"
     assert rooms.failures > 0
@@ -408,7 +408,9 @@ async def test_too_many_failed_games_end_the_run(
         **MOODY,
         loop={"mode": mode, "steps": 1000, "max_failures": 3},
     )
-    with pytest.raises(RuntimeError, match=r"\d+ games failed, more than .* the dice are gone"):
+    with pytest.raises(
+        RuntimeError, match=r"4 of the last \d+ games failed, more than .* the dice are gone"
+    ):
         await train(rooms)
 
 
@@ -581,3 +583,16 @@ async def test_a_judge_runs_beside_the_games_and_costs_those_that_it_fails(
     rows = lines(rooms.folder.metrics)
     assert sum(row["collect/failures"] for row in rows) == rooms.failures > 0
     assert {row["learn/reward_mean"] for row in rows[1:]} == {2.0}
+
+
+async def test_failures_are_judged_by_rate(tiny_folder: Path, tmp_path: Path) -> None:
+    rooms = make_rooms(tiny_folder, tmp_path / "run", loop={"max_failures": 2})
+    good = game(purpose="eval")
+    bad = GameFailure.of(good.spec, OSError("the dice are gone"))
+    for _ in range(5):  # one game in fifty, for as long as it likes
+        rooms.count(bad)
+        for _ in range(49):
+            rooms.count(good)
+    rooms.count(bad)
+    with pytest.raises(RuntimeError, match="3 of the last 100 games failed, more than loop"):
+        rooms.count(bad)

@@ -146,6 +146,7 @@ async def play(
             rooms.count(judged)
             continue
         result, trajectories = judged
+        rooms.count(result)
         if result.spec.purpose == "train":
             rooms.tracker.add_trajectory(result, trajectories, version, index)
         else:

@@ -200,6 +200,7 @@ class GameResult:
     payoffs: list[float]
     outcomes: list[float]
     forfeit: int | None  # the seat that forfeited by invalid moves
+    raised: bool = False  # it forfeited by an action at which the env raised
     truncated: bool  # cut off by the step cap
     reason: str  # the env's last word on why the game ended
     seconds: float

@@ -101,6 +101,19 @@ class GameConfig(Section):
         50, description="a game is cut off, and counted as truncated, after this many turns"
     )
     invalid_moves: InvalidMovesConfig = InvalidMovesConfig()
+    turn_timeout: PositiveFloat = Field(
+        60.0,
+        description="seconds that a turn may take, without the time of local models; then the "
+        "game has failed",
+    )
+    timeout: PositiveFloat = Field(
+        600.0, description="the same for a whole game, looked at after each turn"
+    )
+    isolated: bool = Field(
+        False,
+        description="play each game, with its bots, in a process of its own; a game that has "
+        "blocked its actor is played so from then on",
+    )
     legal_moves: str | None = Field(
         None,
         description="module:function(env) -> actions, for games that do not list their legal moves",
@@ -415,8 +428,8 @@ class LoopConfig(Section):
     max_time: PositiveFloat | None = Field(
         None, description="stop after this many seconds, even if updates are left"
     )
-    max_failures: NonNegativeInt = Field(
-        20, description="failed games that are tolerated before the run ends"
+    max_failures: Annotated[int, Field(ge=0, lt=100)] = Field(
+        20, description="failed games among the last 100 that are tolerated before the run ends"
     )
 
 

@@ -40,15 +40,21 @@ class Game:
 
     Invalid moves are counted here and not by the env, so that every game follows the config: a seat
     that makes more than `invalid_moves.allowed` in a row forfeits, which ends the game for all.
+
+    An action at which the env raises is a forfeit too, if the game lists its legal moves and the
+    action is none of them, or lists none and is `trusted`: else the error comes through.
     """
 
-    def __init__(self, config: GameConfig, seed: int) -> None:
+    def __init__(self, config: GameConfig, seed: int, *, trusted: bool = False) -> None:
         self.config = config
+        self._seed, self._trusted = seed, trusted
+        self._actions: list[str] = []
         self.turns = 0
         self.done = False
         self.payoffs = [0.0] * config.seats
         self.outcomes = [0.0] * config.seats
         self.forfeit: int | None = None
+        self.raised = False  # that is what the forfeit is for
         self.truncated = False
         self.reason = ""
         self._chance = Chance(seed)
@@ -101,14 +107,22 @@ class Game:
         seat, state = self.seat, self.env.state
         errors = getattr(state, "error_count", 0)
         state.game_info[seat]["invalid_move"] = False
-        with self._chance:
-            over, _ = self.env.step(action)
+        try:
+            with self._chance:
+                over, _ = self.env.step(action)
+        except (Exception, SystemExit) as error:  # the fault border of a game
+            if not self._is_movers_fault(action):
+                raise
+            self.turns, self.raised = self.turns + 1, True
+            self._end_by_forfeit(seat, f"the game raised {type(error).__name__}: {error}")
+            return StepResult(done=True, invalid=True)
+        self._actions.append(action)
         invalid = getattr(state, "error_count", 0) > errors or state.game_info[seat]["invalid_move"]
         self.turns += 1
         self._refusals[seat] = self._refusals[seat] + 1 if invalid else 0
         self._share_messages(seat, invalid)
         if invalid and (over or self._refusals[seat] > self.config.invalid_moves.allowed):
-            self._end_by_forfeit(seat)
+            self._end_by_forfeit(seat, self._views[seat].refusal or self._last_word())
         elif over:
             self._end()
         elif self.turns >= self.config.max_turns:
@@ -128,13 +142,26 @@ class Game:
             self._views[seat].add(queue, refused=invalid, mine=seat == mover)
             queue.clear()
 
-    def _end_by_forfeit(self, seat: int) -> None:
+    def _is_movers_fault(self, action: str) -> bool:
+        """Whether the action at which the env raised was no legal one.
+
+        The env may be anywhere by now, so another one is led to where it was.
+        """
+        if not services.lists_legal_moves(self.config):
+            return self._trusted
+        before = Game(self.config, self._seed)
+        for earlier in self._actions:
+            before.observe()
+            before.step(earlier)
+        before.observe()
+        return action.strip() not in before.legal_moves()
+
+    def _end_by_forfeit(self, seat: int, why: str) -> None:
         policy = self.config.invalid_moves
         self.done = True
         self.forfeit = seat
         self.outcomes = [policy.others_reward] * self.config.seats
         self.outcomes[seat] = policy.forfeit_reward
-        why = self._views[seat].refusal or self._last_word()
         self.reason = f"Player {seat} forfeits by an invalid move: {why}".removesuffix(": ")
 
     def _end(self) -> None:

@@ -106,7 +106,8 @@ def inspect(folder: Path) -> LoRA:
     begun = str(config.get("init_lora_weights"))
     if begun.lower().startswith(_CHANGE_BASE):
         raise ValueError(f"its init_lora_weights is {begun!r}, which alters the base; convert it")
-    rank, alpha = config.get("r"), config.get("lora_alpha")
+    rank: Any = config.get("r")
+    alpha: Any = config.get("lora_alpha")
     if type(rank) is not int or rank < 1:
         raise ValueError(f"its r is {rank!r}; give a LoRA whose rank is a positive whole number")
     if type(alpha) not in (int, float) or not (math.isfinite(alpha) and alpha > 0):

@@ -106,6 +106,7 @@ class PlayMetrics:
             counts=[
                 *(f"collect/{name}" for name in COUNTS),
                 *(f"collect/versus/{label}/games" for label in labels),
+                *(f"collect/raised/{part(game.key)}" for game in config.games),
             ],
             means=[
                 *(f"collect/{name}" for name in MEANS),
@@ -142,6 +143,7 @@ class PlayMetrics:
         cut = sum(turn.cut_characters for turn in result.own_turns)
         sums.count("collect/cut_characters", cut)
         sums.count("collect/truncated", result.truncated)
+        sums.count(f"collect/raised/{part(env)}", result.raised)
         if result.forfeit is None:
             sums.count("collect/above_scale", any(abs(each) > 1 for each in result.outcomes))
         sums.add("collect/game_length", len(result.turns))

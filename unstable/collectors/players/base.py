@@ -42,6 +42,8 @@ class OpponentPlayer:
 
     per_game = False
     """Whether each game needs one of its own; else all games of an env share one."""
+    waits = False
+    """Whether it may wait for something, and so is given `games.turn_timeout` for a turn."""
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:

@@ -1,4 +1,4 @@
-"""A player behind an OpenAI-compatible endpoint; time-outs and retries are the library's."""
+"""A player behind an OpenAI-compatible endpoint; the library tries again."""
 
 import os
 
@@ -12,6 +12,8 @@ from unstable.types import Observation, SeatSpec
 
 class OpenAIPlayer(OpponentPlayer):
     """A remote model that is asked with the same chat as a local one; it cannot be seeded."""
+
+    waits = True
 
     def __init__(self, opponent: OpenAIOpponent, game: GameConfig, temperature: float) -> None:
         from openai import AsyncOpenAI  # takes half a second
