@@ -220,7 +220,15 @@ def test_a_cut_off_or_forfeited_game_earns_no_trust() -> None:
         for _ in range(50):
             values = {"forfeit": None, "truncated": False} | changes
             games.add(
-                GameResult(spec=seats, turns=[], outcomes=[0, 0], reason="", seconds=1, **values)
+                GameResult(
+                    spec=seats,
+                    turns=[],
+                    payoffs=[0, 0],
+                    outcomes=[0, 0],
+                    reason="",
+                    seconds=1,
+                    **values,
+                )
             )
     assert "unruly" not in games
 

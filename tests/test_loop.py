@@ -409,9 +409,12 @@ async def test_too_many_failed_games_end_the_run(
         loop={"mode": mode, "steps": 1000, "max_failures": 3},
     )
     with pytest.raises(
-        RuntimeError, match=r"4 of the last \d+ games failed, more than .* the dice are gone"
-    ):
+        RuntimeError, match=r"\d+ of the last \d+ games failed, more than"
+    ) as raised:
         await train(rooms)
+    assert str(raised.value).endswith("the dice are gone")
+    failed = int(str(raised.value).split()[0])
+    assert failed == 4 or mode == "async" and failed > 4  # others may have failed at that moment
 
 
 class BrokenLearner(LocalLearner):
@@ -581,7 +584,9 @@ async def test_a_judge_runs_beside_the_games_and_costs_those_that_it_fails(
     judged = [each for each in played(rooms.folder) if any(t["rewards"] for t in each["turns"])]
     assert judged and all(each["game"] % 4 for each in judged)
     rows = lines(rooms.folder.metrics)
-    assert sum(row["collect/failures"] for row in rows) == rooms.failures > 0
+    written = sum(row["collect/failures"] for row in rows)
+    assert 0 < written <= rooms.failures
+    assert written == rooms.failures or mode == "async"  # which ends with games in flight
     assert {row["learn/reward_mean"] for row in rows[1:]} == {2.0}
 
 
