@@ -131,7 +131,7 @@ async def test_games_apart_are_the_same_games() -> None:
 
     async def games(isolated: bool) -> list[GameResult]:
         results = await played(collector(isolated=isolated), *specs)
-        found = [game for each in results for game in each.games]  # type: ignore[union-attr]
+        found = [game for each in results for game in each.games]
         for game in found:
             for turn in game.turns:
                 turn.seconds = 0.0

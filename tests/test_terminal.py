@@ -1,6 +1,7 @@
 """What judges a whole trajectory has the same weight in every algorithm, whatever its name."""
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,9 @@ def group_zscores():
     return per_turn(zscore(WORTH))
 
 
-CASES = [  # with the advantages that follow by hand from the weights
+CASES: list[
+    tuple[dict[str, Any], Any]
+] = [  # with the advantages that follow by hand from the weights
     ({"name": "reinforce", "normalize": "none"}, turn_rewards),
     ({"name": "reinforce++"}, lambda: zscore(turn_rewards())),
     (
