@@ -297,7 +297,7 @@ def test_an_actor_that_a_bot_blocks_is_started_again(project: Path) -> None:
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     assert (project / "run/blocking_games.txt").read_text() == "TicTacToe-v0\n"
-    assert "Sleeper" not in output
+    assert no_developers_lines(output)
     assert "time.sleep(600)" in (project / "run/logs/actor-0.log").read_text()
 
 
