@@ -110,7 +110,8 @@ def inspect(folder: Path) -> LoRA:
     alpha: Any = config.get("lora_alpha")
     if type(rank) is not int or rank < 1:
         raise ValueError(f"its r is {rank!r}; give a LoRA whose rank is a positive whole number")
-    if type(alpha) not in (int, float) or not (math.isfinite(alpha) and alpha > 0):
+    number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+    if not number or not 0 < alpha < math.inf:
         raise ValueError(f"its lora_alpha is {alpha!r}; give a LoRA whose alpha is positive")
     return LoRA(
         rank=rank,
