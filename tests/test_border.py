@@ -21,8 +21,9 @@ from unstable.games.game import Game
 from unstable.types import GameFailure, GameResult, GameSpec, PlayerId, SeatSpec
 
 
-def collector(engine: Any = None, **game: Any) -> Collector:
+def collector(engine: Any = None, endpoint: str = "http://nowhere", **game: Any) -> Collector:
     """Of an unruly game with the settings of `game`, and of TicTacToe."""
+    remote = {"kind": "openai", "name": "remote", "model": "any", "base_url": endpoint}
     config = parse(
         {
             "games": [
@@ -30,7 +31,10 @@ def collector(engine: Any = None, **game: Any) -> Collector:
                 {"env": "TicTacToe-v0", "prompt": "answer", **game},
             ],
             "opponents": {
-                "fixed": [{"kind": "python", "name": name, **bot} for name, bot in BOTS.items()]
+                "fixed": [
+                    remote,
+                    *({"kind": "python", "name": name, **bot} for name, bot in BOTS.items()),
+                ]
             },
             "actors": {"games_in_flight": 8},
         }
@@ -147,6 +151,20 @@ async def test_a_bot_that_never_answers_costs_its_game() -> None:
     assert failed.error == ("TimeoutError: never has not answered in games.turn_timeout = 0.5 s")
 
 
+async def test_a_stalled_endpoint_costs_its_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def accept(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        playing = collector(endpoint=f"http://{host}:{port}", turn_timeout=0.5)
+        (failed,) = await played(playing, spec(0, "remote", "counts"))
+        server.close()
+    assert isinstance(failed, GameFailure)
+    assert failed.error == "TimeoutError: remote has not answered in games.turn_timeout = 0.5 s"
+
+
 async def test_a_game_has_its_time_besides_that_of_local_models() -> None:
     engine = Scripted(lambda: 0)
 
@@ -182,6 +200,12 @@ def test_an_action_that_breaks_the_game_is_a_forfeit(listed: bool, trusted: bool
     assert done and invalid
     assert (game.forfeit, game.raised, game.outcomes) == (1, True, [0.0, -1.0])
     assert game.reason == "Player 1 forfeits by an invalid move: the game raised SystemExit: 3"
+
+
+def test_what_the_game_says_of_a_forfeit_is_bounded() -> None:
+    game = unruly(listed=True)
+    game.step("[raise" + "!" * 10**6 + "]")
+    assert game.raised and len(game.reason) < 10**5
 
 
 def test_a_legal_action_that_breaks_the_game_is_a_failure() -> None:

@@ -114,7 +114,8 @@ class Game:
             if not self._is_movers_fault(action):
                 raise
             self.turns, self.raised = self.turns + 1, True
-            self._end_by_forfeit(seat, f"the game raised {type(error).__name__}: {error}")
+            raised = f"the game raised {type(error).__name__}: {error}"
+            self._end_by_forfeit(seat, bounded(raised)[0])
             return StepResult(done=True, invalid=True)
         self._actions.append(action)
         invalid = getattr(state, "error_count", 0) > errors or state.game_info[seat]["invalid_move"]
