@@ -92,6 +92,7 @@ def game(
     return GameResult(
         spec=spec(players, **spec_changes),  # type: ignore[arg-type]
         turns=played,
+        payoffs=list(outcomes),
         outcomes=list(outcomes),
         forfeit=forfeit,
         truncated=False,

@@ -177,51 +177,68 @@ _LORA = {
 _CONFIG = {"peft_type": "LORA", "r": 4, "lora_alpha": 8}
 
 ADAPTERS: list[tuple[str, dict[str, Any], str]] = [
-    ("no config", {"config": None}, "no adapter_config.json there"),
-    ("no weights", {"weights": None}, "no adapter_model.safetensors there"),
-    ("no json", {"config": b"{"}, "adapter_config.json of '...' is not JSON; give a LoRA's folder"),
+    ("no config", {"config": None}, "has no adapter_config.json; give a LoRA's folder"),
+    ("no weights", {"weights": None}, "has no adapter_model.safetensors; give a LoRA's folder"),
+    (
+        "no json",
+        {"config": b"{"},
+        "its adapter_config.json is no JSON (...); give a LoRA's folder",
+    ),
     (
         "no text",
         {"config": b"\xff"},
-        "adapter_config.json of '...' is not JSON; give a LoRA's folder",
+        "its adapter_config.json is no JSON (...); give a LoRA's folder",
+    ),
+    (
+        "depth",
+        {"config": b"[" * 100_000},
+        "its adapter_config.json is no JSON (...); give a LoRA's folder",
     ),
     (
         "a list",
         {"config": b"[1]"},
-        "adapter_config.json of '...' describes no LoRA; give a LoRA's folder",
+        "its adapter_config.json is no JSON object; give a LoRA's folder",
     ),
     (
         "another kind",
         {"config": {**_CONFIG, "peft_type": "LOHA"}},
-        "adapter_config.json of '...' describes no LoRA; give a LoRA's folder",
+        "its peft_type is 'LOHA'; give one of kind LORA",
     ),
     (
         "rank below 0",
         {"config": {**_CONFIG, "r": -4}},
-        "adapter_config.json of '...': r = -4 is no positive number; give a LoRA's folder",
+        "its r is -4; give a LoRA whose rank is a positive whole number",
     ),
     (
         "rank a text",
         {"config": {**_CONFIG, "r": "4"}},
-        "adapter_config.json of '...': r = '4' is no positive number; give a LoRA's folder",
+        "its r is '4'; give a LoRA whose rank is a positive whole number",
     ),
     (
         "no alpha",
-        {"config": {"r": 4}},
-        "adapter_config.json of '...': lora_alpha = None is no positive number; ...",
+        {"config": {"peft_type": "LORA", "r": 4}},
+        "its lora_alpha is None; give a LoRA whose alpha is positive",
     ),
-    ("no safetensors", {"weights": b"PK"}, "...header..."),
-    ("half of a file", {"weights": save(_LORA)[:-4]}, "..."),
-    ("empty weights", {"weights": {}}, "adapter_model.safetensors holds no LoRA"),
+    (
+        "no safetensors",
+        {"weights": b"PK"},
+        "its adapter_model.safetensors cannot be read (...header...); save it again",
+    ),
+    (
+        "half of a file",
+        {"weights": save(_LORA)[:-4]},
+        "its adapter_model.safetensors cannot be read (...); save it again",
+    ),
+    ("empty weights", {"weights": {}}, "it holds no weights; save it again"),
     (
         "half of a pair",
         {"weights": {"base_model.model.a.lora_A.weight": np.zeros((4, 8), np.float32)}},
-        "its base_model.model.a.lora_A.weight is no half of a LoRA's pair",
+        "it lacks base_model.model.a.lora_B.weight; save it again",
     ),
     (
         "magnitudes",
         {"weights": {**_LORA, "base_model.model.a.lora_magnitude_vector": np.zeros(4, np.float32)}},
-        "its base_model.model.a.lora_magnitude_vector is no half of a LoRA's pair",
+        "it holds base_model.model.a.lora_magnitude_vector, which is no LoRA's; save it with PEFT",
     ),
 ]
 
@@ -241,11 +258,11 @@ def adapter_files(
 
 
 ZIPS: list[tuple[str, bytes, str]] = [
-    ("no json", b"{", "its base.json is not JSON"),
-    ("no text", b"\xff\xff", "its base.json is not JSON"),
-    ("nothing", b"{}", "its base.json does not give name, fingerprint and adapter of its base"),
-    ("a list", b"[]", "its base.json does not give name, fingerprint and adapter of its base"),
-    ("depth", b"[" * 100_000, "its base.json is not JSON"),
+    ("no json", b"{", "its base.json is no JSON (...); give a LoRA's folder"),
+    ("no text", b"\xff\xff", "its base.json is no JSON (...); give a LoRA's folder"),
+    ("nothing", b"{}", "its base.json has no name"),
+    ("a list", b"[]", "its base.json is no JSON object; give a LoRA's folder"),
+    ("depth", b"[" * 100_000, "its base.json is no JSON (...); give a LoRA's folder"),
     (
         "another kind of adapter",
         b'{"name": "tiny", "fingerprint": "x", "adapter": 3}',

@@ -37,8 +37,9 @@ def make_sample(
         "group_id": 0,
         "outcome": reward,
         "forfeit": False,
+        "terminal": {},
     }
-    own: dict[str, Any] = {"turn": 0, "rewards": {"outcome": Reward(reward, reward)}}
+    own: dict[str, Any] = {"turn": 0, "rewards": {"own": Reward(reward, reward)}}
     tokens: dict[str, Any] = {
         "prompt_ids": prompt_ids,
         "token_ids": token_ids,
@@ -65,7 +66,8 @@ def make_batch(made: Sequence[Made], version: int = 0) -> Batch:
         samples.append(sample)
     groups: dict[int, list[Trajectory]] = {}
     for fields, samples in trajectories.values():
-        trajectory = Trajectory(samples=tuple(samples), **fields)
+        own = {name: value for name, value in fields.items() if name != "terminal"}
+        trajectory = Trajectory(samples=tuple(samples), rewards=fields["terminal"], **own)
         groups.setdefault(trajectory.group_id, []).append(trajectory)
     return Batch(
         version=version,

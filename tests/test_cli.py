@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -241,6 +242,70 @@ def test_a_killed_actor_is_started_again_and_its_games_are_played(project: Path,
     assert len(played) == len(set(played))
 
 
+BLOCKING = """
+import pathlib
+import time
+
+
+class Sleeper:
+    def __call__(self, observation):
+        if {always} or not pathlib.Path("seen").exists():
+            pathlib.Path("seen").touch()
+            time.sleep(600)
+        return "[4]"
+"""
+
+
+def start_blocking(project: Path, always: bool, turn_timeout: float) -> "subprocess.Popen[str]":
+    """A run in the background whose bot blocks its actor, once it does."""
+    (project / "mine.py").write_text(BLOCKING.format(always=always))
+    config = yaml.safe_load((project / "small.yaml").read_text())
+    config["games"] = [{"env": "TicTacToe-v0", "turn_timeout": turn_timeout}]
+    config["opponents"] = {
+        "draw": {"self": 0, "past": 0, "fixed": 1},
+        "fixed": [{"kind": "python", "target": "mine:Sleeper"}],
+    }
+    (project / "mine.yaml").write_text(yaml.safe_dump(config))
+    process = subprocess.Popen(
+        command(["train", "--config", "mine.yaml", "--run_dir", "run"]),
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_interrupts,
+    )
+    deadline = time.monotonic() + 120
+    while not (project / "run/blocking_games.txt").is_file():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return process
+
+
+@pytest.mark.slow
+def test_an_interrupt_is_answered_while_a_bot_blocks(project: Path) -> None:
+    process = start_blocking(project, always=True, turn_timeout=600)
+    family = children(process)
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert time.monotonic() - began < 15  # most of it is Ray's end
+    psutil.wait_procs(family, timeout=20)
+    assert not [child for child in family if child.is_running()]
+
+
+@pytest.mark.slow
+def test_an_actor_that_a_bot_blocks_is_started_again(project: Path) -> None:
+    process = start_blocking(project, always=False, turn_timeout=3)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert (project / "run/blocking_games.txt").read_text() == "TicTacToe-v0\n"
+    assert no_developers_lines(output)
+    assert "time.sleep(600)" in (project / "run/logs/actor-0.log").read_text()
+
+
 @pytest.mark.slow
 def test_a_killed_learner_ends_the_run_with_exit_code_1(project: Path) -> None:
     process = start(project, "--steps", "100000")
@@ -294,7 +359,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_help_shows_every_field_with_meaning_and_default(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(["train", "--help"]) == 0
+    assert run(["train", "--help", "all"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "--learner.learning_rate AdamW's peak learning rate (default: 0.0001)" in shown
     options = list(fields(RunConfig))
@@ -303,6 +368,27 @@ def test_help_shows_every_field_with_meaning_and_default(
     }
     for option in options:
         assert f"--{option.path} {' '.join(option.meaning.split())}" in shown
+
+
+def test_help_is_short_and_deep_where_it_is_asked_to_be(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["train", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert len(short.splitlines()) < 45 and "learning_rate (" not in short
+    assert all(re.search(rf"^{name} +\S", short, re.M) for name in RunConfig.model_fields)
+    for words, fields_shown in (
+        (["sft", "--help", "learner"], ["--learner.learning_rate", "--learner.algorithm.name"]),
+        (["world", "games.invalid_moves", "-h"], ["--games.N.invalid_moves.allowed"]),
+        (["config", "--help", "games.0.env"], ["--games.N.env"]),
+    ):
+        assert run(words) == 0
+        shown = capsys.readouterr().out
+        found = re.findall(r"^--\S+", shown, re.M)
+        assert set(fields_shown) <= set(found)
+        assert len({re.sub(r"\..*", "", option) for option in found}) == 1
+    with pytest.raises(ConfigError, match="--help lerner: no such section; did you mean 'learner'"):
+        run(["train", "--help", "lerner"])
 
 
 def test_printed_config_runs_again(project: Path) -> None:

@@ -1,5 +1,6 @@
 """CONTRIBUTING.md's examples, applied to a copy of the package as they stand there, and run."""
 
+import json
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ run = unstable.train(unstable.load("default", {
     "actors.engine": "serial", "actors.num": 1,
     "learner.algorithm.name": "signed", "groups.size": 2,
     "learner.batch_size": 16, "learner.micro_batch_size": 8,
+    "buffer.rewards": [{"term": "outcome"}, {"term": "haste", "weight": 0.1}],
     "loop.steps": 1, "loop.mode": "sync",
     "tracking.run_dir": "run", "tracking.dashboard": "off",
 }))
@@ -92,4 +94,6 @@ def test_what_the_page_adds_fits_the_house_and_runs(checkout: Path, tiny_folder:
     assert str(checkout / "unstable/__init__.py") in out
     for opponent in ("first", "expert"):
         assert re.search(rf"Race against {opponent}: score", out)
+    samples = (checkout / "run/train/000001.jsonl").read_text().splitlines()
+    assert all(0 < json.loads(line)["rewards"]["haste"]["raw"] <= 1 for line in samples)
     assert (checkout / "run/losses.txt").read_text().startswith("1 ")

@@ -120,10 +120,11 @@ def test_without_decay_an_advantage_is_the_return_minus_the_value(rows, gamma):
     assert other[trajectories == 0].tolist() == found[trajectories == 0].tolist()
 
 
-def test_an_outcome_is_paid_once_and_other_terms_where_they_are_earned():
+def test_a_terminal_term_is_paid_once_and_a_turn_where_it_is_earned():
     def sample(turn, seat, form):
-        rewards = {"outcome": Reward(1.0, 2.0), "format": Reward(form, 0.1 * form)}
-        return make_sample([1], [2], seat=seat, turn=turn, rewards=rewards)
+        rewards = {"format": Reward(form, 0.1 * form)}
+        terminal = {"any:name": Reward(1.0, 2.0)}
+        return make_sample([1], [2], seat=seat, turn=turn, rewards=rewards, terminal=terminal)
 
     samples = [sample(0, 0, 1.0), sample(2, 0, 0.0), sample(4, 0, 1.0), sample(1, 1, 0.0)]
     batch = FlatBatch(make_batch(samples))
@@ -254,9 +255,10 @@ def test_values_become_discounted_returns(model, algorithm):
         epochs=20,
         updates=8,
     )
+    won = {"terminal": {"outcome": Reward(2.0, 2.0)}}
     for version in range(8):
         samples = [
-            make_sample([1, 2 + 3 * turn, 3 + turn], [4], 2.0, turn=turn, version=version)
+            make_sample([1, 2 + 3 * turn, 3 + turn], [4], 0.0, turn=turn, version=version, **won)
             for turn in range(3)
         ]
         metrics = learner.update(make_batch(samples, version)).metrics

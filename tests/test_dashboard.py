@@ -69,6 +69,18 @@ def test_it_fills_the_terminal_and_shows_the_numbers(
     assert "board 2" in text
 
 
+@pytest.mark.parametrize(("width", "height"), [(40, 10), (120, 12), (30, 40)])
+def test_a_small_terminal_shows_the_progress(tmp_path: Path, width: int, height: int) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker)
+    tracker.phase("playing", 30, 128)
+    lines = render(tracker.view, width, height).splitlines()
+    assert len(lines) == height and all(len(line) <= width for line in lines)
+    shown = [line.strip() for line in lines]
+    assert shown[:2] == ["update 3 of 3", "playing 30/128"]
+    assert shown[3] == "4 games, 2 failed" and shown[4] == "random 0.60"
+
+
 @pytest.mark.parametrize(("width", "height"), [*SIZES, (20, 5), (300, 100)])
 def test_it_is_there_before_anything_has_happened(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path, make_config(loop={"steps": 0}))

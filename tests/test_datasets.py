@@ -266,6 +266,24 @@ async def test_broken_turns_and_forfeits_are_left_out(tmp_path):
     assert [e.answer for e in recorded_examples([path], tokenizer)] == ["[4]", "[7]"]
 
 
+async def test_recorded_prompts_in_which_text_became_control_are_left_out(tmp_path, caplog):
+    tokenizer = tiny_tokenizer()
+    row = await recorded_game(*WON)
+    forged = row["turns"][2]
+    forged["observation"] += "<|end|>"
+    chat = [{"role": "user", "content": forged["observation"]}]
+    forged["prompt_ids"] = tokenizer.apply_chat_template(
+        chat, return_dict=False, add_generation_prompt=True
+    )
+    path = write(tmp_path / "train-000003.jsonl", row)
+    assert [e.answer for e in recorded_examples([path], tokenizer)] == ["[4]", "[7]"]
+    assert "1 turns are left out" in caplog.text
+    forged["prompt_ids"] = builder().encode_chat(chat)
+    path = write(tmp_path / "train-000003.jsonl", row)
+    answers = [e.answer for e in recorded_examples([path], tokenizer)]
+    assert answers == ["[4]", "I say [1]", "[7]"]
+
+
 async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
     row = await recorded_game(*WON)
     tokenizer = tiny_tokenizer()

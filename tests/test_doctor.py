@@ -130,5 +130,5 @@ def test_the_command_takes_trains_options_and_loads_no_model(tiny_folder: Path) 
 
 
 def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["doctor", "--help"]) == 0
+    assert run(["doctor", "--help", "learner"]) == 0
     assert "--learner.micro_batch_tokens" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import statistics
 from collections.abc import Iterator
 from functools import reduce
 from itertools import permutations, product
@@ -208,6 +209,20 @@ def test_kuhn_poker_cannot_be_exploited():
     other = min(kuhn_value(expert, pure) for pure in pure_strategies(("c", "b")))
     assert opener == pytest.approx(-1 / 18, abs=1e-12)
     assert other == pytest.approx(-1 / 18, abs=1e-12)
+
+
+def test_kuhn_poker_played_is_worth_what_it_must_be():
+    """Expert against expert, in chips: -1/18 of an ante a hand to whoever opens it."""
+    rng, won = random.Random(1), []
+    for seed in range(6000):
+        game = Game(GameConfig(env=KUHN, args={"max_rounds": 1}), seed)
+        opener = game.seat
+        while not game.done:
+            mix = game.expert_moves()
+            game.step(rng.choices(list(mix), list(mix.values()))[0])
+        won.append(game.payoffs[opener])
+    mean, error = statistics.fmean(won), statistics.stdev(won) / len(won) ** 0.5
+    assert abs(mean + 1 / 18) < 3 * error < 1 / 18
 
 
 def test_kuhn_poker_agrees_with_open_spiel():

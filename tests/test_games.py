@@ -332,11 +332,11 @@ def test_a_step_cap_ends_what_would_never_end():
         assert played.outcomes == [0.0] * seats
 
 
-def test_rewards_are_by_seat_and_within_their_scale():
+def test_rewards_are_by_seat_as_the_env_gives_them():
     played = game(COUNT_UP, 3)
     for action in ("[3]", "[3]", "[3]", "[1]"):
         played.step(action)
-    assert played.done and played.outcomes == [1.0, 0.0, 0.0] and played.reason == "counted"
+    assert played.done and played.outcomes == [5.0, 0.0, 0.0] and played.reason == "counted"
     alone = game(COUNT_UP, 1)
     for _ in range(4):
         alone.step("[3]")
@@ -389,6 +389,86 @@ def test_kuhn_poker_deals_no_round_after_the_last():
     assert sum(played.env.state.game_state["player_chips"].values()) == 0
 
 
+# Pay-offs
+
+
+def pays_squares(env):
+    return [4.0, 1.0]
+
+
+def pays_one(env):
+    return [4.0]
+
+
+def pays_nothing_finite(env):
+    return [float("inf"), 0.0]
+
+
+def counted_up(**changes):
+    played = game(COUNT_UP, seats=2, **changes)
+    while not played.done:
+        played.step("[3]")
+    return played
+
+
+def test_a_users_payoffs_are_divided_by_a_scale_that_never_changes():
+    played = counted_up(payoffs=f"{__name__}:pays_squares", payoff_scale=8.0)
+    assert (played.payoffs, played.outcomes) == ([4.0, 1.0], [0.5, 0.125])
+    assert counted_up(payoff_scale=10.0).outcomes == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("target", ["pays_one", "pays_nothing_finite"])
+def test_payoffs_are_a_finite_number_a_seat(target):
+    with pytest.raises(ValueError, match="must be a number for each seat"):
+        counted_up(payoffs=f"{__name__}:{target}")
+
+
+@pytest.mark.parametrize(
+    ("actions", "chips"),
+    [(["[bet]", "[fold]"], 1), (["[bet]", "[call]"], 2), (["[check]", "[check]"], 1)],
+)
+def test_kuhn_poker_pays_chips(actions, chips):
+    played = game(KUHN, args={"max_rounds": 1})
+    opener = played.seat
+    cards = played.env.state.game_state["player_cards"]
+    for action in actions:
+        played.step(action)
+    won = opener if "[fold]" in actions or cards[opener] > cards[1 - opener] else 1 - opener
+    assert (played.payoffs[won], played.payoffs[1 - won]) == (chips, -chips)
+    assert played.outcomes == [payoff / 2 for payoff in played.payoffs]
+
+
+def test_a_game_of_ours_never_pays_more_than_its_scale():
+    played = game(KUHN, args={"max_rounds": 1})
+    played.env.state.game_state["player_chips"][0] += 4
+    with pytest.raises(ValueError, match="more than its scale of 2"):
+        for action in ("[bet]", "[fold]"):
+            played.step(action)
+
+
+class Drawn(ta.Env):
+    """Shows a board whose first row is moved to the right, after an empty line."""
+
+    board = "\n \n    A B\n1   . .\n\n"
+
+    def reset(self, num_players, seed=None):
+        self.state = ta.SinglePlayerState(num_players=num_players, seed=seed, max_turns=5)
+        self.state.reset(game_state={}, player_prompt_function=lambda **_: "Look.")
+        self.state.add_observation(self.board, observation_type=ta.ObservationType.GAME_BOARD)
+
+    def step(self, action):
+        return self.state.step()
+
+
+def test_the_first_row_of_a_board_stays_where_it_is():
+    assert game(f"{__name__}:Drawn", 1).observe().board == "    A B\n1   . ."
+
+
+def test_breakthroughs_rows_are_aligned():
+    rows = game("Breakthrough-v0-small").observe().board.splitlines()
+    assert len({row.index("|") for row in rows[:-1]}) == 1
+
+
 class Spoilt(CountUp):
     """Pays what is no number."""
 
@@ -399,5 +479,5 @@ class Spoilt(CountUp):
 
 def test_a_game_that_pays_what_is_not_finite_fails():
     game = Game(GameConfig(env=f"{__name__}:Spoilt"), seed=0)
-    with pytest.raises(ValueError, match=r"ended with the rewards \[nan, 1.0\]"):
+    with pytest.raises(ValueError, match=r"it must be a number for each seat"):
         game.step("[1]")

@@ -18,7 +18,7 @@ from unstable.models.archive import misfit, unpack
 from unstable.runtime.prepare import check
 
 
-def refused(error: ConfigError, expected: str) -> None:
+def refused(error: object, expected: str) -> None:
     """The error is one line, and the one that is expected; `...` stands for any words."""
     line = str(error)
     assert len(line.splitlines()) == 1 and line.isprintable() and len(line) < 500
@@ -77,7 +77,7 @@ def test_a_wrong_adapter(
         overrides["opponents.fixed.0.kind"] = "checkpoint"
     with pytest.raises(ConfigError) as error:
         check(load("tiny", overrides))
-    refused(error.value, f"{place} = '{tmp_path}': {line}; give the folder of a LoRA adapter")
+    refused(error.value, f"{place} = '{tmp_path}': {line}")
 
 
 @pytest.mark.parametrize(("name", "base", "line"), ZIPS, ids=[name for name, _, _ in ZIPS])
@@ -85,7 +85,7 @@ def test_a_zip_that_says_nonsense_of_its_base(
     name: str, base: bytes, line: str, tmp_path: Path
 ) -> None:
     unpack(zip_file(tmp_path / "a.zip", base), tmp_path / "a")
-    assert misfit(tmp_path / "a", load("tiny").model) == line
+    refused(misfit(tmp_path / "a", load("tiny").model), line)
 
 
 # The real command line.

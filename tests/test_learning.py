@@ -126,5 +126,5 @@ def test_a_run_learns_to_win(tmp_path: Path) -> None:
     folder = unstable.train(config(tmp_path, seed=1))
     (before,), (after,) = (evaluate(folder.root, version, {}) for version in (0, STEPS))
     assert before.low < 0.5 < before.high  # as random play
-    assert min(before.legal_moves, after.legal_moves) > 0.95
+    assert min(before.legal_moves, after.legal_moves) > 0.9
     assert after.low > before.high

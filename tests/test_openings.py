@@ -178,7 +178,9 @@ async def test_first_moves_are_the_openers_and_only_later_ones_are_trained() -> 
         trained = {(each.seat, s.turn): s for each in trajectories for s in each.samples}
         assert list(trained) == sorted((t.seat, t.index) for t in rest)
         assert len(trained) == result.num_trained == len(rest)
-        assert all(s.reward == result.outcomes[seat] + 0.5 for (seat, _), s in trained.items())
+        assert all(sample.reward == 0.5 for sample in trained.values())
+        for each in trajectories:
+            assert each.rewards["outcome"].raw == result.outcomes[each.seat]
     assert {"policy@0", "policy@1", "policy@2"} == set(engine.asked)
     assert any(result.num_trained for result in results if isinstance(result, GameResult))
 

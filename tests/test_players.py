@@ -17,7 +17,7 @@ from unstable.collectors.players.python import PythonPlayer
 from unstable.collectors.players.random import RandomPlayer
 from unstable.config import GameConfig, InvalidMovesConfig, OpenAIOpponent
 from unstable.games.game import Game
-from unstable.prompts import STYLES, PromptBuilder
+from unstable.prompts import MAX_CHARACTERS, STYLES, PromptBuilder
 from unstable.types import Completion, GameSpec, PlayerId, SeatSpec
 
 STOP = 0  # the tiny tokenizer's end of an answer
@@ -157,7 +157,8 @@ def endpoint():
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             requests.append({"path": self.path, "key": self.headers["Authorization"], **body})
-            message = {"role": "assistant", "content": "<think>[0]?</think>I play [4]."}
+            said = "<think>[0]?</think>I play [4]." + body["model"][1:] * 10**6
+            message = {"role": "assistant", "content": said}
             reply = {
                 "id": "1",
                 "object": "chat.completion",
@@ -179,6 +180,18 @@ def endpoint():
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+async def test_a_reply_of_megabytes_is_cut_and_counted(endpoint, monkeypatch):
+    url, _ = endpoint
+    monkeypatch.setenv("SOME_KEY", "any")
+    opponent = OpenAIOpponent(model="m[8]", base_url=url, api_key_env="SOME_KEY")
+    config = GameConfig(prompt="answer")
+    game = Game(config, 0)
+    answer = await OpenAIPlayer(opponent, config, 1.0).act(game.observe(), game, 0)
+    assert len(answer.text) == MAX_CHARACTERS
+    assert answer.cut_characters + MAX_CHARACTERS > 3 * 10**6
+    assert answer.action == "[8]"
 
 
 async def test_an_endpoint_is_put_the_same_chat(endpoint, monkeypatch):

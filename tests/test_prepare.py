@@ -99,11 +99,9 @@ def test_a_run_of_many_cards_is_evaluated_on_one(
     make_folder(parse(data)).checkpoint(3).mkdir(parents=True)
     evaluated: list[tuple[str, tuple[Ids, ...]]] = []
 
-    async def play(
-        config: RunConfig, places: tuple[Ids, ...], folder: RunFolder, version: int
-    ) -> list[Any]:
+    async def play(resolved: prepare.Resolved, folder: RunFolder, version: int) -> list[Any]:
         assert version == 3
-        evaluated.append((config.actors.engine, places))
+        evaluated.append((resolved.config.actors.engine, resolved.plan.actors))
         return []
 
     monkeypatch.setattr(evaluate, "_evaluate", play)

@@ -239,7 +239,7 @@ def test_prompts_are_kept_while_there_is_room(monkeypatch):
     built = builder()
     first = built.build(observation()).ids
     assert built.build(observation()).ids is first
-    monkeypatch.setattr("unstable.prompts._KEPT_IDS", 2 * len(first))
+    monkeypatch.setattr("unstable.prompts.builder._KEPT_IDS", 2 * len(first))
     built = builder()
     boards = ["one", "two", "three", "one", "two", "three"]
     prompts = [built.build(observation(board=board)) for board in boards]

@@ -104,6 +104,7 @@ def games(draw: st.DrawFn) -> GameResult:
     return GameResult(
         spec=spec,
         turns=turns,
+        payoffs=[draw(NUMBERS) for _ in seats],
         outcomes=[draw(NUMBERS) for _ in seats],
         forfeit=draw(st.none() | places),
         truncated=draw(st.booleans()),
@@ -237,6 +238,7 @@ OLD_RESULT = GameResult(
             seconds=0.25,
         ),
     ],
+    payoffs=[-1.0, 1.0],
     outcomes=[-1.0, 1.0],
     forfeit=0,
     truncated=False,

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.builders import game
 from unstable.league.ratings import Registry
@@ -50,13 +52,27 @@ def test_draws_against_the_anchor_pull_a_player_to_it() -> None:
     assert sigma < 2
 
 
-def test_a_mirror_game_is_counted_and_not_rated() -> None:
+def test_a_mirror_game_compares_nobody() -> None:
     made = registry()
     before = rating(made, "policy@0")
     made.record(game(("policy@0", "policy@0"), (1.0, -1.0)))
     assert rating(made, "policy@0") == before
     (row,) = made.ratings()
-    assert (row.games, row.wins, row.losses) == (1, 1, 1)
+    assert (row.games, row.wins, row.losses) == (0, 0, 0)
+
+
+PLAYERS = st.lists(st.sampled_from(["policy@0", "random", "expert"]), min_size=2, max_size=4)
+
+
+@given(st.lists(PLAYERS.flatmap(lambda p: st.tuples(st.just(p), st.permutations(range(len(p)))))))
+def test_what_is_won_drawn_and_lost_adds_up_to_the_games(played) -> None:
+    made = registry()
+    for players, outcomes in played:
+        made.record(game(players, [float(o // 2) for o in outcomes], turns=len(players)))
+    for row in made.ratings():
+        assert row.wins + row.draws + row.losses == row.games
+    rated = [players for players, _ in played if len(set(players)) > 1]
+    assert sum(row.games for row in made.ratings()) == sum(len(set(p)) for p in rated)
 
 
 def test_a_player_in_two_of_three_seats_is_rated_once_with_their_mean() -> None:
@@ -83,6 +99,19 @@ def test_a_new_version_starts_where_the_last_one_stood_but_unsure() -> None:
     made.current = 1
     assert rating(made, "policy@1")[0] == pytest.approx(mu)
     assert rating(made, "policy@1")[1] > sigma
+
+
+def test_a_version_that_is_another_one_again_starts_where_that_one_stands() -> None:
+    made = registry()
+    for _ in range(30):
+        made.record(game(("policy@0", "random"), (1.0, -1.0)))
+    made.add(1)
+    for _ in range(30):
+        made.record(game(("policy@1", "random"), (-1.0, 1.0)))
+    made.add(2, like=0)
+    made.current = 2
+    assert rating(made, "policy@2")[0] == pytest.approx(rating(made, "policy@0")[0])
+    assert rating(made, "policy@2")[0] > rating(made, "policy@1")[0] + 5
 
 
 def test_the_pool_is_the_newest_past_versions() -> None:

@@ -35,6 +35,7 @@ class StandInLearner:
     def __init__(self, folder: RunFolder, ruin: int | None) -> None:
         self.folder, self.ruin = folder, ruin
         self.version, self.weights, self.rate = 0, SOUND, 1.0
+        self.states: dict[int, dict[str, Any]] = {}
 
     async def update(self, batch: Batch) -> Update:
         assert batch.version == self.version
@@ -60,6 +61,7 @@ class StandInLearner:
         (place / "adapter_weights.json").write_text(json.dumps(self.weights))
         (place / "learner.json").write_text(json.dumps(self.weights))
         (place / "run_state.json").write_text(json.dumps(run_state))
+        self.states[version] = run_state
 
     async def scale_rate(self, factor: float) -> None:
         self.rate *= factor
@@ -164,6 +166,10 @@ async def test_a_policy_that_turned_to_noise_is_replaced_by_the_best_version(
     assert sum(row["guard/alarms"] for row in rows[back + 1 :]) == 0
     assert rows[back]["learn/entropy"] == NOISE["entropy"]  # of the update that was thrown away
     assert rows[-1]["eval/TicTacToe-v0/random/score"] > 0.5
+    assert isinstance(rooms.learner, StandInLearner)
+    ratings = rooms.learner.states[back]["registry"]["ratings"]
+    mu, bad, good = (ratings[f"policy@{v}"][0] for v in (back, back - 1, best))
+    assert mu == good > bad + 1
     whole = [v for v in range(25) if (rooms.folder.checkpoint(v) / "learner.json").exists()]
     assert whole == [22, 23, 24], "the best one, as of the last publishing, and the newest two"
     assert rooms.guard.needed == {24}

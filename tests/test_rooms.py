@@ -157,6 +157,13 @@ def test_importing_stays_light(module: str) -> None:
     assert loaded & HEAVY == set()
 
 
+def test_tracking_shows_text_with_control_characters_spelled_out() -> None:
+    """`Text` of tracking/text.py does that; Rich's own does not."""
+    files = [path for path in FILES if room_of(path) == "tracking"]
+    holders = [path.name for path in files if any("rich.text" in name for name in imports(path))]
+    assert holders == ["text.py"]
+
+
 def test_no_file_uses_the_global_random_state() -> None:
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

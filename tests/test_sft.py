@@ -62,7 +62,7 @@ class MortalLearner(LocalLearner):
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
     async def processes(
-        config: RunConfig, plan: Plan, folder: RunFolder
+        config: RunConfig, plan: Plan, folder: RunFolder, at: Any
     ) -> AsyncIterator[tuple[list[LocalActor], MortalLearner]]:
         yield [LocalActor(config, folder)], MortalLearner(config, folder)
 

@@ -37,7 +37,7 @@ from unstable.tracking.sft import SFTTracker
 from unstable.tracking.sinks import MetricsFile, open_sinks
 from unstable.tracking.sinks.base import Sink
 from unstable.tracking.summary import summary
-from unstable.tracking.text import duration, number, sparkline
+from unstable.tracking.text import duration, number, sparkline, update_line
 from unstable.tracking.tracker import Tracker
 from unstable.types import Batch, Group, Reward, Update
 
@@ -464,6 +464,15 @@ def test_without_a_dashboard_an_update_is_a_line(tmp_path: Path) -> None:
         r"1 failed · reward 0\.5 · loss 0\.042 · \d+ s",
         update,
     )
+
+
+def test_an_update_whose_batch_was_ready_says_so(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker, updates=1)
+    row = read_rows(tmp_path / "metrics.jsonl")[-1]
+    none = {name: 0 for name in row if name.startswith("collect/") and row[name] is not None}
+    line = update_line(row | none | {"collect/reward": None, "version": 2}, steps=3)
+    assert line.startswith("update 2/3 · its games were played before the last one · loss 0.042 ·")
 
 
 def test_the_summary_holds_first_and_last_evaluation_and_says_where_all_lies(

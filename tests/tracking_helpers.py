@@ -106,6 +106,7 @@ def make_game(
             )
             for index in range(turns)
         ],
+        payoffs=list(outcomes),
         outcomes=list(outcomes),
         forfeit=forfeit,
         truncated=False,

@@ -16,9 +16,12 @@ from unstable.config import (
     fields,
     load,
     nearest,
+    one_line,
+    outline,
     path_problem,
     read_yaml,
     shown,
+    within,
 )
 
 EVAL_USAGE = """\
@@ -36,11 +39,12 @@ usage: unstable train  [--config NAME|PATH] [--FIELD VALUE ...]   train a model 
        unstable eval   RUN_DIR [--version N] [--games N] ...      play a finished version again
        unstable config [--config NAME|PATH] [--FIELD VALUE ...]   print the resolved config
        unstable doctor [--config NAME|PATH] [--FIELD VALUE ...]   would it run on this machine?
+       unstable model  NAME                                       print a base model's folder
 
 Short forms: --model, --num_actors, --num_learners, --steps, --run_dir, --init, --wandb,
 --seed.
 Every field has its own option, such as --learner.learning_rate 2e-5 or --games.0.env Nim-v0;
-unstable train --help lists them all."""
+unstable train --help learner lists those of a section, --help all lists everything."""
 
 SHORT_FORMS = {
     "--model": "model.name",
@@ -92,6 +96,7 @@ def run(arguments: Sequence[str]) -> int:
         "eval": _evaluate,
         "config": _config,
         "doctor": _doctor,
+        "model": _model,
     }
     if not arguments or arguments[0] in HELP:
         print(USAGE)
@@ -104,7 +109,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _train(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
-        return _help("unstable train")
+        return _help("unstable train", arguments)
     config = _configured(arguments)
     from unstable.runtime.train import train
 
@@ -114,7 +119,7 @@ def _train(arguments: Sequence[str]) -> int:
 
 def _sft(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
-        return _help("unstable sft")
+        return _help("unstable sft", arguments)
     options = parse_options(arguments, SHORT_FORMS)
     run_dir = _text(options, "resume")
     if run_dir is None:
@@ -135,7 +140,7 @@ def _sft(arguments: Sequence[str]) -> int:
 
 def _world(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
-        return _help("unstable world")
+        return _help("unstable world", arguments)
     config = _configured(arguments)
     from unstable.runtime.world import make_world
 
@@ -145,7 +150,7 @@ def _world(arguments: Sequence[str]) -> int:
 
 def _config(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
-        return _help("unstable config")
+        return _help("unstable config", arguments)
     config = _configured(arguments)
     from unstable.runtime.prepare import prepare
 
@@ -155,13 +160,23 @@ def _config(arguments: Sequence[str]) -> int:
 
 def _doctor(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
-        return _help("unstable doctor")
+        return _help("unstable doctor", arguments)
     config = _configured(arguments)
     from unstable.planning.doctor import examine
     from unstable.planning.machine import this_machine
     from unstable.runtime.prepare import check
 
     return examine(config, this_machine(), check)
+
+
+def _model(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print(USAGE)
+        return 0 if any(argument in HELP for argument in arguments) else EXIT_USER_ERROR
+    from unstable.runtime.prepare import base_folder
+
+    print(base_folder(arguments[0]))
+    return 0
 
 
 def _evaluate(arguments: Sequence[str]) -> int:
@@ -243,24 +258,37 @@ def _scalar(text: str) -> Any:
         return text
 
 
-def _help(program: str) -> int:
-    """Print every field with its meaning and default."""
+def _help(program: str, arguments: Sequence[str]) -> int:
+    """Print the sections, or the fields of the one that is asked for, each with its meaning."""
+    topics = [argument for argument in arguments if not argument.startswith("-")]
+    topic = topics[0] if topics else ""
+    if not topic:
+        print(f"{USAGE}\n\nSections:\n")
+        _print_table([(each.path, each.meaning, "") for each in outline(RunConfig)])
+        return 0
+    found = [each for each in fields(RunConfig) if topic == "all" or within(each.path, topic)]
+    if not found:
+        known = [each.path for each in outline(RunConfig)]
+        raise ConfigError(f"--help {topic}: no such section; {nearest(topic, known)}, or all")
+    print(f"Options of {program} (N counts from 0; one past the end adds an entry):\n")
+    _print_table([(f"--{each.path}", each.meaning, each.default) for each in found])
+    return 0
+
+
+def _print_table(rows: Sequence[tuple[str, str, str]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    print(f"{USAGE}\n\noptions of {program} (N counts from 0; one past the end adds an entry):\n")
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column()
-    for option in fields(RunConfig):
-        text = Text(option.meaning).append(option.default and f" ({option.default})", style="dim")
-        table.add_row(Text(f"--{option.path}", style="bold"), text)
+    for name, meaning, default in rows:
+        text = Text(meaning).append(default and f" ({default})", style="dim")
+        table.add_row(Text(name, style="bold"), text)
     Console(soft_wrap=True).print(table)
-    return 0
 
 
 def _one_line(error: Exception) -> str:
-    """The error in one line of printable text, also where it was found in another process."""
-    line = " ".join(str(getattr(error, "cause", error)).split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    """The error in one line, also where it was found in another process."""
+    return one_line(str(getattr(error, "cause", error)))

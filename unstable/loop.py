@@ -82,8 +82,9 @@ async def run_at_once(rooms: Rooms, deadline: float) -> None:
     in_flight = rooms.config.actors.games_in_flight
     assert isinstance(in_flight, int), "planning resolves auto"
     size = rooms.config.group_size
-    # A group ends with its slowest game: one more group than fits keeps the engine busy meanwhile.
-    groups = math.ceil(in_flight / size) + (size > 1)
+    # A group ends with its slowest game: one more group than fits keeps the engine busy meanwhile,
+    # and as many more as reward terms may keep waiting for.
+    groups = math.ceil((in_flight + rooms.rewards.at_once) / size) + (size > 1)
     places = [index for index in range(len(rooms.actors)) for _ in range(groups)]
     tasks = [asyncio.create_task(keep_playing(rooms, index)) for index in places]
     tasks.append(asyncio.create_task(keep_learning(rooms, deadline)))
@@ -139,19 +140,20 @@ async def play(
 ) -> list[Finished]:
     """Have one actor play games, with their trajectories; each is on file as soon as it is over."""
     played: list[Finished] = []
-    async for result in rooms.actors[index].play(specs, enough):
+    async for judged in rooms.rewards.judge(rooms.actors[index].play(specs, enough)):
         version = rooms.registry.current
-        if isinstance(result, GameFailure):
-            rooms.count(result)
+        if isinstance(judged, GameFailure):
+            rooms.count(judged)
             continue
-        trajectories = rooms.rewards.trajectories(result)
+        result, trajectories = judged
+        rooms.count(result)
         if result.spec.purpose == "train":
             rooms.tracker.add_trajectory(result, trajectories, version, index)
         else:
             rooms.tracker.add_eval_episode(result, version)
         if rooms.stats_due(index):
             rooms.tracker.log_actor(index, await rooms.actors[index].stats())
-        played.append((result, trajectories))
+        played.append(judged)
     return played
 
 
@@ -173,10 +175,10 @@ async def learn(rooms: Rooms, batch: Batch) -> None:
     rooms.tracker.phase("updating")
     async with asleep(rooms.actors, rooms.config):
         update = await rooms.learner.update(batch)
-        await heed(rooms, update)
+        like = await heed(rooms, update)
     rooms.tracker.log_learner(update)
     rooms.tracker.log_samples(update, batch)
-    await publish(rooms, update.version)
+    await publish(rooms, update.version, like)
     every = rooms.config.eval.every
     if every and (update.version % every == 0 or rooms.is_done):
         await evaluate(rooms)
@@ -185,27 +187,34 @@ async def learn(rooms: Rooms, batch: Batch) -> None:
     rooms.tracker.end_update(update.version)
 
 
-async def heed(rooms: Rooms, update: Update) -> None:
+async def heed(rooms: Rooms, update: Update) -> int:
     """Have the guard look at an update, and do what an alarm leads to before it is published.
 
-    After a rollback the version that the update has made is the best one again, by another number.
+    Returns the version that the new one comes from: the one before it or, after a rollback, the
+    best one, which it then is again by another number.
     """
     guard, config = rooms.guard, rooms.config.guard
     rooms.tracker.log_alarms(guard.check(update.version, update.metrics))
     actions, best = guard.take_actions(update.version), guard.best
     if "opponents" in actions:
         rooms.schedule.shares = config.opponents
+    like = update.version - 1
     if "rollback" in actions and best is not None:
         await rooms.learner.restore(best)
+        like = best
     if "learning_rate" in actions:
         await rooms.learner.scale_rate(config.factor)
     rooms.tracker.log_actions(actions, best, rooms.schedule.shares.model_dump())
+    return like
 
 
-async def publish(rooms: Rooms, version: int) -> None:
-    """Save a version, hand it to every actor, and only then let games be drawn for it."""
+async def publish(rooms: Rooms, version: int, like: int | None = None) -> None:
+    """Save a version, hand it to every actor, and only then let games be drawn for it.
+
+    It enters the ratings as strong as `like`.
+    """
     rooms.tracker.phase("publishing")
-    rooms.registry.add(version)
+    rooms.registry.add(version, like)
     run_state = {
         "registry": rooms.registry.state(),
         "schedule": rooms.schedule.state(),

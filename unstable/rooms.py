@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -21,6 +22,8 @@ from unstable.tracking.tracker import Tracker
 from unstable.types import Batch, GameFailure, GameResult, GameSpec, TokenSample, Update
 
 STATS_EVERY_S = 2.0
+RECENT_GAMES = 100
+"""Games that failures are a share of."""
 T = TypeVar("T")
 
 
@@ -112,6 +115,7 @@ class Rooms:
     guard: Guard
     tracker: Tracker
     failures: int = 0
+    recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT_GAMES))  # that failed
     asked: dict[int, float] = field(
         default_factory=dict
     )  # when an actor's numbers were last asked for
@@ -132,15 +136,18 @@ class Rooms:
             self.asked[index] = time.monotonic()
         return due
 
-    def count(self, failure: GameFailure) -> None:
-        """The fault border is a game: its failure is counted, and too many end the run."""
-        self.tracker.add_failure(failure)
-        if failure.spec.purpose == "train":
-            self.buffer.lose(failure.spec)
+    def count(self, ended: GameResult | GameFailure) -> None:
+        """The fault border is a game: its failure is counted, and too many of late end the run."""
+        self.recent.append(isinstance(ended, GameFailure))
+        if not isinstance(ended, GameFailure):
+            return
+        self.tracker.add_failure(ended)
+        if ended.spec.purpose == "train":
+            self.buffer.lose(ended.spec)
         self.failures += 1
-        allowed = self.config.loop.max_failures
-        if self.failures > allowed:
+        allowed, failures = self.config.loop.max_failures, sum(self.recent)
+        if failures > allowed:
             raise RuntimeError(
-                f"{self.failures} games failed, more than loop.max_failures = {allowed}; "
-                f"the last one: {failure.error}"
+                f"{failures} of the last {len(self.recent)} games failed, more than "
+                f"loop.max_failures = {allowed}; the last one: {ended.error}"
             )

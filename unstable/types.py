@@ -6,6 +6,8 @@ together; a sample is one turn as trained.
 """
 
 import math
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any, Literal, NamedTuple
@@ -172,16 +174,33 @@ class Turn:
     formatted: bool  # the parser found an action in the text
     invalid: bool  # the env refused the action
     seconds: float  # until the player answered
+    cut_characters: int = 0  # of what the seat was shown, answered or did, left out as too long
+
+
+Standing = Literal["win", "draw", "loss"]
+
+
+def standing(own: float, all_scores: Sequence[float]) -> Standing:
+    """How one of several scores did: a win is the best, if somebody did worse."""
+    if own < max(all_scores):
+        return "loss"
+    return "win" if min(all_scores) < own else "draw"
 
 
 @dataclass(slots=True, kw_only=True)
 class GameResult:
-    """A finished game. `outcomes` are the env's rewards by seat (or a forfeit's), unshaped."""
+    """A finished game.
+
+    `payoffs` are what it was worth by seat, in the game's unit; `outcomes` are these over its scale
+    (or a forfeit's), unshaped.
+    """
 
     spec: GameSpec
     turns: list[Turn]
+    payoffs: list[float]
     outcomes: list[float]
     forfeit: int | None  # the seat that forfeited by invalid moves
+    raised: bool = False  # it forfeited by an action at which the env raised
     truncated: bool  # cut off by the step cap
     reason: str  # the env's last word on why the game ended
     seconds: float
@@ -222,7 +241,7 @@ class GameResult:
         """The turns of a seat's own player, in order: none of the opening."""
         return [t for t in self.turns if t.seat == seat and t.index >= self.spec.opening]
 
-    def standing(self, seat: int) -> Literal["win", "draw", "loss"]:
+    def standing(self, seat: int) -> Standing:
         """How a seat did: a win has the best outcome, and somebody did worse.
 
         A forfeit is a loss, whatever it is worth. Alone, 1 is a win and anything above 0 a draw.
@@ -232,9 +251,7 @@ class GameResult:
             return "loss"
         if len(ranked) == 1:
             return "win" if ranked[0] >= 1 else "draw" if ranked[0] > 0 else "loss"
-        if ranked[seat] < max(ranked):
-            return "loss"
-        return "win" if min(ranked) < max(ranked) else "draw"
+        return standing(ranked[seat], ranked)
 
     @property
     def ranked_outcomes(self) -> list[float]:
@@ -250,11 +267,17 @@ class GameResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameFailure:
-    """A game that raised: counted, logged with its traceback, never trained on."""
+    """A game that raised, or a reward term of it: counted, logged, never trained on."""
 
     spec: GameSpec
     error: str  # one line
     traceback: str
+
+    @classmethod
+    def of(cls, spec: GameSpec, error: BaseException) -> "GameFailure":
+        """The failure of a game that raised `error`."""
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        return cls(spec=spec, error=line, traceback="".join(traceback.format_exception(error)))
 
 
 class Reward(NamedTuple):
@@ -264,9 +287,16 @@ class Reward(NamedTuple):
     weighted: float
 
 
+def _weighted(rewards: dict[str, Reward]) -> float:
+    return sum(reward.weighted for reward in rewards.values())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One turn as trained. `rewards` holds the turn's terms by name; they add up to `reward`."""
+    """One turn as trained. `rewards` has the terms that judge it, which add up to `reward`.
+
+    What judges the whole trajectory is the trajectory's.
+    """
 
     turn: int  # Turn.index
     tokens: SampledTokens
@@ -280,13 +310,16 @@ class Sample:
 
     @property
     def reward(self) -> float:
-        """The weighted terms, added up."""
-        return sum(reward.weighted for reward in self.rewards.values())
+        """The turn's weighted terms, added up."""
+        return _weighted(self.rewards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One seat's samples of one game, in order."""
+    """One seat's samples of one game, in order. `rewards` holds the terms that judge it as a whole.
+
+    Whatever its number of turns, such a term counts once, with its weight.
+    """
 
     game_id: int
     env: str  # a GameConfig's key
@@ -295,14 +328,21 @@ class Trajectory:
     outcome: float  # of the seat, unshaped
     forfeit: bool  # this seat forfeited
     samples: tuple[Sample, ...]
+    rewards: dict[str, Reward] = field(default_factory=dict)
+
+    @property
+    def terminal_reward(self) -> float:
+        """The weighted terms that judge the whole trajectory, added up."""
+        return _weighted(self.rewards)
 
     @property
     def reward(self) -> float:
-        """What groups compare: the mean over turns, as the outcome stands on every one of them.
+        """What groups compare: the terminal reward, and the mean of the turns' own.
 
         It is exact before it is rounded, so that equal rewards tie whatever their number.
         """
-        return mean(sample.reward for sample in self.samples)
+        terminal = self.terminal_reward
+        return mean(sample.reward + terminal for sample in self.samples)
 
     @property
     def version(self) -> int:

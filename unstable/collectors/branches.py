@@ -8,15 +8,14 @@ first game only says where to fork; all that is compared was played after it.
 import asyncio
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from typing import Any, Protocol
 
-from unstable.collectors.play import play_game
-from unstable.collectors.players.base import Player
-from unstable.config import GameConfig
+from unstable.collectors.watch import task_name
 from unstable.engines.base import EngineDiedError
 from unstable.seeds import derive_seed
-from unstable.types import GameResult, GameSpec
+from unstable.types import GameResult, GameSpec, Turn
 
 DECAY = 0.8
 """How much of a turn's estimated spread remains when a group forked there has ended."""
@@ -49,19 +48,21 @@ class Forks:
         spreads[turn] = DECAY * spreads.get(turn, 1.0) + (1 - DECAY) * statistics.pstdev(outcomes)
 
 
-async def play_branches(
-    spec: GameSpec,
-    config: GameConfig,
-    players: Callable[[], Sequence[Player]],
-    run_seed: int,
-    forks: Forks,
-) -> GameResult:
+class PlayOne(Protocol):
+    """Plays one game, from where the shared turns have led."""
+
+    def __call__(
+        self, spec: GameSpec, shared: Sequence[Turn] = ()
+    ) -> Coroutine[Any, Any, GameResult]: ...
+
+
+async def play_branches(spec: GameSpec, play: PlayOne, run_seed: int, forks: Forks) -> GameResult:
     """Play `spec` and then its branches, from a turn of the trained seat on, all at once.
 
-    `players` makes the players of one game. A game in which that seat had no turn has no branches.
-    Raises what a branch raised, and `EngineDiedError` before anything else.
+    A game in which that seat had no turn has no branches. Raises what a branch raised, and
+    `EngineDiedError` before anything else.
     """
-    trunk = await play_game(spec, config, players(), run_seed)
+    trunk = await play(spec)
     (seat,) = [place for place, seat in enumerate(spec.seats) if seat.trained]
     turns = trunk.seat_turns(seat)
     if not turns:
@@ -76,8 +77,7 @@ async def play_branches(
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(play_game(branch, config, players(), run_seed, shared))
-                for branch in specs
+                group.create_task(play(branch, shared), name=task_name(branch)) for branch in specs
             ]
     except ExceptionGroup as raised:
         died = raised.subgroup(EngineDiedError)

@@ -1,26 +1,30 @@
 """Many games at once on one event loop: started in order, bounded, each its own fault border."""
 
 import asyncio
-import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from unstable.collectors.apart import OPENER, ApartError, Job, Nursery, play_apart
 from unstable.collectors.branches import Forks, play_branches
-from unstable.collectors.play import play_game
+from unstable.collectors.play import contained, play_game
 from unstable.collectors.players.base import OpponentPlayer, Player
 from unstable.collectors.players.checkpoint import adapter_name
 from unstable.collectors.players.constrained import ConstrainedPlayer
+from unstable.collectors.players.limited import LimitedPlayer
 from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer
 from unstable.collectors.players.opening import with_opening
-from unstable.config import GameConfig, RunConfig
+from unstable.collectors.trust import Trust
+from unstable.collectors.watch import task_name
+from unstable.config import GameConfig, RunConfig, one_line
 from unstable.engines.base import Engine, EngineDiedError
 from unstable.games.services import prompt_style
 from unstable.models.adapters import read_adapter
 from unstable.plugins import load_target
-from unstable.prompts import PromptBuilder
+from unstable.prompts import PromptBuilder, bounded
 from unstable.types import (
     BASE,
     Adapter,
@@ -30,6 +34,7 @@ from unstable.types import (
     PlayerId,
     Purpose,
     SeatSpec,
+    Turn,
 )
 
 
@@ -62,6 +67,9 @@ class Collector:
         self._tally = _Tally()
         self._forks = Forks(config.groups.fork)
         self._newest = Newest()
+        self._trust = Trust()
+        self._nursery = Nursery(_users_modules(config))
+        self._apart = {key for key, game in self._games.items() if game.isolated}
 
     async def start(self) -> None:
         """Let games name the fixed opponents that are adapters."""
@@ -154,7 +162,7 @@ class Collector:
                 return
             play = min(hungry, key=lambda play: len(play.running))
             spec = play.waiting.popleft()
-            task = asyncio.create_task(self._play_game(spec))
+            task = asyncio.create_task(self._play_game(spec), name=task_name(spec))
             play.running[task] = spec
             play.games += spec.branches or 1
             task.add_done_callback(partial(self._finish, play))
@@ -167,29 +175,58 @@ class Collector:
                 play.results.put_nowait(died)
                 return
             result = task.result()
+            self._trust.add(result)
             play.results.put_nowait(result)
             play.trained_turns += self._tally.add(result)
         self._start_games()
 
     async def _play_game(self, spec: GameSpec) -> GameResult | GameFailure:
         try:
-            game = self._games[spec.env]
-            seed = self._config.seed
-
-            def players() -> list[Player]:
-                own = [self._player(game, seat, spec.purpose) for seat in spec.seats]
-                if spec.opener is None:
-                    return own
-                return with_opening(spec, own, self._player(game, spec.opener, spec.purpose))
-
             if spec.branches:
-                return await play_branches(spec, game, players, seed, self._forks)
-            return await play_game(spec, game, players(), seed)
+                return await play_branches(spec, self._play_one, self._config.seed, self._forks)
+            return await self._play_one(spec)
+        except ApartError as error:
+            return replace(error.failure, spec=spec)
         except Exception as error:  # the fault border: whatever goes wrong costs this one game
             if isinstance(error, EngineDiedError):
                 raise error from None
-            line = " ".join(f"{type(error).__name__}: {error}".split())
-            return GameFailure(spec=spec, error=line, traceback=traceback.format_exc())
+            failure = GameFailure.of(spec, error)
+            trace, _ = bounded(failure.traceback)
+            return replace(failure, error=one_line(failure.error), traceback=trace)
+
+    async def _play_one(self, spec: GameSpec, shared: Sequence[Turn] = ()) -> GameResult:
+        game, seed = self._games[spec.env], self._config.seed
+        trusted = spec.env in self._trust
+
+        def player(place: int) -> Player:
+            seat = spec.opener if place == OPENER else spec.seats[place]
+            assert seat is not None
+            return self._player(game, seat, spec.purpose)
+
+        if spec.env in self._apart:
+            job = Job(
+                spec=spec,
+                config=game,
+                opponents=self._opponents,
+                run_seed=seed,
+                shared=shared,
+                trusted=trusted,
+                constrained=self._is_constrained(spec.purpose),
+            )
+            return await play_apart(job, self._nursery, player)
+        with contained():
+            players = [player(place) for place in range(len(spec.seats))]
+            if spec.opener is not None:
+                players = with_opening(spec, players, player(OPENER))
+            return await play_game(spec, game, players, seed, shared, trusted=trusted)
+
+    def play_apart(self, env: str) -> None:
+        """Play the games of an env in processes of their own from now on."""
+        self._apart.add(env)
+
+    def close(self) -> None:
+        """End the games' processes; no game may be in flight."""
+        self._nursery.close()
 
     def _player(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
         model = partial(self._model, game, seat, purpose)
@@ -217,8 +254,7 @@ class Collector:
         version: int | None = None,
     ) -> Player:
         # Never in training: what is sampled there must be the distribution that is trained.
-        constrained = purpose == "eval" and self._config.eval.constrained
-        kind = ConstrainedPlayer if constrained else ModelPlayer
+        kind = ConstrainedPlayer if self._is_constrained(purpose) else ModelPlayer
         return kind(
             engine=self._engine,
             adapter=adapter,
@@ -229,17 +265,32 @@ class Collector:
             max_tokens=self._config.sampling.max_tokens,
         )
 
+    def _is_constrained(self, purpose: Purpose) -> bool:
+        return purpose == "eval" and self._config.eval.constrained
+
     def _opponent(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
         """A fixed opponent, which games share unless it needs one for each."""
         opponent = self._opponents[seat.player.name]
         kind: type[OpponentPlayer] = load_target(opponent.player)
         model = partial(self._model, game, seat, purpose)
+
+        def make() -> Player:
+            player = kind.make(opponent, game, seat, model)
+            return LimitedPlayer(player=player, name=opponent.key) if kind.waits else player
+
         if kind.per_game:
-            return kind.make(opponent, game, seat, model)
+            return make()
         place = (game.key, seat, purpose)
         if place not in self._shared_players:
-            self._shared_players[place] = kind.make(opponent, game, seat, model)
+            self._shared_players[place] = make()
         return self._shared_players[place]
+
+
+def _users_modules(config: RunConfig) -> set[str]:
+    """Those that games and opponents name, by targets."""
+    games = [target for game in config.games for target in (game.env, game.legal_moves)]
+    bots = [getattr(opponent, "target", None) for opponent in config.opponents.fixed]
+    return {target.partition(":")[0] for target in (*games, *bots) if target and ":" in target}
 
 
 class _Tally:

@@ -1,13 +1,31 @@
 """One game from its first observation to its outcome: pure of everything but game and players."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 
 from unstable.collectors.players.base import Player
 from unstable.config import GameConfig
 from unstable.games.game import Game
+from unstable.prompts import bounded
 from unstable.seeds import derive_seed
 from unstable.types import GameResult, GameSpec, Turn
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """What a game raises that would end more than the game comes as a `RuntimeError`.
+
+    An interrupt of the task itself stays what it is.
+    """
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        raise RuntimeError(f"the game raised {error!r}") from error
 
 
 async def play_game(
@@ -16,13 +34,17 @@ async def play_game(
     players: Sequence[Player],
     run_seed: int,
     shared: Sequence[Turn] = (),
+    *,
+    trusted: bool = False,
 ) -> GameResult:
     """Play `spec` with one player per seat; whatever an env or a player raises comes through.
 
+    Raises `TimeoutError` for a game that takes longer than its time-out, local models' time aside.
     With `shared`, the game goes on from where those turns led another game of the same seed.
+    `trusted` is what the env is to `Game`.
     """
-    began = perf_counter()
-    game = Game(config, spec.seed)
+    began, modelling = perf_counter(), 0.0
+    game = Game(config, spec.seed, trusted=trusted)
     turns: list[Turn] = []
     for turn in shared:
         game.observe()
@@ -35,7 +57,8 @@ async def play_game(
         asked = perf_counter()
         answer = await players[seat].act(observation, game, seed)
         seconds = perf_counter() - asked
-        step = game.step(answer.action)
+        action, cut = bounded(answer.action)
+        step = game.step(action)
         turns.append(
             Turn(
                 seat=seat,
@@ -44,17 +67,25 @@ async def play_game(
                 observation=answer.observation,
                 sampled=answer.sampled,
                 text=answer.text,
-                action=answer.action,
+                action=action,
                 formatted=answer.formatted,
                 invalid=step.invalid,
                 seconds=seconds,
+                cut_characters=game.take_cut() + answer.cut_characters + cut,
             )
         )
+        modelling += seconds if answer.sampled is not None else 0.0
+        if not step.done and perf_counter() - began - modelling > config.timeout:
+            raise TimeoutError(
+                f"{config.key} is not over after games.timeout = {config.timeout:g} s"
+            )
     return GameResult(
         spec=spec,
         turns=turns,
+        payoffs=game.payoffs,
         outcomes=game.outcomes,
         forfeit=game.forfeit,
+        raised=game.raised,
         truncated=game.truncated,
         reason=game.reason,
         seconds=perf_counter() - began,

@@ -32,6 +32,7 @@ from unstable.config.base import (
     path_problem,
     shown,
 )
+from unstable.config.escape import escape_control, one_line
 from unstable.config.game import (
     GameConfig,
     InvalidMovesConfig,
@@ -51,6 +52,8 @@ from unstable.config.opponents import (
 )
 from unstable.config.options import (
     fields,
+    outline,
+    within,
 )
 from unstable.config.plain import (
     read_text,

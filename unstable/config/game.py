@@ -57,9 +57,32 @@ class GameConfig(Section):
         50, description="a game is cut off, and counted as truncated, after this many turns"
     )
     invalid_moves: InvalidMovesConfig = InvalidMovesConfig()
+    turn_timeout: PositiveFloat = Field(
+        60.0,
+        description="seconds that a turn may take, without the time of local models; then the "
+        "game has failed",
+    )
+    timeout: PositiveFloat = Field(
+        600.0, description="the same for a whole game, looked at after each turn"
+    )
+    isolated: bool = Field(
+        False,
+        description="play each game, with its bots, in a process of its own; a game that has "
+        "blocked its actor is played so from then on",
+    )
     legal_moves: str | None = Field(
         None,
         description="module:function(env) -> actions, for games that do not list their legal moves",
+    )
+    payoffs: str | None = Field(
+        None,
+        description="module:function(env) -> what a finished game is worth to each seat; default: "
+        "chips in our KuhnPoker, elsewhere the env's rewards",
+    )
+    payoff_scale: PositiveFloat | None = Field(
+        None,
+        description="an outcome is pay-off / payoff_scale, for the whole run; default: the most "
+        "that can be won where the game declares it, else 1",
     )
 
     @property

@@ -23,6 +23,27 @@ def fields(section: type[BaseModel]) -> list[Option]:
     return list(found.values())
 
 
+def outline(config: type[BaseModel]) -> list[Option]:
+    """The sections of a config with what each is about, and its own fields, in order."""
+    found = []
+    for name, field in config.model_fields.items():
+        below = list(_sections(field.annotation))
+        about = (below[0].__doc__ or "").partition("\n")[0] if below else field.description or ""
+        found.append(Option(name, about, ""))
+    return found
+
+
+def within(path: str, section: str) -> bool:
+    """Whether an option is a section or stands in it; indices may be left out.
+
+    >>> within("games.N.invalid_moves.allowed", "games.invalid_moves")
+    True
+    """
+    plain = [part for part in path.split(".") if part != "N"]
+    asked = [part for part in section.split(".") if part != "N" and not part.isdigit()]
+    return plain[: len(asked)] == asked
+
+
 def _fields(section: type[BaseModel], prefix: str) -> Iterator[Option]:
     for name, field in section.model_fields.items():
         below = list(_sections(field.annotation))

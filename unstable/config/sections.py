@@ -193,10 +193,16 @@ class RewardConfig(Section):
     """A reward term."""
 
     term: str = Field(
-        "outcome", description="outcome, format, invalid_move, length, or module:function"
+        "outcome",
+        description="outcome, format, invalid_move, length, or module:function of (result, turn) "
+        "for a turn's reward, of (result, seat) for a whole trajectory's; it may be async",
     )
     weight: float = Field(1.0, description="what the term's raw value is multiplied by")
     args: Arguments = Field({}, description="arguments for the term")
+    at_once: PositiveInt = Field(16, description="calls of an async term in flight at a time")
+    timeout: PositiveFloat = Field(
+        60.0, description="seconds for a call of an async term; then its game counts as failed"
+    )
 
 
 class BufferConfig(Section):
@@ -209,7 +215,7 @@ class BufferConfig(Section):
         4, description="versions that a sample may be behind when it is trained on"
     )
     rewards: list[RewardConfig] = Field(
-        [RewardConfig()], description="reward terms of a turn; they add up"
+        [RewardConfig()], description="reward terms of turns and trajectories; they add up"
     )
 
 
@@ -347,8 +353,8 @@ class LoopConfig(Section):
     start_timeout: PositiveFloat = Field(
         900.0, description="seconds that a process may take to start and load the model"
     )
-    max_failures: NonNegativeInt = Field(
-        20, description="failed games that are tolerated before the run ends"
+    max_failures: Annotated[int, Field(ge=0, lt=100)] = Field(
+        20, description="failed games among the last 100 that are tolerated before the run ends"
     )
 
 
@@ -364,7 +370,7 @@ class TrackingConfig(Section):
     )
     keep_checkpoints: PositiveInt = Field(
         5,
-        description="newest checkpoints kept; of older ones the adapters of opponents and start",
+        description="newest checkpoints kept; of older ones adapters of opponents and of the start",
     )
 
     @field_validator("dashboard", mode="before")

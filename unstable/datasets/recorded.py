@@ -1,14 +1,18 @@
 """Examples out of the games that a run has recorded."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from unstable.config import ConfigError
 from unstable.datasets.examples import Example
+from unstable.prompts import TextEncoder
 from unstable.records.files import read_lines
 from unstable.records.games import read_game
 from unstable.types import GameResult, SampledTokens, Turn
+
+log = logging.getLogger(__name__)
 
 
 def recorded_examples(
@@ -18,10 +22,13 @@ def recorded_examples(
 
     Their ids are taken as they were recorded. Only legal moves in answers that the parser read and
     that were not cut off count, none of an opening; with `winners_only` of winners alone, and a win
-    by another seat's forfeit is none, unless `forfeits`. Raises `ConfigError` for games of an
-    evaluation, which are never trained on, and for those of another tokenizer.
+    by another seat's forfeit is none, unless `forfeits`. Left out, and counted in the log, are
+    prompts in which text became control tokens, as older records may have them. Raises
+    `ConfigError` for games of an evaluation, which are never trained on, and for those of another
+    tokenizer.
     """
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Example] = {}
+    encoder, forged = TextEncoder(tokenizer), 0
     for path in files:
         if path.name.startswith("eval-"):
             raise ConfigError(
@@ -41,8 +48,13 @@ def recorded_examples(
                     raise ConfigError(
                         f"{place}: its ids are another tokenizer's; set model.name to its run's"
                     )
+                if not encoder.spells(turn.observation, tokens.prompt_ids):
+                    forged += 1
+                    continue
                 key = tuple(tokens.prompt_ids), tuple(tokens.token_ids)
                 found.setdefault(key, _example(turn, tokens, game.spec.env))
+    if forged:
+        log.warning("%d turns are left out: text became control tokens in their prompts", forged)
     return list(found.values())
 
 

@@ -81,6 +81,8 @@ def _check_targets(config: GameConfig, field: str) -> None:
     if config.legal_moves is not None:
         remedy = "give module:function(env)"
         check_target(f"{field}.legal_moves", config.legal_moves, remedy, "env")
+    if config.payoffs is not None:
+        check_target(f"{field}.payoffs", config.payoffs, "give module:function(env)", "env")
 
 
 def _try_targets(config: GameConfig, field: str, game: Game, observation: Observation) -> None:

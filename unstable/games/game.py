@@ -4,7 +4,6 @@ TextArena draws from the process-wide `random` and repeats every board to every 
 owns its random state, so that games can be interleaved, and each seat sees what it needs, once.
 """
 
-import math
 import re
 from dataclasses import replace
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from unstable.config import GameConfig
 from unstable.games import services
 from unstable.games.chance import Chance
 from unstable.games.envs import make_env
+from unstable.prompts import MAX_EVENTS, bounded
 from unstable.seeds import derive_seed
 from unstable.types import Observation
 
@@ -24,6 +24,7 @@ _SHOWN = (
     ObservationType.GAME_MESSAGE,
     ObservationType.GAME_ACTION_DESCRIPTION,
 )
+_LEADING_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 _TOKEN = re.compile(r"\[[^\[\]]*\]")
 
 
@@ -39,14 +40,21 @@ class Game:
 
     Invalid moves are counted here and not by the env, so that every game follows the config: a seat
     that makes more than `invalid_moves.allowed` in a row forfeits, which ends the game for all.
+
+    An action at which the env raises is a forfeit too, if the game lists its legal moves and the
+    action is none of them, or lists none and is `trusted`: else the error comes through.
     """
 
-    def __init__(self, config: GameConfig, seed: int) -> None:
+    def __init__(self, config: GameConfig, seed: int, *, trusted: bool = False) -> None:
         self.config = config
+        self._seed, self._trusted = seed, trusted
+        self._actions: list[str] = []
         self.turns = 0
         self.done = False
+        self.payoffs = [0.0] * config.seats
         self.outcomes = [0.0] * config.seats
         self.forfeit: int | None = None
+        self.raised = False  # that is what the forfeit is for
         self.truncated = False
         self.reason = ""
         self._chance = Chance(seed)
@@ -99,14 +107,23 @@ class Game:
         seat, state = self.seat, self.env.state
         errors = getattr(state, "error_count", 0)
         state.game_info[seat]["invalid_move"] = False
-        with self._chance:
-            over, _ = self.env.step(action)
+        try:
+            with self._chance:
+                over, _ = self.env.step(action)
+        except (Exception, SystemExit) as error:  # the fault border of a game
+            if not self._is_movers_fault(action):
+                raise
+            self.turns, self.raised = self.turns + 1, True
+            raised = f"the game raised {type(error).__name__}: {error}"
+            self._end_by_forfeit(seat, bounded(raised)[0])
+            return StepResult(done=True, invalid=True)
+        self._actions.append(action)
         invalid = getattr(state, "error_count", 0) > errors or state.game_info[seat]["invalid_move"]
         self.turns += 1
         self._refusals[seat] = self._refusals[seat] + 1 if invalid else 0
         self._share_messages(seat, invalid)
         if invalid and (over or self._refusals[seat] > self.config.invalid_moves.allowed):
-            self._end_by_forfeit(seat)
+            self._end_by_forfeit(seat, self._views[seat].refusal or self._last_word())
         elif over:
             self._end()
         elif self.turns >= self.config.max_turns:
@@ -114,34 +131,50 @@ class Game:
             self.reason = f"cut off after {self.turns} turns"
         return StepResult(self.done, invalid)
 
+    def take_cut(self) -> int:
+        """Characters of over-long messages that were left out, over all seats, since the last."""
+        cut = sum(view.cut_characters for view in self._views)
+        for view in self._views:
+            view.cut_characters = 0
+        return cut
+
     def _share_messages(self, mover: int | None, invalid: bool) -> None:
         for seat, queue in self.env.state.observations.items():
             self._views[seat].add(queue, refused=invalid, mine=seat == mover)
             queue.clear()
 
-    def _end_by_forfeit(self, seat: int) -> None:
+    def _is_movers_fault(self, action: str) -> bool:
+        """Whether the action at which the env raised was no legal one.
+
+        The env may be anywhere by now, so another one is led to where it was.
+        """
+        if not services.lists_legal_moves(self.config):
+            return self._trusted
+        before = Game(self.config, self._seed)
+        for earlier in self._actions:
+            before.observe()
+            before.step(earlier)
+        before.observe()
+        return action.strip() not in before.legal_moves()
+
+    def _end_by_forfeit(self, seat: int, why: str) -> None:
         policy = self.config.invalid_moves
         self.done = True
         self.forfeit = seat
         self.outcomes = [policy.others_reward] * self.config.seats
         self.outcomes[seat] = policy.forfeit_reward
-        why = self._views[seat].refusal or self._last_word()
         self.reason = f"Player {seat} forfeits by an invalid move: {why}".removesuffix(": ")
 
     def _end(self) -> None:
         self.done = True
-        rewards = self.env.state.rewards or {}
-        outcomes = [float(rewards.get(seat, 0.0)) for seat in range(self.config.seats)]
-        if not all(map(math.isfinite, outcomes)):
-            raise ValueError(f"the env of {self.config.key} ended with the rewards {outcomes}")
-        if self.config.seats > 1:  # Poker pays up to 3, where every other game ends at 1
-            outcomes = [max(-1.0, min(1.0, outcome)) for outcome in outcomes]
-        self.outcomes = outcomes
+        self.payoffs, scale = services.payoffs(self.config, self.env)
+        self.outcomes = [payoff / scale for payoff in self.payoffs]
         self.reason = self._last_word()
 
     def _last_word(self) -> str:
         infos = self.env.state.game_info.values()
-        return next((str(info["reason"]) for info in infos if info.get("reason")), "")
+        reason = next((str(info["reason"]) for info in infos if info.get("reason")), "")
+        return bounded(reason)[0]
 
 
 class _View:
@@ -157,13 +190,15 @@ class _View:
         self._notice = ""
         self._board_place = 0  # number of events before the board
         self._board_is_old = False  # the game has said something since
+        self.cut_characters = 0  # of messages that were too long
 
     def add(self, messages: list[Message], *, refused: bool = False, mine: bool = False) -> None:
         """Take in what a step of the env said; `refused`: it refused the action, `mine` or not."""
         if mine:
             self._notice = self.refusal = ""
         for sender, message, kind in messages:
-            text = message.strip()
+            text, cut = bounded(_LEADING_LINES.sub("", message).rstrip())
+            self.cut_characters += cut
             if not text:
                 continue
             if kind is ObservationType.GAME_BOARD:
@@ -172,14 +207,21 @@ class _View:
                 self._rules.append(text)
             elif kind is ObservationType.PLAYER_ACTION:
                 # Talk is kept as it was said; a bare [move] only if the env does not describe it.
+                text = text.lstrip()
                 if not refused and not (_TOKEN.fullmatch(text) and _describe(messages)):
-                    self._events.append(f"{self._name(sender)}: {text}")
+                    self._add_event(f"{self._name(sender)}: {text}")
             elif kind is ObservationType.GAME_ADMIN and refused and mine:
                 self._notice = text
                 self.refusal = text.partition("Reason: ")[2].partition(" Please resubmit")[0]
             else:
-                self._events.append(text)
+                self._add_event(text)
                 self._board_is_old |= kind is ObservationType.GAME_MESSAGE
+
+    def _add_event(self, text: str) -> None:
+        self._events.append(text)
+        while sum(map(len, self._events)) > MAX_EVENTS:
+            self.cut_characters += len(self._events.pop(0))
+            self._board_place = max(self._board_place - 1, 0)
 
     def observation(self) -> Observation:
         """A board that the game has spoken after stands where it was said, among the events."""

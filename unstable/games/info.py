@@ -50,6 +50,19 @@ class Quiz:
     """A question, and its right answers."""
 
 
+@dataclass(frozen=True, slots=True)
+class Payoffs:
+    """What a finished game is worth to each seat, in a unit of its own, such as chips.
+
+    Payoffs(of=lambda env: [2.0, -2.0], scale=lambda env: 2.0 * env.max_rounds)
+    """
+
+    of: Callable[[Any], list[float]]
+    """By seat, in an env that is over."""
+    scale: Callable[[Any], float]
+    """The most that can be won or lost, a constant of the variant; outcome = pay-off / scale."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameInfo:
     """The services of a game; those that it lacks are None.
@@ -62,6 +75,7 @@ class GameInfo:
     legal_moves: Callable[[Any], list[str]] | None = None  # of the seat to move
     prints_moves: bool = False  # the board lists the legal moves
     board_shows_all: Callable[[Any], bool] | None = None  # so that past events can be left out
+    payoffs: Payoffs | None = None  # where they are not the env's rewards
     expert: Expert | None = None
     compact: Compact | None = None
     quizzes: tuple[Quiz, ...] = ()

@@ -1,9 +1,9 @@
 """Kuhn poker as it should be (Kuhn 1950, Contributions to the Theory of Games 1), and its expert.
 
 TextArena's own game moves no chips when a player bets or calls, and deals once more after the end.
-The expert plays an equilibrium: of the family in alpha, from 0 to 1/3, the one with alpha = 1/3,
-where a king always bets. It is that of a round, in chips; a match of several rounds pays for having
-more chips in the end.
+Ours pays chips. The expert plays an equilibrium: of the family in alpha, from 0 to 1/3, the one
+with alpha = 1/3, where a king always bets. A match of several rounds pays their sum, so that it is
+an equilibrium of the match too.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 
 from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 
-from unstable.games.info import Compact, Expert, GameInfo, Quiz
+from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Quiz
 
 _ALPHA = 1 / 3  # how often the opener bluffs with a jack
 _BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # opener or not: of J, Q, K
@@ -43,10 +43,17 @@ _ACTION = re.compile(r"\[(check|bet|fold|call)\]", re.IGNORECASE)
 
 
 class KuhnPoker(KuhnPokerEnv):
-    """Several rounds; whoever has more chips in the end wins. Player 1 opens the odd rounds."""
+    """Several rounds for chips; each costs one or two. Player 1 opens the odd rounds."""
 
     def __init__(self, max_rounds: int = 3) -> None:
         super().__init__(max_rounds=max_rounds)
+
+    def _prompt(self, player_id: int, game_state: dict[str, Any]) -> str:
+        text = super()._prompt(player_id, game_state)
+        return text.replace(
+            "The player with the most chips after all rounds wins",
+            "Chips are added up over all rounds: win as many as you can",
+        )
 
     def step(self, action: str) -> tuple[bool, dict]:
         """TextArena's step, with the chip of a bet or call moved first."""
@@ -119,19 +126,41 @@ def which_wins(rng: Random) -> tuple[str, list[str]]:
 
 
 QUIZZES = (Quiz("Kuhn poker, two cards: the one that wins the showdown.", which_wins),)
-COMPACT = Compact(
-    "Kuhn poker with a jack, a queen and a king; the higher card wins the pot, and whoever has "
-    "more chips after all rounds wins. A line is your card, the round, your lead in chips before "
-    "it, the moves of the round, and after the colon the actions that you may choose from. Answer "
-    "with one of these, nothing else.",
-    position,
-)
+
+
+def chips(env: Any) -> list[float]:
+    """What each seat has won, or lost, over all rounds."""
+    won = env.state.game_state["player_chips"]
+    return [float(won[seat]) for seat in range(2)]
+
+
+def most_chips(env: Any) -> float:
+    """The most that can be won: in each round the ante and a bet."""
+    return float(env.max_rounds * (env.ante + 1))
+
+
+def brief(goal: str) -> str:
+    """The rules and the request, with what the seats play for."""
+    return (
+        f"Kuhn poker with a jack, a queen and a king; the higher card wins the pot, and {goal}. A "
+        "line is your card, the round, your lead in chips before it, the moves of the round, and "
+        "after the colon the actions that you may choose from. Answer with one of these, nothing "
+        "else."
+    )
+
+
 INFO = GameInfo(
     env="KuhnPoker",
     name="unstable.games.kuhn:KuhnPoker",
     legal_moves=legal_moves,
+    payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
-    compact=COMPACT,
+    compact=Compact(brief("chips of all rounds add up"), position),
     quizzes=QUIZZES,
 )
-TEXTARENA = GameInfo(env="KuhnPokerEnv", name="KuhnPoker", legal_moves=legal_moves, compact=COMPACT)
+TEXTARENA = GameInfo(
+    env="KuhnPokerEnv",
+    name="KuhnPoker",
+    legal_moves=legal_moves,
+    compact=Compact(brief("whoever has more chips after all rounds wins"), position),
+)

@@ -1,5 +1,6 @@
 """The services of a game, by its config or its env: the table of the games that are known."""
 
+import math
 import re
 from typing import Any
 
@@ -55,6 +56,31 @@ def legal_moves(config: GameConfig, env: Any, board: str) -> list[str]:
     if found := _LIST.search(board):
         return re.findall(r"\[[^\[\]]+\]", found[1])
     raise ValueError(f"{config.key} does not list its legal moves; set games.legal_moves")
+
+
+def payoffs(config: GameConfig, env: Any) -> tuple[list[float], float]:
+    """What an env that is over is worth to each seat, and the scale that makes outcomes of it.
+
+    By a user's function, as the game declares it, or the env's rewards. Raises `ValueError` for
+    anything but a finite number a seat, and where a game of ours exceeds its scale.
+    """
+    own = game_info(type(env)).payoffs
+    if config.payoffs is not None:
+        values = load_target(config.payoffs)(env)
+    elif own is not None:
+        values = own.of(env)
+    else:
+        rewards = env.state.rewards or {}
+        values = [rewards.get(seat, 0.0) for seat in range(config.seats)]
+    worth = [float(value) for value in values]
+    if len(worth) != config.seats or not all(map(math.isfinite, worth)):
+        raise ValueError(f"{config.key} pays {values!r}; it must be a number for each seat")
+    if config.payoffs is None and own is not None:
+        scale = own.scale(env)
+        if max(map(abs, worth)) > scale:
+            raise ValueError(f"{config.key} pays {values!r}, more than its scale of {scale:g}")
+        return worth, scale if config.payoff_scale is None else config.payoff_scale
+    return worth, 1.0 if config.payoff_scale is None else config.payoff_scale
 
 
 def prompt_style(config: GameConfig) -> PromptStyle:

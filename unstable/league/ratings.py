@@ -7,11 +7,12 @@ does not drift. Nobody is rated against itself; a forfeit is a loss, and counted
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import trueskill
 
-from unstable.types import BASE, GameResult, PlayerId, Rating
+from unstable.types import BASE, GameResult, PlayerId, Rating, standing
 
 ENVIRONMENT = trueskill.TrueSkill(draw_probability=0.1)
 ANCHOR_SIGMA = 0.01
@@ -32,9 +33,10 @@ class Registry:
         self._results: dict[PlayerId, Counter[str]] = {}
         self._versions: list[int] = []
 
-    def add(self, version: int) -> None:
-        """Enter a new version: as strong as the one before it, but surely not known to be."""
-        before = self._ratings.get(PlayerId.policy(version - 1), ENVIRONMENT.create_rating())
+    def add(self, version: int, like: int | None = None) -> None:
+        """Enter a new version: as strong as `like`, or else the one before it, but less surely."""
+        source = PlayerId.policy(version - 1 if like is None else like)
+        before = self._ratings.get(source, ENVIRONMENT.create_rating())
         sigma = max(before.sigma, ENVIRONMENT.sigma / 2)
         self._ratings[PlayerId.policy(version)] = ENVIRONMENT.create_rating(before.mu, sigma)
         self._versions.append(version)
@@ -44,26 +46,27 @@ class Registry:
         return [v for v in self._versions if v < self.current][-self._pool_size :]
 
     def record(self, result: GameResult) -> None:
-        """Count a finished game for everybody in it, and rate those who did not play themselves.
+        """Count and rate a finished game, once for each player in it.
 
-        A game with an opening is left out: others made its first moves.
+        Left out are games of a player with itself, which compare nobody, and those with an opening,
+        whose first moves others made. A player that held several seats enters with their mean.
         """
-        if result.spec.opening:
+        seats: dict[PlayerId, list[int]] = {}
+        for seat, spec in enumerate(result.spec.seats):
+            seats.setdefault(spec.player, []).append(seat)
+        if result.spec.opening or len(seats) < 2:
             return
-        seats = result.spec.seats
-        scores: dict[PlayerId, list[float]] = {}
-        for seat, spec in enumerate(seats):
-            counts = self._results.setdefault(spec.player, Counter())
-            counts[result.standing(seat)] += 1
-            counts["forfeit"] += result.forfeit == seat
-            scores.setdefault(spec.player, []).append(result.ranked_outcomes[seat])
-        for player in scores:
-            self._results[player]["games"] += 1
-        if len(scores) > 1:
-            self._rate({player: sum(s) / len(s) for player, s in scores.items()})
+        ranked = result.ranked_outcomes
+        scores = {player: fmean(ranked[s] for s in held) for player, held in seats.items()}
+        for player, held in seats.items():
+            counts = self._results.setdefault(player, Counter())
+            counts["games"] += 1
+            counts[standing(scores[player], list(scores.values()))] += 1
+            counts["forfeit"] += result.forfeit in held
+        self._rate(scores)
 
     def _rate(self, scores: dict[PlayerId, float]) -> None:
-        """One free-for-all: a player that held several seats enters once, with their mean."""
+        """Rate one free-for-all."""
         players = list(scores)
         ranked = sorted(set(scores.values()), reverse=True)
         groups = [(self._ratings[player],) for player in players]

@@ -1,6 +1,5 @@
 """A batch as columns: its samples in a row, with what each one's trajectory says of it."""
 
-import math
 from collections import defaultdict
 from functools import cached_property
 from itertools import chain
@@ -17,9 +16,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Role = tuple[str, int]
 """An env and a seat in it."""
-
-OUTCOME = "outcome"
-"""The reward term that is the seat's outcome of its game, the same on all of its turns."""
 
 
 class FlatBatch:
@@ -72,22 +68,22 @@ class FlatBatch:
 
     @cached_property
     def rewards_S(self) -> Floats:
-        """Each sample's reward, its terms added up."""
-        return np.array([sample.reward for sample in self.samples])
+        """Each turn's reward as it is compared: its own, and what its whole trajectory earned."""
+        return np.array(
+            [
+                sample.reward + trajectory.terminal_reward
+                for trajectory in self.trajectories
+                for sample in trajectory.samples
+            ]
+        )
 
     @cached_property
     def turn_rewards_S(self) -> Floats:
-        """What each turn earned by itself, so that a trajectory's rewards add up to its return.
-
-        The outcome stands on every turn of a trajectory, and counts at the last of them only.
-        """
+        """Each turn's reward as it is added up to a return: the trajectory's is paid at its end."""
         return np.array(
             [
-                math.fsum(
-                    reward.weighted
-                    for term, reward in sample.rewards.items()
-                    if term != OUTCOME or sample is trajectory.samples[-1]
-                )
+                sample.reward
+                + (trajectory.terminal_reward if sample is trajectory.samples[-1] else 0.0)
                 for trajectory in self.trajectories
                 for sample in trajectory.samples
             ]
@@ -96,8 +92,8 @@ class FlatBatch:
     def mean_T(self, values_S: Floats) -> Floats:
         """Means of samples' values by trajectory.
 
-        The mean over turns, not the sum: a term such as the outcome stands on every turn of a
-        trajectory, and a sum would count it once for each.
+        The mean over turns, not the sum: what a whole trajectory earned is in the reward of each of
+        its turns, and a sum would count it once for each.
         """
         values = values_S.tolist()
         ends = np.cumsum(self.lengths_T).tolist()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unstable.config import AdapterConfig, ConfigError, RunConfig, shown
+from unstable.config import AdapterConfig, ConfigError, RunConfig
 from unstable.records.files import write_synced
 from unstable.types import Adapter
 
@@ -88,35 +88,12 @@ def load_weights(model: "PeftModel", adapter: Adapter) -> None:
 
 
 def read_adapter(folder: Path, name: str) -> Adapter:
-    """The adapter in a folder, under `name`; raises `ConfigError` when it holds none."""
-    return Adapter(name=name, weights=_read(folder, WEIGHTS_FILE), config=_read_config(folder))
+    """The adapter in a folder, under `name`; raises `ConfigError` when it holds none.
 
-
-def check_adapter(folder: Path, place: str) -> None:
-    """Raise `ConfigError` that starts with `place` where a folder holds no LoRA adapter.
-
-    Of the weights the header alone is read.
+    `models.inspection` has checked what a person gave.
     """
-    from safetensors import SafetensorError, safe_open
-
-    remedy = "give the folder of a LoRA adapter"
-    for file in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (folder / file).is_file():
-            raise ConfigError(f"{place}: no {file} there; {remedy}")
-    try:
-        _read_config(folder)
-        with safe_open(folder / WEIGHTS_FILE, framework="np") as tensors:
-            names = set(tensors.keys())
-    except (ConfigError, OSError, SafetensorError) as error:
-        raise ConfigError(f"{place}: {' '.join(str(error).split())}; {remedy}") from None
-    halves = {name for name in names if ".lora_A." in name or ".lora_B." in name}
-    other = {".lora_A.": ".lora_B.", ".lora_B.": ".lora_A."}
-    for name in sorted(names):
-        partner = next((name.replace(a, b) for a, b in other.items() if a in name), "")
-        if name not in halves or partner not in names:
-            raise ConfigError(f"{place}: its {name} is no half of a LoRA's pair; {remedy}")
-    if not halves:
-        raise ConfigError(f"{place}: {WEIGHTS_FILE} holds no LoRA; {remedy}")
+    config = json.loads(_read(folder, CONFIG_FILE))
+    return Adapter(name=name, weights=_read(folder, WEIGHTS_FILE), config=config)
 
 
 def lora_ranks(config: RunConfig) -> dict[str, int]:
@@ -125,7 +102,9 @@ def lora_ranks(config: RunConfig) -> dict[str, int]:
     Raises `ConfigError` for an opponent that is not there.
     """
     return {"model.adapter.rank": config.model.adapter.rank} | {
-        f"opponents.fixed.{index}.path": _read_config(opponent.adapter_folder)["r"]
+        f"opponents.fixed.{index}.path": json.loads(_read(opponent.adapter_folder, CONFIG_FILE))[
+            "r"
+        ]
         for index, opponent in enumerate(config.opponents.fixed)
         if opponent.adapter_folder is not None
     }
@@ -142,25 +121,6 @@ def _read(folder: Path, file: str) -> bytes:
     if not path.is_file():
         raise ConfigError(f"adapter folder {str(folder)!r} has no {file}; give a LoRA's folder")
     return path.read_bytes()
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    """PEFT's config of the LoRA in a folder; raises `ConfigError` for one of anything else."""
-    path = f"{CONFIG_FILE} of {str(folder)!r}"
-    try:
-        config = json.loads(_read(folder, CONFIG_FILE))
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{path} is not JSON; give a LoRA's folder") from None
-    if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
-        raise ConfigError(f"{path} describes no LoRA; give a LoRA's folder")
-    for name in ("r", "lora_alpha"):
-        kinds = (int,) if name == "r" else (int, float)
-        if type(config.get(name)) not in kinds or not 0 < config[name] < 2**20:
-            raise ConfigError(
-                f"{path}: {name} = {shown(config.get(name))} is no positive number; give a "
-                "LoRA's folder"
-            )
-    return config
 
 
 def write_adapter(adapter: Adapter, folder: Path) -> None:

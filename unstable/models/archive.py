@@ -17,6 +17,7 @@ from typing import Any
 from unstable.config import ConfigError, ModelConfig, shown
 from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from unstable.models.base import model_path
+from unstable.models.inspection import check_start, read_json
 from unstable.records.files import new_folder, one_process, write_whole
 from unstable.types import Adapter
 
@@ -97,11 +98,11 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
     if not (folder / BASE_FILE).is_file():
         return f"it has no {BASE_FILE} that names its base"
     try:
-        made_for = json.loads((folder / BASE_FILE).read_bytes())
-    except (ValueError, RecursionError):
-        return f"its {BASE_FILE} is not JSON"
-    if not isinstance(made_for, dict) or made_for.keys() != {"name", "fingerprint", "adapter"}:
-        return f"its {BASE_FILE} does not give name, fingerprint and adapter of its base"
+        made_for = read_json(folder / BASE_FILE)
+    except ValueError as error:
+        return str(error)
+    if lacking := [name for name in ("name", "adapter", "fingerprint") if name not in made_for]:
+        return f"its {BASE_FILE} has no {lacking[0]}"
     if made_for["name"] != model.name:
         return f"it was made for {made_for['name']}, not {model.name}"
     given, wanted = made_for["adapter"], model.adapter.model_dump()
@@ -109,6 +110,10 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
         return f"its LoRA has {_words(given)}, not {_words(wanted)}"
     if made_for["fingerprint"] != fingerprint(model):
         return f"it was made for other weights of {model.name}"
+    try:
+        check_start(folder, model, "model.init")
+    except ConfigError as error:
+        return str(error)
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from unstable.config import ConfigError, RunConfig
+from unstable.config import ConfigError, RunConfig, one_line
 from unstable.planning.machine import Machine
 from unstable.planning.memory import GB
 from unstable.planning.plan import plan
@@ -27,7 +27,7 @@ def examine(config: RunConfig, machine: Machine, check: Callable[[RunConfig], No
     except ConfigError as error:
         problems.append(str(error))
     for problem in problems:
-        print(f"error    {problem}")
+        print(f"error    {one_line(problem)}")
     if problems:
         return 1
     games = ", ".join(game.key for game in config.games)

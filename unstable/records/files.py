@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from unstable.config import FORMAT, ConfigError, check_format
+from unstable.config import FORMAT, ConfigError, check_format, escape_control
 
 _LOCK_WAIT_S = 0.2
 _LOCK_TRIES = 3000
@@ -89,13 +89,13 @@ def one_process(path: Path) -> Iterator[None]:
 
 
 def json_line(record: Mapping[str, Any]) -> bytes:
-    """The record, with its format, as one line of strict JSON.
+    """The record, with its format, as one line of strict JSON, all control characters escaped.
 
     Raises `ValueError` at a number that is not finite.
     """
     whole = {"format": FORMAT, **record}
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode() + b"\n"
+    return escape_control(text).encode() + b"\n"
 
 
 class LineFile:

@@ -84,6 +84,21 @@ class RunFolder:
         """Games that were recorded while `version` was the current one."""
         return self.root / "games" / f"{purpose}-{version:06d}.jsonl"
 
+    @property
+    def blocking_games(self) -> set[str]:
+        """Names of games that have blocked an actor; they are played in processes of their own."""
+        path = self._blocking_games
+        return set(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else set()
+
+    def add_blocking_game(self, name: str) -> None:
+        """Remember one, for actors that are started later."""
+        with self._blocking_games.open("a", encoding="utf-8") as file:
+            file.write(f"{name}\n")
+
+    @property
+    def _blocking_games(self) -> Path:
+        return self.root / "blocking_games.txt"
+
     def log(self, component: str) -> Path:
         """Log file of a component: loop, learner, actor-0, ..."""
         return self.root / "logs" / f"{component}.log"

@@ -13,7 +13,6 @@ from unstable.types import (
     GameResult,
     GameSpec,
     PlayerId,
-    Reward,
     Sample,
     SampledTokens,
     SeatSpec,
@@ -32,8 +31,9 @@ def _values(value: object, names: list[str]) -> Record:
     return {name: getattr(value, name) for name in names}
 
 
-def _rewards(rewards: dict[str, Reward]) -> dict[str, dict[str, float]]:
-    return {term: reward._asdict() for term, reward in rewards.items()}
+def _rewards(owner: Trajectory, sample: Sample) -> dict[str, dict[str, float]]:
+    """A turn's terms, and those that judge its whole trajectory, which stand on each turn."""
+    return {term: reward._asdict() for term, reward in (owner.rewards | sample.rewards).items()}
 
 
 def game_record(
@@ -42,7 +42,7 @@ def game_record(
     """A finished game; a turn's `rewards` are None where it was not trained on."""
     spec = result.spec
     rewards = {
-        sample.turn: _rewards(sample.rewards) for each in trajectories for sample in each.samples
+        sample.turn: _rewards(each, sample) for each in trajectories for sample in each.samples
     }
     return {
         "game": spec.game_id,
@@ -58,8 +58,10 @@ def game_record(
         "opener": None if spec.opener is None else _seat_record(spec.opener),
         "players": [seat.player.name for seat in spec.seats],
         "seats": [_seat_record(seat) for seat in spec.seats],
+        "payoffs": result.payoffs,
         "outcomes": result.outcomes,
         "forfeit": result.forfeit,
+        "raised": result.raised,
         "truncated": result.truncated,
         "reason": result.reason,
         "seconds": result.seconds,
@@ -114,8 +116,10 @@ def _game(row: Record) -> GameResult:
             opener=_read_seat(row["opener"]) if row.get("opener") else None,
         ),
         turns=[_read_turn(turn) for turn in row["turns"]],
+        payoffs=row["payoffs"] if "payoffs" in row else row["outcomes"],
         outcomes=row["outcomes"],
         forfeit=row["forfeit"],
+        raised=row.get("raised", False),
         truncated=row["truncated"],
         reason=row["reason"],
         seconds=row["seconds"],
@@ -131,7 +135,8 @@ def _read_turn(row: Record) -> Turn:
     sampled = None
     if row["token_ids"]:
         sampled = SampledTokens(**{name: row[name] for name in TOKEN_FIELDS})
-    own = {name: row[name] for name in TURN_FIELDS}
+    own = {name: row[name] for name in TURN_FIELDS if name != "cut_characters"}
+    own["cut_characters"] = row.get("cut_characters", 0)
     return Turn(player=PlayerId.parse(row["player"]), sampled=sampled, **own)
 
 
@@ -159,8 +164,8 @@ def _sample_record(owner: Trajectory, sample: Sample, staleness: int, advantage:
         "finish_reason": tokens.finish_reason,
         "prompt_cut": tokens.prompt_cut,
         "temperature": tokens.temperature,
-        "rewards": _rewards(sample.rewards),
-        "reward": sample.reward,
+        "rewards": _rewards(owner, sample),
+        "reward": sample.reward + owner.terminal_reward,
         "outcome": owner.outcome,
         "forfeit": owner.forfeit,
         "advantage": advantage,

@@ -1,23 +1,30 @@
-"""Reward terms: what a turn earned, each kept raw and weighted.
+"""Reward terms: what a turn or a whole trajectory earned, each kept raw and weighted.
 
-A term is `term(result, turn, **args) -> float | None`; None means that it does not apply to the
-turn. What comes after the sum (normalising, baselines, groups) is the learner's.
+A term is a function, and the name of its second argument says what it judges. `turn`, or any other
+name: `term(result, turn, **args)` judges one turn. `seat`: `term(result, seat, **args)` judges that
+seat's whole trajectory, and counts once for it. Both return a number, or None where they do not
+apply. A term that waits for something is a coroutine function and runs beside the games. What comes
+after the sum (normalising, baselines, groups) is the learner's.
 """
 
+import asyncio
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
+from typing import Any, Literal, NamedTuple
 
 from unstable.config import ConfigError, RewardConfig, nearest, shown
 from unstable.plugins import check_call, load_target
-from unstable.types import GameResult, Reward, Sample, Trajectory, Turn
+from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
 
-Term = Callable[[GameResult, Turn], float | None]
+Judged = tuple[GameResult, list[Trajectory]]
 
 
-def outcome(result: GameResult, turn: Turn) -> float:
-    """The seat's outcome of the game, the same for each of its turns."""
-    return result.outcomes[turn.seat]
+def outcome(result: GameResult, seat: int) -> float:
+    """The seat's outcome of the game."""
+    return result.outcomes[seat]
 
 
 def action_format(result: GameResult, turn: Turn) -> float:
@@ -43,66 +50,212 @@ BUILT_IN: dict[str, Callable[..., float | None]] = {
 }
 
 
+class _Term(NamedTuple):
+    """A reward term of the config, ready to be called."""
+
+    config: RewardConfig
+    function: Callable[[GameResult, Turn | int], Any]
+    judges: Literal["turn", "seat"]
+    waits: bool  # a coroutine function
+    slots: asyncio.Semaphore
+
+    async def wait(self, game: GameResult, judged: Turn | int) -> float | None:
+        """The value of a term that waits, once there is a slot for it, within its time."""
+        name, timeout = self.config.term, self.config.timeout
+        try:
+            async with self.slots, asyncio.timeout(timeout) as timer:
+                value: float | None = await self.function(game, judged)
+                return value
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            raise TimeoutError(f"reward term {name}: none in timeout = {timeout:g} s") from None
+        except (asyncio.CancelledError, SystemExit) as error:  # would end more than this task
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RuntimeError(f"reward term {name} raised {error!r}") from error
+
+    def reward(self, raw: float) -> Reward:
+        """What its value is worth; raises `ValueError` where that is not finite."""
+        if not math.isfinite(self.config.weight * raw):
+            name, weight = self.config.term, self.config.weight
+            raise ValueError(f"reward term {name} returned {raw}, of weight {weight}")
+        return Reward(raw=raw, weighted=self.config.weight * raw)
+
+
+class _Call(NamedTuple):
+    """What one value is asked of: a term, about a turn or a seat's whole trajectory."""
+
+    term: _Term
+    game: GameResult
+    judged: Turn | int
+
+
 class Rewards:
     """The config's reward terms, applied to finished games."""
 
     def __init__(self, rewards: Sequence[RewardConfig]) -> None:
         """Raises `ConfigError` for an unknown term or a target that does not import."""
-        self._terms: dict[str, tuple[Term, float]] = {}
+        self._terms: dict[str, _Term] = {}
         for index, reward in enumerate(rewards):
-            field = f"buffer.rewards.{index}.term"
+            field = f"buffer.rewards.{index}"
             if reward.term in self._terms:
-                raise ConfigError(f"{field} = {reward.term!r} stands twice; add up the weights")
-            if ":" in reward.term:
-                function = load_target(reward.term, field)
-            elif reward.term in BUILT_IN:
-                function = BUILT_IN[reward.term]
-            else:
-                hint = nearest(reward.term, list(BUILT_IN))
-                raise ConfigError(f"{field} = {reward.term!r} is no reward term; {hint}")
-            check_call(
-                f"{field} = {shown(reward.term)} with args = {shown(reward.args)}",
-                function,
-                "name a function that is called with (result, turn) and the args",
-                "result",
-                "turn",
-                **reward.args,
-            )
-            self._terms[reward.term] = (partial(function, **reward.args), reward.weight)
+                raise ConfigError(
+                    f"{field}.term = {shown(reward.term)} is there twice; add up the weights"
+                )
+            self._terms[reward.term] = _read_term(reward, field)
+        self._waits = any(term.waits for term in self._terms.values())
+
+    @property
+    def at_once(self) -> int:
+        """Most calls in flight of terms that wait; 0 where none waits."""
+        return sum(term.config.at_once for term in self._terms.values() if term.waits)
+
+    async def judge(
+        self, played: AsyncIterator[GameResult | GameFailure]
+    ) -> AsyncGenerator[Judged | GameFailure]:
+        """Games with their trajectories; while terms wait, the next games are read.
+
+        The fault border of a game holds here too: what a term raises costs that game alone. Closing
+        the iterator cancels the terms that are waited for.
+        """
+        waiting: dict[asyncio.Task[Judged | GameFailure], None] = {}  # in the games' order
+
+        def done() -> list[Judged | GameFailure]:
+            tasks = [task for task in waiting if task.done()]
+            for task in tasks:
+                del waiting[task]
+            return [task.result() for task in tasks]
+
+        try:
+            async for result in played:
+                if isinstance(result, GameFailure):
+                    yield result
+                elif self._waits and result.num_trained:
+                    waiting[asyncio.create_task(self._judge(result))] = None
+                else:
+                    yield await self._judge(result)
+                for judged in done():
+                    yield judged
+            while waiting:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for judged in done():
+                    yield judged
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def _judge(self, result: GameResult) -> Judged | GameFailure:
+        try:
+            if not self._waits:
+                return result, self.trajectories(result)
+            return result, self._trajectories(result, await self._wait(result))
+        except (Exception, SystemExit) as error:  # the fault border of a game
+            return GameFailure.of(result.spec, error)
 
     def trajectories(self, result: GameResult) -> list[Trajectory]:
         """One trajectory, with rewards, for each trained seat that had a turn after the opening.
 
         Of a game that was forked, for each of its branches, from the fork on: what is before it is
-        the same in all of them.
+        the same in all of them. No term may wait.
         """
+        assert not self._waits, "`judge` waits"
+        values = [term.function(game, judged) for term, game, judged in self._calls(result)]
+        return self._trajectories(result, values)
+
+    async def _wait(self, result: GameResult) -> list[float | None]:
+        """The value of each call, in order; the first that raises ends the others."""
+        values: list[Any] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                for term, game, judged in self._calls(result):
+                    if term.waits:
+                        values.append(group.create_task(term.wait(game, judged)))
+                    else:
+                        values.append(term.function(game, judged))
+        except ExceptionGroup as raised:
+            raise raised.exceptions[0] from None
+        return [each.result() if isinstance(each, asyncio.Task) else each for each in values]
+
+    def _calls(self, result: GameResult) -> list[_Call]:
         return [
-            self._trajectory(game, seat, turns)
-            for game in result.trained
-            for seat, spec in enumerate(game.spec.seats)
-            if spec.trained and (turns := [t for t in game.trained_turns if t.seat == seat])
+            _Call(term, game, judged)
+            for game, seat, turns in _seats(result)
+            for term in self._terms.values()
+            for judged in (turns if term.judges == "turn" else [seat])
         ]
 
-    def _trajectory(self, game: GameResult, seat: int, turns: Sequence[Turn]) -> Trajectory:
-        group_id = game.spec.seats[seat].group_id
-        assert group_id is not None
-        return Trajectory(
-            game_id=game.spec.game_id,
-            env=game.spec.env,
-            seat=seat,
-            group_id=group_id,
-            outcome=game.outcomes[seat],
-            forfeit=game.forfeit == seat,
-            samples=tuple(self._sample(game, turn) for turn in turns),
-        )
-
-    def _sample(self, game: GameResult, turn: Turn) -> Sample:
-        assert turn.sampled is not None
-        rewards = {}
-        for name, (term, weight) in self._terms.items():
-            raw = term(game, turn)
+    def _trajectories(self, result: GameResult, values: list[float | None]) -> list[Trajectory]:
+        """Out of the value of each call, in order."""
+        rewards: _Found = defaultdict(dict)
+        for (term, game, judged), raw in zip(self._calls(result), values, strict=True):
             if raw is not None:
-                if not math.isfinite(weight * raw):
-                    raise ValueError(f"reward term {name} returned {raw}, of weight {weight}")
-                rewards[name] = Reward(raw=raw, weighted=weight * raw)
-        return Sample(turn=turn.index, tokens=turn.sampled, rewards=rewards)
+                rewards[_place(game, judged)][term.config.term] = term.reward(raw)
+        return [_trajectory(game, seat, turns, rewards) for game, seat, turns in _seats(result)]
+
+
+_Found = dict[tuple[int, str, int], dict[str, Reward]]
+"""Rewards by what they judge."""
+
+
+def _place(game: GameResult, judged: Turn | int) -> tuple[int, str, int]:
+    if isinstance(judged, Turn):
+        return game.spec.game_id, "turn", judged.index
+    return game.spec.game_id, "seat", judged
+
+
+def _seats(result: GameResult) -> Iterator[tuple[GameResult, int, list[Turn]]]:
+    """The trained games of a result, their trained seats that had a turn, and these turns."""
+    for game in result.trained:
+        trained = game.trained_turns
+        for seat, spec in enumerate(game.spec.seats):
+            if spec.trained and (turns := [turn for turn in trained if turn.seat == seat]):
+                yield game, seat, turns
+
+
+def _trajectory(game: GameResult, seat: int, turns: Sequence[Turn], rewards: _Found) -> Trajectory:
+    group_id = game.spec.seats[seat].group_id
+    assert group_id is not None
+    samples = []
+    for turn in turns:
+        assert turn.sampled is not None
+        own = rewards.get(_place(game, turn), {})
+        samples.append(Sample(turn=turn.index, tokens=turn.sampled, rewards=own))
+    return Trajectory(
+        game_id=game.spec.game_id,
+        env=game.spec.env,
+        seat=seat,
+        group_id=group_id,
+        outcome=game.outcomes[seat],
+        forfeit=game.forfeit == seat,
+        samples=tuple(samples),
+        rewards=rewards.get(_place(game, seat), {}),
+    )
+
+
+def _read_term(reward: RewardConfig, field: str) -> _Term:
+    """The term that an entry of the config names; raises `ConfigError` for what is none."""
+    if ":" in reward.term:
+        function = load_target(reward.term, f"{field}.term")
+    elif reward.term in BUILT_IN:
+        function = BUILT_IN[reward.term]
+    else:
+        hint = nearest(reward.term, list(BUILT_IN))
+        raise ConfigError(f"{field}.term = {shown(reward.term)} is no reward term; {hint}")
+    check_call(
+        f"{field}.term = {shown(reward.term)} with args = {shown(reward.args)}",
+        function,
+        "name a function that is called with (result, turn) or (result, seat) and the args",
+        "result",
+        "turn",
+        **reward.args,
+    )
+    second = list(inspect.signature(function).parameters)[1:2]
+    return _Term(
+        config=reward,
+        function=partial(function, **reward.args),
+        judges="seat" if second == ["seat"] else "turn",
+        waits=any(map(inspect.iscoroutinefunction, (function, type(function).__call__))),
+        slots=asyncio.Semaphore(reward.at_once),
+    )

@@ -26,6 +26,10 @@ from unstable.types import Adapter, GameFailure, GameResult, GameSpec, PlayerId
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 """Deaths of one actor that are survived; more mean that it is not chance."""
+ANSWER_S = 0.5
+"""Seconds that an actor has to answer before it is asked to close."""
+CLOSE_S = 20.0
+"""Seconds that its engine has to end."""
 
 
 class ActorProcess:
@@ -41,6 +45,7 @@ class ActorProcess:
         import torch
 
         from unstable.collectors.collector import Collector
+        from unstable.collectors.watch import Watch
         from unstable.engines.make import make_engine
         from unstable.runtime.logs import setup_logging
 
@@ -51,7 +56,15 @@ class ActorProcess:
             self._engine, tokenizer = await make_engine(self._config, log_file)
             self._collector = Collector(self._config, self._engine, tokenizer)
             await self._collector.start()
+        for env in self._folder.blocking_games:
+            self._collector.play_apart(env)
+        games = self._config.game_by_key
+        Watch(lambda env: games[env].turn_timeout, self._blocked, lambda _: os._exit(1))
         collect_rarely()
+
+    def _blocked(self, env: str) -> None:
+        self._folder.add_blocking_game(env)
+        self._collector.play_apart(env)
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
@@ -84,6 +97,7 @@ class ActorProcess:
             await self._engine.wake()
 
     async def close(self) -> None:
+        self._collector.close()
         await self._engine.close()
 
 
@@ -226,9 +240,15 @@ class RemoteActor:
                 await self._revive(process, error)
 
     async def close(self) -> None:
-        """End the engine in order; the process itself ends with the cluster."""
-        with contextlib.suppress(RayActorError):  # nothing is left to end then
-            await self._process.close.remote()
+        """End the engine in order; the process itself ends with the cluster.
+
+        One that does not answer, such as one that a game blocks, is left to that end.
+        """
+        with contextlib.suppress(RayActorError, TimeoutError):  # nothing is left to end then
+            async with asyncio.timeout(ANSWER_S):
+                await self._process.stats.remote()
+            async with asyncio.timeout(CLOSE_S):
+                await self._process.close.remote()
 
     async def _revive(self, dead: Any, error: RayActorError) -> None:
         """Start the process again with all its adapters, once however many calls saw it die."""

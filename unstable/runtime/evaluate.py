@@ -1,20 +1,21 @@
 """A finished version of a run, evaluated again."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unstable.config import ConfigError, RunConfig, load
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.models.base import check_model
-from unstable.planning.plan import Ids
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.folder import RunFolder
 from unstable.rooms import Actor, spread
 from unstable.runtime.logs import logging_to
-from unstable.runtime.prepare import check_games, prepare, show_plan
+from unstable.runtime.prepare import Resolved, check_games, prepare, show_plan
 from unstable.runtime.session import failures_logged, heeding_sigterm, run_to_end
+from unstable.tracking.lines import Lines
 from unstable.tracking.text import score_line
 from unstable.types import EvalScore, GameFailure, GameResult, GameSpec
 
@@ -40,7 +41,7 @@ def evaluate(run_dir: Path, version: int | None, overrides: Mapping[str, Any]) -
     resolved = prepare(config, learner=False)
     show_plan(resolved)
     with heeding_sigterm(), logging_to(folder, "eval"), failures_logged(folder.log("eval")):
-        scores = run_to_end(_evaluate(resolved.config, resolved.plan.actors, folder, version))
+        scores = run_to_end(_evaluate(resolved, folder, version))
     for score in scores:
         print(score_line(score))
     return scores
@@ -54,22 +55,33 @@ def _evaluated(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"opponents": opponents, "eval": evaluation})
 
 
-async def _evaluate(
-    config: RunConfig, places: Sequence[Ids], folder: RunFolder, version: int
-) -> list[EvalScore]:
+async def _evaluate(resolved: Resolved, folder: RunFolder, version: int) -> list[EvalScore]:
     from unstable.runtime.processes import acting  # Ray takes a second
 
-    async with acting(config, places, folder) as actors:
-        await asyncio.gather(*(actor.publish(version) for actor in actors))
-        results = await play_evaluation(actors, evaluation_games(config, version))
+    specs = evaluation_games(resolved.config, version)
+    lines = Lines(lambda line: print(line, file=sys.stderr))
+    with lines.kept_up():
+        async with acting(resolved.config, resolved.plan.actors, folder, lines.phase) as actors:
+            await asyncio.gather(*(actor.publish(version) for actor in actors))
+            lines.phase("evaluating", len(specs))
+            results = await play_evaluation(actors, specs, lines.advance)
     return evaluation_scores(version, results)
 
 
-async def play_evaluation(actors: Sequence[Actor], specs: Sequence[GameSpec]) -> list[GameResult]:
-    """Have the actors play an evaluation's games; raises `RuntimeError` if one of them fails."""
+async def play_evaluation(
+    actors: Sequence[Actor], specs: Sequence[GameSpec], count: Callable[[], None] = lambda: None
+) -> list[GameResult]:
+    """Have the actors play an evaluation's games, and call `count` after each.
+
+    Raises `RuntimeError` if one of them fails.
+    """
 
     async def play(index: int, share: Sequence[GameSpec]) -> list[GameResult | GameFailure]:
-        return [result async for result in actors[index].play(share)]
+        played = []
+        async for result in actors[index].play(share):
+            played.append(result)
+            count()
+        return played
 
     played = await spread(specs, actors, play)
     failures = [result for result in played if isinstance(result, GameFailure)]

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
+from unstable.config import escape_control
 from unstable.records.folder import RunFolder
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -42,6 +43,14 @@ def logging_to(folder: RunFolder, component: str) -> Iterator[None]:
         handler.close()
 
 
+class Escaping(logging.Formatter):
+    """Writes control characters out, so that nothing in a log moves a cursor."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's lines."""
+        return escape_control(super().format(record))
+
+
 def setup_logging(folder: RunFolder, component: str) -> None:
     """Log a process of our own, libraries' warnings included, to `logs/<component>.log`; once."""
     # They bring handlers that write to the terminal as they are imported, so they come first.
@@ -64,7 +73,7 @@ def _handler(folder: RunFolder, component: str) -> logging.Handler:
     path = folder.log(component)
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter(FORMAT))
+    handler.setFormatter(Escaping(FORMAT))
     return handler
 
 

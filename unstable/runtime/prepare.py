@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from unstable.config import ConfigError, FixedOpponent, RunConfig
+from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
 from unstable.games.check import check_constrained, check_game
 from unstable.games.services import lists_legal_moves, prompt_style
-from unstable.models.adapters import check_adapter
 from unstable.models.archive import misfit, unpack_newer
-from unstable.models.base import check_model
+from unstable.models.base import check_model, model_path
 from unstable.models.cache import cache_folder
+from unstable.models.inspection import check_opponents, check_start
 from unstable.planning.machine import Machine, this_machine
 from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
@@ -73,6 +73,16 @@ def starting_adapter(config: RunConfig) -> str:
     return "fresh"
 
 
+def base_folder(name: str) -> str:
+    """Where a base model is for other programs, made if need be; of a hub's model, its name.
+
+    Raises `ConfigError` for a model that is not there.
+    """
+    model = ModelConfig(name=name)
+    check_model(model)
+    return model_path(model)
+
+
 def check(config: RunConfig) -> None:
     """Raise `ConfigError` for what would fail later; loads no model."""
     check_games(config)
@@ -80,8 +90,8 @@ def check(config: RunConfig) -> None:
     Rewards(config.buffer.rewards)
     check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
-        init = config.model.init
-        check_adapter(Path(init).expanduser(), f"model.init = {init!r}")
+        check_start(Path(config.model.init).expanduser(), config.model, "model.init")
+    check_opponents(config)
     if config.learner.algorithm.target is not None:
         from unstable.learners.algorithms import algorithm_class
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import chain
 
 from unstable.config import RunConfig
@@ -24,13 +24,15 @@ from unstable.runtime.learner_ranks import RemoteLearner
 
 @contextlib.asynccontextmanager
 async def processes(
-    config: RunConfig, plan: Plan, folder: RunFolder
+    config: RunConfig, plan: Plan, folder: RunFolder, at: Callable[[str], None]
 ) -> AsyncIterator[tuple[list[RemoteActor], RemoteLearner]]:
     """The actors and the learner of a config that is resolved by `plan`.
 
-    Raises what kept one from starting.
+    `at` is called with what the start has come to. Raises what kept one from starting.
     """
+    at("starting Ray")
     with cluster(len(plan.actors) + len(plan.learners)):
+        at("starting: loading the model")
         actors = _actors(config, plan.actors, folder)
         gpus = [",".join(ids) for ids in plan.learners]
         learner = RemoteLearner(config, folder, plan.learner_threads, gpus)
@@ -41,6 +43,7 @@ async def processes(
             await starting
             async with asleep(actors, config):
                 await learner.start()
+        at("starting: comparing engines and learner")
         try:
             await _probe(config, actors, learner)
             yield actors, learner
@@ -50,10 +53,12 @@ async def processes(
 
 @contextlib.asynccontextmanager
 async def acting(
-    config: RunConfig, places: Sequence[Ids], folder: RunFolder
+    config: RunConfig, places: Sequence[Ids], folder: RunFolder, at: Callable[[str], None]
 ) -> AsyncIterator[list[RemoteActor]]:
-    """Actors alone, each on the GPUs of its place."""
+    """Actors alone, each on the GPUs of its place; `at` as above."""
+    at("starting Ray")
     with cluster(len(places)):
+        at("starting: loading the model")
         actors = _actors(config, places, folder)
         await asyncio.gather(*(actor.start() for actor in actors))
         yield actors

@@ -154,7 +154,7 @@ def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     counts = {"to train on": len(sides[0]), "held out": len(sides[1])}
     tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
-        with failures_logged(folder.log("sft")):
+        with tracker.kept_up(), failures_logged(folder.log("sft")):
             row = run_to_end(_train(config, resolved.plan, folder, task, tracker, rows))
             _write_result(config, folder, row, counts)
         tracker.print(f"the adapter of epoch {row[EPOCH]} is in {folder.adapter}")
@@ -178,7 +178,7 @@ async def _train(
 ) -> Row:
     from unstable.runtime.processes import processes  # Ray takes a second
 
-    async with processes(config, plan, folder) as (actors, learner):
+    async with processes(config, plan, folder, tracker.phase) as (actors, learner):
         saved = -1
         if versions := folder.versions():
             async with asleep(actors, config):

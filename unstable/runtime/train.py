@@ -48,7 +48,7 @@ def _run(resolved: Resolved, folder: RunFolder) -> None:
     tracker = Tracker(config, folder, device=resolved.machine.summary)
     reason: str | None = "failed"
     try:
-        with failures_logged(folder.log("loop")):
+        with tracker.kept_up(), failures_logged(folder.log("loop")):
             reason = run_to_end(_train(config, resolved.plan, folder, tracker))
     except (ConfigError, KeyboardInterrupt) as stop:
         reason = "interrupted" if isinstance(stop, KeyboardInterrupt) else "failed"
@@ -63,8 +63,7 @@ def _run(resolved: Resolved, folder: RunFolder) -> None:
 async def _train(config: RunConfig, plan: Plan, folder: RunFolder, tracker: Tracker) -> str:
     from unstable.runtime.processes import processes  # Ray takes a second
 
-    tracker.phase("starting")
-    async with processes(config, plan, folder) as (actors, learner):
+    async with processes(config, plan, folder, tracker.phase) as (actors, learner):
         schedule = Schedule(config)
         rooms = Rooms(
             config=config,

@@ -12,12 +12,11 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 from unstable.prompts import load_style
 from unstable.tracking.device import DeviceProbe
 from unstable.tracking.metrics import current_policy
-from unstable.tracking.text import duration, number, opponent_text, percent, sparkline
+from unstable.tracking.text import Text, duration, number, opponent_text, percent, sparkline
 from unstable.tracking.view import View
 from unstable.types import Rating
 
@@ -34,6 +33,7 @@ LEARNER_FIRST = (
     "learn/truncated_share",
 )
 SEAT_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
+NARROW, SHORT = 50, 16  # below either there is no room for panes
 TALL = 32
 WIDE = 140
 
@@ -77,6 +77,10 @@ class Dashboard:
         evaluations = _pane("evaluation", lambda w, h: evaluation_pane(view, w, h))
         machine = Layout(_pane("device", lambda w, h: device_pane(device, w, h)), size=6)
         width, height = options.max_width, options.height or console.height
+        if width < NARROW or height < SHORT:
+            lines = [*brief(view), *[""] * height][:height]
+            yield Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+            return
         body = Layout(ratio=1)
         if width >= WIDE:
             body.split_row(
@@ -171,6 +175,20 @@ def head(view: View) -> RenderableType:
         Text(duration(time.monotonic() - view.started)),
     )
     return table
+
+
+def brief(view: View) -> list[str]:
+    """The run in a few short lines, for a terminal that has no room for panes."""
+    left, phase = view.seconds_left(time.monotonic()), view.phase
+    done = f" {number(phase.done)}/{number(phase.total)}" if phase.total else ""
+    lines = [
+        f"update {min(view.version + 1, view.config.loop.steps)} of {view.config.loop.steps}",
+        f"{phase.name}{done}",
+        f"{duration(left)} left" if left is not None else "first update",
+        f"{view.games:,} games" + (f", {view.failures} failed" if view.failures else ""),
+        *(f"{opponent_text(score)} {score.score:.2f}" for score in view.scores[:3]),
+    ]
+    return [*lines, *filter(None, (view.alarm or view.notice,))]
 
 
 def foot(view: View, width: int) -> RenderableType:

@@ -22,7 +22,10 @@ from unstable.types import (
 
 Row = dict[str, float | None]
 
-COUNTS = ["games", "turns", "trained_turns", "tokens", "forfeits", "truncated", "draws", "failures"]
+COUNTS = [
+    *("games", "turns", "trained_turns", "tokens", "cut_characters"),
+    *("forfeits", "truncated", "draws", "failures", "above_scale"),
+]
 MEANS = [
     "reward",
     "game_length",
@@ -103,6 +106,7 @@ class PlayMetrics:
             counts=[
                 *(f"collect/{name}" for name in COUNTS),
                 *(f"collect/versus/{label}/games" for label in labels),
+                *(f"collect/raised/{part(game.key)}" for game in config.games),
             ],
             means=[
                 *(f"collect/{name}" for name in MEANS),
@@ -136,15 +140,20 @@ class PlayMetrics:
         sums.count("collect/trained_turns", len(trained))
         sampled = [turn.sampled for turn in result.own_turns if turn.sampled is not None]
         sums.count("collect/tokens", sum(len(tokens.token_ids) for tokens in sampled))
+        cut = sum(turn.cut_characters for turn in result.own_turns)
+        sums.count("collect/cut_characters", cut)
         sums.count("collect/truncated", result.truncated)
+        sums.count(f"collect/raised/{part(env)}", result.raised)
+        if result.forfeit is None:
+            sums.count("collect/above_scale", any(abs(each) > 1 for each in result.outcomes))
         sums.add("collect/game_length", len(result.turns))
         sums.add("collect/seconds_per_game", result.seconds)
         self._add_turns(trained)
         if not result.ended_in_opening:
             self._add_standings(result)
-        for sample in (sample for each in trajectories for sample in each.samples):
-            sums.add("collect/reward", sample.reward)
-            for term, reward in sample.rewards.items():
+        for owner, sample in ((each, sample) for each in trajectories for sample in each.samples):
+            sums.add("collect/reward", sample.reward + owner.terminal_reward)
+            for term, reward in (owner.rewards | sample.rewards).items():
                 sums.add(f"collect/reward/{part(term)}", reward.raw)
         self._actions[env].update(turn.action for turn in trained)
         self._courses[env][tuple(turn.action for turn in result.turns)] += 1

@@ -1,26 +1,23 @@
 """Supervised training as a person sees it: a row a step and an epoch, a bar, the results."""
 
-import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from unstable.config import RunConfig
 from unstable.records.files import LineFile, read_rows, write_lines
 from unstable.records.folder import RunFolder
+from unstable.tracking.lines import LATER_S, Lines
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import MetricsFile, WandbRun
 from unstable.tracking.sinks.base import Guard, Sink
-from unstable.tracking.text import number, percent, refusal_line, score_text
+from unstable.tracking.text import Text, number, percent, refusal_line, score_text
 from unstable.tracking.tracker import Terminal
 from unstable.types import EvalScore, Update
-
-LINE_EVERY_S = 20.0
-"""Between two lines on steps, where there is no bar."""
 
 
 def results(row: Row) -> Iterator[tuple[str, EvalScore]]:
@@ -47,11 +44,11 @@ class SFTTracker:
         self._epochs = config.sft.epochs
         self._steps = steps
         self._console = console or Terminal()
+        self._lines = Lines(self._show)
         self._guard = Guard(self.print)
         self._sinks: list[Sink] = [MetricsFile(folder)]
         if config.tracking.wandb:
             self._sinks.append(WandbRun(config, folder))
-        self._printed = time.monotonic()
         shown = config.tracking.dashboard
         self._bar: Progress | None = None
         if shown == "on" or (shown == "auto" and self._console.is_terminal):
@@ -65,12 +62,20 @@ class SFTTracker:
             self._task = self._bar.add_task("starting", total=steps)
             self._bar.start()
 
+    def kept_up(self) -> AbstractContextManager[None]:
+        """Meanwhile no silence is long: there is a bar, or lines are printed."""
+        return self._lines.kept_up() if self._bar is None else nullcontext()
+
     def print(self, line: str) -> None:
         """Show a line to the person at the terminal."""
+        self._lines.say(line)
+
+    def _show(self, line: str) -> None:
         self._guard("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))
 
     def phase(self, name: str) -> None:
         """Say what goes on besides steps."""
+        self._lines.phase(name)
         if self._bar is not None:
             self._bar.update(self._task, description=name)
 
@@ -80,9 +85,8 @@ class SFTTracker:
         line = f"epoch {row['sft/epoch']} · loss {number(row['learn/loss'])}"
         if self._bar is not None:
             self._bar.update(self._task, description=line, completed=row["version"])
-        elif time.monotonic() - self._printed > LINE_EVERY_S:
-            self._printed = time.monotonic()
-            self.print(f"{line} · step {row['version']}/{self._steps}")
+        self._lines.patience_s = LATER_S
+        self._lines.phase(f"{line} · step {row['version']}/{self._steps}")
 
     def log_refusals(self, update: Update) -> None:
         """Take in that a step was not made."""

@@ -5,13 +5,12 @@ from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from unstable.config import check_format
 from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import Row
-from unstable.tracking.text import duration, number, percent
+from unstable.tracking.text import Text, duration, number, percent
 
 TOP_RATINGS = 10
 RESULTS = ("win", "draw", "loss", "forfeit")

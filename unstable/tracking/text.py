@@ -1,10 +1,26 @@
 """Numbers and events as people read them."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import rich.text
+
+from unstable.config import escape_control
 from unstable.types import Alarm, EvalScore, Update
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+class Text(rich.text.Text):
+    """Rich's, with control characters spelled out: what players say moves nobody's cursor."""
+
+    def __init__(self, text: str = "", *arguments: Any, **options: Any) -> None:
+        super().__init__(escape_control(text), *arguments, **options)
+
+    def append(self, text: "str | rich.text.Text", style: Any = None) -> "Text":
+        """As Rich's; returns itself."""
+        super().append(escape_control(text) if isinstance(text, str) else text, style)
+        return self
 
 
 def number(value: float | None) -> str:
@@ -68,7 +84,11 @@ def update_line(row: Mapping[str, float | None], steps: int) -> str:
             round(others * (row[f"{versus}/{share}"] or 0)) for share in ("win", "draw", "loss")
         )
         games += f", {others} against others ({won} won, {drawn} drawn, {lost} lost)"
-    parts = [f"update {count('version')}/{steps}", games, f"{count('collect/forfeits')} forfeits"]
+    parts = [f"update {count('version')}/{steps}"]
+    if count("collect/games"):
+        parts += [games, f"{count('collect/forfeits')} forfeits"]
+    else:
+        parts.append("its games were played before the last one")
     if count("collect/failures"):
         parts.append(f"{count('collect/failures')} failed")
     for label, name in (("reward", "collect/reward"), ("loss", "learn/loss")):
@@ -76,6 +96,15 @@ def update_line(row: Mapping[str, float | None], steps: int) -> str:
             parts.append(f"{label} {number(row[name])}")
     parts.append(duration(row["time/total"] or 0.0))
     return " · ".join(parts)
+
+
+def phase_line(name: str, done: float, total: float | None, seconds: float) -> str:
+    """What a run is at, how far, and since when.
+
+    >>> phase_line("playing", 30, 128, 41.2), phase_line("loading the model", 0, None, 7)
+    ('playing 30/128 · 41 s', 'loading the model · 7 s')
+    """
+    return f"{name}{f' {number(done)}/{number(total)}' if total else ''} · {duration(seconds)}"
 
 
 def alarm_line(alarm: Alarm) -> str:

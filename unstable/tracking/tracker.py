@@ -6,11 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 
 from rich.console import Console
 from rich.live import Live
-from rich.text import Text
 
 from unstable.config import ConfigError, RunConfig
 from unstable.records.files import read_rows
@@ -18,6 +18,7 @@ from unstable.records.folder import RunFolder
 from unstable.records.games import batch_records, game_record
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
+from unstable.tracking.lines import LATER_S, Lines
 from unstable.tracking.metrics import (
     EngineMetrics,
     PlayMetrics,
@@ -28,7 +29,15 @@ from unstable.tracking.metrics import (
 from unstable.tracking.sinks import open_sinks
 from unstable.tracking.sinks.base import Guard, Sink
 from unstable.tracking.summary import summary
-from unstable.tracking.text import action_line, alarm_line, refusal_line, score_line, update_line
+from unstable.tracking.text import (
+    Text,
+    action_line,
+    alarm_line,
+    phase_line,
+    refusal_line,
+    score_line,
+    update_line,
+)
 from unstable.tracking.view import HISTORY, Phase, View
 from unstable.types import (
     Alarm,
@@ -49,7 +58,7 @@ PHASES = {
     "evaluating": "evaluate",
     "publishing": "publish",
 }
-"""The verb by which a phase's time is logged; another phase keeps its name."""
+"""The verb by which a phase's time is logged; of another phase it is the name's first word."""
 RECENT_SCORES = 50
 
 
@@ -88,6 +97,7 @@ class Tracker:
         self._play = PlayMetrics(config)
         self._engine = EngineMetrics()
         self._device = DeviceProbe()
+        self._lines = Lines(self._show, self._phase_line)
         self._guard = Guard(self._print)
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -105,6 +115,13 @@ class Tracker:
             if sink.url is not None:
                 self._print(f"{sink.name}: {sink.url}")
         self._dashboard = start_dashboard(self.view, self._console)
+
+    def kept_up(self) -> AbstractContextManager[None]:
+        """Meanwhile no silence on the terminal is long: the dashboard lives, or lines are printed.
+
+        At most `FIRST_S` seconds until the first update, `LATER_S` afterwards.
+        """
+        return self._lines.kept_up() if self._dashboard is None else nullcontext()
 
     def phase(self, name: str, done: float = 0, total: float | None = None) -> None:
         """Says what the run is at, and how far: `done` of `total`.
@@ -219,6 +236,8 @@ class Tracker:
         self._spend()
         row = self._finish_row(version)
         is_new, self.view.version = version > self.view.version, version
+        if is_new:
+            self._lines.patience_s = LATER_S
         self.view.rows = (*self.view.rows, row)[-HISTORY:]
         self._emit("row", row)
         if self._dashboard is None and is_new:
@@ -252,7 +271,8 @@ class Tracker:
     def _spend(self) -> None:
         """Counts the time since the last call for the phase that the run is at."""
         now = time.monotonic()
-        verb = PHASES.get(self.view.phase.name, self.view.phase.name)
+        name = self.view.phase.name
+        verb = PHASES.get(name, name.partition(" ")[0].rstrip(":"))
         self._times[verb] = self._times.get(verb, 0.0) + now - self._spent_until
         self._spent_until = now
 
@@ -284,7 +304,14 @@ class Tracker:
         """Shows a line to the person at the terminal."""
         self.view.notice = line
         if self._dashboard is None:
-            self._guard("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))
+            self._lines.say(line)
+
+    def _show(self, line: str) -> None:
+        self._guard("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))
+
+    def _phase_line(self) -> str:
+        phase = self.view.phase
+        return phase_line(*phase[:3], time.monotonic() - phase.started)
 
 
 class Terminal(Console):

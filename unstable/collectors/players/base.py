@@ -6,7 +6,7 @@ from typing import Protocol
 
 from unstable.config import FixedOpponent, GameConfig
 from unstable.games.game import Game
-from unstable.prompts import observation_text
+from unstable.prompts import bounded, observation_text
 from unstable.types import Observation, PlayerId, SampledTokens, SeatSpec
 
 
@@ -23,6 +23,7 @@ class Answer:
     formatted: bool = True
     sampled: SampledTokens | None = None  # None: no local model answered
     player: PlayerId | None = None  # who answered, if not the player of the seat
+    cut_characters: int = 0  # of an answer that was too long
 
 
 class Player(Protocol):
@@ -41,6 +42,8 @@ class OpponentPlayer:
 
     per_game = False
     """Whether each game needs one of its own; else all games of an env share one."""
+    waits = False
+    """Whether it may wait for something, and so is given `games.turn_timeout` for a turn."""
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
@@ -63,7 +66,10 @@ class OpponentPlayer:
 
 def scripted(observation: Observation, action: str) -> Answer:
     """The answer of a player that is not asked by a prompt."""
-    return Answer(observation=observation_text(observation), text=action, action=action)
+    action, cut = bounded(action)
+    return Answer(
+        observation=observation_text(observation), text=action, action=action, cut_characters=cut
+    )
 
 
 def complaint(opponent: FixedOpponent, game: GameConfig, field: str) -> str:

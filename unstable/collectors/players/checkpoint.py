@@ -1,8 +1,7 @@
 """An adapter that is on disk, served beside the policy by the same engine."""
 
 from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
-from unstable.config import CheckpointOpponent, FixedOpponent, GameConfig
-from unstable.models.adapters import check_adapter
+from unstable.config import FixedOpponent, GameConfig
 from unstable.types import SeatSpec
 
 
@@ -12,13 +11,7 @@ def adapter_name(opponent: FixedOpponent) -> str:
 
 
 class CheckpointPlayer(OpponentPlayer):
-    """The local model with the opponent's adapter."""
-
-    @classmethod
-    def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
-        """Raise `ConfigError` for a folder without an adapter."""
-        assert isinstance(opponent, CheckpointOpponent)
-        check_adapter(opponent.adapter_folder, f"{field}.path = {opponent.path!r}")
+    """The local model with the opponent's adapter, which `models.inspection` has checked."""
 
     @classmethod
     def make(

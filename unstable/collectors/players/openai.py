@@ -1,4 +1,4 @@
-"""A player behind an OpenAI-compatible endpoint; time-outs and retries are the library's."""
+"""A player behind an OpenAI-compatible endpoint; the library tries again."""
 
 import os
 
@@ -7,12 +7,14 @@ from unstable.config import ConfigError, FixedOpponent, GameConfig, OpenAIOppone
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
 from unstable.models.network import silence
-from unstable.prompts import parse_action
+from unstable.prompts import bounded, parse_action
 from unstable.types import Observation, SeatSpec
 
 
 class OpenAIPlayer(OpponentPlayer):
     """A remote model that is asked with the same chat as a local one; it cannot be seeded."""
+
+    waits = True
 
     def __init__(self, opponent: OpenAIOpponent, game: GameConfig, temperature: float) -> None:
         from openai import AsyncOpenAI  # takes half a second
@@ -56,7 +58,7 @@ class OpenAIPlayer(OpponentPlayer):
             temperature=self._temperature,
             max_tokens=self._opponent.max_tokens,
         )
-        text = reply.choices[0].message.content or ""
+        text, cut = bounded(reply.choices[0].message.content or "")
         action = self._style.read_action(self._parser, text)
         if not action.formatted:  # it is not trained to stop where its action ends
             action = parse_action("brackets", text, reasoning=self._style.reasoning)
@@ -65,4 +67,5 @@ class OpenAIPlayer(OpponentPlayer):
             text=text,
             action=action.text,
             formatted=action.formatted,
+            cut_characters=cut,
         )

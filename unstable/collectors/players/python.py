@@ -22,6 +22,7 @@ class PythonPlayer(OpponentPlayer):
     """
 
     per_game = True
+    waits = True
 
     def __init__(self, target: str) -> None:
         found: Any = load_target(target)

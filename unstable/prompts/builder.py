@@ -8,21 +8,20 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
-from typing import Any, NamedTuple
+from functools import cache, cached_property, lru_cache, partial
+from typing import Any
 
 from unstable.config import ConfigError, GameConfig
 from unstable.plugins import load_target
+from unstable.prompts.encoding import TextEncoder
+from unstable.prompts.parsers import Action, parse_action
 from unstable.types import Observation
 
-_MAX_UNPARSED = 200  # characters of an answer without an action that are passed on as one
 _MARGIN = 32  # characters of the rules that follow the start whose ids are re-used
 _KEPT_IDS = 2**20  # ids of prompts that are kept for when the same comes again
 _SHORT_ANSWER = 16  # ids of an answer whose text is kept for when the same comes again
 _MARK = "\ue000"  # a character that no template has
 _QUOTED = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"")
-_BRACKETS = re.compile(r"\[[^\[\]]*[^\[\]\s][^\[\]]*\]")
-_BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
 
 
 def observation_text(observation: Observation) -> str:
@@ -109,69 +108,6 @@ def load_style(name: str) -> PromptStyle:
     return PromptStyle(name, system="", request="", reasoning=True, body=target)
 
 
-def _in_brackets(text: str) -> str | None:
-    found = _BRACKETS.findall(text)
-    return found[-1] if found else None
-
-
-def _boxed(text: str) -> str | None:
-    found = _BOXED.findall(text)
-    content = found[-1].strip() if found else ""
-    if not content:
-        return None
-    return content if "[" in content else f"[{content}]"
-
-
-def _raw(text: str) -> str | None:
-    return text or None
-
-
-def _exact(text: str) -> str | None:
-    return text if _BRACKETS.fullmatch(text) else None
-
-
-def _bare(text: str) -> str | None:
-    return f"[{text}]" if text and not re.search(r"[\[\]\n]", text) else None
-
-
-PARSERS: dict[str, Callable[[str], str | None]] = {
-    "brackets": _in_brackets,
-    "exact": _exact,
-    "bare": _bare,
-    "boxed": _boxed,
-    "raw": _raw,
-}
-_STRICT = {"exact", "bare"}  # what they do not read is no action, even if an env finds one in it
-
-
-class Action(NamedTuple):
-    """What is given to the env, and whether the parser found it in the answer."""
-
-    text: str
-    formatted: bool
-
-
-def parse_action(parser: str, text: str, *, reasoning: bool = False) -> Action:
-    """The action in an answer, by a built-in parser or a `module:function(text) -> str | None`.
-
-    Where there is none, the answer itself on one short line, or nothing if it is `reasoning` or the
-    parser is strict (exact, bare): there, whatever else stands beside an action makes it none.
-    """
-    answer = strip_reasoning(text).strip()
-    action = (PARSERS.get(parser) or load_target(parser))(answer)
-    if action is not None:
-        return Action(action, True)
-    if reasoning or parser in _STRICT:
-        return Action("", False)
-    return Action(" ".join(answer.split())[:_MAX_UNPARSED], False)
-
-
-def strip_reasoning(text: str) -> str:
-    """The text without `<think>...</think>`, also where either of the two tags is missing."""
-    answer = text.rpartition("</think>")[2]
-    return answer.partition("<think>")[0]
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A turn's prompt: what the engine is given, and the user text in it."""
@@ -189,6 +125,7 @@ class PromptBuilder:
     ) -> None:
         self.style = style
         self._tokenizer = tokenizer
+        self._encoder = TextEncoder(tokenizer)
         self._chat_template = chat_template
         self._max_prompt_tokens = max_prompt_tokens
         self._start_ids = lru_cache(maxsize=256)(self._encode_start)
@@ -228,11 +165,23 @@ class PromptBuilder:
 
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         """Ids of any chat, up to where its answer begins."""
-        return self._encode(self._chat(messages))
+        return self._encode(messages, self._chat)
 
     def encode_answer(self, text: str) -> list[int]:
-        """Ids of an answer as an engine would have sampled it, the one that ends it included."""
-        return [*self._encode(text), self.stop_token_id]
+        """Ids of an answer as an engine would have sampled it, the one that ends it included.
+
+        Where the style has reasoning, the two tags around it are the model's own; else they are
+        text like all the rest.
+        """
+        opening = "" if self.opens_reasoning else "<think>"
+        reason, closing, rest = text.removeprefix(opening).rpartition("</think>")
+        has_reasoning = self.style.reasoning or self.opens_reasoning
+        if has_reasoning and closing and text.startswith(opening):
+            parts = (reason, rest)
+            ids = self._encoder.encode(parts, lambda texts: opening + closing.join(texts))
+        else:
+            ids = self._encoder.encode([text])
+        return [*ids, self.stop_token_id]
 
     def read_answer(self, token_ids: list[int]) -> str:
         """The text of sampled ids, less the tokens that only mark something."""
@@ -252,7 +201,7 @@ class PromptBuilder:
         chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
         text = self._tokenizer.apply_chat_template(chat, tokenize=False, **self._chat_template)
         after = text.rpartition("!")[2].lstrip()
-        return self._encode(after)[0] if after else self._tokenizer.eos_token_id
+        return self._encoder.ids(after)[0] if after else self._tokenizer.eos_token_id
 
     def _chat(self, messages: list[dict[str, str]]) -> str:
         return self._tokenizer.apply_chat_template(
@@ -299,24 +248,39 @@ class PromptBuilder:
 
     def _ids(self, observation: Observation) -> list[int]:
         """The chat's ids; those of its start, mostly rules, are re-used from turn to turn."""
-        text, rules = self._chat_of_turn(self.style.messages(observation)), observation.rules
-        cut, place = rules.rfind(" ", 0, -_MARGIN), text.find(rules)
+        encode = partial(self._encode_turn, observation.rules)
+        return self._encode(self.style.messages(observation), self._chat_of_turn, encode)
+
+    def _encode(
+        self,
+        messages: list[dict[str, str]],
+        chat: Callable[[list[dict[str, str]]], str],
+        encode: Callable[[str], list[int]] | None = None,
+    ) -> list[int]:
+        """Ids of the chat, whose contents are text and nothing else."""
+
+        def render(texts: Sequence[str]) -> str:
+            pairs = zip(messages, texts, strict=True)
+            return chat([{**message, "content": text} for message, text in pairs])
+
+        return self._encoder.encode([message["content"] for message in messages], render, encode)
+
+    def _encode_turn(self, rules: str, chat: str) -> list[int]:
+        cut, place = rules.rfind(" ", 0, -_MARGIN), chat.find(rules)
         if min(cut, place) >= 0:
-            start, rest = text[: place + cut], text[place + cut : place + len(rules)]
+            start, rest = chat[: place + cut], chat[place + cut : place + len(rules)]
             if (start_ids := self._start_ids(start, rest)) is not None:
-                return start_ids + self._encode(text[len(start) :])
-        return self._encode(text)
+                return start_ids + self._encoder.ids(chat[len(start) :])
+        return self._encoder.ids(chat)
 
     def _encode_start(self, start: str, rest: str) -> list[int] | None:
         """Ids of `start`, or None where the tokenizer does not begin anew between it and `rest`."""
-        ids = self._encode(start)
-        return ids if ids + self._encode(rest) == self._encode(start + rest) else None
+        encode = self._encoder.ids
+        ids = encode(start)
+        return ids if ids + encode(rest) == encode(start + rest) else None
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode([*token_ids], skip_special_tokens=True)
-
-    def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False)
 
 
 def write_answer(game: GameConfig, prompts: PromptBuilder, action: str, reason: str = "") -> str:

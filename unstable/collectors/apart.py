@@ -1,0 +1,193 @@
+"""Games in processes of their own: what blocks, exits or crashes there costs that game alone.
+
+The env, its legal moves, experts, bots and endpoints are in the game's process; local models answer
+from here, as a process has no engine. A turn that is not over in its time ends the process,
+whatever it is at. `collectors/game_process.py` is the other side.
+"""
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, cast
+
+from unstable.collectors.players.base import Player
+from unstable.config import FixedOpponent, GameConfig
+from unstable.games.game import Game
+from unstable.types import GameFailure, GameResult, GameSpec, Observation, Turn
+
+START_S = 120.0
+"""Seconds until a game's process answers: the first one waits for imports."""
+OPENER = -1
+"""The opener's place among the players, which are else known by their seats."""
+_PROCESS = "unstable.collectors.game_process"
+_LENGTH = struct.Struct("!I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A game, with all that its process needs to play it."""
+
+    spec: GameSpec
+    config: GameConfig
+    opponents: dict[str, FixedOpponent]
+    run_seed: int
+    shared: Sequence[Turn]
+    trusted: bool
+    constrained: bool  # models are held to legal moves, and so need to have them
+
+
+class Ask(NamedTuple):
+    """What a game asks of a local model: the answer to an observation."""
+
+    place: int  # a seat, or OPENER
+    observation: Observation
+    seed: int
+    legal_moves: list[str] | None
+
+
+class Message(NamedTuple):
+    """What a game's process says."""
+
+    kind: Literal["begun", "turn", "ask", "result", "failure"]
+    content: Any = None  # a process id, nothing, an `Ask`, a `GameResult`, a `GameFailure`
+
+
+class ApartError(Exception):
+    """A game that failed in its process."""
+
+    def __init__(self, failure: GameFailure) -> None:
+        super().__init__(failure.error)
+        self.failure = failure
+
+
+def frame(value: object) -> bytes:
+    """A value as it goes between processes."""
+    content = pickle.dumps(value)
+    return _LENGTH.pack(len(content)) + content
+
+
+def read_frame(read: Callable[[int], bytes]) -> Any:
+    """The next value, where `read` gives so many bytes."""
+    return pickle.loads(read(_LENGTH.unpack(read(_LENGTH.size))[0]))
+
+
+class Nursery:
+    """Makes a process a game, by forking one that has imported all that games need.
+
+    These are our own modules and `modules`. It ends with this process, and all games with it.
+    """
+
+    def __init__(self, modules: Iterable[str]) -> None:
+        self._modules = sorted(modules)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def make(self) -> socket.socket:
+        """The connection to a new game's process."""
+        if self._process is None or self._process.poll() is not None:
+            self._begin()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+        return ours
+
+    def _begin(self) -> None:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _PROCESS, str(theirs.fileno()), *self._modules],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # an interrupt at the terminal is ours to answer
+            )
+
+    def close(self) -> None:
+        """End all games."""
+        if self._process is not None:
+            self._control.close()
+            self._process.wait()
+            self._process = None
+
+
+async def play_apart(job: Job, nursery: Nursery, player: Callable[[int], Player]) -> GameResult:
+    """Play a game in a process of its own; `player` makes the local model of a place.
+
+    Raises `ApartError` for what it raised there, `TimeoutError` where a turn takes too long, and
+    `RuntimeError` where its process has ended.
+    """
+    reader, writer = await asyncio.open_unix_connection(sock=nursery.make())
+    process = _Process(reader, writer, job.config)
+    try:
+        begun = await process.read(START_S)
+        process.id = begun.content
+        process.send(job)
+        models: dict[int, Player] = {}
+        while True:
+            message = await process.read(job.config.turn_timeout)
+            if message.kind == "result":
+                return cast(GameResult, message.content)
+            if message.kind == "failure":
+                raise ApartError(message.content)
+            if message.kind == "ask":
+                ask: Ask = message.content
+                if ask.place not in models:
+                    models[ask.place] = player(ask.place)
+                view = cast(Game, _View(job.config, ask.legal_moves))
+                process.send(await models[ask.place].act(ask.observation, view, ask.seed))
+    finally:
+        process.end()
+
+
+class _Process:
+    """A game's process, from here."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, config: GameConfig
+    ) -> None:
+        self.id: int | None = None
+        self._reader, self._writer, self._config = reader, writer, config
+
+    def send(self, value: object) -> None:
+        self._writer.write(frame(value))
+
+    async def read(self, seconds: float) -> Message:
+        try:
+            async with asyncio.timeout(seconds):
+                size = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))[0]
+                return cast(Message, pickle.loads(await self._reader.readexactly(size)))
+        except TimeoutError:
+            raise TimeoutError(
+                f"{self._config.key}: a turn was not over in games.turn_timeout = {seconds:g} s, "
+                "and the game's process was ended"
+            ) from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.id = None
+            raise RuntimeError(f"{self._config.key}: the game's process has ended") from None
+
+    def end(self) -> None:
+        """Kill it; it waits for this when its game is over, so that the id is still its own."""
+        if self.id is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.id, signal.SIGKILL)
+        self._writer.close()
+
+
+class _View:
+    """As much of a game as local models need."""
+
+    def __init__(self, config: GameConfig, legal_moves: list[str] | None) -> None:
+        self.config = config
+        self._legal_moves = legal_moves
+
+    def legal_moves(self) -> list[str]:
+        assert self._legal_moves is not None, "asked for by `Job.constrained`"
+        return self._legal_moves

@@ -1,0 +1,96 @@
+"""Looks after an event loop from a thread of its own: which game keeps it from going on?
+
+A step that sleeps or a bot that calculates for long blocks all games of its actor, and nothing in
+the loop can end it. The thread asks the loop for a sign of life twice a second. Where none comes
+and a game is what runs, its env is played apart from then on; where none comes for
+`games.turn_timeout`, the process has to go.
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from unstable.types import GameSpec
+
+log = logging.getLogger(__name__)
+INTERVAL_S = 0.5
+BLOCKED_S = 2.0
+"""Without a sign of life for so long, a loop is blocked."""
+_PREFIX = "a game of "
+
+
+def task_name(spec: GameSpec) -> str:
+    """The name of a task that plays a game, by which the game is found that blocks."""
+    return f"{_PREFIX}{spec.env}"
+
+
+class Watch:
+    """Watches the running loop until `close`.
+
+    `blocked(env)` is called, in the watching thread, once for each time that a game of an env has
+    blocked the loop; `stuck(env)` where it has for as long as `limit(env)` says, in seconds. Time
+    counts only while the thread itself gets to run, so that a busy machine blocks nobody.
+    """
+
+    def __init__(
+        self,
+        limit: Callable[[str], float],
+        blocked: Callable[[str], None],
+        stuck: Callable[[str], None],
+    ) -> None:
+        self._limit, self._blocked, self._stuck = limit, blocked, stuck
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._alive = True
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="watch")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        seconds, known = 0.0, False
+        while not self._closed.wait(INTERVAL_S):
+            if self._alive:
+                self._alive, seconds, known = False, 0.0, False
+                try:
+                    self._loop.call_soon_threadsafe(self._live)
+                except RuntimeError:  # the loop has ended
+                    return
+                continue
+            seconds += INTERVAL_S
+            env = self._env()
+            if env is None:
+                continue
+            if not known and seconds >= min(BLOCKED_S, self._limit(env)):
+                known = True
+                log.warning(
+                    "a game of %s blocks all others of its actor; its games are played in "
+                    "processes of their own from now on (games.isolated: true). It is here:\n%s",
+                    env,
+                    self._place(),
+                )
+                self._blocked(env)
+            if seconds >= self._limit(env):
+                log.error("a game of %s is stuck here:\n%s", env, self._place())
+                self._stuck(env)
+                seconds = 0.0
+
+    def _live(self) -> None:
+        self._alive = True
+
+    def _env(self) -> str | None:
+        """The env of the game that the loop is at, if it is at one."""
+        task = asyncio.current_task(self._loop)
+        name = "" if task is None else task.get_name()
+        return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else None
+
+    def _place(self) -> str:
+        frame = sys._current_frames().get(self._loop_thread)
+        return "".join(traceback.format_stack(frame)) if frame is not None else ""

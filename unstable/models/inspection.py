@@ -1,0 +1,180 @@
+"""What an adapter says of itself, read in one place and held against a config; loads no model.
+
+The start, opponents and the zip are all read here, so that none is accepted that another refuses.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from unstable.config import CheckpointOpponent, ConfigError, ModelConfig, RunConfig
+from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE
+from unstable.models.shape import read_shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+_FLOATS = ("float32", "float16", "bfloat16")
+_UNSERVED = (
+    *("use_dora", "use_qalora", "use_bdlora", "lora_bias", "modules_to_save", "rank_pattern"),
+    *("alpha_pattern", "layer_replication", "trainable_token_indices", "target_parameters"),
+    *("alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config"),
+    *("monteclora_config", "fan_in_fan_out"),
+)
+"""Settings of PEFT that make more of an adapter than B @ A times one scale."""
+_CHANGE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Ways to begin a LoRA that alter the base's weights too."""
+
+
+class LoRA(NamedTuple):
+    """A plain LoRA as its two files describe it."""
+
+    rank: int
+    alpha: float
+    scale: float  # of B @ A
+    base: str  # name of its base; empty where it does not say
+    sizes: dict[str, tuple[int, int]]  # inputs and outputs by the name of the base's layer
+
+
+def check_start(folder: Path, model: ModelConfig, field: str) -> None:
+    """Raise `ConfigError` where the adapter is not one that training can begin with."""
+    try:
+        lora = _fitting(folder, model)
+        given, wanted = lora, model.adapter
+        for name, value, other in (
+            ("rank", given.rank, wanted.rank),
+            ("alpha", given.alpha, wanted.alpha),
+        ):
+            if value != other:
+                raise ValueError(
+                    f"its {name} is {value:g}, not model.adapter.{name} = {other}; "
+                    f"set model.adapter.{name} to {value:g}, or {field} to fresh"
+                )
+        if lora.scale != wanted.alpha / wanted.rank:
+            raise ValueError(
+                f"its updates are scaled by {lora.scale:g} (use_rslora), not by alpha / rank = "
+                f"{wanted.alpha / wanted.rank:g}; give a LoRA without use_rslora"
+            )
+        layers = {each.name for each in read_shape(model).lora_linears(wanted.targets)}
+        if odd := sorted(layers ^ lora.sizes.keys()):
+            has = "has" if odd[0] in lora.sizes else "lacks"
+            raise ValueError(
+                f"it {has} {odd[0]}, unlike model.adapter.targets = {wanted.targets!r}; "
+                f"set model.adapter.targets to its layers, or {field} to fresh"
+            )
+    except ValueError as error:
+        raise ConfigError(f"{field} = {str(folder)!r}: {error}") from None
+
+
+def check_opponents(config: RunConfig) -> None:
+    """Raise `ConfigError` where an opponent's adapter cannot be served beside the policy."""
+    for index, opponent in enumerate(config.opponents.fixed):
+        if isinstance(opponent, CheckpointOpponent):
+            try:
+                _fitting(opponent.adapter_folder, config.model)
+            except ValueError as error:
+                field = f"opponents.fixed.{index}.path"
+                raise ConfigError(f"{field} = {opponent.path!r}: {error}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file of an adapter; raises `ValueError` in one line where there is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"has no {path.name}; give a LoRA's folder") from None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"its {path.name} is no JSON ({reason}); give a LoRA's folder") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"its {path.name} is no JSON object; give a LoRA's folder")
+    return content
+
+
+def inspect(folder: Path) -> LoRA:
+    """What the adapter in a folder is; raises `ValueError` in one line for all but a plain LoRA."""
+    config = read_json(folder / CONFIG_FILE)
+    if config.get("peft_type") != "LORA":
+        raise ValueError(f"its peft_type is {config.get('peft_type')!r}; give one of kind LORA")
+    for name in _UNSERVED:
+        if config.get(name):
+            raise ValueError(f"its {name} is {config[name]!r}; give a plain LoRA, without it")
+    if config.get("bias", "none") != "none":
+        raise ValueError(f"its bias is {config['bias']!r}; give a LoRA whose bias is 'none'")
+    begun = str(config.get("init_lora_weights"))
+    if begun.lower().startswith(_CHANGE_BASE):
+        raise ValueError(f"its init_lora_weights is {begun!r}, which alters the base; convert it")
+    rank: Any = config.get("r")
+    alpha: Any = config.get("lora_alpha")
+    if type(rank) is not int or rank < 1:
+        raise ValueError(f"its r is {rank!r}; give a LoRA whose rank is a positive whole number")
+    number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+    if not number or not 0 < alpha < math.inf:
+        raise ValueError(f"its lora_alpha is {alpha!r}; give a LoRA whose alpha is positive")
+    return LoRA(
+        rank=rank,
+        alpha=alpha,
+        scale=alpha / rank**0.5 if config.get("use_rslora") else alpha / rank,
+        base=config.get("base_model_name_or_path") or "",
+        sizes=_sizes(_read_tensors(folder / WEIGHTS_FILE), rank),
+    )
+
+
+def _read_tensors(path: Path) -> "dict[str, Tensor]":
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise ValueError(f"has no {path.name}; give a LoRA's folder")
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"its {path.name} cannot be read ({error}); save it again") from None
+
+
+def _sizes(tensors: "dict[str, Tensor]", rank: int) -> dict[str, tuple[int, int]]:
+    """Inputs and outputs by layer of A [rank, inputs] and B [outputs, rank], all of them finite."""
+    if not tensors:
+        raise ValueError("it holds no weights; save it again")
+    for key, tensor in tensors.items():
+        if not (key.startswith(_PREFIX) and key.endswith((_A, _B))):
+            raise ValueError(f"it holds {key}, which is no LoRA's; save it with PEFT")
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if kind not in _FLOATS:
+            raise ValueError(f"its {key} is {kind}; save it as one of {', '.join(_FLOATS)}")
+        if not tensor.isfinite().all():
+            raise ValueError(f"its {key} is not finite; give an adapter of an earlier version")
+    sizes = {}
+    for layer in sorted({key.removesuffix(_A).removesuffix(_B) for key in tensors}):
+        a, b = tensors.get(layer + _A), tensors.get(layer + _B)
+        if a is None or b is None:
+            raise ValueError(f"it lacks {layer}{_A if a is None else _B}; save it again")
+        if a.dim() != 2 or b.dim() != 2 or not len(a) == b.shape[1] == rank:
+            raise ValueError(
+                f"its {layer} has A {tuple(a.shape)} and B {tuple(b.shape)}, not of its rank "
+                f"{rank}; save it again"
+            )
+        sizes[layer.removeprefix(_PREFIX)] = (a.shape[1], b.shape[0])
+    return sizes
+
+
+def _fitting(folder: Path, model: ModelConfig) -> LoRA:
+    """The adapter in the folder; raises `ValueError` where it is not of this base."""
+    lora = inspect(folder)
+    if lora.base and Path(lora.base).name.lower() != Path(model.name).name.lower():
+        raise ValueError(
+            f"its base is {lora.base!r}, not model.name = {model.name!r}; set model.name to it, "
+            f"or base_model_name_or_path in its {CONFIG_FILE} if the two are the same weights"
+        )
+    layers = {each.name: (each.inputs, each.outputs) for each in read_shape(model).linears}
+    for name, (inputs, outputs) in lora.sizes.items():
+        if name not in layers:
+            raise ValueError(f"its {name} is no layer of {model.name}; set model.name to its base")
+        if layers[name] != (inputs, outputs):
+            raise ValueError(
+                f"its {name} is {inputs} x {outputs}, that of {model.name} is "
+                f"{layers[name][0]} x {layers[name][1]}; set model.name to its base"
+            )
+    return lora

@@ -1,0 +1,18 @@
+"""Prompts: an observation becomes token ids, and an answer becomes an action.
+
+Text of games and models comes in; no id that is made of it is a control token.
+"""
+
+from unstable.prompts.builder import (
+    STYLES,
+    Prompt,
+    PromptBuilder,
+    PromptStyle,
+    compact_text,
+    load_style,
+    observation_text,
+    write_answer,
+)
+from unstable.prompts.encoding import TextEncoder
+from unstable.prompts.limits import MAX_CHARACTERS, MAX_EVENTS, bounded
+from unstable.prompts.parsers import PARSERS, Action, parse_action, strip_reasoning
