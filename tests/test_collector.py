@@ -3,6 +3,7 @@
 import asyncio
 import random
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -216,6 +217,18 @@ async def test_enough_does_not_depend_on_who_reads():
         plays = collector(Scripted(lambda: 2), 5).play(specs(200), enough=70)
         runs.append([summary(result) for result in await played(plays, pause)])
     assert runs[0] == runs[1] == runs[2]
+
+
+async def test_what_a_dead_actor_left_of_a_group_is_played_though_there_is_enough():
+    """Whichever members were over by then; else the others would wait in the buffer for ever."""
+    whole = [
+        replace(spec, member=k, seats=tuple(replace(s, group_size=3) for s in spec.seats))
+        for k, spec in enumerate(specs(3))
+    ]
+    assert await played(collector(Scripted()).play(whole, enough=0)) == []
+    for left in ([0], [1], [0, 2], [1, 2]):
+        results = await played(collector(Scripted()).play([whole[k] for k in left], enough=-5))
+        assert sorted(result.spec.member for result in results) == left
 
 
 async def test_running_out_of_specs_ends_it():

@@ -99,19 +99,14 @@ async def run_at_once(rooms: Rooms, deadline: float) -> None:
 
 
 async def keep_playing(rooms: Rooms, index: int) -> None:
-    """One group after another; waits while two batches lie ready, which would only grow stale."""
-    enough = 2 * rooms.config.learner.batch_size
+    """One group after another, each as soon as the gate lets it in."""
     while True:
-        async with rooms.changed:
-            await rooms.changed.wait_for(
-                lambda: rooms.buffer.ready(rooms.registry.current) < enough
-            )
+        await rooms.gate.enter(rooms.registry.current)
         specs = rooms.router.draw(index, rooms.registry.current, rooms.registry.past())
         played = await play(rooms, index, specs)
-        async with rooms.changed:
-            for finished in played:
-                admit(rooms, finished)
-            rooms.changed.notify_all()
+        for finished in played:
+            admit(rooms, finished)
+        rooms.gate.leave(rooms.registry.current, num_samples(played))
 
 
 async def keep_learning(rooms: Rooms, deadline: float) -> None:
@@ -121,18 +116,15 @@ async def keep_learning(rooms: Rooms, deadline: float) -> None:
         rooms.tracker.phase("playing", rooms.buffer.ready(rooms.registry.current), batch_size)
         seconds = None if deadline == math.inf else deadline - time.monotonic()
         try:
-            async with asyncio.timeout(seconds), rooms.changed:
-                await rooms.changed.wait_for(
-                    lambda: rooms.buffer.ready(rooms.registry.current) >= batch_size
-                )
-                batch = rooms.buffer.draw(rooms.registry.current)
-                rooms.changed.notify_all()
+            async with asyncio.timeout(seconds):
+                await rooms.gate.filled.wait()
         except TimeoutError:
             return
-        assert batch is not None
-        await learn(rooms, batch)
-        async with rooms.changed:
-            rooms.changed.notify_all()  # what was ready may be too old for the new version
+        batch = rooms.buffer.draw(rooms.registry.current)
+        rooms.gate.look(rooms.registry.current)
+        if batch is not None:
+            await learn(rooms, batch)
+        rooms.gate.look(rooms.registry.current)  # what was ready may be too old for the new version
 
 
 async def play(
@@ -155,6 +147,11 @@ async def play(
             rooms.tracker.log_actor(index, await rooms.actors[index].stats())
         played.append(judged)
     return played
+
+
+def num_samples(played: Iterable[Finished]) -> int:
+    """Samples that finished games bring."""
+    return sum(len(each.samples) for _, trajectories in played for each in trajectories)
 
 
 def in_order(played: Iterable[Finished]) -> list[Finished]:

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from unstable.buffers.buffer import Buffer
+from unstable.buffers.gate import Gate
 from unstable.config import RunConfig
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
@@ -122,7 +123,9 @@ class Rooms:
     published: set[int] = field(default_factory=set)
     evaluated: int = -1  # the last version that was
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)  # what the buffer holds
+
+    def __post_init__(self) -> None:
+        self.gate = Gate(self.buffer)
 
     @property
     def is_done(self) -> bool:

@@ -1,5 +1,6 @@
 """The buffer: bounded, aware of versions, and never splits a group."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -40,13 +41,14 @@ class Buffer:
     def __init__(
         self, capacity: int, batch_size: int, max_staleness: int, max_tied: int | None = None
     ) -> None:
-        self._capacity = capacity
-        self._batch_size = batch_size
+        self.capacity = capacity
+        self.batch_size = batch_size
         self._max_staleness = max_staleness
         self._max_tied = max_tied
         self._waiting: dict[int, _Waiting] = {}
         self._groups: dict[int, _Whole] = {}
         self._size = 0
+        self._by_version: Counter[int] = Counter()  # samples
         self._tied_since_draw = 0
         self.dropped_stale = 0
         self.dropped_capacity = 0
@@ -61,7 +63,7 @@ class Buffer:
         for trajectory in trajectories:
             self._group(trajectory.group_id, spec).trajectories.append(trajectory)
         self._arrive(spec, failed=False)
-        while self._groups and self._size - self._oldest.num_samples >= self._capacity:
+        while self._groups and self._size - self._oldest.num_samples >= self.capacity:
             self.dropped_capacity += self._take(next(iter(self._groups))).num_samples
 
     def lose(self, spec: GameSpec) -> None:
@@ -94,8 +96,10 @@ class Buffer:
                     "groups.max_refills or groups.size higher"
                 )
         elif group.trajectories:
-            self._groups[group_id] = _Whole(group, group.version, group.num_samples)
-            self._size += group.num_samples
+            whole = _Whole(group, group.version, group.num_samples)
+            self._groups[group_id] = whole
+            self._size += whole.num_samples
+            self._by_version[whole.version] += whole.num_samples
 
     @property
     def _oldest(self) -> _Whole:
@@ -105,6 +109,9 @@ class Buffer:
         """Take a group out."""
         group = self._groups.pop(group_id)
         self._size -= group.num_samples
+        self._by_version[group.version] -= group.num_samples
+        if not self._by_version[group.version]:
+            del self._by_version[group.version]
         return group
 
     @property
@@ -114,8 +121,8 @@ class Buffer:
 
     def ready(self, version: int) -> int:
         """Samples that could be trained on in an update of `version`."""
-        groups = self._groups.values()
-        return sum(group.num_samples for group in groups if not self._is_stale(group, version))
+        held = self._by_version.items()
+        return sum(samples for of, samples in held if not self._is_stale(of, version))
 
     def draw(self, version: int) -> Batch | None:
         """The oldest whole groups that reach the batch size, taken out; None if there are too few.
@@ -123,13 +130,13 @@ class Buffer:
         Groups with a sample more than `max_staleness` versions behind `version` are dropped.
         """
         for group_id, group in list(self._groups.items()):
-            if self._is_stale(group, version):
+            if self._is_stale(group.version, version):
                 self.dropped_stale += self._take(group_id).num_samples
-        if self.size < self._batch_size:
+        if self.size < self.batch_size:
             return None
         drawn: list[Group] = []
         size = 0
-        while size < self._batch_size:
+        while size < self.batch_size:
             oldest = self._take(next(iter(self._groups)))
             drawn.append(oldest.group)
             size += oldest.num_samples
@@ -151,5 +158,5 @@ class Buffer:
             "dropped_tied": self.dropped_tied,
         }
 
-    def _is_stale(self, group: _Whole, version: int) -> bool:
-        return version - group.version > self._max_staleness
+    def _is_stale(self, of: int, version: int) -> bool:
+        return version - of > self._max_staleness

@@ -1,8 +1,8 @@
 """Many games at once on one event loop: started in order, bounded, each its own fault border."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -123,7 +123,8 @@ class Collector:
 
         With `enough`, a game is started only while the finished games' trained turns, and those
         to expect of the games in flight, are fewer; specs that were not started are left out, but
-        never a part of a group. What is started depends on the order of finishing alone, never on
+        never a part of a group: one that comes without members that were played elsewhere is played
+        to its end. What is started depends on the order of finishing alone, never on
         who reads. Several calls share `games_in_flight` evenly. Closing the iterator cancels its
         games. Raises `EngineDiedError`, since no other game can go on then.
         """
@@ -288,7 +289,7 @@ class Collector:
 
 def _users_modules(config: RunConfig) -> set[str]:
     """Those that games and opponents name, by targets."""
-    games = [target for game in config.games for target in (game.env, game.legal_moves)]
+    games = [t for game in config.games for t in (game.env, game.legal_moves, game.payoffs)]
     bots = [getattr(opponent, "target", None) for opponent in config.opponents.fixed]
     return {target.partition(":")[0] for target in (*games, *bots) if target and ":" in target}
 
@@ -332,12 +333,25 @@ class _Play:
         self.results: asyncio.Queue[GameResult | GameFailure | BaseException] = asyncio.Queue()
         self.trained_turns = 0
         self._enough = float("inf") if enough is None else enough
+        self._begun = _parts_of_groups(waiting)
 
     def wants_more(self, tally: _Tally) -> bool:
         if not self.waiting:
             return False
         expected = self.trained_turns + len(self.running) * tally.mean_trained_turns
-        return self.waiting[0].member > 0 or expected < self._enough
+        first = self.waiting[0]
+        return first.member > 0 or first.game_id in self._begun or expected < self._enough
 
     def over(self, tally: _Tally) -> bool:
         return not self.running and self.results.empty() and not self.wants_more(tally)
+
+
+def _parts_of_groups(specs: Iterable[GameSpec]) -> set[int]:
+    """Ids of first members whose groups lack others: those were played before an actor died."""
+    given = Counter(spec.game_id - spec.member for spec in specs)
+    sizes = {
+        spec.game_id: max((seat.group_size for seat in spec.seats if seat.trained), default=1)
+        for spec in specs
+        if not spec.branches
+    }
+    return {game_id for game_id, size in sizes.items() if given[game_id] < size}

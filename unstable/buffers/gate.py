@@ -1,0 +1,58 @@
+"""The gate of asynchronous play: a group of games begins once the buffer has room for it."""
+
+import asyncio
+from collections import deque
+
+from unstable.buffers.buffer import Buffer
+
+_LATE = 100
+"""Groups over which the mean of their samples runs."""
+
+
+class Gate:
+    """Lets groups begin, first come first served, while what they will bring can be used.
+
+    That is while less than two batches lie ready, which would only grow stale, and what is ready
+    and what is to expect of the groups that play do not fill the buffer. By default the buffer
+    holds as much as is trained on before it is too stale; the same bound as in AReaL
+    (https://arxiv.org/abs/2505.24298). A group is expected to bring the mean of those of late, and
+    a sample before there was any. One that plays has its room reserved, so that a gate that opens
+    lets in as many as fit, not all that wait. Each call takes constant time for each group let in.
+    """
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._playing = 0  # groups
+        self._ended = 0
+        self._mean = 1.0  # samples that a group brings
+        self.filled = asyncio.Event()
+        """Set while a batch lies ready."""
+
+    async def enter(self, version: int) -> None:
+        """Wait until a group may begin, and reserve its room."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(place)
+        self.look(version)
+        await place
+
+    def leave(self, version: int, samples: int) -> None:
+        """A group has ended, and what it brought is in the buffer."""
+        self._playing -= 1
+        self._ended += 1
+        self._mean += (samples - self._mean) / min(self._ended, _LATE)
+        self.look(version)
+
+    def look(self, version: int) -> None:
+        """Let in what fits, and see whether a batch is there, for an update of `version`."""
+        ready, batch = self._buffer.ready(version), self._buffer.batch_size
+        if ready < 2 * batch:
+            while self._queue and ready + self._playing * self._mean < self._buffer.capacity:
+                place = self._queue.popleft()
+                if not place.cancelled():
+                    place.set_result(None)
+                    self._playing += 1
+        if ready >= batch:
+            self.filled.set()
+        else:
+            self.filled.clear()
