@@ -10,7 +10,9 @@ Run: python bench/gate.py [--places 2688] [--games 20000] [--rounds 3]
 import argparse
 import asyncio
 import statistics
+from collections.abc import Callable, Coroutine
 from time import process_time
+from typing import Any
 
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.gate import Gate
@@ -102,7 +104,10 @@ class Run:
                 self.buffer.draw(0)
 
 
-async def _together(places: int, play, learn) -> None:
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+async def _together(places: int, play: Work, learn: Work) -> None:
     tasks = [asyncio.create_task(play()) for _ in range(places)]
     await learn()
     for task in tasks:

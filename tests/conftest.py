@@ -12,12 +12,19 @@ import torch
 from tests.helpers import tiny_model, tiny_tokenizer
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """GPUs are hidden, from processes too, but with `-m gpu`: the other tests are a processor's."""
+    if "gpu" not in config.getoption("-m"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():
         return
     for item in items:
         if "gpu" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="no GPU on this machine"))
+            reason = "no GPU on this machine, or -m gpu was not given"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")

@@ -55,8 +55,8 @@ def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
             ".name = 'grpoo' is no algorithm or module:Class; did you mean 'grpo'?",
         ),
         (
-            {"name": "grpo", "baseline_decay": 0.5},
-            ": unknown key 'baseline_decay'; did you mean 'decay'?",
+            {"name": "grpo", "decays": 0.5},
+            ": unknown key 'decays'; did you mean 'decay'?",
         ),
         ({"name": "rloo", "clip_low": -1}, ".clip_low = -1: input should be greater than 0"),
         (
@@ -65,7 +65,7 @@ def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
         ),
         ({"name": "mine:Mine", "reward_clip": [0, 0]}, ".reward_clip = [0.0, 0.0] leaves all "),
         ({"name": "grpo", "args": {"a": 1}}, ".args = {'a': 1} is for a class of your own; "),
-        ("grpo", " = 'grpo': input should be a valid dictionary"),
+        ("grpo", " = 'grpo': write keys and values below it"),
     ],
 )
 def test_a_mistake_names_its_field(algorithm, message):

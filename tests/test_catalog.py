@@ -94,7 +94,6 @@ class Bot:
         ),
         (PythonOpponent(target=f"{__name__}:Missing"), "Nim-v0", "has no Missing"),
         (OpenAIOpponent(model="m", api_key_env="UNSET_KEY"), "Nim-v0", "'UNSET_KEY': not set"),
-        (CheckpointOpponent(path="/nowhere"), "Nim-v0", "no adapter_config.json there"),
     ],
 )
 def test_opponents_that_cannot_play_are_refused_in_one_line(opponent, env, words):

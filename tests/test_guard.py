@@ -442,7 +442,7 @@ def test_games_are_counted_by_what_was_played_against() -> None:
     ("data", "message"),
     [
         ({"guard": {"action": "rollback"}, "eval": {"every": 0}}, "guard.action = rollback"),
-        ({"guard": {"action": "sleep"}}, "guard.action.0 = 'sleep'"),
+        ({"guard": {"action": "sleep"}}, "guard.action = 'sleep'"),
         ({"guard": {"truncation": 1.5}}, "guard.truncation = 1.5"),
         ({"guard": {"factor": 1}}, "guard.factor = 1"),
         (

@@ -1,6 +1,8 @@
 """Estimates beside what is really there: parameters counted, tensors kept for a backward pass."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from unstable.models import smollm2
 from unstable.models.adapters import attach_lora
 from unstable.models.base import check_model
 from unstable.models.shape import read_shape, shape_of
-from unstable.planning.memory import activation_bytes, learner_memory
+from unstable.planning.memory import activation_bytes, learner_memory, logits_bytes
 from unstable.types import TokenSample
 
 LORA = AdapterConfig(rank=8)
@@ -142,6 +144,67 @@ def test_activations_are_those_that_a_real_pass_keeps(
     if dtype == "bfloat16":  # copies of the masters, of two bytes in each of two layers
         estimate += shape_of(few).lora_parameters(LORA)
     assert estimate == pytest.approx(layer, rel=0.02)
+
+
+LOGITS = """
+import torch
+from unstable.learners.model.logprobs import _SelectedLogprobs
+
+V, N, dtype = 100_000, 768, getattr(torch, "{dtype}")
+head = torch.randn(V, 64, dtype=dtype)
+hidden = torch.randn(N, 64, dtype=dtype, requires_grad=True)
+reference = torch.randn(N, 64) if {exact_kl} else None
+targets, temperatures = torch.randint(0, V, (N,)), torch.ones(N)
+
+
+def score(n):
+    of = None if reference is None else reference[:n]
+    _SelectedLogprobs.apply(hidden[:n], head, targets[:n], temperatures[:n], 256, True, of)
+
+
+def resident(name):
+    (line,) = [line for line in open("/proc/self/status") if line.startswith(name)]
+    return int(line.split()[1]) * 1024
+
+
+score(4)
+before = resident("VmRSS")
+open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+score(N)
+print((resident("VmHWM") - before) / (256 * V))
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("exact_kl", [False, True])
+def test_logits_take_what_the_learner_was_seen_to_take(dtype: str, exact_kl: bool) -> None:
+    """Peak resident memory of a process that scores three chunks of rows."""
+    code = LOGITS.format(dtype=dtype, exact_kl=exact_kl)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    measured = float(done.stdout) * 256 * QWEN_SHAPE.vocabulary
+    estimate = logits_bytes(QWEN_SHAPE, exact_kl=exact_kl)
+    assert 0.85 * estimate < measured < 1.05 * estimate
+
+
+def test_gpus_share_one_half_of_each_lora() -> None:
+    def slots(tensor_parallel: int) -> float:
+        memory = vllm_memory(
+            QWEN_SHAPE,
+            "bfloat16",
+            max_rank=16,
+            max_loras=1,
+            max_requests=1,
+            max_length=1,
+            tensor_parallel=tensor_parallel,
+        )
+        return memory.fixed["1 LoRA slots"] / (2 * 16)  # numbers of a rank
+
+    hidden, queries, keys, inner = 2048, 2048, 1024, 6144
+    ends = 2 * (151_936 + hidden)
+    for n in (1, 2, 4):
+        column = 5 * hidden + (queries + 2 * keys + 2 * inner) / n  # q, k, v, gate, up
+        row = (queries + inner) / n + 2 * hidden  # o, down
+        assert slots(n) == ends + 28 * (column + row)
 
 
 @given(tokens=st.integers(0, 10**6), checkpointing=st.booleans(), on_gpu=st.booleans())

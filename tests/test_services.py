@@ -5,7 +5,7 @@ from textarena.envs.Nim.env import NimEnv
 from textarena.envs.registration import ENV_REGISTRY
 
 from tests.test_games import COUNT_UP, LISTED
-from unstable.config import GameConfig
+from unstable.config import ConfigError, GameConfig
 from unstable.games.check import check_game
 from unstable.games.envs import env_class, known_ids
 from unstable.games.game import Game
@@ -32,8 +32,10 @@ def class_of(info: GameInfo) -> type:
     """The env's class; skips where its file does not parse on this Python."""
     try:
         return env_class(config_of(info))
-    except SyntaxError as error:
-        pytest.skip(f"{error.filename} does not parse on this Python: {error.msg}")
+    except ConfigError as error:
+        if not isinstance(error.__cause__, SyntaxError):
+            raise
+        pytest.skip(f"it does not parse on this Python: {error}")
 
 
 @every_game

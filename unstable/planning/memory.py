@@ -99,14 +99,23 @@ def learner_memory(
         fixed={
             "weights": weights,
             "LoRA and optimizer": lora,
-            # Logits, log-softmax and probabilities of a chunk, all in fp32.
-            "logits": 3 * FP32 * _LOGITS_ROWS * shape.vocabulary,
+            "logits": logits_bytes(shape, exact_kl=reference_tokens > 0),
             **({"reference": states} if states else {}),
             "process": CONTEXT if on_gpu else PROCESS,
         },
         token_bytes=shape.layers * layer + working,
         checkpointed_token_bytes=shape.layers * size * shape.hidden + layer + working,
     )
+
+
+def logits_bytes(shape: ModelShape, *, exact_kl: bool) -> int:
+    """What a chunk of rows takes while it is scored.
+
+    In fp32 logits, log-softmax and probabilities; with an exact KL the reference's and their
+    difference too, with a copy in the base's precision.
+    """
+    each = 18 if exact_kl else 12
+    return each * _LOGITS_ROWS * shape.vocabulary
 
 
 def activation_bytes(shape: ModelShape, adapter: AdapterConfig, dtype: str, *, on_gpu: bool) -> int:

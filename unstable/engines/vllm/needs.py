@@ -2,7 +2,7 @@
 
 from unstable.config import ConfigError, RunConfig
 from unstable.models.adapters import VLLM_RANKS, lora_ranks, padded_rank
-from unstable.models.shape import ModelShape
+from unstable.models.shape import Linear, ModelShape
 from unstable.planning.machine import Machine
 from unstable.planning.memory import (
     CONTEXT,
@@ -14,6 +14,7 @@ from unstable.planning.memory import (
 from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup
 
 _GRAPHS = 1_000_000_000  # captured CUDA graphs, which vLLM measures itself when it starts
+_ROW_PARALLEL = (".o_proj", ".down_proj")  # layers whose inputs are split among GPUs
 _STEP_TOKENS = 8192  # most prompt tokens of one step
 
 
@@ -85,18 +86,20 @@ def vllm_memory(
 
     It sets aside `max_loras` slots for every layer that could carry a LoRA, embedding and output
     layer included, at the smallest rank of its own that holds `max_rank`; and for a step of at most
-    `_STEP_TOKENS` prompt tokens and `max_requests` rows of logits.
+    `_STEP_TOKENS` prompt tokens and `max_requests` rows of logits. Of a LoRA's two halves its GPUs
+    share the one whose width they share in the base, and each holds the other (without
+    `fully_sharded_loras`, https://docs.vllm.ai/en/stable/features/lora/).
     """
     size = DTYPE_BYTES[dtype]
     ends = 2 * (shape.vocabulary + shape.hidden)
-    linears = sum(linear.inputs + linear.outputs for linear in shape.linears)
-    slot = padded_rank(max_rank) * (ends + linears)
+    layers = sum(_widths(each, tensor_parallel) for each in shape.linears)
+    slot = padded_rank(max_rank) * (ends + layers)
     step = size * max(_STEP_TOKENS, max_length) * (2 * shape.hidden + 3 * shape.intermediate)
     process = CONTEXT + _GRAPHS * graphs
     return EngineMemory(
         fixed={
             "weights": size * shape.parameters // tensor_parallel,
-            f"{max_loras} LoRA slots": size * max_loras * slot // tensor_parallel,
+            f"{max_loras} LoRA slots": size * max_loras * slot,
             # Logits, their logarithms and a sorted copy, in fp32.
             "a step": step // tensor_parallel + 3 * FP32 * max_requests * shape.vocabulary,
             "process": process,
@@ -104,3 +107,10 @@ def vllm_memory(
         token_bytes=max(1, cache_bytes(shape, dtype) // tensor_parallel),
         asleep=process,
     )
+
+
+def _widths(linear: Linear, tensor_parallel: int) -> int:
+    """Inputs and outputs of a LoRA of that layer on each GPU."""
+    if linear.name.endswith(_ROW_PARALLEL):
+        return linear.inputs // tensor_parallel + linear.outputs
+    return linear.inputs + linear.outputs // tensor_parallel
