@@ -214,6 +214,7 @@ def test_a_signal_leaves_a_folder_that_eval_reads(project: Path, kind: signal.Si
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + kind, output
     assert no_developers_lines(output)
+    assert f"{kind.name}: the run ends in order" in output
     assert "The run ended: interrupted" in output
     psutil.wait_procs(family, timeout=20)
     assert not [child for child in family if child.is_running()]
@@ -291,6 +292,7 @@ def test_an_interrupt_is_answered_while_a_bot_blocks(project: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
+    assert "SIGINT: the run ends in order" in output
     assert time.monotonic() - began < 15  # most of it is Ray's end
     psutil.wait_procs(family, timeout=20)
     assert not [child for child in family if child.is_running()]

@@ -1,7 +1,9 @@
 """Evaluation games are the same for every version, balanced over seats, and scored honestly."""
 
 import dataclasses
+from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -170,14 +172,49 @@ def test_gains_are_paired_by_game() -> None:
     gains = [0, 1, 0.5, 0, -1, 1]
     assert score.gain == pytest.approx(sum(gains) / 6)
     assert score.gain_low is not None and score.gain_high is not None
-    error = (sum((g - 0.25) ** 2 for g in gains) / 5 / 6) ** 0.5
-    assert score.gain_high - score.gain_low == pytest.approx(2 * 1.96 * error)
+    assert (score.gain_low, score.gain_high) == mean_interval(gains, -1.0, 1.0)[1:]
     (alone,) = evaluation_scores(3, after)
     assert alone.gain is None
 
 
 def test_no_difference_at_all_is_not_certainty() -> None:
-    mean, low, high = mean_interval([0.0] * 16)
+    mean, low, high = mean_interval([0.0] * 16, -1.0, 1.0)
     assert mean == 0
     assert 0.05 < high < 0.2
-    assert low == -high
+    assert low == pytest.approx(-high)
+
+
+@given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0]) | st.floats(-1, 1), min_size=1))
+def test_an_interval_of_gains_holds_its_mean_and_never_leaves_their_range(
+    gains: list[float],
+) -> None:
+    mean, low, high = mean_interval(gains, -1.0, 1.0)
+    assert mean == pytest.approx(sum(gains) / len(gains), abs=1e-9)
+    assert -1 <= low <= mean + 1e-9
+    assert mean - 1e-9 <= high <= 1
+    assert low < high
+
+
+def test_without_draws_an_interval_is_wilsons() -> None:
+    values = [1.0] * 8 + [0.0] * 2
+    assert mean_interval(values, 0.0, 1.0)[1:] == pytest.approx(wilson_interval(0.8, 10))
+
+
+@pytest.mark.parametrize("draws", [0.0, 0.4, 0.8])
+@pytest.mark.parametrize("games", [16, 64, 256])
+def test_intervals_hold_the_truth_95_times_of_100(games: int, draws: float) -> None:
+    """By simulation, over shares of wins among the decided games from 0.05 to 0.95."""
+    random = np.random.default_rng(0)
+    held = []
+    for wins in np.linspace(0.05, 0.95, 19):
+        truth = (1 - draws) * wins + draws / 2
+        kinds = [(1 - draws) * (1 - wins), draws, (1 - draws) * wins]
+        found = Counter(map(tuple, random.multinomial(games, kinds, size=4000).tolist()))
+        inside = 0
+        for (lost, drawn, won), times in found.items():
+            values = [0.0] * lost + [0.5] * drawn + [1.0] * won
+            _, low, high = mean_interval(values, 0.0, 1.0)
+            inside += times * (low <= truth + 1e-12 and truth <= high + 1e-12)
+        held.append(inside / 4000)
+    assert 0.94 <= np.mean(held) <= (0.97 if (games, draws) == (16, 0.8) else 0.96)
+    assert min(held) > 0.91

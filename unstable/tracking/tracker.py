@@ -98,7 +98,7 @@ class Tracker:
         self._engine = EngineMetrics()
         self._device = DeviceProbe()
         self._lines = Lines(self._show, self._phase_line)
-        self._guard = Guard(self._print)
+        self._guard = Guard(self.print)
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
             self._sinks: list[Sink] = open_sinks(config, folder)
@@ -113,7 +113,7 @@ class Tracker:
             self.view.version = rows[-1]["version"]
         for sink in self._sinks:
             if sink.url is not None:
-                self._print(f"{sink.name}: {sink.url}")
+                self.print(f"{sink.name}: {sink.url}")
         self._dashboard = start_dashboard(self.view, self._console)
 
     def kept_up(self) -> AbstractContextManager[None]:
@@ -169,7 +169,7 @@ class Tracker:
         if update.refusals:
             line = refusal_line(update)
             logger.warning(line)
-            self._print(line)
+            self.print(line)
 
     def log_samples(self, update: Update, batch: Batch) -> None:
         """Takes in the samples as `update` trained on them."""
@@ -182,7 +182,7 @@ class Tracker:
         self.view.scores = (*scores, *self.view.scores)[:RECENT_SCORES]
         if self._dashboard is None:
             for score in scores:
-                self._print(score_line(score))
+                self.print(score_line(score))
 
     def log_alarms(self, alarms: Sequence[Alarm]) -> None:
         """Takes in what the guard has found, if anything."""
@@ -191,7 +191,7 @@ class Tracker:
             self._row[f"guard/alarm/{alarm.rule}"] = alarm.figure
             self.view.alarm = alarm_line(alarm)
             logger.warning(self.view.alarm)
-            self._print(self.view.alarm)
+            self.print(self.view.alarm)
 
     def log_actions(
         self, actions: Sequence[str], best: int | None, shares: Mapping[str, float]
@@ -208,7 +208,7 @@ class Tracker:
         if actions:
             line = action_line(actions, best, shares)
             logger.warning(line)
-            self._print(line)
+            self.print(line)
 
     def log_ratings(self, ratings: Sequence[Rating]) -> None:
         """Takes in everybody's rating, as of now."""
@@ -241,7 +241,7 @@ class Tracker:
         self.view.rows = (*self.view.rows, row)[-HISTORY:]
         self._emit("row", row)
         if self._dashboard is None and is_new:
-            self._print(update_line(row, self.view.config.loop.steps))
+            self.print(update_line(row, self.view.config.loop.steps))
 
     def finish(self, reason: str) -> None:
         """Stops the dashboard and prints what came out of the run, which ended by `reason`."""
@@ -300,7 +300,7 @@ class Tracker:
             self._guard("the dashboard", self._dashboard.stop)
             self._dashboard = None
 
-    def _print(self, line: str) -> None:
+    def print(self, line: str) -> None:
         """Shows a line to the person at the terminal."""
         self.view.notice = line
         if self._dashboard is None:
