@@ -7,13 +7,11 @@ Every evaluation of a run is a panel: an env against an opponent, the score of e
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 from matplotlib import pyplot
-
-from unstable.records.files import read_rows
-from unstable.records.folder import RunFolder
 
 Row = dict[str, Any]
 
@@ -41,7 +39,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     pyplot.rcParams["svg.hashsalt"] = "unstable"  # the same runs give the same file
-    runs = {run: read_rows(RunFolder(run).metrics) for run in arguments.runs}
+    runs = {
+        run: [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in arguments.runs
+    }
     panels = list(dict.fromkeys(name for rows in runs.values() for name in evaluations(rows)))
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(4 * len(panels), 3), sharey=True, squeeze=False
