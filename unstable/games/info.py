@@ -75,6 +75,7 @@ class GameInfo:
     legal_moves: Callable[[Any], list[str]] | None = None  # of the seat to move
     prints_moves: bool = False  # the board lists the legal moves
     board_shows_all: Callable[[Any], bool] | None = None  # so that past events can be left out
+    can_be_counted: Callable[[Any], bool] | None = None  # small, all chance by whole numbers
     payoffs: Payoffs | None = None  # where they are not the env's rewards
     expert: Expert | None = None
     compact: Compact | None = None

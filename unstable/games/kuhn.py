@@ -153,6 +153,7 @@ INFO = GameInfo(
     env="KuhnPoker",
     name="unstable.games.kuhn:KuhnPoker",
     legal_moves=legal_moves,
+    can_be_counted=lambda env: env.max_rounds == 1,
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(brief("chips of all rounds add up"), position),

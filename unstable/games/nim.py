@@ -78,6 +78,7 @@ INFO = GameInfo(
     name="Nim",
     legal_moves=legal_moves,
     board_shows_all=always,
+    can_be_counted=always,
     expert=Expert(moves, reason),
     compact=COMPACT,
     quizzes=QUIZZES,

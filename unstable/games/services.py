@@ -26,6 +26,8 @@ GAMES: tuple[GameInfo, ...] = (
 _BY_ENV = {info.env: info for info in GAMES}
 EXPERT_GAMES = ", ".join(info.name for info in GAMES if info.expert is not None)
 """The games with an expert, for messages."""
+COUNTED_GAMES = ", ".join(info.name for info in GAMES if info.can_be_counted is not None)
+"""The games that can be counted out, some in small variants alone, for messages."""
 _NOTHING = GameInfo(env="", name="")
 _LIST = re.compile(r"^(?:Available Moves|Valid moves):(.*)$", re.MULTILINE | re.IGNORECASE)
 
@@ -112,6 +114,13 @@ def expert(config: GameConfig, env: Any) -> Expert:
     if found is None:
         raise ValueError(f"{config.key} has no expert; these games have one: {EXPERT_GAMES}")
     return found
+
+
+def can_be_counted(config: GameConfig) -> bool:
+    """Whether the variant's whole tree can be grown."""
+    env = make_env(config)
+    counts = game_info(type(env)).can_be_counted
+    return counts is not None and counts(env)
 
 
 def board_shows_all(env: Any) -> bool:

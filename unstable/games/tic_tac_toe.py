@@ -190,6 +190,7 @@ INFO = GameInfo(
     name="TicTacToe",
     legal_moves=legal_moves,
     board_shows_all=always,
+    can_be_counted=always,
     expert=Expert(moves, reason),
     compact=COMPACT,
     quizzes=QUIZZES,
