@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ import textarena
 
 from tests.builders import game
 from unstable.collectors.collector import Collector
+from unstable.collectors.exploit import Exploiter
 from unstable.config import RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.league.guard import Guard
@@ -26,11 +27,12 @@ from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
 from unstable.rooms import Rooms, asleep, spread
-from unstable.runtime.prepare import prepare
+from unstable.runtime.prepare import counted_games, prepare
 from unstable.runtime.train import make_buffer, make_registry
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     Batch,
+    Exploitability,
     GameFailure,
     GameResult,
     GameSpec,
@@ -46,8 +48,10 @@ class LocalActor:
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         self.folder = folder
         model, tokenizer = load_model(config.model), load_tokenizer(config.model)
-        engine = EmbeddedEngine(model, stop_token_ids(model, tokenizer))
-        self.collector = Collector(config, engine, tokenizer)
+        self.engine = EmbeddedEngine(model, stop_token_ids(model, tokenizer))
+        self.collector = Collector(config, self.engine, tokenizer)
+        self.config = config
+        self.exploiters: dict[str, Exploiter] = {}
 
     def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
@@ -64,6 +68,24 @@ class LocalActor:
 
     async def stats(self) -> dict[str, float]:
         return self.collector.stats()
+
+    async def decide(
+        self, game: str, version: int, part: int, parts: int
+    ) -> dict[int, list[float]]:
+        return await self.exploiter(game).decide(PlayerId.policy(version).name, part, parts)
+
+    async def assess(
+        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
+    ) -> Exploitability:
+        return self.exploiter(game).assess(version, shares, began)
+
+    def exploiter(self, game: str) -> Exploiter:
+        if game not in self.exploiters:
+            prompts = self.collector.prompts[game]
+            config = self.config.game_by_key[game]
+            most = self.config.sampling.max_tokens
+            self.exploiters[game] = Exploiter(config, prompts, self.engine, most)
+        return self.exploiters[game]
 
     async def sleep(self) -> None:
         raise AssertionError("no GPU is shared")
@@ -130,6 +152,7 @@ def make_rooms(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes:
         router=Router(config, schedule, num_actors),
         guard=Guard(config),
         tracker=Tracker(config, folder),
+        counted=counted_games(config),
     )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from unstable.rooms import Rooms
 from unstable.runtime.train import make_buffer, make_registry
 from unstable.seeds import derive_seed
 from unstable.tracking.tracker import Tracker
-from unstable.types import Batch, GameResult, GameSpec, TokenSample, Update
+from unstable.types import Batch, Exploitability, GameResult, GameSpec, TokenSample, Update
 
 SOUND, NOISE = {"win": 0.8, "entropy": 0.4}, {"win": 0.0, "entropy": 0.02}
 
@@ -94,6 +94,16 @@ class StandInActor:
     async def publish(self, version: int) -> None:
         text = (self.folder.checkpoint(version) / "adapter_weights.json").read_text()
         self.weights[version] = json.loads(text)
+
+    async def decide(
+        self, game: str, version: int, part: int, parts: int
+    ) -> dict[int, list[float]]:
+        raise AssertionError("nothing is measured")
+
+    async def assess(
+        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
+    ) -> Exploitability:
+        raise AssertionError("nothing is measured")
 
     async def retire(self, version: int) -> None:
         del self.weights[version]

@@ -24,6 +24,13 @@ from unstable.config import (
     within,
 )
 
+EXPLOIT_USAGE = """\
+usage: unstable exploit RUN_DIR[@VERSION] [--games NAME ...] [--FIELD VALUE ...]
+
+Computes exactly how exploitable a version of a run (the newest, if none is given) is, in those of
+the run's games that can be counted out, or in the named ones. RUN_DIR is a folder that unstable
+train left. What it means is in docs/exploitability.md."""
+
 EVAL_USAGE = """\
 usage: unstable eval RUN_DIR [--version N] [--games N] [--opponents NAME ...] [--FIELD VALUE ...]
 
@@ -37,6 +44,7 @@ usage: unstable train  [--config NAME|PATH] [--FIELD VALUE ...]   train a model 
        unstable sft    --resume RUN_DIR                           go on after an interrupt
        unstable world  [--config NAME|PATH] [--FIELD VALUE ...]   make a tiny base model
        unstable eval   RUN_DIR [--version N] [--games N] ...      play a finished version again
+       unstable exploit RUN_DIR[@VERSION] [--games NAME ...]      how far from an equilibrium?
        unstable config [--config NAME|PATH] [--FIELD VALUE ...]   print the resolved config
        unstable doctor [--config NAME|PATH] [--FIELD VALUE ...]   would it run on this machine?
        unstable model  NAME                                       print a base model's folder
@@ -94,6 +102,7 @@ def run(arguments: Sequence[str]) -> int:
         "sft": _sft,
         "world": _world,
         "eval": _evaluate,
+        "exploit": _exploit,
         "config": _config,
         "doctor": _doctor,
         "model": _model,
@@ -187,13 +196,34 @@ def _evaluate(arguments: Sequence[str]) -> int:
     run_dir, *rest = arguments
     folder = _folder("RUN_DIR", run_dir)
     options = parse_options(rest, {"--games": "eval.games", "--opponents": "eval.opponents"})
-    version = options.pop("version", None)
-    if version is not None and not (type(version) is int and version >= 0):
-        raise ConfigError(f"--version = {shown(version)}: give a version's number, such as 12")
+    version = _version("--version", options.pop("version", None))
     from unstable.runtime.evaluate import evaluate
 
     evaluate(folder, version, options)
     return 0
+
+
+def _exploit(arguments: Sequence[str]) -> int:
+    asked = any(argument in HELP for argument in arguments)
+    if asked or not arguments or arguments[0].startswith("-"):
+        print(EXPLOIT_USAGE)
+        return 0 if asked else EXIT_USER_ERROR
+    run_dir, *rest = arguments
+    path, at, number = run_dir.rpartition("@")
+    folder = _folder("RUN_DIR", path if at else run_dir)
+    version = _version("@VERSION", _scalar(number) if at else None)
+    options = parse_options(rest, {"--games": "eval.exploitability.games"})
+    games = options.pop("eval.exploitability.games", [])
+    from unstable.runtime.exploit import measure
+
+    measure(folder, version, [games] if isinstance(games, str) else games, options)
+    return 0
+
+
+def _version(option: str, value: Any) -> int | None:
+    if value is not None and not (type(value) is int and value >= 0):
+        raise ConfigError(f"{option} = {shown(value)}: give a version's number, such as 12")
+    return value
 
 
 def _configured(arguments: Sequence[str]) -> RunConfig:

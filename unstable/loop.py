@@ -15,7 +15,7 @@ that the same page runs on Ray actors and, in a test, on objects of this process
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 
@@ -25,7 +25,7 @@ from unstable.league.evaluation import (
     game_scores,
     rated_games,
 )
-from unstable.rooms import Rooms, asleep, spread
+from unstable.rooms import Rooms, asleep, exploit, spread
 from unstable.types import Batch, GameFailure, GameResult, GameSpec, Trajectory, Update
 
 Finished = tuple[GameResult, list[Trajectory]]
@@ -37,11 +37,13 @@ async def train(rooms: Rooms) -> str:
     deadline = math.inf if max_time is None else time.monotonic() + max_time
     await publish(rooms, version=0)
     await evaluate(rooms)
+    await measure(rooms)
     rooms.tracker.end_update(0)
     play_and_learn = take_turns if rooms.config.loop.mode == "sync" else run_at_once
     await play_and_learn(rooms, deadline)
-    if rooms.evaluated < rooms.registry.current and rooms.config.eval.every:
-        await evaluate(rooms)
+    if left := not_yet(rooms):
+        for find in left:
+            await find(rooms)
         rooms.tracker.end_update(rooms.registry.current)
     return "all updates made" if rooms.is_done else "time is up"
 
@@ -176,9 +178,10 @@ async def learn(rooms: Rooms, batch: Batch) -> None:
     rooms.tracker.log_learner(update)
     rooms.tracker.log_samples(update, batch)
     await publish(rooms, update.version, like)
-    every = rooms.config.eval.every
-    if every and (update.version % every == 0 or rooms.is_done):
-        await evaluate(rooms)
+    config = rooms.config.eval
+    for every, find in ((config.every, evaluate), (config.exploitability.every, measure)):
+        if every and (update.version % every == 0 or rooms.is_done):
+            await find(rooms)
     rooms.tracker.log_buffer(rooms.buffer.stats())
     rooms.tracker.log_ratings(rooms.registry.ratings())
     rooms.tracker.end_update(update.version)
@@ -249,3 +252,24 @@ async def evaluate(rooms: Rooms) -> None:
     rooms.tracker.log_evaluation(scores)
     rooms.tracker.log_alarms(rooms.guard.score(scores))
     rooms.tracker.log_ratings(rooms.registry.ratings())
+
+
+async def measure(rooms: Rooms) -> None:
+    """Have the exploitability of the current version computed, where it is asked for."""
+    version = rooms.registry.current
+    rooms.measured = version
+    if not rooms.config.eval.exploitability.every:
+        return
+    for number, game in enumerate(rooms.counted):
+        rooms.tracker.phase("computing exploitability", number, len(rooms.counted))
+        rooms.tracker.log_exploitability(await exploit(rooms.actors, game, version))
+
+
+def not_yet(rooms: Rooms) -> list[Callable[[Rooms], Awaitable[None]]]:
+    """What a run wants to know of its current version and does not."""
+    config, version = rooms.config.eval, rooms.registry.current
+    kinds = (
+        (config.every, rooms.evaluated, evaluate),
+        (config.exploitability.every, rooms.measured, measure),
+    )
+    return [find for every, last, find in kinds if every and last < version]

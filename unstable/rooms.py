@@ -5,7 +5,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol, TypeVar
@@ -20,7 +20,15 @@ from unstable.league.schedule import Schedule
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
-from unstable.types import Batch, GameFailure, GameResult, GameSpec, TokenSample, Update
+from unstable.types import (
+    Batch,
+    Exploitability,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    TokenSample,
+    Update,
+)
 
 STATS_EVERY_S = 2.0
 RECENT_GAMES = 100
@@ -44,6 +52,16 @@ class Actor(Protocol):
 
     async def stats(self) -> dict[str, float]:
         """The engine's counters, and those of games."""
+
+    async def decide(
+        self, game: str, version: int, part: int, parts: int
+    ) -> dict[int, list[float]]:
+        """Probabilities of the legal actions at every `parts`-th decision of a small game."""
+
+    async def assess(
+        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
+    ) -> Exploitability:
+        """What they are worth, where `shares` are those of all decisions."""
 
     async def sleep(self) -> None:
         """Give the memory of a shared GPU back; no game may be in flight."""
@@ -89,6 +107,16 @@ async def asleep(actors: Sequence[Actor], config: RunConfig) -> AsyncIterator[No
             await asyncio.gather(*(actor.wake() for actor in actors))
 
 
+async def exploit(actors: Sequence[Actor], game: str, version: int) -> Exploitability:
+    """How exploitable a version is in a game that can be counted out; all actors score a part."""
+    began, count = time.time(), len(actors)
+    parts = await asyncio.gather(
+        *(actor.decide(game, version, part, count) for part, actor in enumerate(actors))
+    )
+    shares = {number: chances for part in parts for number, chances in part.items()}
+    return await actors[0].assess(game, version, shares, began)
+
+
 async def spread(
     specs: Sequence[GameSpec],
     actors: Sequence[Actor],
@@ -115,6 +143,7 @@ class Rooms:
     router: Router
     guard: Guard
     tracker: Tracker
+    counted: Sequence[str] = ()  # games whose exploitability is measured
     failures: int = 0
     recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT_GAMES))  # that failed
     asked: dict[int, float] = field(
@@ -122,6 +151,7 @@ class Rooms:
     )  # when an actor's numbers were last asked for
     published: set[int] = field(default_factory=set)
     evaluated: int = -1  # the last version that was
+    measured: int = -1  # that the exploitability was
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
 
     def __post_init__(self) -> None:

@@ -441,6 +441,25 @@ class EvalScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exploitability:
+    """How far one version, in all seats of a small game, is from an equilibrium, exactly.
+
+    In the game's own pay-offs. Answers that are no legal action, its residual, forfeit or are
+    spread over the legal ones: `low` and `high` are what comes of the two, the rest is of the last.
+    """
+
+    version: int
+    env: str
+    low: float  # NashConv / 2
+    high: float
+    values: tuple[float, ...]  # by seat, against itself
+    best: tuple[float, ...]  # by seat, of its best response against the version
+    residual: float  # chance that a game against itself comes to an answer that is no legal action
+    decisions: int  # that were scored
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
     """That a rule of the guard is broken; its name is that of its threshold in the config."""
 

@@ -51,7 +51,7 @@ class Collector:
         self._limit = config.actors.games_in_flight
         self._opponents = config.fixed_opponents
         self._games = config.game_by_key
-        self._prompts = {
+        self.prompts = {
             key: PromptBuilder(
                 tokenizer,
                 prompt_style(game),
@@ -260,7 +260,7 @@ class Collector:
             engine=self._engine,
             adapter=adapter,
             version=version,
-            prompts=self._prompts[game.key],
+            prompts=self.prompts[game.key],
             parser=game.parser,
             temperature=seat.temperature,
             max_tokens=self._config.sampling.max_tokens,

@@ -83,12 +83,10 @@ class RunConfig(Section):
                 f"buffer.capacity = {capacity} can never hold learner.batch_size = "
                 f"{self.learner.batch_size} samples; set buffer.capacity to at least that"
             )
-        known = [*self.fixed_opponents, "base"]
-        for index, name in enumerate(self.eval.opponents):
-            if name not in known:
-                raise ValueError(
-                    f"eval.opponents.{index} = {name!r} is no opponent; {nearest(name, known)}"
-                )
+        opponents, games = [*self.fixed_opponents, "base"], list(self.game_by_key)
+        _refuse_unknown("eval.opponents", self.eval.opponents, opponents, "opponent")
+        measured = self.eval.exploitability.games
+        _refuse_unknown("eval.exploitability.games", measured, games, "game of this run")
         return self
 
     def _check_draw(self, field: str, draw: DrawConfig) -> None:
@@ -147,3 +145,9 @@ def _refuse_twins(field: str, names: list[str]) -> None:
             raise ValueError(
                 f"{field}: two entries are called {name!r}; give one of them another name"
             )
+
+
+def _refuse_unknown(field: str, names: list[str], known: list[str], what: str) -> None:
+    for index, name in enumerate(names):
+        if name not in known:
+            raise ValueError(f"{field}.{index} = {name!r} is no {what}; {nearest(name, known)}")

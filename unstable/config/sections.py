@@ -298,6 +298,17 @@ class LearnerConfig(Section):
         return self
 
 
+class ExploitabilityConfig(Section):
+    """How far versions are from an equilibrium, exactly, in games that can be counted out."""
+
+    every: NonNegativeInt = Field(
+        0, description="updates between measurements, besides the first and the last; 0: none"
+    )
+    games: list[str] = Field(
+        [], description="names of entries of games; none: all of those that can be counted out"
+    )
+
+
 class EvalConfig(Section):
     """How versions are evaluated."""
 
@@ -321,6 +332,7 @@ class EvalConfig(Section):
     opponents: list[str] = Field(
         ["random"], description="names of fixed opponents, or random, expert, base"
     )
+    exploitability: ExploitabilityConfig = ExploitabilityConfig()
 
     @field_validator("opponents", "temperature", mode="before")
     @classmethod

@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unstable.config import RunConfig
-from unstable.engines.base import Engine
+from unstable.engines.base import ScoringEngine
 from unstable.models.base import load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-async def make_engine(config: RunConfig, log: Path) -> tuple[Engine, "PreTrainedTokenizerBase"]:
+async def make_engine(
+    config: RunConfig, log: Path
+) -> tuple[ScoringEngine, "PreTrainedTokenizerBase"]:
     """The engine of a resolved config, with the model loaded, and the model's tokenizer.
 
     What the engine itself prints goes to the file `log`. Raises `ConfigError` for a model that

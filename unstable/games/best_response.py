@@ -17,11 +17,12 @@ _NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Assessment:
     """A policy in all seats, in the game's own pay-offs."""
 
     values: tuple[float, ...]  # by seat, against itself
     best: tuple[float, ...]  # of each seat's best response against the policy in the others
+    residual: float  # chance that a game against itself comes to an answer that is no legal action
 
     @property
     def nash_conv(self) -> float:
@@ -34,15 +35,15 @@ class Judgement:
         return self.nash_conv / 2
 
 
-def assess(tree: Tree, policy: Policy, *, forfeits: bool) -> Judgement:
-    """Judge a policy exactly. A residual `forfeits`, or is spread over the legal actions.
+def assess(tree: Tree, policy: Policy, *, forfeits: bool) -> Assessment:
+    """Assess a policy exactly. A residual `forfeits`, or is spread over the legal actions.
 
     A forfeit costs the seat the most that can be lost, and pays it to the others in equal parts. A
     best response makes legal moves alone.
     """
     worth = _Worth(tree, policy, forfeits)
-    values = worth.of(tree.root)
-    return Judgement(values, tuple(_BestResponse(worth, seat).value() for seat in range(tree.seats)))
+    best = (_BestResponse(worth, seat).value() for seat in range(tree.seats))
+    return Assessment(worth.of(tree.root), tuple(best), worth.residual(tree.root))
 
 
 class _Worth:
@@ -52,23 +53,27 @@ class _Worth:
         self.tree = tree
         self._policy, self._forfeits = policy, forfeits
         self._values: dict[int, tuple[float, ...]] = {}
+        self._residuals: dict[int, float] = {}
         self._shares: dict[int, tuple[tuple[float, ...], float]] = {}
 
     def shares(self, node: Node) -> tuple[tuple[float, ...], float]:
-        """The probability of each child of a decision, and that of a forfeit."""
+        """The probability of each child, and that of a forfeit."""
+        if node.chances:
+            return node.chances, 0.0
         if id(node) not in self._shares:
-            assert node.observation is not None
-            given = self._policy[as_key(node.observation)]
-            shares = [given.get(action, 0.0) for action in node.actions]
-            named = sum(shares)
+            given, residual = self._given(node)
             if not self._forfeits:
-                even = 1 / len(shares)
-                shares = [p / named if named > _NEGLIGIBLE else even for p in shares]
-            self._shares[id(node)] = (
-                tuple(shares),
-                max(0.0, 1.0 - named) if self._forfeits else 0.0,
-            )
+                named, even = 1 - residual, 1 / len(given)
+                given = tuple(p / named if named > _NEGLIGIBLE else even for p in given)
+            self._shares[id(node)] = given, residual if self._forfeits else 0.0
         return self._shares[id(node)]
+
+    def _given(self, node: Node) -> tuple[tuple[float, ...], float]:
+        """The policy's probabilities of the legal actions, and its residual."""
+        assert node.observation is not None
+        table = self._policy[as_key(node.observation)]
+        given = tuple(table.get(action, 0.0) for action in node.actions)
+        return given, max(0.0, 1 - sum(given))
 
     def forfeit(self, seat: int) -> tuple[float, ...]:
         """What a forfeit of the seat pays."""
@@ -81,16 +86,23 @@ class _Worth:
         if not node.children:
             return node.payoffs
         if id(node) not in self._values:
-            if node.chances:
-                shares, lost = node.chances, 0.0
-            else:
-                shares, lost = self.shares(node)
+            shares, lost = self.shares(node)
             total = [lost * payoff for payoff in self.forfeit(node.seat)]
             for share, child in zip(shares, node.children, strict=True):
                 for seat, value in enumerate(self.of(child)):
                     total[seat] += share * value
             self._values[id(node)] = tuple(total)
         return self._values[id(node)]
+
+    def residual(self, node: Node) -> float:
+        """The chance that play from here comes to an answer that is no legal action."""
+        if not node.children:
+            return 0.0
+        if id(node) not in self._residuals:
+            given, residual = (node.chances, 0.0) if node.chances else self._given(node)
+            ways = zip(given, node.children, strict=True)
+            self._residuals[id(node)] = residual + sum(p * self.residual(c) for p, c in ways)
+        return self._residuals[id(node)]
 
 
 class _BestResponse:
@@ -117,11 +129,12 @@ class _BestResponse:
             return
         if node.memory < 0 and node.seat >= 0:
             self._seen.add(id(node))
-        shares: tuple[float, ...] = node.chances
+        if not node.children:
+            return
         if node.seat == self._seat:
             self._sets[node.memory].append((node, reach))
-            shares = (1.0,) * len(node.children)
-        elif node.seat >= 0:
+            shares: tuple[float, ...] = (1.0,) * len(node.children)
+        else:
             shares, _ = self._worth.shares(node)
         for share, child in zip(shares, node.children, strict=True):
             self._reach(child, reach * share)
@@ -138,12 +151,11 @@ class _BestResponse:
             if node.memory < 0:
                 return max(map(self._of, node.children))
             return self._of(node.children[self._choice(node.memory)])
-        if node.chances:
-            shares, lost = node.chances, 0.0
-        else:
-            shares, lost = self._worth.shares(node)
+        shares, lost = self._worth.shares(node)
         won = lost * self._worth.forfeit(node.seat)[self._seat]
-        return won + sum(p * self._of(child) for p, child in zip(shares, node.children, strict=True))
+        return won + sum(
+            p * self._of(child) for p, child in zip(shares, node.children, strict=True)
+        )
 
     def _choice(self, memory: int) -> int:
         """The action that is best over all positions of an information set."""

@@ -4,6 +4,7 @@ TextArena draws from the process-wide `random` and repeats every board to every 
 owns its random state, so that games can be interleaved, and each seat sees what it needs, once.
 """
 
+import copy
 import re
 from dataclasses import replace
 from typing import NamedTuple
@@ -130,6 +131,11 @@ class Game:
             self.truncated = self.done = True
             self.reason = f"cut off after {self.turns} turns"
         return StepResult(self.done, invalid)
+
+    def copied(self) -> "Game":
+        """A copy that goes its own way, but draws from the same chance."""
+        shared = (self.config, self._chance, self._compact)
+        return copy.deepcopy(self, {id(each): each for each in shared})
 
     def take_cut(self) -> int:
         """Characters of over-long messages that were left out, over all seats, since the last."""

@@ -5,10 +5,10 @@ way, so that the tree needs nothing of a game but its env.
 """
 
 import contextlib
-import copy
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from unstable.config import ConfigError, GameConfig
 from unstable.games import services
@@ -19,7 +19,7 @@ MOST_NODES = 200_000
 """Positions of a tree; more take minutes and gigabytes."""
 Shown = tuple[object, ...]
 _TEXTS = ("rules", "board", "notice", "brief", "position")
-_shared = random._inst  # type: ignore[attr-defined]
+_shared: Any = random._inst
 
 
 @dataclass(eq=False, slots=True)
@@ -135,7 +135,7 @@ class _Grower:
 
 def _stepped(game: Game, action: str) -> Game:
     """A copy of the game after a legal action."""
-    after = copy.deepcopy(game)
+    after = game.copied()
     result = after.step(action)
     if result.invalid:
         raise ConfigError(f"games = {game.config.key}: lists {action} as legal and refuses it")

@@ -9,8 +9,8 @@ import contextlib
 import gc
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayActorError
@@ -21,7 +21,17 @@ from unstable.engines.probe import ProbeAnswer, ask_probe
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import in_time, process_options
-from unstable.types import Adapter, GameFailure, GameResult, GameSpec, PlayerId
+from unstable.types import (
+    Adapter,
+    Exploitability,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    PlayerId,
+)
+
+if TYPE_CHECKING:
+    from unstable.collectors.exploit import Exploiter
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
@@ -39,6 +49,7 @@ class ActorProcess:
         self._config = config
         self._folder = folder
         self._index = index
+        self._exploiters: dict[str, Exploiter] = {}
 
     async def start(self) -> None:
         """Load the model; raises `ConfigError` where it cannot be served."""
@@ -87,6 +98,27 @@ class ActorProcess:
     async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
         with _ends_with_engine():
             return await ask_probe(self._engine, adapters, vocabulary)
+
+    async def decide(
+        self, game: str, version: int, part: int, parts: int
+    ) -> dict[int, list[float]]:
+        with _ends_with_engine():
+            adapter = PlayerId.policy(version).name
+            return await self._exploiter(game).decide(adapter, part, parts)
+
+    async def assess(
+        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
+    ) -> Exploitability:
+        return self._exploiter(game).assess(version, shares, began)
+
+    def _exploiter(self, game: str) -> "Exploiter":
+        from unstable.collectors.exploit import Exploiter
+
+        if game not in self._exploiters:
+            config, most = self._config.game_by_key[game], self._config.sampling.max_tokens
+            prompts = self._collector.prompts[game]
+            self._exploiters[game] = Exploiter(config, prompts, self._engine, most)
+        return self._exploiters[game]
 
     async def sleep(self) -> None:
         with _ends_with_engine():
@@ -210,6 +242,18 @@ class RemoteActor:
         self._published.remove(version)
         await self._send("retire", version)
 
+    async def decide(
+        self, game: str, version: int, part: int, parts: int
+    ) -> dict[int, list[float]]:
+        """A version at every `parts`-th decision of a game, as `collectors.exploit` says."""
+        return await self._ask("decide", game, version, part, parts)
+
+    async def assess(
+        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
+    ) -> Exploitability:
+        """What a version at all decisions of a game is worth."""
+        return await self._ask("assess", game, version, shares, began)
+
     async def sleep(self) -> None:
         """Give the memory of a shared GPU back; no game may be in flight."""
         await self._ask("sleep")
@@ -230,12 +274,12 @@ class RemoteActor:
         """The engine's counters."""
         return await self._ask("stats")
 
-    async def _ask(self, method: str) -> Any:
+    async def _ask(self, method: str, *arguments: object) -> Any:
         """Call the process, and one that takes a dead one's place as well."""
         while True:
             process = self._process
             try:
-                return await getattr(process, method).remote()
+                return await getattr(process, method).remote(*arguments)
             except RayActorError as error:
                 await self._revive(process, error)
 

@@ -26,28 +26,43 @@ def evaluate(run_dir: Path, version: int | None, overrides: Mapping[str, Any]) -
     `version` None is the newest. Raises `ConfigError` for a folder or version that is not there.
     """
     folder = RunFolder(run_dir)
-    if not folder.config.is_file():
-        raise ConfigError(f"RUN_DIR = {str(run_dir)!r} holds no config.yaml; give a run's folder")
-    versions = folder.versions()
-    if not versions:
-        raise ConfigError(f"RUN_DIR = {str(run_dir)!r} holds no checkpoint; nothing to evaluate")
-    version = versions[-1] if version is None else version
-    if version not in versions:
-        known = ", ".join(map(str, versions))
-        raise ConfigError(f"--version = {version}: no such checkpoint in {run_dir}; known: {known}")
-    config = _evaluated(load(str(folder.config), {**UNDECIDED, **overrides}))
+    version = checkpoint_of(folder, version)
+    config = _evaluated(from_folder(folder, overrides))
     check_games(config)
     check_model(config.model)
     resolved = prepare(config, learner=False)
     show_plan(resolved)
     with heeding_sigterm(), logging_to(folder, "eval"), failures_logged(folder.log("eval")):
-        scores = run_to_end(_evaluate(resolved, folder, version), _say)
+        scores = run_to_end(_evaluate(resolved, folder, version), say)
     for score in scores:
         print(score_line(score))
     return scores
 
 
-def _say(line: str) -> None:
+def checkpoint_of(folder: RunFolder, version: int | None) -> int:
+    """The version, or the newest one for None; raises `ConfigError` where it has no checkpoint."""
+    place = f"RUN_DIR = {str(folder.root)!r}"
+    if not folder.config.is_file():
+        raise ConfigError(f"{place} holds no config.yaml; give a run's folder")
+    versions = folder.versions()
+    if not versions:
+        raise ConfigError(f"{place} holds no checkpoint; give a run that has made one")
+    version = versions[-1] if version is None else version
+    if version not in versions:
+        known = ", ".join(map(str, versions))
+        raise ConfigError(
+            f"--version = {version}: no such checkpoint in {folder.root}; known: {known}"
+        )
+    return version
+
+
+def from_folder(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
+    """The run's config with what is changed, to be planned for this machine."""
+    return load(str(folder.config), {**UNDECIDED, **overrides})
+
+
+def say(line: str) -> None:
+    """Show a line that is no result."""
     print(line, file=sys.stderr)
 
 
@@ -63,7 +78,7 @@ async def _evaluate(resolved: Resolved, folder: RunFolder, version: int) -> list
     from unstable.runtime.processes import acting  # Ray takes a second
 
     specs = evaluation_games(resolved.config, version)
-    lines = Lines(_say)
+    lines = Lines(say)
     with lines.kept_up():
         async with acting(resolved.config, resolved.plan.actors, folder, lines.phase) as actors:
             await asyncio.gather(*(actor.publish(version) for actor in actors))

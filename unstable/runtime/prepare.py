@@ -7,7 +7,12 @@ from typing import NamedTuple
 
 from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
 from unstable.games.check import check_constrained, check_game
-from unstable.games.services import lists_legal_moves, prompt_style
+from unstable.games.services import (
+    COUNTED_GAMES,
+    can_be_counted,
+    lists_legal_moves,
+    prompt_style,
+)
 from unstable.models.archive import misfit, unpack_newer
 from unstable.models.base import check_model, model_path
 from unstable.models.cache import cache_folder
@@ -87,6 +92,7 @@ def check(config: RunConfig) -> None:
     """Raise `ConfigError` for what would fail later; loads no model."""
     check_games(config)
     check_openings(config)
+    check_counted(config)
     Rewards(config.buffer.rewards)
     check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
@@ -109,6 +115,30 @@ def check_games(config: RunConfig) -> None:
             for name, opponent in opponents_of(config).items():
                 kind = load_target(opponent.player)
                 kind.check(opponent, game, places.get(name, "eval.opponents"))
+
+
+def counted_games(config: RunConfig) -> list[str]:
+    """The games whose exploitability is measured: those that are named, or all that can be."""
+    named = config.eval.exploitability.games
+    return named or [game.key for game in config.games if can_be_counted(game)]
+
+
+def check_counted(config: RunConfig) -> None:
+    """Raise `ConfigError` where exploitability is asked for and cannot be computed."""
+    if not config.eval.exploitability.every:
+        return
+    place = "eval.exploitability"
+    for index, name in enumerate(config.eval.exploitability.games):
+        if not can_be_counted(config.game_by_key[name]):
+            raise ConfigError(
+                f"{place}.games.{index} = {name!r}: cannot be counted out; these can, in small "
+                f"variants: {COUNTED_GAMES}"
+            )
+    if not counted_games(config):
+        raise ConfigError(
+            f"{place}.every = {config.eval.exploitability.every}: no game of this run can be "
+            f"counted out; set it to 0, or play one of these: {COUNTED_GAMES}"
+        )
 
 
 def check_openings(config: RunConfig) -> None:

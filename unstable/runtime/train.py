@@ -13,7 +13,14 @@ from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
 from unstable.rooms import Rooms
 from unstable.runtime.logs import logging_to
-from unstable.runtime.prepare import Resolved, check, opponents_of, prepare, show_plan
+from unstable.runtime.prepare import (
+    Resolved,
+    check,
+    counted_games,
+    opponents_of,
+    prepare,
+    show_plan,
+)
 from unstable.runtime.session import (
     failures_logged,
     heeding_sigterm,
@@ -77,6 +84,7 @@ async def _train(config: RunConfig, plan: Plan, folder: RunFolder, tracker: Trac
             router=Router(config, schedule, len(actors)),
             guard=Guard(config),
             tracker=tracker,
+            counted=counted_games(config),
         )
         return await run_loop(rooms)
 

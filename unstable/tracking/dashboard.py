@@ -16,7 +16,7 @@ from rich.table import Table
 from unstable.prompts import load_style
 from unstable.tracking.device import DeviceProbe
 from unstable.tracking.metrics import current_policy
-from unstable.tracking.text import Text, duration, number, opponent_text, percent, sparkline
+from unstable.tracking.text import Text, bounds, duration, number, opponent_text, percent, sparkline
 from unstable.tracking.view import View
 from unstable.types import Rating
 
@@ -351,14 +351,17 @@ def learner_pane(view: View, width: int, height: int) -> RenderableType:
 
 def evaluation_pane(view: View, width: int, height: int) -> RenderableType:
     """The newest evaluations: score with its interval, legal moves."""
-    if not view.scores:
+    if not view.scores and not view.exploitability:
         return Text("none yet", style="dim")
     several = len(view.config.games) > 1
     wide = width >= 46
     header = ["against", "version", "score", "95 %", *(["legal"] if wide else [])]
     table = _grid("left", *(["right"] * (len(header) - 1)))
     table.add_row(*_cells(*header, style="dim"))
-    for score in view.scores[: max(height - 1, 0)]:
+    for found in view.exploitability.values():
+        cells = [f"exploit. {found.env}", str(found.version), bounds(found), ""]
+        table.add_row(*_cells(*cells, *([percent(1 - found.residual)] if wide else [])))
+    for score in view.scores[: max(height - 1 - len(view.exploitability), 0)]:
         opponent = opponent_text(score)
         name = f"{opponent} ({score.env})" if several else opponent
         interval = f"{score.low:.2f}–{score.high:.2f}"

@@ -13,6 +13,7 @@ from unstable.config import RunConfig
 from unstable.tracking.text import way
 from unstable.types import (
     EvalScore,
+    Exploitability,
     GameResult,
     PlayerId,
     Rating,
@@ -284,6 +285,18 @@ def evaluation_metrics(
         for field in fields(EvalScore):
             if field.name not in ("version", "env", "opponent"):
                 row["/".join([*parts, field.name])] = getattr(score, field.name)
+    return row
+
+
+def exploitability_metrics(found: Exploitability) -> Row:
+    """`exploit/<env>/*`; figures by seat end in the seat's number."""
+    row: Row = {}
+    for field in fields(Exploitability):
+        name, value = f"exploit/{part(found.env)}/{field.name}", getattr(found, field.name)
+        if isinstance(value, tuple):
+            row |= {f"{name}/{seat}": each for seat, each in enumerate(value)}
+        elif field.name not in ("version", "env"):
+            row[name] = value
     return row
 
 

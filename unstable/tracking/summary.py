@@ -20,7 +20,8 @@ def summary(folder: RunFolder, reason: str) -> RenderableType:
     """A run's results, evaluations, ratings and files, for a terminal."""
     rows = read_rows(folder.metrics)
     parts: list[RenderableType] = [Text(""), _head(rows, reason)]
-    for table in (_results(rows), _evaluations(rows), _ratings(folder.ratings)):
+    tables = (_results(rows), _evaluations(rows), _exploitability(rows), _ratings(folder.ratings))
+    for table in tables:
         if table.row_count:
             parts += [Text(""), table]
     if guarded := _guard(rows):
@@ -97,6 +98,32 @@ def _evaluations(rows: list[Row]) -> Table:
         legal = percent(last[f"{name}/legal_moves"])
         table.add_row(
             Text(env), Text(", ".join(opponent)), *cells, number(last[f"{name}/games"]), legal
+        )
+    return table
+
+
+def _exploitability(rows: list[Row]) -> Table:
+    """First against last measurement."""
+    columns = ("env", "first", "last", "at version", "residual", "decisions")
+    table = _table("Exploitability, in the game's pay-offs; 0 is an equilibrium", *columns)
+    names = {
+        name.rpartition("/")[0]: None for row in rows for name in row if name[:8] == "exploit/"
+    }
+    for name in names:
+        found = [row for row in rows if row.get(f"{name}/low") is not None]
+        if not found:
+            continue
+        first, last = (
+            [f"{row[f'{name}/{end}']:.3f}" for end in ("low", "high")]
+            for row in (found[0], found[-1])
+        )
+        table.add_row(
+            Text(name.removeprefix("exploit/")),
+            "–".join(dict.fromkeys(first)),
+            "–".join(dict.fromkeys(last)),
+            str(found[-1]["version"]),
+            percent(found[-1][f"{name}/residual"]),
+            number(found[-1][f"{name}/decisions"]),
         )
     return table
 

@@ -6,7 +6,7 @@ from typing import Any
 import rich.text
 
 from unstable.config import escape_control
-from unstable.types import Alarm, EvalScore, Update
+from unstable.types import Alarm, EvalScore, Exploitability, Update
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -166,6 +166,21 @@ def score_text(score: EvalScore) -> str:
         f"{score.draws} drawn, {score.losses} lost ({score.forfeits} by forfeit) · "
         f"{percent(score.legal_moves)} legal moves"
     )
+
+
+def exploitability_line(found: Exploitability) -> str:
+    """How exploitable a version is in one game, in words."""
+    return (
+        f"exploitability of version {found.version} · {found.env}: {bounds(found)} · "
+        f"{percent(found.residual)} of games against itself end by no legal action · "
+        f"{found.decisions:,} decisions in {duration(found.seconds)}"
+    )
+
+
+def bounds(found: Exploitability) -> str:
+    """The exploitability, or its bounds where they differ as they are shown."""
+    low, high = f"{found.low:.3f}", f"{found.high:.3f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def gain_text(score: EvalScore) -> str:

@@ -24,6 +24,7 @@ from unstable.tracking.metrics import (
     PlayMetrics,
     Row,
     evaluation_metrics,
+    exploitability_metrics,
     rating_metrics,
 )
 from unstable.tracking.sinks import open_sinks
@@ -33,6 +34,7 @@ from unstable.tracking.text import (
     Text,
     action_line,
     alarm_line,
+    exploitability_line,
     phase_line,
     refusal_line,
     score_line,
@@ -43,6 +45,7 @@ from unstable.types import (
     Alarm,
     Batch,
     EvalScore,
+    Exploitability,
     GameFailure,
     GameResult,
     Rating,
@@ -183,6 +186,13 @@ class Tracker:
         if self._dashboard is None:
             for score in scores:
                 self.print(score_line(score))
+
+    def log_exploitability(self, found: Exploitability) -> None:
+        """Takes in how exploitable a version is in a game."""
+        self._row.update(exploitability_metrics(found))
+        self.view.exploitability = {**self.view.exploitability, found.env: found}
+        if self._dashboard is None:
+            self.print(exploitability_line(found))
 
     def log_alarms(self, alarms: Sequence[Alarm]) -> None:
         """Takes in what the guard has found, if anything."""

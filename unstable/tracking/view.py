@@ -2,12 +2,13 @@
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from unstable.config import RunConfig
 from unstable.tracking.metrics import Row, current_policy, opponents
-from unstable.types import EvalScore, GameResult, PlayerId, Rating
+from unstable.types import EvalScore, Exploitability, GameResult, PlayerId, Rating
 
 RECENT_GAMES = 200
 HISTORY = 200
@@ -70,6 +71,7 @@ class View:
     rows: tuple[Row, ...] = ()  # the newest HISTORY rows of metrics.jsonl
     ratings: tuple[Rating, ...] = ()
     scores: tuple[EvalScore, ...] = ()  # newest evaluation first
+    exploitability: Mapping[str, Exploitability] = field(default_factory=dict)  # newest, by env
     notice: str = ""
     alarm: str = ""  # the newest one of the guard
 

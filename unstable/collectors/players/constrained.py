@@ -3,9 +3,9 @@
 For evaluation alone: what is sampled so is not the distribution that training differentiates.
 """
 
+from unstable.collectors.players.answers import legal_answers
 from unstable.collectors.players.model import ModelPlayer
 from unstable.games.game import Game
-from unstable.prompts import write_answer
 from unstable.seeds import derive_seed
 from unstable.types import Completion
 
@@ -21,7 +21,8 @@ class ConstrainedPlayer(ModelPlayer):
     """
 
     async def _complete(self, prompt_ids: list[int], game: Game, seed: int) -> Completion:
-        answers = self._legal_answers(game)
+        moves = game.legal_moves()
+        answers = legal_answers(game.config, self.prompts, moves, self.max_tokens)
         token_ids: list[int] = []
         logprobs: list[float] = []
         while len(token_ids) < len(answers[0]):
@@ -45,16 +46,3 @@ class ConstrainedPlayer(ModelPlayer):
         return Completion(
             token_ids=token_ids, logprobs=logprobs, finish_reason="stop", adapter=self.adapter
         )
-
-    def _legal_answers(self, game: Game) -> list[list[int]]:
-        """Ids of each legal move's answer; all end with the stop token, so none begins another."""
-        answers = []
-        for move in game.legal_moves():
-            token_ids = self.prompts.encode_answer(write_answer(game.config, self.prompts, move))
-            if len(token_ids) > self.max_tokens:
-                raise ValueError(
-                    f"sampling.max_tokens = {self.max_tokens}: the legal move {move!r} takes "
-                    f"{len(token_ids)} tokens; raise it to at least that"
-                )
-            answers.append(token_ids)
-        return answers

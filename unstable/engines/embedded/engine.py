@@ -9,7 +9,7 @@ import asyncio
 import time
 from array import array
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from unstable.engines.base import check_request
+from unstable.engines.base import check_request, check_scoring, next_tokens
 from unstable.engines.embedded.attention import ATTENTION, SlotCache, Step
 from unstable.engines.embedded.lora import GroupedLora, RowGroup
-from unstable.engines.embedded.sampling import restrict, sample, uniforms
+from unstable.engines.embedded.sampling import restrict, sample, score, uniforms
 from unstable.engines.embedded.slots import Ints, Placement, SlotTable
 from unstable.types import Adapter, Completion
 
@@ -41,7 +41,8 @@ class _Request:
     max_tokens: int
     allowed_token_ids: Sequence[int] | None
     seed: int
-    answer: asyncio.Future[Completion]
+    answer: asyncio.Future[Completion | list[float]]
+    next_ids: Sequence[int] | None = None  # whose logprobs are the answer, which ends with them
     slot: int = -1  # until it runs
 
 
@@ -142,10 +143,6 @@ class EmbeddedEngine:
         allowed_token_ids: Sequence[int] | None = None,
     ) -> Completion:
         """Sample an answer, as `Engine.generate` says; cancelling it frees its slot."""
-        if self._failure is not None:
-            raise self._failure
-        if adapter is not None and adapter not in self._lora:
-            raise ValueError(f"adapter {adapter!r} is not there; add it first")
         check_request(
             prompt_ids,
             temperature=temperature,
@@ -163,6 +160,54 @@ class EmbeddedEngine:
             seed=seed,
             answer=asyncio.get_running_loop().create_future(),
         )
+        answer = await self._ask(request)
+        assert isinstance(answer, Completion)
+        return answer
+
+    async def score(
+        self,
+        prompt_ids: Sequence[int],
+        continuations: Sequence[Sequence[int]],
+        *,
+        adapter: str | None,
+    ) -> list[list[float]]:
+        """Logprobs of continuations, as `Engine.score` says.
+
+        The prompt is computed once, and each beginning that continuations share.
+        """
+        check_scoring(
+            prompt_ids, continuations, vocab_size=self._vocab_size, max_length=self._max_length
+        )
+
+        async def after(beginning: tuple[int, ...], next_ids: Sequence[int]) -> dict[int, float]:
+            request = _Request(
+                prompt_ids=np.array([*prompt_ids, *beginning], dtype=np.int64),
+                adapter=adapter,
+                temperature=1.0,
+                max_tokens=1,
+                allowed_token_ids=None,
+                seed=0,
+                answer=asyncio.get_running_loop().create_future(),
+                next_ids=next_ids,
+            )
+            logprobs = await self._ask(request)
+            assert isinstance(logprobs, list)
+            return dict(zip(next_ids, logprobs, strict=True))
+
+        tree = next_tokens(continuations)
+        found = await asyncio.gather(*(after(*branch) for branch in tree.items()))
+        known = dict(zip(tree, found, strict=True))
+        return [
+            [known[ids[:place]][token_id] for place, token_id in enumerate(ids)]
+            for ids in map(tuple, continuations)
+        ]
+
+    async def _ask(self, request: _Request) -> Completion | list[float]:
+        """Have a request served; cancelling it frees its slot."""
+        if self._failure is not None:
+            raise self._failure
+        if request.adapter is not None and request.adapter not in self._lora:
+            raise ValueError(f"adapter {request.adapter!r} is not there; add it first")
         self._waiting.append(request)
         self._work.set()
         if self._task is None:
@@ -245,7 +290,9 @@ class EmbeddedEngine:
         ids = table.ids[step.slots_T.numpy(), step.positions_T.numpy()]
         logits = self._forward(torch.from_numpy(ids), step, self._row_groups(slots, step))
         table.computed[slots] = table.length[slots]
-        restrict(logits, [running.requests[slot].allowed_token_ids for slot in slots.tolist()])
+        requests = [running.requests[slot] for slot in slots.tolist()]
+        scores = score(logits, [request.next_ids for request in requests])
+        restrict(logits, [request.allowed_token_ids for request in requests])
         token_ids, logprobs = sample(
             logits,
             torch.from_numpy(running.temperatures[slots]),
@@ -253,7 +300,7 @@ class EmbeddedEngine:
                 uniforms(running.seeds[slots], table.length[slots] - running.begins[slots])
             ),
         )
-        self._record(slots, np.array(token_ids), logprobs)
+        self._record(slots, np.array(token_ids), logprobs, scores)
         seconds = time.perf_counter() - began
         decoded = (len(slots) - len(placements)) / len(ids)
         self._counts["decode_steps"] += 1
@@ -311,17 +358,27 @@ class EmbeddedEngine:
         )
         return output.logits[0]
 
-    def _record(self, slots: Ints, token_ids: Ints, logprobs: Sequence[float]) -> None:
-        """Add sampled tokens to answers, and hand those answers over that they end."""
+    def _record(
+        self,
+        slots: Ints,
+        token_ids: Ints,
+        logprobs: Sequence[float],
+        scores: Mapping[int, list[float]],
+    ) -> None:
+        """Add sampled tokens to answers, and hand those answers over that they end.
+
+        Those of `scores`, by row, are the scores.
+        """
         running, table = self._running, self._table
         running.logprobs[slots, table.length[slots]] = logprobs
         table.append(slots, token_ids)
         stopped = self._stops_V[token_ids]
         ended = stopped | (table.length[slots] == running.ends[slots])
-        for slot, is_stop in zip(slots[ended].tolist(), stopped[ended].tolist(), strict=True):
+        for row in np.flatnonzero(ended).tolist():
+            slot, is_stop = int(slots[row]), bool(stopped[row])
             request = running.requests[slot]
             places = slice(len(request.prompt_ids), int(table.length[slot]))
-            answer = Completion(
+            answer = scores.get(row) or Completion(
                 token_ids=table.ids[slot, places].tolist(),
                 logprobs=running.logprobs[slot, places].tolist(),
                 finish_reason="stop" if is_stop else "length",

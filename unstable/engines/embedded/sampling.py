@@ -30,6 +30,15 @@ def restrict(logits_RV: Tensor, allowed_R: Sequence[Sequence[int] | None]) -> No
             logits_RV[row, token_ids] = kept
 
 
+def score(logits_RV: Tensor, next_ids_R: Sequence[Sequence[int] | None]) -> dict[int, list[float]]:
+    """Log-probabilities in fp32, at temperature 1, of the ids that are asked for, by row."""
+    return {
+        row: logits_RV[row].float().log_softmax(-1)[torch.tensor(next_ids)].tolist()
+        for row, next_ids in enumerate(next_ids_R)
+        if next_ids is not None
+    }
+
+
 def sample(
     logits_RV: Tensor, temperatures_R: Tensor, uniforms_R: Tensor
 ) -> tuple[list[int], list[float]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from unstable.engines.base import EngineDiedError, check_request
+from unstable.engines.base import EngineDiedError, check_request, check_scoring
 from unstable.engines.vllm import worker
 from unstable.engines.vllm.adapters import (
     ZERO,
@@ -186,6 +186,52 @@ class VLLMEngine:
             logprobs=logprobs,
             finish_reason=_FINISH_REASONS[answer.finish_reason],
             adapter=adapter,
+        )
+
+    async def score(
+        self,
+        prompt_ids: Sequence[int],
+        continuations: Sequence[Sequence[int]],
+        *,
+        adapter: str | None,
+    ) -> list[list[float]]:
+        """Logprobs of continuations, as `Engine.score` says.
+
+        Each one is put through with the whole prompt again: vLLM reads logprobs of given tokens
+        only where it computes them, so the prefix cache is of no use.
+        """
+        check_scoring(
+            prompt_ids,
+            continuations,
+            vocab_size=self._vocab_size,
+            max_length=self._settings.max_length - 1,  # it samples a token besides
+        )
+        stored = self._base if adapter is None else self._adapters.find(adapter)
+        sampling = self._scoring()
+
+        async def logprobs(ids: Sequence[int]) -> list[float]:
+            output = await self._ask([*prompt_ids, *ids], sampling, stored)
+            places = range(len(prompt_ids), len(prompt_ids) + len(ids))
+            return [
+                float(output.prompt_logprobs[place][token_id].logprob)
+                for place, token_id in zip(places, ids, strict=True)
+            ]
+
+        with self._adapters.used(stored), _deaths_named():
+            return list(await asyncio.gather(*map(logprobs, continuations)))
+
+    @staticmethod
+    def _scoring() -> Any:
+        """vLLM's parameters for the logprobs of a prompt's own tokens."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            temperature=1.0,
+            max_tokens=1,
+            prompt_logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
     def _sampling(
