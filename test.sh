@@ -7,4 +7,6 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/scripts/install.sh"
 install_unstable "$here" test
 cd "$here"
-exec .venv/bin/python -m pytest "$@"
+side_by_side=(-n 2 --dist worksteal)
+[[ " $* " == *" slow"* ]] && side_by_side=() # those take both cores, and the time, themselves
+exec .venv/bin/python -m pytest ${side_by_side[@]+"${side_by_side[@]}"} "$@"

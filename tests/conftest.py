@@ -6,10 +6,15 @@ from pathlib import Path
 # Before torch reads it: threads that spin while they wait lose far more to a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import hypothesis
 import pytest
 import torch
 
 from tests.helpers import tiny_model, tiny_tokenizer
+
+# How long an example takes says more of what else the machine does than of the code.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
