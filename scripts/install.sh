@@ -5,10 +5,21 @@ TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 
 # step NAME REMEDY COMMAND...: runs the command; if it fails, says which step and how to go on.
 step() {
-  local name=$1 remedy=$2
+  local name=$1 remedy=$2 ticker failed=0
   shift 2
   echo "setup: $name" >&2
-  if ! "$@"; then
+  (
+    seconds=0
+    while sleep 4 && kill -0 $$ 2>/dev/null; do
+      seconds=$((seconds + 4))
+      echo "setup: $name · $seconds s" >&2
+    done
+  ) </dev/null >/dev/null &
+  ticker=$!
+  "$@" || failed=1
+  kill "$ticker" 2>/dev/null || true
+  wait "$ticker" 2>/dev/null || true
+  if [ "$failed" = 1 ]; then
     printf 'setup failed at: %s\n  command: %s\n  to go on: %s, then run the same command again\n' \
       "$name" "$*" "$remedy" >&2
     exit 1

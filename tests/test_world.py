@@ -124,11 +124,11 @@ def test_mistakes_are_one_line(tmp_path):
 
 
 def test_the_shipped_one_is_small_and_loads_in_plain_transformers():
-    files = [*tiny.FOLDER.iterdir()]
+    files = [*tiny.SHIPPED["tiny"].iterdir()]
     assert sum(file.stat().st_size for file in files) < 6_000_000
-    assert tiny.FOLDER.is_relative_to(Path(unstable.__file__).parent)
-    model: Any = AutoModelForCausalLM.from_pretrained(tiny.FOLDER)
-    tokenizer: Any = AutoTokenizer.from_pretrained(tiny.FOLDER)
+    assert tiny.SHIPPED["tiny"].is_relative_to(Path(unstable.__file__).parent)
+    model: Any = AutoModelForCausalLM.from_pretrained(tiny.SHIPPED["tiny"])
+    tokenizer: Any = AutoTokenizer.from_pretrained(tiny.SHIPPED["tiny"])
     chat = [{"role": "user", "content": Game(TICTACTOE, 0).observe().brief + "\n0X2OXO678"}]
     prompt = tokenizer.apply_chat_template(
         chat, tokenize=False, add_generation_prompt=True, return_tensors="pt"
@@ -140,7 +140,7 @@ def test_the_shipped_one_is_small_and_loads_in_plain_transformers():
 
 def test_the_shipped_one_moves_legally_and_without_a_strategy():
     """Its own probabilities, over positions of random play: nearly all legal, and nearly even."""
-    config = ModelConfig(name=tiny.NAME)
+    config = ModelConfig(name="tiny")
     model, tokenizer = load_model(config), load_tokenizer(config)
     assert named_stop_token_ids(config, tokenizer) == {tokenizer.eos_token_id}
     prompts = PromptBuilder(tokenizer, prompt_style(TICTACTOE), {}, 4096)

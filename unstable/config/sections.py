@@ -43,7 +43,8 @@ class ModelConfig(Section):
 
     name: PathText = Field(
         "smollm2-135m",
-        description="a Hugging Face id, a local folder, the embedded smollm2-135m, or tiny",
+        description="a Hugging Face id, a local folder, the embedded smollm2-135m, tiny, "
+        "or tiny_cards",
     )
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto",

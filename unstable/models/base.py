@@ -27,7 +27,7 @@ def check_model(config: ModelConfig) -> None:
     if config.name == smollm2.NAME:
         smollm2.find_weights()
         return
-    folder = tiny.FOLDER if config.name == tiny.NAME else Path(config.name).expanduser()
+    folder = tiny.SHIPPED.get(config.name) or Path(config.name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ConfigError(
@@ -42,7 +42,7 @@ def check_model(config: ModelConfig) -> None:
     elif config.name.startswith((".", "/", "~")):
         raise ConfigError(
             f"model.name = {config.name!r}: no such folder; "
-            "give a local folder, a Hugging Face id, smollm2-135m, or tiny"
+            "give a local folder, a Hugging Face id, smollm2-135m, tiny, or tiny_cards"
         )
     load_config(config)
 
@@ -91,8 +91,8 @@ def model_path(config: ModelConfig) -> str:
     """What `from_pretrained` takes: a local folder or a Hugging Face id."""
     if config.name == smollm2.NAME:
         return str(smollm2.prepare())
-    if config.name == tiny.NAME:
-        return str(tiny.FOLDER)
+    if config.name in tiny.SHIPPED:
+        return str(tiny.SHIPPED[config.name])
     folder = Path(config.name).expanduser()
     return str(folder) if folder.is_dir() else config.name
 

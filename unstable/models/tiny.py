@@ -1,4 +1,4 @@
-"""Tiny base models: the one that is shipped, and how one is built before it learns anything."""
+"""Tiny base models: those that are shipped, and how one is built before it learns anything."""
 
 import re
 from collections.abc import Sequence
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-NAME = "tiny"
-FOLDER = Path(__file__).parent / "tiny"
-"""The shipped one, made by: unstable world --config world"""
+SHIPPED = {name: Path(__file__).parent / name for name in ("tiny", "tiny_cards")}
+"""Folders by name, made by: unstable world --config world, and --config world_cards"""
 
 EOS, PAD, UNKNOWN = "<eos>", "<pad>", "<unk>"
 MAX_LENGTH = 4096

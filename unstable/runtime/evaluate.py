@@ -1,7 +1,6 @@
 """A finished version of a run, evaluated again."""
 
 import asyncio
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,12 @@ from unstable.records.folder import RunFolder
 from unstable.rooms import Actor, spread
 from unstable.runtime.logs import logging_to
 from unstable.runtime.prepare import Resolved, check_games, prepare, show_plan
-from unstable.runtime.session import failures_logged, heeding_sigterm, run_to_end
+from unstable.runtime.session import (
+    failures_logged,
+    heeding_sigterm,
+    run_to_end,
+    say,
+)
 from unstable.tracking.lines import Lines
 from unstable.tracking.text import score_line
 from unstable.types import EvalScore, GameFailure, GameResult, GameSpec
@@ -59,11 +63,6 @@ def checkpoint_of(folder: RunFolder, version: int | None) -> int:
 def from_folder(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
     """The run's config with what is changed, to be planned for this machine."""
     return load(str(folder.config), {**UNDECIDED, **overrides})
-
-
-def say(line: str) -> None:
-    """Show a line that is no result."""
-    print(line, file=sys.stderr)
 
 
 def _evaluated(config: RunConfig) -> RunConfig:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -14,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from unstable.config import ConfigError, RunConfig, RunFailedError, dump
 from unstable.records.folder import RunFolder
+from unstable.tracking.lines import FIRST_S, Lines
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -53,6 +55,21 @@ def _new_run_dir(config: RunConfig, opponents: str) -> Path:
     numbered = (f"{name}-{number}" for number in count(2))
     paths = (Path("outputs") / candidate for candidate in chain([name], numbered))
     return next(path for path in paths if not path.exists())
+
+
+def say(line: str) -> None:
+    """Show a line that is no result."""
+    print(line, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def said() -> Iterator[None]:
+    """Say that a run is made ready, if that takes seconds; some have gone by with imports."""
+    lines = Lines(say)
+    lines.patience_s = FIRST_S / 2
+    lines.phase("starting: checking what is asked for")
+    with lines.kept_up():
+        yield
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ from unstable.runtime.session import (
     make_folder,
     removed_if_empty,
     run_to_end,
+    said,
 )
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker, card, rewind
@@ -59,7 +60,8 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
         raise ConfigError(
             f"sft.held_out = {config.sft.held_out}: leaves no example to train on; set it lower"
         )
-    resolved = prepare(_fine_tuned(config, _task(config, sides)))
+    with said():
+        resolved = prepare(_fine_tuned(config, _task(config, sides)))
     show_plan(resolved)
     # A comment is one line of what is printable.
     line = "".join(character if character.isprintable() else " " for character in command)
@@ -78,7 +80,8 @@ def resume(run_dir: Path) -> RunFolder:
             f"--resume = {str(run_dir)!r}: holds no {folder.examples.name}; "
             "give a folder that unstable sft left"
         )
-    resolved = prepare(load(str(folder.config), UNDECIDED))
+    with said():
+        resolved = prepare(load(str(folder.config), UNDECIDED))
     show_plan(resolved)
     with heeding_sigterm(), logging_to(folder, "sft"):
         _run(resolved, folder, read_examples(folder.examples))

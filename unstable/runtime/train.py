@@ -27,6 +27,7 @@ from unstable.runtime.session import (
     make_folder,
     removed_if_empty,
     run_to_end,
+    said,
 )
 from unstable.tracking.tracker import Tracker
 from unstable.types import PlayerId
@@ -39,8 +40,9 @@ def train(config: RunConfig) -> RunFolder:
     `RunFailedError` for whatever ended the run otherwise. An interrupt leaves a folder that is
     whole up to the last version. In a notebook, call it in a thread: it runs its own event loop.
     """
-    check(config)
-    resolved = prepare(config)
+    with said():
+        check(config)
+        resolved = prepare(config)
     show_plan(resolved)
     folder = make_folder(resolved.config)
     with removed_if_empty(folder), heeding_sigterm(), logging_to(folder, "loop"):

@@ -1,0 +1,89 @@
+"""What it takes to compute a model's exploitability in TicTacToe, and where the time goes.
+
+Beside it, on a sample of the decisions, the plain way: a forward pass of the model for each action,
+prompt and answer whole.
+
+Run: python bench/judging.py [--model smollm2-135m] [--threads 2] [--sample 40]
+"""
+
+import argparse
+import asyncio
+import time
+from random import Random
+
+import torch
+
+from unstable.collectors.collector import Collector
+from unstable.collectors.exploit import Exploiter
+from unstable.collectors.players.answers import legal_answers
+from unstable.config import parse
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+
+
+@torch.inference_mode()
+def plainly(model: torch.nn.Module, prompt: list[int], answer: list[int]) -> float:
+    """The log-probability of an answer, by one forward pass over all of it."""
+    logits = model(torch.tensor([[*prompt, *answer]]), use_cache=False).logits[0]
+    logprobs = logits[len(prompt) - 1 : -1].float().log_softmax(-1)
+    return float(logprobs.gather(1, torch.tensor(answer)[:, None]).sum())
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--sample", type=int, default=40)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    config = parse({"model": {"name": arguments.model}, "actors": {"games_in_flight": 64}})
+    (game,) = config.games
+    model, tokenizer = load_model(config.model), load_tokenizer(config.model)
+    stops = stop_token_ids(model, tokenizer)
+    engine = EmbeddedEngine(model, stops, max_requests=64)
+    collector = Collector(config, engine, tokenizer)
+    prompts, most = collector.prompts[game.key], config.sampling.max_tokens
+    exploiter = Exploiter(game, prompts, engine, most)
+    began = time.perf_counter()
+    decisions = exploiter.tree.decisions
+    grown = time.perf_counter()
+    shares = await exploiter.decide(None, 0, 1)
+    scored = time.perf_counter()
+    found = exploiter.assess(0, shares, time.time())
+    ended = time.perf_counter()
+    stats = engine.stats()
+    await engine.close()
+
+    total = ended - began
+    engine_s = stats["prefill_seconds"] + stats["decode_seconds"]
+    print(f"{len(decisions)} decisions in {total:.1f} s: exploitability {found.low:.3f}")
+    print(
+        f"tree {grown - began:.1f} s, scoring {scored - grown:.1f} s (engine {engine_s:.1f} s, "
+        f"{engine_s / total:.0%} of all), values {ended - scored:.1f} s"
+    )
+    print(
+        f"{stats['prompt_tokens'] - stats['cached_prompt_tokens']:,.0f} tokens computed of "
+        f"{stats['prompt_tokens']:,.0f}"
+    )
+
+    chosen = Random(0).sample(range(len(decisions)), arguments.sample)
+    began = time.perf_counter()
+    worst = 0.0
+    for number in chosen:
+        observation = decisions[number].observation
+        assert observation is not None
+        prompt = prompts.build(observation).ids
+        answers = legal_answers(game, prompts, decisions[number].actions, most)
+        for answer, share in zip(answers, shares[number], strict=True):
+            logprob = plainly(model, prompt, answer)
+            worst = max(worst, abs(share - torch.tensor(logprob).exp().item()))
+    plain = (time.perf_counter() - began) / arguments.sample
+    ours = (scored - grown) / len(decisions)
+    print(
+        f"plain forward passes: {1e3 * plain:.0f} ms a decision, ours {1e3 * ours:.0f} ms, ratio "
+        f"{plain / ours:.1f}; probabilities differ by {worst:.1e} at most"
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
