@@ -18,6 +18,7 @@ from unstable.prompts import observation_text
 from unstable.seeds import derive_seed
 
 KUHN = "unstable.games.kuhn:KuhnPoker"
+LEDUC = "unstable.games.leduc:Leduc"
 
 
 class CountUp(ta.Env):
@@ -158,6 +159,7 @@ LISTED = [
     ("Nim-v0-large", 2),
     ("KuhnPoker-v0", 2),
     (KUHN, 2),
+    (LEDUC, 2),
     ("PigDice-v0", 2),
     ("LiarsDice-v0", 2),
     ("LiarsDice-v0-small", 4),
