@@ -275,6 +275,20 @@ def test_talk_reaches_the_other_seats():
     assert "made the following offer" in events[1] and len(events) == 2
 
 
+def test_a_bare_move_is_kept_where_the_game_does_not_say_what_was_done():
+    """As talk that is one token, before a board that is none; as a guess before a hint."""
+    played = game("IteratedPrisonersDilemma-v0")
+    for action in ("[peace]", "[war]", "[cooperate]", "[defect]"):
+        played.observe()
+        played.step(action)
+    assert played.observe().events[:2] == ["You: [peace]", "Player 1: [war]"]
+    played = game("GuessTheNumber-v0", 1, args={"min_number": 1, "max_number": 2000})
+    for action in ("[1]", "[2000]"):
+        played.step(action)
+    hints = ["The target number is higher.", "The target number is lower."]
+    assert played.observe().events == ["You: [1]", hints[0], "You: [2000]", hints[1]]
+
+
 def test_secret_mafia_is_played_to_its_end_in_its_own_order():
     played = game("SecretMafia-v0", 6, invalid_moves=InvalidMovesConfig(allowed=2), max_turns=300)
     rng, order = random.Random(0), []
