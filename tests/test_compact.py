@@ -16,6 +16,7 @@ GAMES = {
     "Nim": GameConfig(env="Nim-v0", prompt="compact"),
     "ConnectFour": GameConfig(env="ConnectFour-v0", prompt="compact"),
     "Kuhn": GameConfig(env="unstable.games.kuhn:KuhnPoker", prompt="compact"),
+    "Leduc": GameConfig(env="unstable.games.leduc:Leduc", prompt="compact"),
 }
 
 

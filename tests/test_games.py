@@ -18,6 +18,7 @@ from unstable.prompts import observation_text
 from unstable.seeds import derive_seed
 
 KUHN = "unstable.games.kuhn:KuhnPoker"
+LEDUC = "unstable.games.leduc:Leduc"
 
 
 class CountUp(ta.Env):
@@ -158,6 +159,7 @@ LISTED = [
     ("Nim-v0-large", 2),
     ("KuhnPoker-v0", 2),
     (KUHN, 2),
+    (LEDUC, 2),
     ("PigDice-v0", 2),
     ("LiarsDice-v0", 2),
     ("LiarsDice-v0-small", 4),
@@ -271,6 +273,20 @@ def test_talk_reaches_the_other_seats():
     events = played.observe().events
     assert events[0] == "Player 0: Good wheat! [Offer: 1 Wheat -> 1 Wood]"
     assert "made the following offer" in events[1] and len(events) == 2
+
+
+def test_a_bare_move_is_kept_where_the_game_does_not_say_what_was_done():
+    """As talk that is one token, before a board that is none; as a guess before a hint."""
+    played = game("IteratedPrisonersDilemma-v0")
+    for action in ("[peace]", "[war]", "[cooperate]", "[defect]"):
+        played.observe()
+        played.step(action)
+    assert played.observe().events[:2] == ["You: [peace]", "Player 1: [war]"]
+    played = game("GuessTheNumber-v0", 1, args={"min_number": 1, "max_number": 2000})
+    for action in ("[1]", "[2000]"):
+        played.step(action)
+    hints = ["The target number is higher.", "The target number is lower."]
+    assert played.observe().events == ["You: [1]", hints[0], "You: [2000]", hints[1]]
 
 
 def test_secret_mafia_is_played_to_its_end_in_its_own_order():

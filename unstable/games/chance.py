@@ -9,7 +9,7 @@ import ctypes
 import hashlib
 import random
 import struct
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.random import MT19937
@@ -21,6 +21,7 @@ from unstable.seeds import derive_seed
 _FORMAT = "i624I"  # CPython's `_random.Random` after the object's head: index and words
 _Bytes = ctypes.c_char * struct.calcsize(_FORMAT)
 _shared = random._inst
+T = TypeVar("T")
 
 
 class Chance:
@@ -40,6 +41,11 @@ class Chance:
         self._own = _read(_shared)
         _write(self._outer)
         set_bit_generator(self._outer_numpy)
+
+
+def draw(items: list[T]) -> T:
+    """Take one of the items out, each as likely, by one draw of the running game's chance."""
+    return items.pop(_shared.randrange(len(items)))
 
 
 class _Words(ISeedSequence):

@@ -20,11 +20,6 @@ from unstable.prompts import MAX_EVENTS, bounded
 from unstable.seeds import derive_seed
 from unstable.types import Observation
 
-_SHOWN = (
-    ObservationType.GAME_BOARD,
-    ObservationType.GAME_MESSAGE,
-    ObservationType.GAME_ACTION_DESCRIPTION,
-)
 _LEADING_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 _TOKEN = re.compile(r"\[[^\[\]]*\]")
 
@@ -252,5 +247,5 @@ def _shows_events(setting: str, env: Env) -> bool:
 
 
 def _describe(messages: list[Message]) -> bool:
-    """Whether the game itself says or shows what was done."""
-    return any(kind in _SHOWN for _, _, kind in messages)
+    """Whether the game itself says what was done; a board or a hint may not show it."""
+    return any(kind is ObservationType.GAME_ACTION_DESCRIPTION for _, _, kind in messages)

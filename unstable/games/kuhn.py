@@ -48,6 +48,11 @@ class KuhnPoker(KuhnPokerEnv):
     def __init__(self, max_rounds: int = 3) -> None:
         super().__init__(max_rounds=max_rounds)
 
+    def reset(self, num_players: int, seed: int | None = None) -> None:
+        """Begin anew; TextArena's would shuffle the deck as the last game left it."""
+        self.deck = [0, 1, 2]
+        super().reset(num_players, seed)
+
     def _prompt(self, player_id: int, game_state: dict[str, Any]) -> str:
         text = super()._prompt(player_id, game_state)
         return text.replace(

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from unstable.config import GameConfig
-from unstable.games import connect_four, dice, hanoi, kuhn, nim, others, tic_tac_toe
+from unstable.games import connect_four, dice, hanoi, kuhn, leduc, nim, others, tic_tac_toe
 from unstable.games.envs import env_class, make_env
 from unstable.games.info import Compact, Expert, GameInfo, Quiz
 from unstable.plugins import load_target
@@ -19,6 +19,7 @@ GAMES: tuple[GameInfo, ...] = (
     hanoi.INFO,
     kuhn.INFO,
     kuhn.TEXTARENA,
+    leduc.INFO,
     dice.PIG,
     dice.LIARS,
     *others.GAMES,

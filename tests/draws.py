@@ -1,0 +1,61 @@
+"""Games of chance gone through as trees: what is drawn is scripted, so that every deal is met."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import textarena
+
+
+class Node(NamedTuple):
+    """What was drawn and done so far, and the env then; `asked`: of how many each draw was one."""
+
+    draws: tuple[int, ...]
+    moves: tuple[str, ...]
+    asked: tuple[int, ...]
+    env: Any
+
+
+class _OutOfDraws(Exception):
+    """More is drawn than the script has."""
+
+
+@contextmanager
+def scripted(draws: tuple[int, ...]) -> Iterator[list[int]]:
+    """What `random` draws below a number is next in the script; yields the numbers asked with."""
+    asked: list[int] = []
+
+    def draw(below: int) -> int:
+        asked.append(below)
+        if len(asked) > len(draws):
+            raise _OutOfDraws
+        return draws[len(asked) - 1]
+
+    shared: Any = random._inst
+    shared._randbelow = draw
+    try:
+        yield asked
+    finally:
+        del shared._randbelow
+
+
+def nodes(
+    make: Callable[[], textarena.Env], legal_moves: Callable[[Any], list[str]]
+) -> Iterator[Node]:
+    """All positions of a game for two, decisions and ends, over all that can be drawn and done."""
+    left: list[tuple[tuple[int, ...], tuple[str, ...]]] = [((), ())]
+    while left:
+        draws, moves = left.pop()
+        env = make()
+        with scripted(draws) as asked:
+            try:
+                env.reset(num_players=2)
+                for move in moves:
+                    env.step(move)
+            except _OutOfDraws:
+                left += [((*draws, number), moves) for number in range(asked[-1])]
+                continue
+        yield Node(draws, moves, tuple(asked), env)
+        if not env.state.done:
+            left += [(draws, (*moves, move)) for move in legal_moves(env)]
