@@ -84,7 +84,12 @@ def test_the_commands_are_understood(
         return Resolved(config, plan(config, here), here)
 
     places = "runtime.train.train", "runtime.sft.sft", "runtime.sft.resume"
-    for place in (*places, "runtime.evaluate.evaluate", "planning.doctor.examine"):
+    for place in (
+        *places,
+        "runtime.evaluate.evaluate",
+        "runtime.exploit.measure",
+        "planning.doctor.examine",
+    ):
         monkeypatch.setattr(f"unstable.{place}", begin)
     monkeypatch.setattr("unstable.runtime.prepare.prepare", begin_prepare)
     monkeypatch.chdir(tmp_path)
@@ -95,9 +100,9 @@ def test_the_commands_are_understood(
     helped = sum("--help" in arguments for arguments in given)
     assert len(begun) == len(given) - helped >= least
     for first, *rest in begun:
-        if isinstance(first, Path):  # a run's folder, and for eval a version and options
+        if isinstance(first, Path):  # a run's folder, and what eval and exploit are given
             assert str(first) == "outputs/<run>"
-            first = load("default", rest[1] if rest else {})
+            first = load("default", rest[-1] if rest else {})
         assert isinstance(first, RunConfig)
 
 

@@ -63,6 +63,16 @@ class Payoffs:
     """The most that can be won or lost, a constant of the variant; outcome = pay-off / scale."""
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """That the whole tree of a game can be grown: it is small, and draws whole numbers alone."""
+
+    is_open: bool
+    """Every seat sees the whole position, so that positions that are shown alike are one."""
+    fits: Callable[[Any], bool] = always
+    """Whether a variant is small enough, an env before its reset."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameInfo:
     """The services of a game; those that it lacks are None.
@@ -75,7 +85,7 @@ class GameInfo:
     legal_moves: Callable[[Any], list[str]] | None = None  # of the seat to move
     prints_moves: bool = False  # the board lists the legal moves
     board_shows_all: Callable[[Any], bool] | None = None  # so that past events can be left out
-    can_be_counted: Callable[[Any], bool] | None = None  # small, all chance by whole numbers
+    counted: Counted | None = None
     payoffs: Payoffs | None = None  # where they are not the env's rewards
     expert: Expert | None = None
     compact: Compact | None = None

@@ -12,7 +12,7 @@ from typing import Any
 
 from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 
-from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Quiz
+from unstable.games.info import Compact, Counted, Expert, GameInfo, Payoffs, Quiz
 
 _ALPHA = 1 / 3  # how often the opener bluffs with a jack
 _BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # opener or not: of J, Q, K
@@ -158,7 +158,7 @@ INFO = GameInfo(
     env="KuhnPoker",
     name="unstable.games.kuhn:KuhnPoker",
     legal_moves=legal_moves,
-    can_be_counted=lambda env: env.max_rounds == 1,
+    counted=Counted(is_open=False, fits=lambda env: env.max_rounds == 1),
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(brief("chips of all rounds add up"), position),

@@ -16,7 +16,7 @@ import textarena
 from textarena import ObservationType
 
 from unstable.games.chance import draw
-from unstable.games.info import Compact, GameInfo, Payoffs, Quiz
+from unstable.games.info import Compact, Counted, GameInfo, Payoffs, Quiz
 
 _ANTE = 1
 _BETS = (2, 4)  # chips of a bet or raise, before the public card and after it
@@ -241,6 +241,7 @@ INFO = GameInfo(
     name="unstable.games.leduc:Leduc",
     legal_moves=legal_moves,
     board_shows_all=lambda env: env.max_rounds == 1,  # of the present hand
+    counted=Counted(is_open=False, fits=lambda env: env.max_rounds == 1),
     payoffs=Payoffs(chips, most_chips),
     compact=Compact(
         "Leduc hold'em with two jacks, two queens and two kings; a card that pairs the public one "

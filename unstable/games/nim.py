@@ -5,7 +5,7 @@ from operator import xor
 from random import Random
 from typing import Any
 
-from unstable.games.info import Compact, Expert, GameInfo, Quiz, always
+from unstable.games.info import Compact, Counted, Expert, GameInfo, Quiz, always
 
 
 def moves(env: Any) -> dict[str, float]:
@@ -78,7 +78,7 @@ INFO = GameInfo(
     name="Nim",
     legal_moves=legal_moves,
     board_shows_all=always,
-    can_be_counted=always,
+    counted=Counted(is_open=True),
     expert=Expert(moves, reason),
     compact=COMPACT,
     quizzes=QUIZZES,

@@ -27,7 +27,7 @@ GAMES: tuple[GameInfo, ...] = (
 _BY_ENV = {info.env: info for info in GAMES}
 EXPERT_GAMES = ", ".join(info.name for info in GAMES if info.expert is not None)
 """The games with an expert, for messages."""
-COUNTED_GAMES = ", ".join(info.name for info in GAMES if info.can_be_counted is not None)
+COUNTED_GAMES = ", ".join(info.name for info in GAMES if info.counted is not None)
 """The games that can be counted out, some in small variants alone, for messages."""
 _NOTHING = GameInfo(env="", name="")
 _LIST = re.compile(r"^(?:Available Moves|Valid moves):(.*)$", re.MULTILINE | re.IGNORECASE)
@@ -120,8 +120,14 @@ def expert(config: GameConfig, env: Any) -> Expert:
 def can_be_counted(config: GameConfig) -> bool:
     """Whether the variant's whole tree can be grown."""
     env = make_env(config)
-    counts = game_info(type(env)).can_be_counted
-    return counts is not None and counts(env)
+    counted = game_info(type(env)).counted
+    return counted is not None and counted.fits(env)
+
+
+def is_open(config: GameConfig) -> bool:
+    """Whether it is known that every seat sees the whole position."""
+    counted = game_info(env_class(config)).counted
+    return counted is not None and counted.is_open
 
 
 def board_shows_all(env: Any) -> bool:

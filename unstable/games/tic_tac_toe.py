@@ -4,7 +4,7 @@ from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
-from unstable.games.info import Compact, Expert, GameInfo, Quiz, always
+from unstable.games.info import Compact, Counted, Expert, GameInfo, Quiz, always
 
 Board = tuple[str, ...]  # nine cells, row by row: "O", "X" or ""
 _LINES = {
@@ -190,7 +190,7 @@ INFO = GameInfo(
     name="TicTacToe",
     legal_moves=legal_moves,
     board_shows_all=always,
-    can_be_counted=always,
+    counted=Counted(is_open=True),
     expert=Expert(moves, reason),
     compact=COMPACT,
     quizzes=QUIZZES,

@@ -49,7 +49,7 @@ class Tree:
 def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
     """The tree of a game; raises `ConfigError` for one that cannot be counted out.
 
-    Where the board shows all, positions that are shown alike are one, however they came about.
+    Where every seat sees all, positions that are shown alike are one, however they came about.
     """
     place = f"games = {config.key}"
     if not services.can_be_counted(config):
@@ -82,6 +82,7 @@ class _Grower:
         self.nodes = 0
         self.most = 0.0
         self.shown: dict[Shown, Node] = {}
+        self._is_open = services.is_open(config)
         self._most_nodes = most_nodes
         self._memories: dict[tuple[int, Shown], int] = {}
 
@@ -110,7 +111,7 @@ class _Grower:
             return self._count(Node(payoffs=tuple(game.payoffs)))
         observation, seat = game.observe(), game.seat
         shown = as_key(observation)
-        if services.board_shows_all(game.env):
+        if self._is_open:
             if shown in self.shown:
                 return self.shown[shown]
         else:
