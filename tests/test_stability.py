@@ -125,6 +125,8 @@ def test_schedules_end_at_their_share():
     cosine = rates(schedule="cosine", final_rate=0.5)
     assert cosine == pytest.approx([1, 2, 2, 1.5 + 0.5**1.5, 1.5, 1.5 - 0.5**1.5, 1, 1])
     assert rates(schedule="linear")[6] == 0.0
+    soon = rates(schedule="linear", final_rate=0.2, falls_for=2 / 3)  # four steps of six
+    assert soon == pytest.approx([1, 2, 2, 1.2, 0.4, 0.4, 0.4, 0.4])
 
 
 def test_a_scaled_rate_lasts_and_multiplies(model):
@@ -390,8 +392,8 @@ def test_the_engines_logprobs_are_the_old_ones_without_a_pass(model):
     [
         (
             {"final_rate": 0.1},
-            "final_rate = 0.1 is no end of a constant schedule; set learner.schedule to linear or "
-            "cosine",
+            "final_rate = 0.1 is of no use in a constant schedule; set learner.schedule to linear "
+            "or cosine",
         ),
         ({"ema": 1.0}, "ema = 1.0: input should be less than 1"),
         ({"max_kl": 0}, "max_kl = 0: input should be greater than 0"),

@@ -239,6 +239,9 @@ class LearnerConfig(Section):
     final_rate: Share = Field(
         0.0, description="share of the peak at which the linear and the cosine schedule end"
     )
+    falls_for: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="share of the run's updates over which the schedule goes to its end"
+    )
     warmup_steps: NonNegativeInt = Field(
         0, description="optimizer steps over which the learning rate rises"
     )
@@ -291,11 +294,13 @@ class LearnerConfig(Section):
 
     @model_validator(mode="after")
     def _falls_by_schedule(self) -> Self:
-        if self.final_rate and self.schedule == "constant":
-            raise ValueError(
-                f"final_rate = {self.final_rate} is no end of a constant schedule; "
-                "set learner.schedule to linear or cosine"
-            )
+        if self.schedule == "constant":
+            for name, default in (("final_rate", 0.0), ("falls_for", 1.0)):
+                if (value := getattr(self, name)) != default:
+                    raise ValueError(
+                        f"{name} = {value} is of no use in a constant schedule; "
+                        "set learner.schedule to linear or cosine"
+                    )
         return self
 
 
