@@ -5,6 +5,7 @@ of strategy. Questions are about a game's rules and stand under prompts that pla
 """
 
 import random
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -77,8 +78,24 @@ def quiz_lessons(
     return lessons
 
 
+def move_words(game: GameConfig, number: int = 100) -> list[str]:
+    """Words of several letters in the legal moves of random games, such as check and bet."""
+    found: set[str] = set()
+    for index in range(number):
+        rng = random.Random(f"words {index}")
+        play = Game(game, index)
+        while not play.done:
+            legal = play.legal_moves()
+            found.update(word for move in legal for word in re.findall("[A-Za-z]{2,}", move))
+            play.step(rng.choice(legal))
+    return sorted(found)
+
+
 def constant_texts(games: Sequence[GameConfig]) -> list[str]:
-    """What stands unchanged in prompts of play and questions, so that a token each can be it."""
+    """What stands unchanged in prompts of play and questions, so that a token each can be it.
+
+    The words that moves are made of are among them.
+    """
     found: list[str] = []
     for game in games:
         if brief := Game(game, 0).observe().brief:
@@ -86,4 +103,5 @@ def constant_texts(games: Sequence[GameConfig]) -> list[str]:
         found += [f"{quiz.brief}\n" for quiz in quizzes(game)]
         style: PromptStyle = prompt_style(game)
         found += [text for text in (style.system, style.request) if text]
+        found += move_words(game)
     return list(dict.fromkeys(found))
