@@ -267,6 +267,74 @@ def test_halving_finds_any_number_in_five_guesses() -> None:
     assert most == 5
 
 
+# What is wrong with the originals, so that a row is not kept for longer than it is true
+
+
+def original(name: str, *actions: str, **args: Any) -> Any:
+    """TextArena's env after some actions, by a fixed seed."""
+    vetted = GAMES[name]
+    env = make_env(vetted.config.model_copy(update={"args": args}))
+    outer = random.getstate()
+    env.reset(num_players=vetted.config.seats, seed=3)
+    for action in actions:
+        env.step(action)
+    random.setstate(outer)
+    return env.state
+
+
+def test_textarena_has_no_leduc_to_play() -> None:
+    from textarena.envs import LeducHoldem  # noqa: F401
+    from textarena.envs.registration import ENV_REGISTRY
+
+    assert not [name for name in ENV_REGISTRY if "leduc" in name.lower()]
+
+
+def test_pig_ends_when_the_dice_pass_after_its_last_turn() -> None:
+    rules = original("PigDice-v0").observations[0][0][1]
+    assert "100 points wins" in rules and "turns" not in rules
+    assert not original("PigDice-v0", *["[hold]"] * 100).done
+    state = original("PigDice-v0", *["[hold]"] * 101)
+    assert state.done and state.rewards == {0: 0, 1: 0}
+
+
+def test_liars_dice_takes_more_than_there_are_and_the_next_seat_begins() -> None:
+    state = original("LiarsDice-v0", "[Bid: 999, 2]")
+    assert state.current_player_id == 1 and state.error_count == 0
+    state = original("LiarsDice-v0", "[Bid: 1, 5]", "[Bid: 3, 2]")
+    assert state.error_count == 1
+    state = original("LiarsDice-v0-small", "[Bid: 99, 2]", "[Call]")
+    assert state.game_state["remaining_dice"] == {0: 2, 1: 3, 2: 3}
+    assert state.current_player_id == 2
+
+
+def test_a_denied_offer_stands_and_a_turn_too_many_is_played() -> None:
+    name = "SimpleNegotiation-v0"
+    state = original(name, "[Offer: 1 Wheat -> 1 Wood]", "[Deny]")
+    assert state.game_state["current_offer"] is not None
+    assert "lasts for 10 turns" in state.observations[0][0][1]
+    assert not original(name, *["[Deny]"] * 10).done
+    state = original(name, "[Offer: 1 Wheat -> 1 Wood]", "[Accept]", *["[Deny]"] * 9)
+    assert state.done and state.rewards == {0: 1, 1: -1}
+    assert state.game_state["inventory_value"][0]["change"] == 6
+
+
+def test_the_dilemmas_reward_is_who_has_more() -> None:
+    name, hush = "IteratedPrisonersDilemma-v0", ["Hello", "Hello"]
+    both = original(name, *hush, "[cooperate]", "nothing of it", num_rounds=1)
+    assert both.rewards == {0: 0, 1: 0} and both.game_state["scores"] == {0: 3, 1: 3}
+    quiet = original(name, *hush, num_rounds=1, communication_turns=0)
+    assert quiet.game_state["phase"] == "decision"
+    assert original(name, num_rounds=1, communication_turns=0).game_state["phase"] != "decision"
+
+
+def test_hanoi_makes_several_moves_at_once() -> None:
+    state = original("TowerOfHanoi-v0", "[A B] [A B] [A C]", num_disks=3, max_turns=14)
+    assert state.game_state["towers"] == {"A": [3], "B": [1], "C": [2]}
+    back = ["[A B]", "[B A]"] * 8
+    assert not original("TowerOfHanoi-v0", *back[:14], num_disks=3, max_turns=14).done
+    assert original("TowerOfHanoi-v0", *back[:15], num_disks=3, max_turns=14).done
+
+
 # The list
 
 

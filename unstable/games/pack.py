@@ -79,8 +79,8 @@ PACK = (
         _WINNER,
         True,
         16,
-        "only with board_size: 3",
-        "none; stones alone, no walls, capstones or stacks of real Tak",
+        "with board_size: 3, which has 4,780 positions with a move to make",
+        "none; a path of stones alone, without the walls and stacks of Tak",
     ),
     Vetted(
         GameConfig(env="unstable.games.kuhn:KuhnPoker", args={"max_rounds": 1}),
@@ -121,8 +121,8 @@ PACK = (
         108,
         "no",
         "takes bids above the number of dice (the listed moves leave them out); a bid may lower "
-        "neither quantity nor face, so that 6s end the bidding soon; the seat after the caller "
-        "begins the next round. 2 to 15 seats",
+        "neither quantity nor face, where by the usual rules a higher quantity frees the face; the "
+        "seat after the caller begins the next round, not who lost a die. 2 to 15 seats",
     ),
     Vetted(
         GameConfig(env="LiarsDice-v0-small", seats=3),
@@ -140,7 +140,7 @@ PACK = (
         False,
         25,
         "no",
-        "its rules do not say that the board is 5 x 5 and its cells 0 to 24; the board does",
+        "none",
     ),
     Vetted(
         GameConfig(env="SimpleNegotiation-v0"),
