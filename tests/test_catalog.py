@@ -85,7 +85,7 @@ class Bot:
 @pytest.mark.parametrize(
     ("opponent", "env", "words"),
     [
-        (RandomOpponent(), "SimpleNegotiation-v0", "set games.legal_moves"),
+        (RandomOpponent(), "Chopsticks-v0", "set games.legal_moves"),
         (ExpertOpponent(), "PigDice-v0", "'expert' in PigDice-v0: it plays only TicTacToe, "),
         (
             PythonOpponent(target="nowhere:Bot"),

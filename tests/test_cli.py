@@ -336,7 +336,7 @@ def test_a_killed_learner_ends_the_run_with_exit_code_1(project: Path) -> None:
             ["--opponents.fixed.1.kind", "openai", "--opponents.fixed.1.model", "m"],
             ["opponents.fixed.1.api_key_env = 'OPENAI_API_KEY'", "not set"],
         ),
-        (["--games.0.env", "IteratedPrisonersDilemma-v0"], ["random", "legal moves"]),
+        (["--games.0.env", "Chopsticks-v0"], ["random", "legal moves"]),
         (["--games.0.env", "PigDice-v0", "--eval.opponents", "expert"], ["expert", "plays only"]),
         (["--model.init", "empty"], ["empty", "adapter_config.json"]),
     ],

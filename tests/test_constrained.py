@@ -237,7 +237,7 @@ async def test_what_cannot_be_said_is_refused_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("game", "words"),
     [
-        ({"env": "SimpleNegotiation-v0"}, "set games.0.legal_moves to module:function"),
+        ({"env": "Chopsticks-v0"}, "set games.0.legal_moves to module:function"),
         ({"prompt": "think", "parser": "boxed"}, "set games.0.prompt to answer, or eval.constr"),
     ],
 )

@@ -170,6 +170,11 @@ LISTED = [
     ("SpiteAndMalice-v0", 2),
     ("FifteenPuzzle-v0", 1),
     ("TowerOfHanoi-v0", 1),
+    ("Mastermind-v0", 1),
+    ("Mastermind-v0-hard", 1),
+    ("GuessTheNumber-v0", 1),
+    ("SimpleNegotiation-v0", 2),
+    ("IteratedPrisonersDilemma-v0", 2),
 ]
 
 

@@ -99,8 +99,9 @@ def test_random_play_is_worth_what_open_spiel_says(tree):
 
 
 def test_a_seat_sees_its_card_the_public_one_and_all_moves_and_no_more(tree):
-    """A line of the compact form, and all that was said, stand for one information set each."""
+    """A line of the compact form, a board, all that was said: an information set each."""
     by_line: dict[str, set] = {}
+    by_board: dict[str, set] = {}
     by_text: dict[tuple[int, str], set] = {}
     for node in tree:
         if node.env.state.done:
@@ -110,8 +111,22 @@ def test_a_seat_sees_its_card_the_public_one_and_all_moves_and_no_more(tree):
         by_line.setdefault(leduc.position(node.env), set()).add(knows)
         said = "\n".join(text for _, text, _ in node.env.state.observations[seat])
         by_text.setdefault((seat, said), set()).add(knows)
-    assert len(by_line) == len(by_text) == 288  # Southey et al. 2005
-    assert all(len(known) == 1 for known in [*by_line.values(), *by_text.values()])
+        by_board.setdefault(node.env.state.observations[seat][-1][1], set()).add(knows)
+    assert len(by_line) == len(by_board) == len(by_text) == 288  # Southey et al. 2005
+    every = [*by_line.values(), *by_board.values(), *by_text.values()]
+    assert all(len(known) == 1 for known in every)
+
+
+def test_events_are_shown_where_there_were_other_hands():
+    for hands, events in ((1, 0), (2, 8)):
+        game = Game(GameConfig(env=LEDUC, args={"max_rounds": hands}), 0)
+        for move in ("[check]", "[check]", "[check]", "[check]"):
+            observation = game.observe()
+            assert observation.board.splitlines()[-1].startswith("Your actions: [")
+            game.step(move)
+        if hands > 1:
+            observation = game.observe()
+        assert len(observation.events) == events
 
 
 def test_positions_read_as_they_are_described():

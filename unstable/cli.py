@@ -48,6 +48,7 @@ usage: unstable train  [--config NAME|PATH] [--FIELD VALUE ...]   train a model 
        unstable config [--config NAME|PATH] [--FIELD VALUE ...]   print the resolved config
        unstable doctor [--config NAME|PATH] [--FIELD VALUE ...]   would it run on this machine?
        unstable model  NAME                                       print a base model's folder
+       unstable games                                             list the vetted games
 
 Short forms: --model, --num_actors, --num_learners, --steps, --run_dir, --init, --wandb,
 --seed.
@@ -106,6 +107,7 @@ def run(arguments: Sequence[str]) -> int:
         "config": _config,
         "doctor": _doctor,
         "model": _model,
+        "games": _games,
     }
     if not arguments or arguments[0] in HELP:
         print(USAGE)
@@ -185,6 +187,23 @@ def _model(arguments: Sequence[str]) -> int:
     from unstable.runtime.prepare import base_folder
 
     print(base_folder(arguments[0]))
+    return 0
+
+
+def _games(arguments: Sequence[str]) -> int:
+    if arguments:
+        print(USAGE)
+        return 0 if any(argument in HELP for argument in arguments) else EXIT_USER_ERROR
+    from unstable.runtime.games import vetted_games
+
+    columns, rows = vetted_games()
+    blocks = (
+        "\n  ".join(
+            [game, *(f"{name:8} {cell}" for name, cell in zip(columns[1:], cells, strict=True))]
+        )
+        for game, *cells in rows
+    )
+    print("\n\n".join(blocks))
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from unstable.games.info import Expert, GameInfo, always
+from unstable.games.info import Compact, Expert, GameInfo, always
 
 
 class _Step(NamedTuple):
@@ -51,10 +51,22 @@ def legal_moves(env: Any) -> list[str]:
     ]
 
 
+def position(env: Any) -> str:
+    """Each tower's disks from the bottom up, such as A 3 2, B, C 1."""
+    towers = env.state.game_state["towers"].items()
+    return ", ".join(" ".join([name, *map(str, disks)]) for name, disks in towers)
+
+
 INFO = GameInfo(
     env="TowerOfHanoiEnv",
     name="TowerOfHanoi",
     legal_moves=legal_moves,
     board_shows_all=always,
     expert=Expert(moves, reason),
+    compact=Compact(
+        "Tower of Hanoi: move all disks to tower C, one at a time, never onto a smaller one. A "
+        "line is each tower with its disks from the bottom up. Answer with the tower to take a "
+        "disk from and the one to put it on, such as A C, nothing else.",
+        position,
+    ),
 )

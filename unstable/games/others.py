@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from unstable.games import tic_tac_toe
 from unstable.games.info import GameInfo
 
 
@@ -14,7 +13,6 @@ def othello_moves(env: Any) -> list[str]:
 
 _PRINTED = (
     "ReverseTicTacToe",
-    "ThreePlayerTicTacToe",
     "Crusade",
     "SpiteAndMalice",
     "FifteenPuzzle",
@@ -22,7 +20,6 @@ _PRINTED = (
 )
 """Games whose boards list the legal moves."""
 GAMES = (
-    GameInfo(env="SimpleTakEnv", name="SimpleTak", legal_moves=tic_tac_toe.legal_moves),
     GameInfo(env="OthelloEnv", name="Othello", legal_moves=othello_moves),
     *(GameInfo(env=f"{name}Env", name=name, prints_moves=True) for name in _PRINTED),
 )

@@ -5,7 +5,19 @@ import re
 from typing import Any
 
 from unstable.config import GameConfig
-from unstable.games import connect_four, dice, hanoi, kuhn, leduc, nim, others, tic_tac_toe
+from unstable.games import (
+    bargaining,
+    connect_four,
+    dice,
+    guessing,
+    hanoi,
+    kuhn,
+    leduc,
+    marks,
+    nim,
+    others,
+    tic_tac_toe,
+)
 from unstable.games.envs import env_class, make_env
 from unstable.games.info import Compact, Expert, GameInfo, Quiz
 from unstable.plugins import load_target
@@ -22,6 +34,12 @@ GAMES: tuple[GameInfo, ...] = (
     leduc.INFO,
     dice.PIG,
     dice.LIARS,
+    marks.TAK,
+    marks.THREE_PLAYERS,
+    guessing.MASTERMIND,
+    guessing.NUMBER,
+    bargaining.NEGOTIATION,
+    bargaining.DILEMMA,
     *others.GAMES,
 )
 _BY_ENV = {info.env: info for info in GAMES}
