@@ -7,8 +7,11 @@ time. Seat 0 opens both rounds of betting of the odd hands. A hand is OpenSpiel'
 fold, call and raise are here fold, check or call, and bet or raise, in that order.
 """
 
+import json
 import re
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,7 +19,7 @@ import textarena
 from textarena import ObservationType
 
 from unstable.games.chance import draw
-from unstable.games.info import Compact, Counted, GameInfo, Payoffs, Quiz
+from unstable.games.info import Compact, Counted, Expert, GameInfo, Payoffs, Quiz
 
 _ANTE = 1
 _BETS = (2, 4)  # chips of a bet or raise, before the public card and after it
@@ -217,6 +220,34 @@ def position(env: Any) -> str:
     return f"{cards} {pot} {played}".rstrip() + f": {legal}"
 
 
+@cache
+def _equilibrium() -> dict[str, dict[str, float]]:
+    """By position; scripts/solve_leduc.py has computed it."""
+    text = Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+    table: dict[str, dict[str, float]] = json.loads(text)
+    return table
+
+
+def moves(env: Any) -> dict[str, float]:
+    """The equilibrium's mix; hands pay a sum, so that it is one of several hands too."""
+    return _equilibrium()[position(env)]
+
+
+def reason(env: Any, action: str) -> str:
+    """What the action does to the chips."""
+    state, seat = env.state.game_state, env.state.current_player_id
+    bets, move = state["bets"], action.strip("[]")
+    size = _BETS[len(state["moves"]) - 1]
+    owed = bets[1 - seat] - bets[seat]
+    return {
+        "fold": f"A fold loses the {bets[seat]} chips that are in the pot, and no more.",
+        "check": "A check adds no chips to the pot.",
+        "call": f"A call adds {owed} chips and stays in the hand.",
+        "bet": f"A bet adds {size} chips, which the other has to match or fold.",
+        "raise": f"A raise adds {owed + size} chips, and the other has to match {size} or fold.",
+    }[move]
+
+
 def which_wins(rng: Random) -> tuple[str, list[str]]:
     """The two players' cards and the public card, and the one that wins."""
     first, second, public = rng.sample(_DECK, 3)
@@ -243,6 +274,7 @@ INFO = GameInfo(
     board_shows_all=lambda env: env.max_rounds == 1,  # of the present hand
     counted=Counted(is_open=False, fits=lambda env: env.max_rounds == 1),
     payoffs=Payoffs(chips, most_chips),
+    expert=Expert(moves, reason),
     compact=Compact(
         "Leduc hold'em with two jacks, two queens and two kings; a card that pairs the public one "
         "wins the pot, else the higher card, and chips of all hands add up. A line is your card, "
