@@ -34,7 +34,7 @@ from unstable.engines.probe import (
 from unstable.models.base import load_model, load_tokenizer
 from unstable.models.shape import read_shape
 from unstable.prompts import PromptBuilder, load_style
-from unstable.types import Adapter
+from unstable.types import Adapter, Completion
 
 pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="module")]
 
@@ -128,6 +128,27 @@ async def test_base_and_adapters_in_one_batch(engine, scorer):
         for other in named.keys() - {name}:
             assert gaps(scorer, answer, named[other], temperature).mean() > 0.05
     assert len({tuple(answer.completion.token_ids) for answer in answers[:3]}) == 3
+
+
+async def test_scores_are_the_learners(engine, scorer):
+    """Of given tokens, with and without adapters, the stop token among them."""
+    named: dict[str | None, Any] = {None: None}
+    named |= {name: adapter(name, i) for i, name in enumerate("ab")}
+
+    def of(ids: list[int]) -> Completion:
+        return Completion(token_ids=ids, logprobs=[], finish_reason="stop", adapter=None)
+
+    continuations = [[1234, 40, STOP], [1234, 41, 7], [777], [40] * 6]
+    async with serving(engine, named["a"], named["b"]):
+        found = await asyncio.gather(
+            *(engine.score(PROMPT, continuations, adapter=name) for name in named)
+        )
+    for (_, made), scores in zip(named.items(), found, strict=True):
+        answers = [ProbeAnswer(prompt_ids=PROMPT, completion=of(ids)) for ids in continuations]
+        for ours, expected in zip(scores, scorer.score(answers, made), strict=True):
+            assert ours == pytest.approx(expected, abs=1e-3)
+    with pytest.raises(ValueError, match="exceed the engine's"):
+        await engine.score(PROMPT, [[1] * 5000], adapter=None)
 
 
 async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_1(engine, scorer):
