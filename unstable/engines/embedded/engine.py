@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from unstable.engines.base import check_request, check_scoring, next_tokens
+from unstable.engines.base import check_request
 from unstable.engines.embedded.attention import ATTENTION, SlotCache, Step
 from unstable.engines.embedded.lora import GroupedLora, RowGroup
 from unstable.engines.embedded.sampling import restrict, sample, score, uniforms
 from unstable.engines.embedded.slots import Ints, Placement, SlotTable
+from unstable.engines.scoring import check_scoring, score_all
 from unstable.types import Adapter, Completion
 
 _STEP_TOKENS = 1024  # uncached prompt tokens of one step, unless a single prompt has more
@@ -179,7 +180,7 @@ class EmbeddedEngine:
             prompt_ids, continuations, vocab_size=self._vocab_size, max_length=self._max_length
         )
 
-        async def after(beginning: tuple[int, ...], next_ids: Sequence[int]) -> dict[int, float]:
+        async def after(beginning: list[int], next_ids: list[int]) -> list[float]:
             request = _Request(
                 prompt_ids=np.array([*prompt_ids, *beginning], dtype=np.int64),
                 adapter=adapter,
@@ -192,15 +193,9 @@ class EmbeddedEngine:
             )
             logprobs = await self._ask(request)
             assert isinstance(logprobs, list)
-            return dict(zip(next_ids, logprobs, strict=True))
+            return logprobs
 
-        tree = next_tokens(continuations)
-        found = await asyncio.gather(*(after(*branch) for branch in tree.items()))
-        known = dict(zip(tree, found, strict=True))
-        return [
-            [known[ids[:place]][token_id] for place, token_id in enumerate(ids)]
-            for ids in map(tuple, continuations)
-        ]
+        return await score_all(continuations, after)
 
     async def _ask(self, request: _Request) -> Completion | list[float]:
         """Have a request served; cancelling it frees its slot."""

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from unstable.engines.base import EngineDiedError, check_request, check_scoring
+from unstable.engines.base import EngineDiedError, check_request
+from unstable.engines.scoring import check_scoring, score_all
 from unstable.engines.vllm import worker
 from unstable.engines.vllm.adapters import (
     ZERO,
@@ -40,6 +41,7 @@ _ENVIRONMENT = {
 _CPU_BLOCK = 32  # tokens; vLLM's own 128 on a CPU is longer than many prompts' common part
 _FAVOUR = 100.0  # added to allowed tokens' logits where that has to do: no other is ever sampled
 _PAUSE_S = 0.01
+_ASKED = 128  # most tokens of a request whose logprobs vLLM gives
 _COLDEST = 0.01  # vLLM replaces lower temperatures, besides 0
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 _ERROR = re.compile(r"\b(\w+(?:Error|Exception)): (.+)")
@@ -197,39 +199,39 @@ class VLLMEngine:
     ) -> list[list[float]]:
         """Logprobs of continuations, as `Engine.score` says.
 
-        Each one is put through with the whole prompt again: vLLM reads logprobs of given tokens
-        only where it computes them, so the prefix cache is of no use.
+        Prompts and beginnings that are shared come out of the prefix cache, but for the last part
+        of a block.
         """
         check_scoring(
             prompt_ids,
             continuations,
             vocab_size=self._vocab_size,
-            max_length=self._settings.max_length - 1,  # it samples a token besides
+            max_length=self._settings.max_length,
         )
         stored = self._base if adapter is None else self._adapters.find(adapter)
-        sampling = self._scoring()
 
-        async def logprobs(ids: Sequence[int]) -> list[float]:
-            output = await self._ask([*prompt_ids, *ids], sampling, stored)
-            places = range(len(prompt_ids), len(prompt_ids) + len(ids))
-            return [
-                float(output.prompt_logprobs[place][token_id].logprob)
-                for place, token_id in zip(places, ids, strict=True)
-            ]
+        async def after(beginning: list[int], next_ids: list[int]) -> list[float]:
+            logprobs: list[float] = []
+            for first in range(0, len(next_ids), _ASKED):
+                asked = next_ids[first : first + _ASKED]
+                output = await self._ask([*prompt_ids, *beginning], self._scoring(asked), stored)
+                (found,) = output.outputs[0].logprobs  # of the one token that is sampled besides
+                logprobs += [float(found[token_id].logprob) for token_id in asked]
+            return logprobs
 
         with self._adapters.used(stored), _deaths_named():
-            return list(await asyncio.gather(*map(logprobs, continuations)))
+            return await score_all(continuations, after)
 
     @staticmethod
-    def _scoring() -> Any:
-        """vLLM's parameters for the logprobs of a prompt's own tokens."""
+    def _scoring(next_ids: list[int]) -> Any:
+        """vLLM's parameters for the logprobs of tokens that might come next."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         return SamplingParams(
             temperature=1.0,
             max_tokens=1,
-            prompt_logprobs=0,
+            logprob_token_ids=next_ids,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )

@@ -1,0 +1,67 @@
+"""Scores of continuations, by what may come next after each beginning that they share."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+
+from unstable.engines.base import check_request
+
+After = Callable[[list[int], list[int]], Awaitable[Sequence[float]]]
+"""Of a beginning, and what might come next: the log-probability of each of these token ids."""
+
+
+async def score_all(continuations: Sequence[Sequence[int]], after: After) -> list[list[float]]:
+    """The log-probability of each token of each continuation; each question is asked once."""
+    tree = next_tokens(continuations)
+    found = await asyncio.gather(*(after([*begin], ids) for begin, ids in tree.items()))
+    known = {
+        begin: dict(zip(ids, logprobs, strict=True))
+        for (begin, ids), logprobs in zip(tree.items(), found, strict=True)
+    }
+    return [
+        [known[ids[:place]][token_id] for place, token_id in enumerate(ids)]
+        for ids in map(tuple, continuations)
+    ]
+
+
+def next_tokens(continuations: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
+    """What may come next after each beginning that the continuations share, in order.
+
+    >>> next_tokens([[5, 1], [5, 2], [7, 1]])
+    {(): [5, 7], (5,): [1, 2], (7,): [1]}
+    """
+    found: dict[tuple[int, ...], list[int]] = {}
+    for continuation in map(tuple, continuations):
+        for place, token_id in enumerate(continuation):
+            listed = found.setdefault(continuation[:place], [])
+            if token_id not in listed:
+                listed.append(token_id)
+    return found
+
+
+def check_scoring(
+    prompt_ids: Sequence[int],
+    continuations: Sequence[Sequence[int]],
+    *,
+    vocab_size: int,
+    max_length: int,
+) -> None:
+    """Raise `ValueError` for what no engine can score."""
+    if not all(continuations):
+        raise ValueError("a continuation is empty; give at least one token id")
+    check_request(
+        [*prompt_ids, *(token_id for each in continuations for token_id in each)]
+        if prompt_ids
+        else prompt_ids,
+        temperature=1.0,
+        max_tokens=1,
+        allowed_token_ids=None,
+        vocab_size=vocab_size,
+        max_length=sys.maxsize,
+    )
+    longest = len(prompt_ids) + max(map(len, continuations), default=0)
+    if longest > max_length:
+        raise ValueError(
+            f"a prompt and a continuation of {longest} tokens exceed the engine's {max_length}; "
+            "shorten sampling.max_prompt_tokens"
+        )
