@@ -168,6 +168,7 @@ def make_score(
         opponent=opponent,
         temperature=temperature,
         games=16,
+        distinct=16,
         wins=6,
         draws=4,
         losses=6,

@@ -427,6 +427,7 @@ class EvalScore:
     opponent: str
     temperature: float  # the version's, in these games
     games: int
+    distinct: int  # of these, with those that repeat another counted once
     wins: int
     draws: int
     losses: int
@@ -438,6 +439,7 @@ class EvalScore:
     gain: float | None = None  # mean difference to the first version's score in the same games
     gain_low: float | None = None  # 95 % interval of gain
     gain_high: float | None = None
+    needed: int | None = None  # games to see a difference of 0.05; None: they repeat one another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
