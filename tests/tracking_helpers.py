@@ -174,6 +174,8 @@ def make_score(
         losses=6,
         forfeits=2,
         legal_moves=0.9,
+        votes=1,
+        agreement=None,
         score=score,
         low=score - 0.2,
         high=score + 0.2,

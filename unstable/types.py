@@ -119,6 +119,9 @@ class SeatSpec:
     temperature: float
     group_id: int | None = None  # None: this seat is not trained on
     group_size: int = 1  # trajectories in the group
+    votes: int = (
+        1  # answers that are sampled for each turn, of which the most frequent action counts
+    )
 
     @property
     def trained(self) -> bool:
@@ -175,6 +178,7 @@ class Turn:
     invalid: bool  # the env refused the action
     seconds: float  # until the player answered
     cut_characters: int = 0  # of what the seat was shown, answered or did, left out as too long
+    votes: int | None = None  # for the action, of those that were sampled; None: there was no vote
 
 
 Standing = Literal["win", "draw", "loss"]
@@ -433,6 +437,8 @@ class EvalScore:
     losses: int
     forfeits: int  # of the losses, those by the version's own invalid moves
     legal_moves: float  # share of the version's moves that the env accepted
+    votes: int  # answers sampled for each of the version's turns
+    agreement: float | None  # share of them that named the action played; None: one answer a turn
     score: float  # wins plus half the draws, per game
     low: float  # 95 % interval of score
     high: float

@@ -52,12 +52,13 @@ def evaluation_games(config: RunConfig, version: int) -> list[GameSpec]:
 def rated_games(config: RunConfig, version: int, results: Sequence[GameResult]) -> list[GameResult]:
     """The games that ratings are made of: those at the first temperature.
 
-    The version at another one is another player, and so is one that is held to legal moves.
+    The version at another one is another player, and so is one that is held to legal moves or that
+    votes.
     """
     if config.eval.constrained:
         return []
-    first = config.eval.temperature[0]
-    return [result for result in results if _temperature(version, result) == first]
+    rated = SeatSpec(player=PlayerId.policy(version), temperature=config.eval.temperature[0])
+    return [result for result in results if rated in result.spec.seats]
 
 
 def _seats(
@@ -71,7 +72,8 @@ def _seats(
     fixed = config.fixed_opponents.get(opponent)
     own = getattr(fixed, "temperature", None)
     other = SeatSpec(player=PlayerId(opponent), temperature=temperature if own is None else own)
-    policy = SeatSpec(player=PlayerId.policy(version), temperature=temperature)
+    votes = config.eval.votes if temperature else 1  # greedy answers are all the same
+    policy = SeatSpec(player=PlayerId.policy(version), temperature=temperature, votes=votes)
     return tuple(policy if place == seat else other for place in range(num_seats))
 
 
@@ -130,7 +132,9 @@ def _score(
     seats = [_seat(version, result) for result in results]
     pairs = list(zip(results, seats, strict=True))
     standings = [result.standing(seat) for result, seat in pairs]
-    legal = [not turn.invalid for result, seat in pairs for turn in result.seat_turns(seat)]
+    turns = [turn for result, seat in pairs for turn in result.seat_turns(seat)]
+    votes = results[0].spec.seats[seats[0]].votes
+    named = [turn.votes / votes for turn in turns if turn.votes is not None]
     distinct = distinct_games(version, results)
     score = mean_interval([_WORTH[standing] for standing in standings], 0.0, 1.0, distinct)
     return EvalScore(
@@ -144,7 +148,9 @@ def _score(
         draws=standings.count("draw"),
         losses=standings.count("loss"),
         forfeits=sum(result.forfeit == seat for result, seat in pairs),
-        legal_moves=mean(legal),
+        legal_moves=mean(not turn.invalid for turn in turns),
+        votes=votes,
+        agreement=mean(named) if named else None,
         score=score.mean,
         low=score.low,
         high=score.high,

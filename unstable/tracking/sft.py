@@ -36,7 +36,9 @@ def results(row: Row) -> Iterator[tuple[str, EvalScore]]:
             prefix = f"{way}/{env}/{opponent}"
             values: dict[str, Any] = {key: row.get(f"{prefix}/{key}") for key in names}
             values |= {"version": row["version"], "env": env, "opponent": opponent}
-            values["distinct"] = values["distinct"] or values["games"]  # not in older rows
+            # Which older rows lack.
+            values["distinct"] = values["distinct"] or values["games"]
+            values["votes"] = values["votes"] or 1
             yield way, EvalScore(**values)
 
 

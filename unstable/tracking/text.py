@@ -162,8 +162,11 @@ def way(temperature: float) -> str:
 def score_text(score: EvalScore) -> str:
     """The score, its interval, and what it is made of."""
     repeated = f" in {score.distinct} distinct games" if score.distinct < score.games else ""
+    voted = ""
+    if score.agreement is not None:
+        voted = f" by majority of {score.votes} ({percent(score.agreement)} agree)"
     return (
-        f"score {score.score:.2f} ({score.low:.2f} to {score.high:.2f}) · {score.wins} won, "
+        f"score {score.score:.2f} ({score.low:.2f} to {score.high:.2f}){voted} · {score.wins} won, "
         f"{score.draws} drawn, {score.losses} lost ({score.forfeits} by forfeit){repeated} · "
         f"{percent(score.legal_moves)} legal moves"
     )
