@@ -269,6 +269,17 @@ class GameResult:
         return sum(len(game.trained_turns) for game in self.trained)
 
 
+class SpentError(Exception):
+    """What an opponent may cost is spent: it plays no more. SpentError("openai:some", "why")"""
+
+    def __init__(self, opponent: str, why: str) -> None:
+        super().__init__(opponent, why)
+        self.opponent = opponent
+
+    def __str__(self) -> str:
+        return self.args[1]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameFailure:
     """A game that raised, or a reward term of it: counted, logged, never trained on."""
@@ -276,12 +287,15 @@ class GameFailure:
     spec: GameSpec
     error: str  # one line
     traceback: str
+    spent: str | None = None  # the opponent that may cost no more, if that is why
 
     @classmethod
     def of(cls, spec: GameSpec, error: BaseException) -> "GameFailure":
         """The failure of a game that raised `error`."""
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        return cls(spec=spec, error=line, traceback="".join(traceback.format_exception(error)))
+        trace = "".join(traceback.format_exception(error))
+        spent = error.opponent if isinstance(error, SpentError) else None
+        return cls(spec=spec, error=line, traceback=trace, spent=spent)
 
 
 class Reward(NamedTuple):
