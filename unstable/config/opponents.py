@@ -59,7 +59,7 @@ class RandomOpponent(OpponentConfig):
     player = "unstable.collectors.players.random:RandomPlayer"
     is_program = True
     kind: Literal["random"] = Field(
-        "random", description="random, expert, python, checkpoint or openai"
+        "random", description="random, expert, rules, python, checkpoint or openai"
     )
 
 
@@ -69,6 +69,14 @@ class ExpertOpponent(OpponentConfig):
     player = "unstable.collectors.players.expert:ExpertPlayer"
     is_program = True
     kind: Literal["expert"] = "expert"
+
+
+class RulesOpponent(OpponentConfig):
+    """The passable player, by a rule of thumb, of a game that comes without an expert."""
+
+    player = "unstable.collectors.players.rules:RulesPlayer"
+    is_program = True
+    kind: Literal["rules"] = "rules"
 
 
 class PythonOpponent(OpponentConfig):
@@ -146,10 +154,15 @@ class OpenAIOpponent(OpponentConfig):
 
 
 FixedOpponent = (
-    RandomOpponent | ExpertOpponent | PythonOpponent | CheckpointOpponent | OpenAIOpponent
+    RandomOpponent
+    | ExpertOpponent
+    | RulesOpponent
+    | PythonOpponent
+    | CheckpointOpponent
+    | OpenAIOpponent
 )
 OPPONENT_KINDS: list[str] = [kind.model_fields["kind"].default for kind in get_args(FixedOpponent)]
-BUILT_IN_OPPONENTS: list[FixedOpponent] = [RandomOpponent(), ExpertOpponent()]
+BUILT_IN_OPPONENTS: list[FixedOpponent] = [RandomOpponent(), ExpertOpponent(), RulesOpponent()]
 """Opponents that need no entry in a config."""
 RESERVED_NAMES = ("base", "self", "past", "fixed", "others", "alone", EXPERT_ALIAS)
 

@@ -324,7 +324,7 @@ class EvalConfig(Section):
         "often is played; games with more than 1 are not rated",
     )
     opponents: list[str] = Field(
-        ["random"], description="names of fixed opponents, or random, expert, base"
+        ["random"], description="names of fixed opponents, or random, expert, rules, base"
     )
 
     @field_validator("opponents", "temperature", mode="before")

@@ -2,12 +2,14 @@
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from unstable.config import GameConfig
 from unstable.games import connect_four, dice, hanoi, kuhn, nim, others, tic_tac_toe
 from unstable.games.envs import env_class, make_env
 from unstable.games.info import Compact, Expert, GameInfo, Quiz
+from unstable.games.rules import RULES, Mix
 from unstable.plugins import load_target
 from unstable.prompts import PromptStyle, load_style
 
@@ -112,6 +114,12 @@ def expert(config: GameConfig, env: Any) -> Expert:
     if found is None:
         raise ValueError(f"{config.key} has no expert; these games have one: {EXPERT_GAMES}")
     return found
+
+
+def rules(config: GameConfig) -> Callable[[Any], Mix] | None:
+    """The rule bot of a game, if it has one."""
+    classes = env_class(config).__mro__
+    return next((RULES[cls.__name__] for cls in classes if cls.__name__ in RULES), None)
 
 
 def board_shows_all(env: Any) -> bool:
