@@ -13,6 +13,7 @@ from unstable.config import (
     OpenAIOpponent,
     PythonOpponent,
     RandomOpponent,
+    RulesOpponent,
 )
 from unstable.games.check import check_game
 from unstable.games.envs import known_ids
@@ -86,6 +87,7 @@ class Bot:
     ("opponent", "env", "words"),
     [
         (RandomOpponent(), "Chopsticks-v0", "set games.legal_moves"),
+        (RulesOpponent(), "Nim-v0", "in Nim-v0: it plays only SimpleTak, ThreePlayerTicTacToe, "),
         (ExpertOpponent(), "PigDice-v0", "'expert' in PigDice-v0: it plays only TicTacToe, "),
         (
             PythonOpponent(target="nowhere:Bot"),

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import game
+from tests.builders import game, sampled, turn
 from unstable.config import ConfigError, parse
 from unstable.league.evaluation import (
+    distinct_games,
     evaluation_games,
     evaluation_scores,
     game_scores,
@@ -218,3 +219,87 @@ def test_intervals_hold_the_truth_95_times_of_100(games: int, draws: float) -> N
         held.append(inside / 4000)
     assert 0.94 <= np.mean(held) <= (0.97 if (games, draws) == (16, 0.8) else 0.96)
     assert min(held) > 0.91
+
+
+def played(
+    actions: str, seat: int = 0, temperature: float = 0.0, opponent: str = "base", **changes: object
+) -> GameResult:
+    """A game of two seats, a letter an action; the other is as greedy as the version, or a bot."""
+    players = ("policy@2", opponent) if seat == 0 else (opponent, "policy@2")
+    turns = [
+        turn(
+            index % 2,
+            index,
+            players[index % 2],
+            observation=actions[:index],
+            action=action,
+            sampled=None if players[index % 2] == "bot" else sampled(2, temperature=temperature),
+        )
+        for index, action in enumerate(actions)
+    ]
+    result = game(players, (1.0, -1.0), purpose="eval", **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(result, turns=turns)
+
+
+def test_greedy_games_count_by_their_transcripts() -> None:
+    """64 greedy games that are two say as much as two."""
+    results = [played("abab", seat=number % 2, game_id=number) for number in range(64)]
+    (row,) = evaluation_scores(2, results)
+    assert (row.games, row.distinct, row.score) == (64, 2, 0.5)
+    assert (row.low, row.high) == mean_interval([1.0, 0.0], 0.0, 1.0)[1:]
+    assert row.needed is None
+    (row,) = evaluation_scores(2, results, {number: 0.5 for number in range(64)})
+    assert (row.gain_low, row.gain_high) == mean_interval([0.5, -0.5], -1.0, 1.0)[1:]
+    assert row.needed is None
+
+
+@pytest.mark.parametrize(
+    ("results", "distinct"),
+    [
+        ([played("ab"), played("ab"), played("ac")], 2),
+        ([played("ab"), played("ab", seat=1)], 2),
+        ([played("ab"), played("ab", temperature=0.5)], 2),
+        # A bot counts as one that plays by chance as soon as it is seen to.
+        ([played("ab", opponent="bot"), played("ab", opponent="bot")], 1),
+        ([played("ab", opponent="bot")] * 2 + [played("ac", opponent="bot")], 3),
+        ([played("ab", opponent="bot")] * 2 + [played("bc", opponent="bot")], 2),
+        # What is seen is a part of it: another deal is another game.
+        ([played("ab"), dataclasses.replace(played("ab"), outcomes=[0.0, 0.0])], 2),
+    ],
+)
+def test_games_are_alike_by_luck_where_anybody_plays_by_chance(
+    results: list[GameResult], distinct: int
+) -> None:
+    assert distinct_games(2, results) == distinct
+
+
+def test_a_difference_is_seen_four_times_of_five_in_the_games_that_it_needs() -> None:
+    """By simulation: two scores that differ by 0.05, each in as many games as `needed` says."""
+    random = np.random.default_rng(0)
+    results = [
+        game(("policy@2", "random"), (worth, -worth), purpose="eval")
+        for worth in random.choice([1.0, 0.0, -1.0], p=[0.5, 0.2, 0.3], size=4000)
+    ]
+    (row,) = evaluation_scores(2, results)
+    assert row.needed is not None
+    values = np.array([1.0, 0.5, 0.0])
+    seen = 0
+    for _ in range(400):
+        means, errors = [], 0.0
+        for kinds in ([0.5, 0.2, 0.3], [0.45, 0.2, 0.35]):
+            scores = np.repeat(values, random.multinomial(row.needed, kinds))
+            means.append(scores.mean())
+            errors += scores.var() / row.needed
+        seen += means[0] - means[1] > 1.96 * errors**0.5
+    assert 0.74 < seen / 400 < 0.86
+
+
+def test_paired_games_need_fewer() -> None:
+    results = [
+        game(("policy@2", "random"), (worth, -worth), purpose="eval", game_id=number)
+        for number, worth in enumerate([1.0, -1.0] * 32)
+    ]
+    scores = game_scores(2, results)
+    (alone,), (paired,) = evaluation_scores(2, results), evaluation_scores(2, results, scores)
+    assert alone.needed is not None and paired.needed is not None
+    assert paired.needed < alone.needed / 10

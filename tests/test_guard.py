@@ -82,7 +82,7 @@ def guard(**changes: Any) -> Guard:
 def score(version: int, share: float, games: int = 64, opponent: str = "random") -> EvalScore:
     low, high = wilson_interval(share, games)
     made = make_score(version, opponent, share)
-    return dataclasses.replace(made, games=games, low=low, high=high)
+    return dataclasses.replace(made, games=games, distinct=games, low=low, high=high)
 
 
 def alarms(watch: Guard, rows: Iterable[Row], first: int = 1) -> list[Alarm]:

@@ -16,6 +16,7 @@ from unstable.config import (
     OpenAIOpponent,
     PythonOpponent,
     RandomOpponent,
+    RulesOpponent,
     parse,
 )
 from unstable.config.opponents import OPPONENT_KINDS
@@ -28,6 +29,7 @@ SECTIONS = get_args(FixedOpponent)
 OPPONENTS: list[FixedOpponent] = [
     RandomOpponent(),
     ExpertOpponent(),
+    RulesOpponent(),
     PythonOpponent(target=f"{__name__}:take_the_middle"),
     CheckpointOpponent(path="/some/warm"),
     OpenAIOpponent(model="m", api_key_env="SOME_KEY"),
@@ -63,7 +65,7 @@ async def test_the_class_makes_a_player_of_the_seat(
         asked.append(adapter)
         return model_player(Recorder("[4]"), adapter=adapter, version=None)
 
-    config = GameConfig()
+    config = GameConfig(env="SimpleTak-v0" if opponent.kind == "rules" else "TicTacToe-v0")
     seat = SeatSpec(player=PlayerId(opponent.key), temperature=0.7)
     player = load_target(opponent.player).make(opponent, config, seat, model)
     assert asked == (["checkpoint:checkpoint:warm"] if opponent.kind == "checkpoint" else [])
@@ -104,10 +106,11 @@ def test_an_opponents_name_says_what_it_is() -> None:
     assert [opponent.key for opponent in OPPONENTS] == [
         "random",
         "expert",
+        "rules",
         "python:take_the_middle",
         "checkpoint:warm",
         "openai:m",
     ]
     folders = [opponent.adapter_folder for opponent in OPPONENTS]
-    assert folders == [None, None, None, Path("/some/warm"), None]
-    assert [opponent.is_program for opponent in OPPONENTS] == [True, True, True, False, False]
+    assert folders == [None, None, None, None, Path("/some/warm"), None]
+    assert [opponent.is_program for opponent in OPPONENTS] == [True, True, True, True, False, False]

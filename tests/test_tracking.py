@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -464,6 +465,20 @@ def test_without_a_dashboard_an_update_is_a_line(tmp_path: Path) -> None:
         r"1 failed · reward 0\.5 · loss 0\.042 · \d+ s",
         update,
     )
+
+
+def test_an_evaluation_says_what_repeats_and_what_a_difference_needs(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.log_evaluation([replace(make_score(0), distinct=2)])
+    tracker.log_evaluation([replace(make_score(1), needed=1234)])
+    tracker.log_evaluation([replace(make_score(2), distinct=2, opponent="base")])
+    repeats, needs, _ = printed(tracker).splitlines()
+    assert "6 lost (2 by forfeit) in 2 distinct games · 90 % legal moves" in repeats
+    assert "needs" not in repeats and "distinct" not in needs
+    assert needs.endswith("90 % legal moves · a difference of 0.05 needs 1,234 games")
+    tracker.end_update(0)
+    tracker.finish("all updates made")
+    assert "16 (2 distinct)" in printed(tracker)
 
 
 def test_an_update_whose_batch_was_ready_says_so(tmp_path: Path) -> None:

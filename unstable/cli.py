@@ -35,8 +35,9 @@ EVAL_USAGE = """\
 usage: unstable eval RUN_DIR [--version N] [--games N] [--opponents NAME ...] [--FIELD VALUE ...]
 
 Plays a version of a run (the newest, if none is given) against fixed opponents: random, expert,
-base, or those that the run's config names. RUN_DIR is a folder that unstable train left.
---eval.temperature [1.0,0.0] plays all games twice, sampled and greedy."""
+rules, base, or those that the run's config names. RUN_DIR is a folder that unstable train left.
+--eval.temperature [1.0,0.0] plays all games twice, sampled and greedy;
+--eval.votes 5 plays the action that is named most often in five samples a turn."""
 
 USAGE = """\
 usage: unstable train  [--config NAME|PATH] [--FIELD VALUE ...]   train a model by self-play

@@ -171,12 +171,15 @@ class Rooms:
 
     def count(self, ended: GameResult | GameFailure) -> None:
         """The fault border is a game: its failure is counted, and too many of late end the run."""
-        self.recent.append(isinstance(ended, GameFailure))
-        if not isinstance(ended, GameFailure):
+        if isinstance(ended, GameResult):
+            self.recent.append(False)
             return
         self.tracker.add_failure(ended)
         if ended.spec.purpose == "train":
             self.buffer.lose(ended.spec)
+        if ended.spent is not None and self.schedule.leave_out(ended.spent):
+            self.tracker.print(ended.error)
+        self.recent.append(ended.spent is None)  # what a cap was set for is no fault
         self.failures += 1
         allowed, failures = self.config.loop.max_failures, sum(self.recent)
         if failures > allowed:

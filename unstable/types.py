@@ -119,6 +119,9 @@ class SeatSpec:
     temperature: float
     group_id: int | None = None  # None: this seat is not trained on
     group_size: int = 1  # trajectories in the group
+    votes: int = (
+        1  # answers that are sampled for each turn, of which the most frequent action counts
+    )
 
     @property
     def trained(self) -> bool:
@@ -175,6 +178,7 @@ class Turn:
     invalid: bool  # the env refused the action
     seconds: float  # until the player answered
     cut_characters: int = 0  # of what the seat was shown, answered or did, left out as too long
+    votes: int | None = None  # for the action, of those that were sampled; None: there was no vote
 
 
 Standing = Literal["win", "draw", "loss"]
@@ -265,6 +269,17 @@ class GameResult:
         return sum(len(game.trained_turns) for game in self.trained)
 
 
+class SpentError(Exception):
+    """What an opponent may cost is spent: it plays no more. SpentError("openai:some", "why")"""
+
+    def __init__(self, opponent: str, why: str) -> None:
+        super().__init__(opponent, why)
+        self.opponent = opponent
+
+    def __str__(self) -> str:
+        return self.args[1]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameFailure:
     """A game that raised, or a reward term of it: counted, logged, never trained on."""
@@ -272,12 +287,15 @@ class GameFailure:
     spec: GameSpec
     error: str  # one line
     traceback: str
+    spent: str | None = None  # the opponent that may cost no more, if that is why
 
     @classmethod
     def of(cls, spec: GameSpec, error: BaseException) -> "GameFailure":
         """The failure of a game that raised `error`."""
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        return cls(spec=spec, error=line, traceback="".join(traceback.format_exception(error)))
+        trace = "".join(traceback.format_exception(error))
+        spent = error.opponent if isinstance(error, SpentError) else None
+        return cls(spec=spec, error=line, traceback=trace, spent=spent)
 
 
 class Reward(NamedTuple):
@@ -427,17 +445,21 @@ class EvalScore:
     opponent: str
     temperature: float  # the version's, in these games
     games: int
+    distinct: int  # of these, with those that repeat another counted once
     wins: int
     draws: int
     losses: int
     forfeits: int  # of the losses, those by the version's own invalid moves
     legal_moves: float  # share of the version's moves that the env accepted
+    votes: int  # answers sampled for each of the version's turns
+    agreement: float | None  # share of them that named the action played; None: one answer a turn
     score: float  # wins plus half the draws, per game
     low: float  # 95 % interval of score
     high: float
     gain: float | None = None  # mean difference to the first version's score in the same games
     gain_low: float | None = None  # 95 % interval of gain
     gain_high: float | None = None
+    needed: int | None = None  # games to see a difference of 0.05; None: they repeat one another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.collectors.players.limited import LimitedPlayer
 from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer
 from unstable.collectors.players.opening import with_opening
+from unstable.collectors.players.voting import VotingPlayer
 from unstable.collectors.trust import Trust
 from unstable.collectors.watch import task_name
 from unstable.config import GameConfig, RunConfig, one_line
@@ -256,7 +257,7 @@ class Collector:
     ) -> Player:
         # Never in training: what is sampled there must be the distribution that is trained.
         kind = ConstrainedPlayer if self._is_constrained(purpose) else ModelPlayer
-        return kind(
+        player: Player = kind(
             engine=self._engine,
             adapter=adapter,
             version=version,
@@ -265,6 +266,7 @@ class Collector:
             temperature=seat.temperature,
             max_tokens=self._config.sampling.max_tokens,
         )
+        return player if seat.votes == 1 else VotingPlayer(player=player, votes=seat.votes)
 
     def _is_constrained(self, purpose: Purpose) -> bool:
         return purpose == "eval" and self._config.eval.constrained

@@ -72,6 +72,7 @@ async def play_game(
                 invalid=step.invalid,
                 seconds=seconds,
                 cut_characters=game.take_cut() + answer.cut_characters + cut,
+                votes=answer.votes,
             )
         )
         modelling += seconds if answer.sampled is not None else 0.0

@@ -49,6 +49,7 @@ from unstable.config.opponents import (
     OpenAIOpponent,
     PythonOpponent,
     RandomOpponent,
+    RulesOpponent,
 )
 from unstable.config.options import (
     fields,

@@ -9,7 +9,14 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from unstable.config.base import NonNegativeFloat, PathText, PositiveInt, Section
+from unstable.config.base import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PathText,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+)
 from unstable.config.renamed import EXPERT_ALIAS
 
 
@@ -52,7 +59,7 @@ class RandomOpponent(OpponentConfig):
     player = "unstable.collectors.players.random:RandomPlayer"
     is_program = True
     kind: Literal["random"] = Field(
-        "random", description="random, expert, python, checkpoint or openai"
+        "random", description="random, expert, rules, python, checkpoint or openai"
     )
 
 
@@ -62,6 +69,14 @@ class ExpertOpponent(OpponentConfig):
     player = "unstable.collectors.players.expert:ExpertPlayer"
     is_program = True
     kind: Literal["expert"] = "expert"
+
+
+class RulesOpponent(OpponentConfig):
+    """The passable player, by a rule of thumb, of a game that comes without an expert."""
+
+    player = "unstable.collectors.players.rules:RulesPlayer"
+    is_program = True
+    kind: Literal["rules"] = "rules"
 
 
 class PythonOpponent(OpponentConfig):
@@ -110,17 +125,44 @@ class OpenAIOpponent(OpponentConfig):
         None, description="its sampling temperature; default: the game's"
     )
     max_tokens: PositiveInt = Field(512, description="longest answer, in tokens")
+    timeout: PositiveFloat = Field(30.0, description="seconds that a request may take")
+    max_retries: NonNegativeInt = Field(
+        4,
+        description="further requests after a time-out, a lost connection, 429 or 5xx, after "
+        "longer and longer pauses; games.turn_timeout bounds them all",
+    )
+    max_calls: PositiveInt | None = Field(
+        None, description="answers that are asked for in the whole run; then it plays no more"
+    )
+    max_total_tokens: PositiveInt | None = Field(
+        None, description="tokens of prompts and answers in the whole run; then it plays no more"
+    )
+    ledger: PathText | None = Field(
+        None,
+        description="file in which calls and tokens are counted, which runs may share; default: "
+        "endpoints/<name>.json in the run's folder",
+    )
 
     @property
     def key(self) -> str:
         return self.name or f"openai:{self.model}"
 
+    @property
+    def is_capped(self) -> bool:
+        """Whether calls and tokens have to be counted."""
+        return self.max_calls is not None or self.max_total_tokens is not None
+
 
 FixedOpponent = (
-    RandomOpponent | ExpertOpponent | PythonOpponent | CheckpointOpponent | OpenAIOpponent
+    RandomOpponent
+    | ExpertOpponent
+    | RulesOpponent
+    | PythonOpponent
+    | CheckpointOpponent
+    | OpenAIOpponent
 )
 OPPONENT_KINDS: list[str] = [kind.model_fields["kind"].default for kind in get_args(FixedOpponent)]
-BUILT_IN_OPPONENTS: list[FixedOpponent] = [RandomOpponent(), ExpertOpponent()]
+BUILT_IN_OPPONENTS: list[FixedOpponent] = [RandomOpponent(), ExpertOpponent(), RulesOpponent()]
 """Opponents that need no entry in a config."""
 RESERVED_NAMES = ("base", "self", "past", "fixed", "others", "alone", EXPERT_ALIAS)
 

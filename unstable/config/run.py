@@ -130,7 +130,7 @@ class RunConfig(Section):
 
     @property
     def fixed_opponents(self) -> dict[str, FixedOpponent]:
-        """Fixed opponents by name: those listed, and random and expert, which need no entry."""
+        """Fixed opponents by name: those listed, and the built-in ones, which need no entry."""
         return {each.key: each for each in [*BUILT_IN_OPPONENTS, *self.opponents.fixed]}
 
     @property

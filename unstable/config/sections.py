@@ -335,8 +335,13 @@ class EvalConfig(Section):
         description="local models sample among the legal moves only, which games must list; "
         "such games are not rated",
     )
+    votes: PositiveInt = Field(
+        1,
+        description="answers that the version samples for each turn; the action named most "
+        "often is played; games with more than 1 are not rated",
+    )
     opponents: list[str] = Field(
-        ["random"], description="names of fixed opponents, or random, expert, base"
+        ["random"], description="names of fixed opponents, or random, expert, rules, base"
     )
     exploitability: ExploitabilityConfig = ExploitabilityConfig()
 

@@ -16,6 +16,7 @@ from unstable.config import GameConfig
 from unstable.games import services
 from unstable.games.chance import Chance
 from unstable.games.envs import make_env
+from unstable.games.rules import RULE_GAMES
 from unstable.prompts import MAX_EVENTS, bounded
 from unstable.seeds import derive_seed
 from unstable.types import Observation
@@ -92,6 +93,13 @@ class Game:
         expert.
         """
         return services.expert(self.config, self.env).moves(self.env)
+
+    def rule_moves(self) -> dict[str, float]:
+        """The same of the game's rule bot; `ValueError` for a game without one."""
+        rule = services.rules(self.config)
+        if rule is None:
+            raise ValueError(f"{self.config.key} has no rule bot; these have: {RULE_GAMES}")
+        return rule(self.env)
 
     def expert_reason(self, action: str) -> str:
         """One true sentence on what a legal action of the seat to move does; errors as above."""

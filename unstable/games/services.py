@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from unstable.config import GameConfig
@@ -20,6 +21,7 @@ from unstable.games import (
 )
 from unstable.games.envs import env_class, make_env
 from unstable.games.info import Compact, Expert, GameInfo, Quiz
+from unstable.games.rules import RULES, Mix
 from unstable.plugins import load_target
 from unstable.prompts import PromptStyle, load_style
 
@@ -146,6 +148,12 @@ def is_open(config: GameConfig) -> bool:
     """Whether it is known that every seat sees the whole position."""
     counted = game_info(env_class(config)).counted
     return counted is not None and counted.is_open
+
+
+def rules(config: GameConfig) -> Callable[[Any], Mix] | None:
+    """The rule bot of a game, if it has one."""
+    classes = env_class(config).__mro__
+    return next((RULES[cls.__name__] for cls in classes if cls.__name__ in RULES), None)
 
 
 def board_shows_all(env: Any) -> bool:

@@ -11,6 +11,9 @@ from unstable.seeds import derive_seed
 from unstable.types import EvalScore, GameResult, GameSpec, PlayerId, SeatSpec
 
 Z = 1.959964  # of a normal distribution's 95 %
+POWER_Z = 0.841621  # likewise, of its lower 80 %
+DIFFERENCE = 0.05
+"""The difference of scores for which `needed` says how many games it takes."""
 ALONE = "alone"
 """The opponent's name in games with one seat."""
 _WORTH = {"win": 1.0, "draw": 0.5, "loss": 0.0}
@@ -49,12 +52,13 @@ def evaluation_games(config: RunConfig, version: int) -> list[GameSpec]:
 def rated_games(config: RunConfig, version: int, results: Sequence[GameResult]) -> list[GameResult]:
     """The games that ratings are made of: those at the first temperature.
 
-    The version at another one is another player, and so is one that is held to legal moves.
+    The version at another one is another player, and so is one that is held to legal moves or that
+    votes.
     """
     if config.eval.constrained:
         return []
-    first = config.eval.temperature[0]
-    return [result for result in results if _temperature(version, result) == first]
+    rated = SeatSpec(player=PlayerId.policy(version), temperature=config.eval.temperature[0])
+    return [result for result in results if rated in result.spec.seats]
 
 
 def _seats(
@@ -68,7 +72,8 @@ def _seats(
     fixed = config.fixed_opponents.get(opponent)
     own = getattr(fixed, "temperature", None)
     other = SeatSpec(player=PlayerId(opponent), temperature=temperature if own is None else own)
-    policy = SeatSpec(player=PlayerId.policy(version), temperature=temperature)
+    votes = config.eval.votes if temperature else 1  # greedy answers are all the same
+    policy = SeatSpec(player=PlayerId.policy(version), temperature=temperature, votes=votes)
     return tuple(policy if place == seat else other for place in range(num_seats))
 
 
@@ -107,8 +112,10 @@ def _with_gain(
     gains = [score - first[game] for game, score in scores.items() if game in first]
     if not gains:
         return row
-    gain, low, high = mean_interval(gains, -1.0, 1.0)
-    return replace(row, gain=gain, gain_low=low, gain_high=high)
+    count = min(row.distinct, len(gains))
+    gain = mean_interval(gains, -1.0, 1.0, count)
+    needed = _needed(gain, count) if count == len(gains) else None
+    return replace(row, gain=gain.mean, gain_low=gain.low, gain_high=gain.high, needed=needed)
 
 
 def _seat(version: int, result: GameResult) -> int:
@@ -125,23 +132,74 @@ def _score(
     seats = [_seat(version, result) for result in results]
     pairs = list(zip(results, seats, strict=True))
     standings = [result.standing(seat) for result, seat in pairs]
-    legal = [not turn.invalid for result, seat in pairs for turn in result.seat_turns(seat)]
-    score, low, high = mean_interval([_WORTH[standing] for standing in standings], 0.0, 1.0)
+    turns = [turn for result, seat in pairs for turn in result.seat_turns(seat)]
+    votes = results[0].spec.seats[seats[0]].votes
+    named = [turn.votes / votes for turn in turns if turn.votes is not None]
+    distinct = distinct_games(version, results)
+    score = mean_interval([_WORTH[standing] for standing in standings], 0.0, 1.0, distinct)
     return EvalScore(
         version=version,
         env=env,
         opponent=opponent,
         temperature=temperature,
         games=len(results),
+        distinct=distinct,
         wins=standings.count("win"),
         draws=standings.count("draw"),
         losses=standings.count("loss"),
         forfeits=sum(result.forfeit == seat for result, seat in pairs),
-        legal_moves=mean(legal),
-        score=score,
-        low=low,
-        high=high,
+        legal_moves=mean(not turn.invalid for turn in turns),
+        votes=votes,
+        agreement=mean(named) if named else None,
+        score=score.mean,
+        low=score.low,
+        high=score.high,
+        # Of two scores like this one, in games that are not paired.
+        needed=2 * _needed(score, distinct) if distinct == len(results) else None,
     )
+
+
+def distinct_games(version: int, results: Sequence[GameResult]) -> int:
+    """How many of the games say something new.
+
+    All of them, as long as anybody answers by chance: games that are then alike are so by luck, and
+    each counts. Else, such as between two greedy models, a deal is played in one way, and games are
+    as many as their transcripts, from the version's seat.
+    """
+    if _answer_by_chance(results):
+        return len(results)
+    transcripts = {
+        (
+            _seat(version, result),
+            *((turn.seat, turn.observation, turn.action) for turn in result.turns),
+            *result.outcomes,
+        )
+        for result in results
+    }
+    return len(transcripts)
+
+
+def _answer_by_chance(results: Sequence[GameResult]) -> bool:
+    """Whether a model was sampled, or another player has met one observation with two actions."""
+    answers: dict[tuple[PlayerId, int, str], str] = {}
+    for turn in (turn for result in results for turn in result.turns):
+        if turn.sampled is None:
+            place = (turn.player, turn.seat, turn.observation)
+            if answers.setdefault(place, turn.action) != turn.action:
+                return True
+        elif turn.sampled.temperature > 0:
+            return True
+    return False
+
+
+def _needed(interval: Interval, count: int) -> int:
+    """Games in which a true difference of `DIFFERENCE` is seen four times out of five.
+
+    Seen: a 95 % interval of the difference leaves 0 out. `interval` is what `count` games gave; its
+    width shrinks with the root of their number.
+    """
+    half_width = (interval.high - interval.low) / 2
+    return math.ceil(count * (half_width / DIFFERENCE * (1 + POWER_Z / Z)) ** 2)
 
 
 def mean(values: Iterable[float]) -> float:
@@ -150,8 +208,12 @@ def mean(values: Iterable[float]) -> float:
     return sum(listed) / len(listed) if listed else 0.0
 
 
-def mean_interval(values: Sequence[float], low: float, high: float) -> Interval:
+def mean_interval(
+    values: Sequence[float], low: float, high: float, count: int | None = None
+) -> Interval:
     """Mean of one value at least, all between `low` and `high`, and its 95 % interval.
+
+    `count` is how many of the values are independent, by default all.
 
     Wilson's interval of a share, with the values' own variance in place of a coin's: it never
     leaves the range, knows that a draw is nearer to the mean than a win, and is a share's where all
@@ -159,9 +221,9 @@ def mean_interval(values: Sequence[float], low: float, high: float) -> Interval:
     few values of one kind, such as sixteen draws, do not seem certain. Its coverage is shown by
     tests/test_evaluation.py.
     """
-    count, width = len(values), high - low
+    count, width = count or len(values), high - low
     shares = [(value - low) / width for value in values]
-    inner = sum(share * (1 - share) for share in shares) / (count + 1)
+    inner = mean(share * (1 - share) for share in shares) * count / (count + 1)
     centre = mean(shares)
     below, above = _interval(centre, count, inner)
     return Interval(low + width * centre, low + width * below, low + width * above)

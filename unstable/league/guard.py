@@ -88,7 +88,7 @@ class Guard:
         for score in scores:
             name = f"eval/{score.env}/{score.opponent}"
             scored = self._scores.setdefault(name, Scores())
-            scored.add(Point(version, score.score, score.games), self._config.evaluations)
+            scored.add(Point(version, score.score, score.distinct), self._config.evaluations)
             if self._config.score is not None:
                 finding = scored.worse(self._config.evaluations, self._config.score)
                 alarms += self._alarm("score", f"{name}/score", version, finding)

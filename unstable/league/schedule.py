@@ -26,6 +26,7 @@ class Schedule:
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self.shares = config.opponents.draw
+        self._fixed = list(config.opponents.fixed)
         self._random = random.Random(derive_seed(config.seed, "schedule"))
         self._next_game = 0
         self._next_group = 0
@@ -44,6 +45,12 @@ class Schedule:
             return [first]
         self._next_game += size
         return [replace(first, game_id=first.game_id + k, member=k) for k in range(size)]
+
+    def leave_out(self, opponent: str) -> bool:
+        """Draw a fixed opponent no more; whether it was drawn until now. A resume forgets it."""
+        left = [each for each in self._fixed if each.key != opponent]
+        was_drawn, self._fixed = len(left) < len(self._fixed), left
+        return was_drawn
 
     def _spec(self, current: int, past: Sequence[int], branches: int) -> GameSpec:
         games = self._config.games
@@ -81,7 +88,11 @@ class Schedule:
     def _kind(self, past: Sequence[int]) -> str:
         """self, past or fixed, by their shares; past has none before there is a past version."""
         draw = self.shares
-        weights = {"self": draw.self, "past": draw.past if past else 0.0, "fixed": draw.fixed}
+        weights = {
+            "self": draw.self,
+            "past": draw.past if past else 0.0,
+            "fixed": draw.fixed if self._fixed else 0.0,
+        }
         if not any(weights.values()):
             return "self"
         return self._random.choices(list(weights), list(weights.values()))[0]
@@ -104,7 +115,7 @@ class Schedule:
         if kind == "past":
             version = self._random.choice(past)
             return SeatSpec(player=PlayerId.policy(version), temperature=temperature)
-        opponent = self._random.choice(self._config.opponents.fixed)
+        opponent = self._random.choice(self._fixed)
         own = getattr(opponent, "temperature", None)  # only models have one
         return SeatSpec(
             player=PlayerId(opponent.key), temperature=temperature if own is None else own

@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from unstable.types import Purpose
 
@@ -98,6 +99,10 @@ class RunFolder:
     @property
     def _blocking_games(self) -> Path:
         return self.root / "blocking_games.txt"
+
+    def endpoint(self, opponent: str) -> Path:
+        """Where an endpoint's calls and tokens are counted, if they are capped."""
+        return self.root / "endpoints" / f"{quote(opponent, safe='')}.json"
 
     def log(self, component: str) -> Path:
         """Log file of a component: loop, learner, actor-0, ..."""

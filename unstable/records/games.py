@@ -23,6 +23,8 @@ from unstable.types import (
 Record = dict[str, Any]
 SEAT_FIELDS = [field.name for field in fields(SeatSpec) if field.name != "player"]
 TURN_FIELDS = [field.name for field in fields(Turn) if field.name not in ("player", "sampled")]
+LATER_FIELDS: Record = {"cut_characters": 0, "votes": None}
+"""Fields of a turn that files of earlier releases lack, and what holds there."""
 TOKEN_FIELDS = [field.name for field in fields(SampledTokens)]
 
 
@@ -135,8 +137,8 @@ def _read_turn(row: Record) -> Turn:
     sampled = None
     if row["token_ids"]:
         sampled = SampledTokens(**{name: row[name] for name in TOKEN_FIELDS})
-    own = {name: row[name] for name in TURN_FIELDS if name != "cut_characters"}
-    own["cut_characters"] = row.get("cut_characters", 0)
+    given = LATER_FIELDS | row
+    own = {name: given[name] for name in TURN_FIELDS}
     return Turn(player=PlayerId.parse(row["player"]), sampled=sampled, **own)
 
 

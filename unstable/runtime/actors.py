@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayActorError
 
-from unstable.config import RunConfig
+from unstable.config import OpenAIOpponent, RunConfig
 from unstable.engines.base import EngineDiedError
 from unstable.engines.probe import ProbeAnswer, ask_probe
 from unstable.models.adapters import read_adapter
@@ -65,7 +65,8 @@ class ActorProcess:
         log_file = self._folder.log(f"engine-{self._index}")
         with _ends_with_engine():
             self._engine, tokenizer = await make_engine(self._config, log_file)
-            self._collector = Collector(self._config, self._engine, tokenizer)
+            config = with_ledgers(self._config, self._folder)
+            self._collector = Collector(config, self._engine, tokenizer)
             await self._collector.start()
         for env in self._folder.blocking_games:
             self._collector.play_apart(env)
@@ -131,6 +132,18 @@ class ActorProcess:
     async def close(self) -> None:
         self._collector.close()
         await self._engine.close()
+
+
+def with_ledgers(config: RunConfig, folder: RunFolder) -> RunConfig:
+    """The config whose endpoints count in the run's folder, unless they are given a file."""
+    fixed = [
+        opponent.model_copy(update={"ledger": str(folder.endpoint(opponent.key))})
+        if isinstance(opponent, OpenAIOpponent) and opponent.ledger is None
+        else opponent
+        for opponent in config.opponents.fixed
+    ]
+    opponents = config.opponents.model_copy(update={"fixed": fixed})
+    return config.model_copy(update={"opponents": opponents})
 
 
 def collect_rarely() -> None:

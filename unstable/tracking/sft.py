@@ -15,7 +15,14 @@ from unstable.tracking.lines import LATER_S, Lines
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import MetricsFile, WandbRun
 from unstable.tracking.sinks.base import Guard, Sink
-from unstable.tracking.text import Text, number, percent, refusal_line, score_text
+from unstable.tracking.text import (
+    Text,
+    needed_text,
+    number,
+    percent,
+    refusal_line,
+    score_text,
+)
 from unstable.tracking.tracker import Terminal
 from unstable.types import EvalScore, Update
 
@@ -29,6 +36,9 @@ def results(row: Row) -> Iterator[tuple[str, EvalScore]]:
             prefix = f"{way}/{env}/{opponent}"
             values: dict[str, Any] = {key: row.get(f"{prefix}/{key}") for key in names}
             values |= {"version": row["version"], "env": env, "opponent": opponent}
+            # Which older rows lack.
+            values["distinct"] = values["distinct"] or values["games"]
+            values["votes"] = values["votes"] or 1
             yield way, EvalScore(**values)
 
 
@@ -99,7 +109,8 @@ class SFTTracker:
         head = f"epoch {epoch}/{self._epochs}" if epoch else "before training"
         self.print(f"{head} · held-out loss {loss}")
         for way, score in results(row):
-            self.print(f"  {way}, {score.env} against {score.opponent}: {score_text(score)}")
+            result = f"{score_text(score)}{needed_text(score)}"
+            self.print(f"  {way}, {score.env} against {score.opponent}: {result}")
 
     def close(self) -> None:
         """Give the terminal back and close every sink."""

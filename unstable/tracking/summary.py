@@ -95,9 +95,11 @@ def _evaluations(rows: list[Row]) -> Table:
             score, low, high = (row[f"{name}/{field}"] or 0.0 for field in ("score", "low", "high"))
             cells += [f"{score:.2f}", f"{low:.2f}–{high:.2f}"]
         last = scored[-1]
+        games, distinct = last[f"{name}/games"], last.get(f"{name}/distinct")
+        repeated = f" ({number(distinct)} distinct)" if distinct != games and distinct else ""
         legal = percent(last[f"{name}/legal_moves"])
         table.add_row(
-            Text(env), Text(", ".join(opponent)), *cells, number(last[f"{name}/games"]), legal
+            Text(env), Text(", ".join(opponent)), *cells, f"{number(games)}{repeated}", legal
         )
     return table
 

@@ -139,7 +139,7 @@ def score_line(score: EvalScore) -> str:
     """An evaluation against one opponent in one line."""
     return (
         f"evaluation of version {score.version} · {score.env} against {opponent_text(score)}: "
-        f"{score_text(score)}{gain_text(score)}"
+        f"{score_text(score)}{gain_text(score)}{needed_text(score)}"
     )
 
 
@@ -161,9 +161,13 @@ def way(temperature: float) -> str:
 
 def score_text(score: EvalScore) -> str:
     """The score, its interval, and what it is made of."""
+    repeated = f" in {score.distinct} distinct games" if score.distinct < score.games else ""
+    voted = ""
+    if score.agreement is not None:
+        voted = f" by majority of {score.votes} ({percent(score.agreement)} agree)"
     return (
-        f"score {score.score:.2f} ({score.low:.2f} to {score.high:.2f}) · {score.wins} won, "
-        f"{score.draws} drawn, {score.losses} lost ({score.forfeits} by forfeit) · "
+        f"score {score.score:.2f} ({score.low:.2f} to {score.high:.2f}){voted} · {score.wins} won, "
+        f"{score.draws} drawn, {score.losses} lost ({score.forfeits} by forfeit){repeated} · "
         f"{percent(score.legal_moves)} legal moves"
     )
 
@@ -188,3 +192,8 @@ def gain_text(score: EvalScore) -> str:
     if score.gain is None or score.gain_low is None or score.gain_high is None:
         return ""
     return f" · {score.gain:+.2f} to version 0 ({score.gain_low:+.2f} to {score.gain_high:+.2f})"
+
+
+def needed_text(score: EvalScore) -> str:
+    """How many games a difference of 0.05 needs to be seen, if more games would show more."""
+    return "" if score.needed is None else f" · a difference of 0.05 needs {score.needed:,} games"

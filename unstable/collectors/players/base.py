@@ -24,6 +24,7 @@ class Answer:
     sampled: SampledTokens | None = None  # None: no local model answered
     player: PlayerId | None = None  # who answered, if not the player of the seat
     cut_characters: int = 0  # of an answer that was too long
+    votes: int | None = None  # for the action, where there was a vote
 
 
 class Player(Protocol):

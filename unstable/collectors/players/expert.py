@@ -23,6 +23,10 @@ class ExpertPlayer(OpponentPlayer):
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         """A move of the expert's."""
-        moves = game.expert_moves()
+        moves = self.moves(game)
         (action,) = random.Random(seed).choices(list(moves), list(moves.values()))
         return scripted(observation, action)
+
+    def moves(self, game: Game) -> dict[str, float]:
+        """Probability of each action."""
+        return game.expert_moves()

@@ -1,8 +1,10 @@
-"""A player behind an OpenAI-compatible endpoint; the library tries again."""
+"""A player behind an OpenAI-compatible endpoint; the library has time-outs and tries again."""
 
 import os
+from typing import Any
 
 from unstable.collectors.players.base import Answer, OpponentPlayer, Player, ServeAdapter
+from unstable.collectors.players.ledger import Ledger
 from unstable.config import ConfigError, FixedOpponent, GameConfig, OpenAIOpponent, shown
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
@@ -23,8 +25,12 @@ class OpenAIPlayer(OpponentPlayer):
         self._style = prompt_style(game)
         self._parser = game.parser
         self._temperature = temperature
+        self._ledger = Ledger(opponent) if opponent.is_capped else None
         self._client = AsyncOpenAI(
-            base_url=opponent.base_url, api_key=os.environ[opponent.api_key_env]
+            base_url=opponent.base_url,
+            api_key=os.environ[opponent.api_key_env],
+            timeout=opponent.timeout,
+            max_retries=opponent.max_retries,
         )
 
     @classmethod
@@ -36,6 +42,14 @@ class OpenAIPlayer(OpponentPlayer):
                 f"{field}.api_key_env = {opponent.api_key_env!r}: not set; export the "
                 "endpoint's key in it (any text, where the endpoint asks for none)"
             )
+        if opponent.ledger is not None:
+            try:
+                Ledger(opponent).spent()
+            except (OSError, ValueError) as error:
+                raise ConfigError(
+                    f"{field}.ledger = {shown(opponent.ledger)}: cannot be counted in ({error}); "
+                    "give another file"
+                ) from None
         if why := silence(opponent.base_url):
             raise ConfigError(
                 f"{field}.base_url = {shown(opponent.base_url)}: {why}; start the endpoint first, "
@@ -51,14 +65,8 @@ class OpenAIPlayer(OpponentPlayer):
         return cls(opponent, game, seat.temperature)
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
-        """What the remote model answers."""
-        reply = await self._client.chat.completions.create(
-            model=self._opponent.model,
-            messages=self._style.messages(observation),  # type: ignore[arg-type]
-            temperature=self._temperature,
-            max_tokens=self._opponent.max_tokens,
-        )
-        text, cut = bounded(reply.choices[0].message.content or "")
+        """What the remote model answers; `ValueError` for a reply that holds no answer."""
+        text, cut = bounded(await self._ask(self._style.messages(observation)))
         action = self._style.read_action(self._parser, text)
         if not action.formatted:  # it is not trained to stop where its action ends
             action = parse_action("brackets", text, reasoning=self._style.reasoning)
@@ -69,3 +77,35 @@ class OpenAIPlayer(OpponentPlayer):
             formatted=action.formatted,
             cut_characters=cut,
         )
+
+    async def _ask(self, messages: list[dict[str, str]]) -> str:
+        # A token has a character at least, and a template some tokens around each message.
+        most = sum(len(message["content"]) + 16 for message in messages) + self._opponent.max_tokens
+        if self._ledger is not None:
+            self._ledger.reserve(most)
+        reply = await self._client.chat.completions.create(
+            model=self._opponent.model,
+            messages=messages,  # type: ignore[arg-type]
+            temperature=self._temperature,
+            max_tokens=self._opponent.max_tokens,
+        )
+        text, tokens = _read(reply, self._opponent.base_url)
+        if self._ledger is not None and tokens is not None:
+            self._ledger.settle(most, tokens)
+        return text
+
+
+def _read(reply: Any, url: str) -> tuple[str, int | None]:
+    """An answer, and the tokens that it took if the endpoint counts them.
+
+    The library does not check what an endpoint sends.
+    """
+    usage = getattr(reply, "usage", None)
+    tokens = getattr(usage, "total_tokens", None)
+    try:
+        text = reply.choices[0].message.content or ""
+    except (AttributeError, IndexError, TypeError):
+        text = None
+    if not isinstance(text, str):
+        raise ValueError(f"{url} sent no answer but {shown(str(reply))}")
+    return text, tokens if isinstance(tokens, int) else None

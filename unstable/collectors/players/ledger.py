@@ -1,0 +1,88 @@
+"""What an endpoint has been asked for: a file, counted in by all processes that ask it."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from unstable.config import OpenAIOpponent
+from unstable.types import SpentError
+
+
+class Spent(NamedTuple):
+    """Calls that were made, and tokens of prompts and answers together."""
+
+    calls: int
+    tokens: int
+
+
+class Ledger:
+    """Calls and tokens of an opponent, held against its `max_calls` and `max_total_tokens`.
+
+    A call is counted before it is made, with the most tokens that it can take, and counted down
+    when its reply says how many these were. So a cap is never exceeded, whoever asks at once, and
+    what got no reply counts as what it may have cost.
+    """
+
+    def __init__(self, opponent: OpenAIOpponent) -> None:
+        assert opponent.ledger is not None, "the run's folder is known by now"
+        self._opponent = opponent
+        self._path = Path(opponent.ledger).expanduser()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+
+    def spent(self) -> Spent:
+        """What was counted so far; `ValueError` for a file that holds something else."""
+        with self._open() as file:
+            return _read(file)
+
+    def reserve(self, tokens: int) -> None:
+        """Count a call of at most so many tokens; raises `SpentError` where a cap forbids it."""
+        with self._open() as file:
+            spent = _read(file)
+            after = Spent(spent.calls + 1, spent.tokens + tokens)
+            for name, cap, wanted in (
+                ("max_calls", self._opponent.max_calls, after.calls),
+                ("max_total_tokens", self._opponent.max_total_tokens, after.tokens),
+            ):
+                if cap is not None and wanted > cap:
+                    raise SpentError(
+                        self._opponent.key,
+                        f"{name} = {cap} of opponent {self._opponent.key!r} does not allow another "
+                        f"call after {spent.calls} calls and {spent.tokens} tokens "
+                        f"({self._path.name}); it plays no more; raise {name} and resume the run",
+                    )
+            _write(file, after)
+
+    def settle(self, reserved: int, tokens: int) -> None:
+        """Count the tokens of a reply in place of those that were reserved for it."""
+        with self._open() as file:
+            spent = _read(file)
+            _write(file, Spent(spent.calls, spent.tokens - reserved + tokens))
+
+    @contextmanager
+    def _open(self) -> Iterator[int]:
+        """The file, which nobody else changes meanwhile."""
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+        finally:
+            os.close(file)
+
+
+def _read(file: int) -> Spent:
+    text = os.pread(file, 200, 0)
+    if not text:
+        return Spent(0, 0)
+    row = json.loads(text)
+    if not isinstance(row, dict) or not {"calls", "tokens"} <= row.keys():
+        raise ValueError("it holds no calls and tokens")
+    return Spent(row["calls"], row["tokens"])
+
+
+def _write(file: int, spent: Spent) -> None:
+    text = json.dumps({"format": 1, **spent._asdict()}).ljust(100) + "\n"  # one length, one write
+    os.pwrite(file, text.encode(), 0)

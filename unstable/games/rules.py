@@ -1,0 +1,233 @@
+"""Rule bots: games without an expert, played passably by a rule of thumb.
+
+Each is asked with an env and says with which chance it would play which action, by what the seat to
+move may know alone. They are by env's class; one that extends it is meant too.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from itertools import permutations, product
+from typing import Any
+
+Mix = dict[str, float]
+"""Probability of each action."""
+Board = list[list[str]]
+Cell = tuple[int, int]
+
+_ENDGAME = 29  # points below the goal from which on a score makes both play for the win, in Pig
+_MOST_OFFERED = 5  # of a resource, in an offer of ours
+_NEIGHBOURS = ((0, 1), (1, 0), (0, -1), (-1, 0))
+_LINE = 4  # marks in a row that win ThreePlayerTicTacToe
+
+
+def _best(scores: Mapping[str, Any]) -> Mix:
+    """The actions with the highest score, evenly."""
+    top = max(scores.values())
+    best = [action for action, score in scores.items() if score == top]
+    return dict.fromkeys(best, 1 / len(best))
+
+
+def _with_mark(board: Board, cell: Cell, mark: str) -> Board:
+    row, column = cell
+    return [
+        [mark if (i, j) == (row, column) else held for j, held in enumerate(cells)]
+        for i, cells in enumerate(board)
+    ]
+
+
+def _empty(board: Board) -> Iterator[tuple[str, Cell]]:
+    """Each empty cell's action, and its place."""
+    for row, cells in enumerate(board):
+        for column, held in enumerate(cells):
+            if not held:
+                yield f"[{row * len(cells) + column}]", (row, column)
+
+
+# SimpleTak
+
+
+def tak(env: Any) -> Mix:
+    """Wins, else stops a win, else is as much nearer to a path than the other as can be.
+
+    How near a seat is: the fewest stones that it lacks on any path between opposite edges.
+    """
+    board, seat = env.state.game_state["board"], env.state.current_player_id
+    mine, other = "OX"[seat], "OX"[1 - seat]
+    scores = {}
+    for action, cell in _empty(board):
+        following = _with_mark(board, cell, mine)
+        own, others = stones_lacking(following, mine), stones_lacking(following, other)
+        scores[action] = (own == 0, others > 1, others - own)
+    return _best(scores)
+
+
+def stones_lacking(board: Board, mark: str) -> float:
+    """Stones that `mark` lacks on the path between opposite edges that needs fewest, or infinity.
+
+    The board is a square of marks, "" where it is empty.
+    """
+    turned = [list(column) for column in zip(*board, strict=True)]
+    return min(_lacking_downwards(board, mark), _lacking_downwards(turned, mark))
+
+
+def _lacking_downwards(board: Board, mark: str) -> float:
+    """By a breadth-first search that goes on along own stones first, as these cost nothing."""
+    size = len(board)
+    least = {(-1, column): 0 for column in range(size)}  # above the first row
+    waiting = deque(least)
+    while waiting:
+        row, column = waiting.popleft()
+        if row == size - 1:
+            return least[row, column]
+        for down, right in _NEIGHBOURS:
+            place = (row + down, column + right)
+            if not (0 <= place[0] < size and 0 <= place[1] < size):
+                continue
+            held = board[place[0]][place[1]]
+            cost = least[row, column] + (held != mark)
+            if held in (mark, "") and cost < least.get(place, math.inf):
+                least[place] = cost
+                (waiting.appendleft if held == mark else waiting.append)(place)
+    return math.inf
+
+
+# ThreePlayerTicTacToe
+
+
+def three_player_tic_tac_toe(env: Any) -> Mix:
+    """Wins, else stops the seat that would win first, else has most chances to make a line."""
+    board, seat = env.state.game_state["board"], env.state.current_player_id
+    mine, following, last = ("ABC"[(seat + k) % 3] for k in range(3))
+    scores = {}
+    for action, cell in _empty(board):
+        lines = [_held(board, line) for line in _lines(len(board)) if cell in line]
+
+        def wins(mark: str, lines: list[str] = lines) -> bool:
+            return any(held == mark * (_LINE - 1) for held in lines)
+
+        # Lines that are still open to us count the more, the more of them is ours.
+        chances = sum(10 ** len(held) for held in lines if set(held) <= {mine})
+        scores[action] = (wins(mine), wins(following), wins(last), chances)
+    return _best(scores)
+
+
+def _held(board: Board, line: tuple[Cell, ...]) -> str:
+    return "".join(board[row][column] for row, column in line)
+
+
+def _lines(size: int) -> Iterator[tuple[Cell, ...]]:
+    """Places of all lines that win."""
+    for row, column in product(range(size), repeat=2):
+        for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+            line = tuple((row + k * down, column + k * right) for k in range(_LINE))
+            if all(0 <= i < size and 0 <= j < size for i, j in line):
+                yield line
+
+
+# PigDice
+
+
+def pig(env: Any) -> Mix:
+    """Ends the race or keeps pace (Neller and Presser, 2010, "Pigtail", UMAP Journal 31).
+
+    Where either score is within 29 points of the goal it rolls until it wins; else it holds at 21
+    and an eighth of what the other is ahead.
+    """
+    game, seat = env.state.game_state, env.state.current_player_id
+    own, other = game["scores"][seat], game["scores"][1 - seat]
+    total, goal = game["turn_total"], env.winning_score
+    if own + total >= goal:
+        return {"[hold]": 1.0}
+    if max(own, other) >= goal - _ENDGAME:
+        return {"[roll]": 1.0}
+    return {"[hold]" if total >= 21 + round((other - own) / 8) else "[roll]": 1.0}
+
+
+# LiarsDice
+
+
+def liars_dice(env: Any) -> Mix:
+    """Calls if that is likelier to be right than the safest bid is to be true, else bids that.
+
+    Likely by its own dice, and by how many the others have, each face of which is as likely.
+    """
+    game, seat = env.state.game_state, env.state.current_player_id
+    own, bid = game["dice_rolls"][seat], game["current_bid"]
+    hidden = sum(game["remaining_dice"].values()) - len(own)
+
+    def truth(quantity: int, face: int) -> float:
+        return _chance_of(quantity - own.count(face), hidden)
+
+    lowest, first_face = max(1, bid["quantity"]), max(1, bid["face_value"])
+    chances = {
+        f"[Bid: {quantity}, {face}]": truth(quantity, face)
+        for quantity, face in product((lowest, lowest + 1), range(first_face, 7))
+        if (quantity, face) != (bid["quantity"], bid["face_value"])
+    }
+    if bid["quantity"]:
+        chances["[Call]"] = 1 - truth(bid["quantity"], bid["face_value"])
+    return _best(chances)
+
+
+def _chance_of(wanted: int, dice: int) -> float:
+    """That so many of the dice at least show a given face."""
+    ways = (math.comb(dice, k) * 5 ** (dice - k) for k in range(max(wanted, 0), dice + 1))
+    return sum(ways) / 6**dice
+
+
+# SimpleNegotiation
+
+
+def negotiation(env: Any) -> Mix:
+    """Accepts what brings it something, and more than the other; else offers what brings both.
+
+    What a resource is worth to the other it does not know: it takes its usual value, which the
+    game's own are within a fifth of.
+    """
+    game, seat = env.state.game_state, env.state.current_player_id
+    values, owned = game["player_values"][seat], game["player_resources"][seat]
+    usual = env.base_values
+
+    def gains(given: Mapping[str, int], taken: Mapping[str, int]) -> tuple[int, int]:
+        """Ours, and the other's as far as we know."""
+        own = _worth(taken, values) - _worth(given, values)
+        return own, _worth(given, usual) - _worth(taken, usual)
+
+    offer = game["current_offer"]
+    if offer is not None and offer["to_player"] == seat:
+        asked = offer["requested_resources"]
+        own, other = gains(asked, offer["offered_resources"])
+        if own > max(other, 0) and all(owned[name] >= count for name, count in asked.items()):
+            return {"[Accept]": 1.0}
+    ours = {}
+    for mine, wanted in permutations(values, 2):
+        for give, take in product(range(1, min(owned[mine], _MOST_OFFERED) + 1), range(1, 6)):
+            own, other = gains({mine: give}, {wanted: take})
+            if own > other >= 0:
+                ours[f"[Offer: {give} {mine} -> {take} {wanted}]"] = own - other
+    return _best(ours) if ours else {"[Deny]": 1.0}
+
+
+def _worth(resources: Mapping[str, int], values: Mapping[str, int]) -> int:
+    return sum(count * values[name] for name, count in resources.items())
+
+
+# IteratedPrisonersDilemma
+
+
+def dilemma(env: Any) -> Mix:
+    """Defects, and says so: the one equilibrium of rounds whose number is known."""
+    return {"[Defect]": 1.0}
+
+
+RULES: dict[str, Callable[[Any], Mix]] = {
+    "SimpleTakEnv": tak,
+    "ThreePlayerTicTacToeEnv": three_player_tic_tac_toe,
+    "PigDiceEnv": pig,
+    "LiarsDiceEnv": liars_dice,
+    "SimpleNegotiationEnv": negotiation,
+    "IteratedPrisonersDilemmaEnv": dilemma,
+}
+RULE_GAMES = ", ".join(name.removesuffix("Env") for name in RULES)
+"""The games with a rule bot, for messages."""
