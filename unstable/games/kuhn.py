@@ -12,6 +12,7 @@ from typing import Any
 
 from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 
+from unstable.games.chance import Chance
 from unstable.games.info import Compact, Counted, Expert, GameInfo, Payoffs, Quiz
 
 _ALPHA = 1 / 3  # how often the opener bluffs with a jack
@@ -130,7 +131,24 @@ def which_wins(rng: Random) -> tuple[str, list[str]]:
     return " ".join(cards), [max(cards, key="JQK".index)]
 
 
-QUIZZES = (Quiz("Kuhn poker, two cards: the one that wins the showdown.", which_wins),)
+def which_card(rng: Random) -> tuple[str, list[str]]:
+    """A line of the game as a seat sees it, and the seat's card."""
+    env = KuhnPoker(max_rounds=rng.choice([1, 3]))
+    with Chance(rng.getrandbits(64)):
+        env.reset(num_players=2, seed=0)
+        line = position(env)
+        for _ in range(rng.randrange(3 * env.max_rounds)):
+            over, _ = env.step(rng.choice(legal_moves(env)))
+            if over:
+                break
+            line = position(env)
+    return line, [line[0]]
+
+
+QUIZZES = (
+    Quiz("Kuhn poker, two cards: the one that wins the showdown.", which_wins),
+    Quiz("Kuhn poker, a line of the game: the card in it.", which_card),
+)
 
 
 def chips(env: Any) -> list[float]:

@@ -18,7 +18,7 @@ from typing import Any
 import textarena
 from textarena import ObservationType
 
-from unstable.games.chance import draw
+from unstable.games.chance import Chance, draw
 from unstable.games.info import Compact, Counted, Expert, GameInfo, Payoffs, Quiz
 
 _ANTE = 1
@@ -256,6 +256,21 @@ def which_wins(rng: Random) -> tuple[str, list[str]]:
     return f"{rank(first)} {rank(second)} {rank(public)}", [rank(better) if won else "-"]
 
 
+def which_hand(rng: Random) -> tuple[str, list[str]]:
+    """A line of the game as a seat sees it: P if its card pairs the public one, else the card."""
+    env = Leduc()
+    with Chance(rng.getrandbits(64)):
+        env.reset(num_players=2, seed=0)
+        line = position(env)
+        for _ in range(rng.randrange(8)):
+            over, _ = env.step(rng.choice(legal_moves(env)))
+            if over:
+                break
+            line = position(env)
+    own, public = line[0], line[2]
+    return line, ["P" if own == public else own]
+
+
 def chips(env: Any) -> list[float]:
     """What each seat has won, or lost, over all hands."""
     won = env.state.game_state["player_chips"]
@@ -287,6 +302,10 @@ INFO = GameInfo(
         Quiz(
             "Leduc hold'em, two cards and the public card: the card that wins, else -.",
             which_wins,
+        ),
+        Quiz(
+            "Leduc hold'em, a line of the game: P if its card pairs the public one, else the card.",
+            which_hand,
         ),
     ),
 )
