@@ -166,6 +166,10 @@ LISTED = [
     ("ThreePlayerTicTacToe-v0", 3),
     ("Crusade-v0", 2),
     ("SpiteAndMalice-v0", 2),
+    ("Stratego-v0", 2),
+    ("Briscola-v0", 2),
+    ("Golf-v0", 2),
+    ("Golf-v0-medium", 2),
     ("FifteenPuzzle-v0", 1),
     ("TowerOfHanoi-v0", 1),
 ]

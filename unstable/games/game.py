@@ -26,6 +26,8 @@ _SHOWN = (
 )
 _LEADING_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 _TOKEN = re.compile(r"\[[^\[\]]*\]")
+_BOARD_LINES = 3  # the fewest of what is looked for in events
+_ALIKE = 0.6  # share of a board's lines that are as they were, at least
 
 
 class StepResult(NamedTuple):
@@ -131,6 +133,15 @@ class Game:
             self.reason = f"cut off after {self.turns} turns"
         return StepResult(self.done, invalid)
 
+    def again(self) -> "Game":
+        """The same game as it was before the action at which the env raised: that env may be
+        anywhere by now, so another one is led there."""
+        game = Game(self.config, self._seed)
+        for action in self._actions:
+            game.observe()
+            game.step(action)
+        return game
+
     def take_cut(self) -> int:
         """Characters of over-long messages that were left out, over all seats, since the last."""
         cut = sum(view.cut_characters for view in self._views)
@@ -144,16 +155,10 @@ class Game:
             queue.clear()
 
     def _is_movers_fault(self, action: str) -> bool:
-        """Whether the action at which the env raised was no legal one.
-
-        The env may be anywhere by now, so another one is led to where it was.
-        """
+        """Whether the action at which the env raised was no legal one."""
         if not services.lists_legal_moves(self.config):
             return self._trusted
-        before = Game(self.config, self._seed)
-        for earlier in self._actions:
-            before.observe()
-            before.step(earlier)
+        before = self.again()
         before.observe()
         return action.strip() not in before.legal_moves()
 
@@ -197,11 +202,16 @@ class _View:
         if mine:
             self._notice = self.refusal = ""
         for sender, message, kind in messages:
+            if not isinstance(message, str):  # some envs mix up the order: (seat, action, kind)
+                continue
             text, cut = bounded(_LEADING_LINES.sub("", message).rstrip())
             self.cut_characters += cut
             if not text:
                 continue
             if kind is ObservationType.GAME_BOARD:
+                self._events[self._board_place :] = [
+                    _without_board(event, text) for event in self._events[self._board_place :]
+                ]
                 self.board, self._board_place, self._board_is_old = text, len(self._events), False
             elif kind is ObservationType.PROMPT:
                 self._rules.append(text)
@@ -219,7 +229,7 @@ class _View:
 
     def _add_event(self, text: str) -> None:
         self._events.append(text)
-        while sum(map(len, self._events)) > MAX_EVENTS:
+        while len(self._events) > 1 and sum(map(len, self._events)) > MAX_EVENTS:
             self.cut_characters += len(self._events.pop(0))
             self._board_place = max(self._board_place - 1, 0)
 
@@ -243,6 +253,15 @@ class _View:
 
 def _shows_events(setting: str, env: Env) -> bool:
     return not services.board_shows_all(env) if setting == "auto" else setting == "all"
+
+
+def _without_board(event: str, board: str) -> str:
+    """An event without the older board, much like the one that is shown now, that it ends with."""
+    lines, shown = event.split("\n"), board.split("\n")
+    head, last = lines[: -len(shown)], lines[-len(shown) :]
+    alike = sum(old.strip() == new.strip() for old, new in zip(last, shown, strict=False))
+    is_board = len(shown) >= _BOARD_LINES and alike > len(shown) * _ALIKE
+    return "\n".join(head).rstrip() if head and is_board else event
 
 
 def _describe(messages: list[Message]) -> bool:

@@ -17,6 +17,7 @@ _PRINTED = (
     "ThreePlayerTicTacToe",
     "Crusade",
     "SpiteAndMalice",
+    "Stratego",
     "FifteenPuzzle",
     "Chess",
 )

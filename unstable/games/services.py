@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from unstable.config import GameConfig
-from unstable.games import connect_four, dice, hanoi, kuhn, nim, others, tic_tac_toe
+from unstable.games import cards, connect_four, dice, hanoi, kuhn, nim, others, tic_tac_toe
 from unstable.games.envs import env_class, make_env
 from unstable.games.info import Compact, Expert, GameInfo, Quiz
 from unstable.plugins import load_target
@@ -21,6 +21,7 @@ GAMES: tuple[GameInfo, ...] = (
     kuhn.TEXTARENA,
     dice.PIG,
     dice.LIARS,
+    *cards.GAMES,
     *others.GAMES,
 )
 _BY_ENV = {info.env: info for info in GAMES}
