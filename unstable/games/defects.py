@@ -16,9 +16,7 @@ DEFECTS = {
         "play unstable.games.kuhn:KuhnPoker"
     ),
     "IndianPokerEnv": _SIGN,
-    "PokerEnv": (
-        f"{_RANK}, and equal stacks by seat; a player can be ranked twice, rewards then exceed 1"
-    ),
+    "PokerEnv": f"{_RANK}, and equal stacks by seat",
     "LiarsDiceEnv": "accepts bids of more dice than there are; the next seat starts after a call",
     "SimpleNegotiationEnv": (
         f"{_SIGN}; a seat may accept its own offer, and [Deny] leaves an offer open"

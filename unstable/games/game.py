@@ -27,7 +27,7 @@ _SHOWN = (
 _LEADING_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 _TOKEN = re.compile(r"\[[^\[\]]*\]")
 _BOARD_LINES = 3  # the fewest of what is looked for in events
-_ALIKE = 0.6  # share of a board's lines that are as they were, at least
+_ALIKE = 0.6  # of its lines more than this share are as long as a board's
 
 
 class StepResult(NamedTuple):
@@ -70,6 +70,9 @@ class Game:
         # One more than is allowed, so that the env itself never ends a game over invalid moves.
         self.env.state.error_allowance = config.invalid_moves.allowed + 1
         self._share_messages(mover=None, invalid=False)
+        form = next((view.board for view in self._views if view.board), "")
+        for view in self._views:
+            view.form = form
 
     @property
     def seat(self) -> int:
@@ -188,6 +191,7 @@ class _View:
     def __init__(self, seat: int, shows_events: bool) -> None:
         self._shows_events = shows_events
         self.board = ""
+        self.form = ""  # a board of this game, which a seat without one is shown alike
         self.refusal = ""
         self._seat = seat
         self._rules: list[str] = []
@@ -209,10 +213,7 @@ class _View:
             if not text:
                 continue
             if kind is ObservationType.GAME_BOARD:
-                self._events[self._board_place :] = [
-                    _without_board(event, text) for event in self._events[self._board_place :]
-                ]
-                self.board, self._board_place, self._board_is_old = text, len(self._events), False
+                self._set_board(text)
             elif kind is ObservationType.PROMPT:
                 self._rules.append(text)
             elif kind is ObservationType.PLAYER_ACTION:
@@ -224,8 +225,19 @@ class _View:
                 self._notice = text
                 self.refusal = text.partition("Reason: ")[2].partition(" Please resubmit")[0]
             else:
-                self._add_event(text)
-                self._board_is_old |= kind is ObservationType.GAME_MESSAGE
+                self._add_said(text, kind)
+
+    def _add_said(self, text: str, kind: ObservationType) -> None:
+        """What the game says; a board that it ends with is the board from now on."""
+        event, board = _split_board(text, self.board or self.form)
+        self._add_event(event)
+        if board:
+            self._set_board(board)
+        else:
+            self._board_is_old |= kind is ObservationType.GAME_MESSAGE
+
+    def _set_board(self, text: str) -> None:
+        self.board, self._board_place, self._board_is_old = text, len(self._events), False
 
     def _add_event(self, text: str) -> None:
         self._events.append(text)
@@ -255,13 +267,17 @@ def _shows_events(setting: str, env: Env) -> bool:
     return not services.board_shows_all(env) if setting == "auto" else setting == "all"
 
 
-def _without_board(event: str, board: str) -> str:
-    """An event without the older board, much like the one that is shown now, that it ends with."""
-    lines, shown = event.split("\n"), board.split("\n")
-    head, last = lines[: -len(shown)], lines[-len(shown) :]
-    alike = sum(old.strip() == new.strip() for old, new in zip(last, shown, strict=False))
-    is_board = len(shown) >= _BOARD_LINES and alike > len(shown) * _ALIKE
-    return "\n".join(head).rstrip() if head and is_board else event
+def _split_board(text: str, form: str) -> tuple[str, str]:
+    """What an event says, and the board that it ends with: as many lines as `form`, as long."""
+    lines, widths = text.split("\n"), [len(line.strip()) for line in form.split("\n")]
+    head, last = lines[: -len(widths)], lines[-len(widths) :]
+    if not head or len(widths) < _BOARD_LINES:
+        return text, ""
+    pairs = zip(last, widths, strict=True)
+    alike = sum(len(line.strip()) == width for line, width in pairs)
+    if alike <= len(widths) * _ALIKE:
+        return text, ""
+    return "\n".join(head).rstrip(), "\n".join(last)
 
 
 def _describe(messages: list[Message]) -> bool:

@@ -39,9 +39,12 @@ def screen(config: GameConfig) -> str | None:
     deadline = time.monotonic() + SECONDS
     endless = InvalidMovesConfig(allowed=_TURNS)
     config = config.model_copy(update={"max_turns": _TURNS, "invalid_moves": endless})
-    listed = _lists_moves(config)
-    trials: list[_Trial] = []
+    first = Game(config, seed=0)
     idle = set(range(config.seats))
+    if missing := idle - set(first.env.state.observations):
+        return f"never comes to move: {_named(missing)}, which the env does not make"
+    listed = _lists_moves(first)
+    trials: list[_Trial] = []
     for seed in range(_MORE_GAMES):
         if (seed >= _GAMES and not idle) or time.monotonic() > deadline:
             break
@@ -52,8 +55,7 @@ def screen(config: GameConfig) -> str | None:
     if faults := [trial.fault for trial in trials if trial.fault]:
         return faults[0] if len(faults) == len(trials) else None
     if idle and sum(trial.accepted for trial in trials) >= _TURNS_PER_SEAT * config.seats:
-        seats = ", ".join(map(str, sorted(idle)))
-        return f"seat {seats} never came to move in {len(trials)} games"
+        return f"never came to move in {len(trials)} games: {_named(idle)}"
     return None
 
 
@@ -72,12 +74,15 @@ def fitting_seats(config: GameConfig) -> int | None:
     return None
 
 
-def _lists_moves(config: GameConfig) -> bool:
+def _named(seats: set[int]) -> str:
+    return f"seat{'s' * (len(seats) > 1)} {', '.join(map(str, sorted(seats)))}"
+
+
+def _lists_moves(game: Game) -> bool:
     """Whether this variant of the game does: a board that is not shown lists none."""
-    game = Game(config, seed=0)
     game.observe()
     try:
-        return lists_legal_moves(config) and bool(game.legal_moves())
+        return lists_legal_moves(game.config) and bool(game.legal_moves())
     except ValueError:
         return False
 
