@@ -5,8 +5,10 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
@@ -104,46 +106,62 @@ def sweep() -> Iterator[Found]:
         yield from pool.map(one, families().items())
 
 
+TEXT = """# TextArena's games
+
+What `python -m tests.sweep` found on Python {python}: one id of each of the {found} families of
+TextArena's registry, checked as a run checks it and then played three times. {played} play,
+{refused} are refused, each in one line. `tests/test_sweep.py` repeats it.
+
+## Played
+
+*Seats*: the numbers that pass, of 1 to {seats}. *Ends*: games of three, with the fewest seats, that
+ended by themselves, by an action at which the env raises, or at {turns} turns, refused actions
+included. Moves were any legal ones where the game lists them, else what its text shows in brackets,
+with other numbers; such noise does not get far everywhere. A known defect is also said in one line
+when a run starts.
+
+| id | seats | ends | known defect of the original |
+|---|---|---|---|
+{rows}
+
+## Refused
+
+| reason | families |
+|---|---|
+{reasons}
+
+| id | the line |
+|---|---|
+{lines}
+"""
+
+
 def page(found: list[Found]) -> str:
     """docs/textarena.md."""
-    played = [each for each in found if not each.refusal]
-    refused = [each for each in found if each.refusal]
+    played = sorted(each for each in found if not each.refusal)
+    refused = sorted(each for each in found if each.refusal)
+    reasons = Counter(_reason(each.refusal) for each in refused).most_common()
     rows = [
         f"| {each.env} | {each.seats} | {each.ended} / {each.forfeited} / {each.cut_off} | "
         f"{DEFECTS.get(each.family, '')} |"
-        for each in sorted(played)
+        for each in played
     ]
-    reasons = [f"| {each.env} | {each.refusal} |" for each in sorted(refused)]
-    return "\n".join(
-        [
-            "# TextArena's games",
-            "",
-            "What `python -m tests.sweep` found on Python "
-            f"{sys.version_info.major}.{sys.version_info.minor}: one id of each of the "
-            f"{len(found)} families of TextArena's registry, checked as a run checks it and then "
-            f"played three times. {len(played)} play, {len(refused)} are refused, each in one "
-            "line. `tests/test_sweep.py` repeats it.",
-            "",
-            "## Played",
-            "",
-            f"*Seats*: the numbers that pass, of 1 to {SEATS[-1]}. *Ends*: games of three, with "
-            "the fewest seats, that ended by themselves, by an action at which the env raises, or "
-            f"at {TURNS} turns, refused actions included. Moves were any legal ones where the game "
-            "lists them, else what its text shows in brackets, with other numbers; such noise does "
-            "not get far everywhere. A known defect is also said in one line when a run starts.",
-            "",
-            "| id | seats | ends | known defect of the original |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-            "## Refused",
-            "",
-            "| id | the line |",
-            "|---|---|",
-            *reasons,
-            "",
-        ]
+    return TEXT.format(
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        found=len(found),
+        played=len(played),
+        refused=len(refused),
+        seats=SEATS[-1],
+        turns=TURNS,
+        rows="\n".join(rows),
+        reasons="\n".join(f"| {reason} | {count} |" for reason, count in reasons),
+        lines="\n".join(f"| {each.env} | {each.refusal} |" for each in refused),
     )
+
+
+def _reason(refusal: str) -> str:
+    """Of a refusal, without the field before it, the remedy after it and what is in brackets."""
+    return re.sub(r" \(.*?\)", "", refusal.partition(": ")[2].rpartition("; ")[0])
 
 
 if __name__ == "__main__":
