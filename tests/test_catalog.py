@@ -1,5 +1,8 @@
 """The catalogue: what cannot be played is refused in one line, and what can be played passes."""
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.hostile import adapter_files
@@ -38,7 +41,9 @@ def takes_anything(text):
         ({"env": "TicTacToe-v0", "seats": 3}, "games.seats = 3: The number of players has to be 2"),
         ({"env": COUNT_UP, "seats": 4}, "games.seats = 4: at most 3"),
         ({"env": "Klondike-v0"}, "does not parse"),
-        ({"env": "CharacterConclave-v0", "seats": 3}, "games.env = 'CharacterConclave-v0'"),
+        ({"env": "CharacterConclave-v0", "seats": 3}, "any action of seat 0 after 0 turns raises"),
+        ({"env": "UsedCar-v0-balanced"}, "needs textarena.envs.UsedCar, which is not installed; "),
+        ({"env": "UsedCarNegotiation-v0"}, "needs a file that is not installed with it; choose"),
         ({"env": "GuessWho-v0", "seats": 1}, "set OPENROUTER_API_KEY"),
         ({"prompt": "unstable.nowhere:style"}, "games.prompt = 'unstable.nowhere:style'"),
         ({"prompt": "anser"}, "known: answer, compact, think, or module:function"),
@@ -58,10 +63,21 @@ def test_what_cannot_be_played_is_refused_in_one_line(config, words, monkeypatch
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
 
 
-def test_word_games_say_what_they_need(monkeypatch):
-    monkeypatch.setattr("nltk.data.path", [])
-    with pytest.raises(ConfigError, match="python -m nltk.downloader words"):
-        check_game(GameConfig(env="WordChains-v0"))
+@pytest.mark.parametrize(("env", "seats"), [("WordChains-v0", 2), ("Codenames-v0", 4)])
+def test_word_games_say_what_they_need(env, seats):
+    """Without data and textblob, in a process of its own, since what NLTK has found stays."""
+    code = f"""
+import sys, nltk
+sys.modules["textblob"] = None
+nltk.data.path.clear()
+from unstable.config import GameConfig
+from unstable.games.check import check_game
+check_game(GameConfig(env={env!r}, seats={seats}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    line = done.stderr.splitlines()[-1]
+    assert f"ConfigError: games.env = {env!r}: the game needs NLTK's word lists; " in line
+    assert "run: pip install textblob, or: python -m nltk.downloader words" in line
 
 
 @pytest.mark.parametrize(("env", "seats"), [*LISTED, (COUNT_UP, 1), (COUNT_UP, 3)])

@@ -1,7 +1,9 @@
 """Whether a game can be played, found out before any model is loaded: by trying it."""
 
 import inspect
+import io
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from typing import Any
 
 import textarena
@@ -9,6 +11,7 @@ import textarena
 from unstable.config import ConfigError, GameConfig, nearest, shown
 from unstable.games.envs import env_class, known_ids, make_env
 from unstable.games.game import Game
+from unstable.games.screen import fitting_seats, screen
 from unstable.games.services import lists_legal_moves, prompt_style
 from unstable.plugins import FAULTS, check_target, described, load_target
 from unstable.prompts import PARSERS, STYLES, PromptStyle
@@ -18,22 +21,34 @@ _MAX_REASON = 200  # characters of an env's own error that are quoted
 
 
 def check_game(config: GameConfig, field: str = "games") -> None:
-    """Raise `ConfigError` where the game cannot be played; makes the env and tries one step.
+    """Raise `ConfigError` where the game cannot be played; finds out by playing it.
 
-    `field` is the game's place in the config, such as games.0.
+    `field` is the game's place in the config, such as games.0. What an env prints is not shown.
     """
-    _check_id(config.env, field)
+    with redirect_stdout(io.StringIO()):
+        _check_id(config.env, field)
+        _check_class(config, field)
+        _check_targets(config, field)
+        _check_start(config, field)
+        _check_play(config, field)
+
+
+def _check_class(config: GameConfig, field: str) -> None:
     try:
         cls = env_class(config)
     except ConfigError as error:
-        if isinstance(cause := error.__cause__, LookupError | SyntaxError):
+        cause = error.__cause__
+        if isinstance(cause, LookupError | SyntaxError) or (cause and ":" not in config.env):
             raise _complaint(f"{field}.env", config.env, cause) from error
         raise ConfigError(f"{field}.env{str(error).removeprefix('target')}") from error
     if not (isinstance(cls, type) and issubclass(cls, textarena.Env)):
         raise ConfigError(
             f"{field}.env = {config.env!r}: not a textarena.Env; give the class of one"
         )
-    _check_targets(config, field)
+
+
+def _check_start(config: GameConfig, field: str) -> None:
+    """The env is made and reset, and the first turn is put to a seat."""
     try:
         make_env(config)
     except TypeError as error:
@@ -51,10 +66,17 @@ def check_game(config: GameConfig, field: str = "games") -> None:
     except FAULTS as error:
         raise _complaint(f"{field}.env", config.env, error) from error
     _try_targets(config, field, game, observation)
-    try:
-        game.step("")
-    except FAULTS as error:
-        raise _complaint(f"{field}.env", config.env, error) from error
+
+
+def _check_play(config: GameConfig, field: str) -> None:
+    if (fault := screen(config)) is None:
+        return
+    if (seats := fitting_seats(config)) is not None:
+        raise ConfigError(
+            f"{field}.seats = {config.seats}: in {config.key} {fault}; set it to {seats}"
+        )
+    remedy = "mend it there" if ":" in config.env else "choose another game"
+    raise ConfigError(f"{field}.env = {shown(config.env)}: {fault}; {remedy}")
 
 
 def _check_id(env: str, field: str) -> None:
@@ -133,12 +155,20 @@ def _complaint(path: str, value: Any, error: BaseException) -> ConfigError:
     reason, remedy = _line(error), "choose another game"
     if isinstance(error, LookupError) and "nltk" in str(error):
         reason = "the game needs NLTK's word lists"
-        remedy = "run: python -m nltk.downloader words averaged_perceptron_tagger_eng"
+        remedy = (
+            "run: pip install textblob, or: "
+            "python -m nltk.downloader words averaged_perceptron_tagger_eng"
+        )
     elif "OPENROUTER_API_KEY" in str(error):
         reason, remedy = "the game asks a judge at OpenRouter", "set OPENROUTER_API_KEY"
     elif isinstance(error, SyntaxError):
         reason = f"its file does not parse on this Python ({error.msg})"
-        remedy = "use Python 3.12 or choose another game"
+        if "f-string" in reason:
+            remedy = "use Python 3.12 or choose another game"
+    elif isinstance(error, ImportError) and error.name:
+        reason = f"the game needs {error.name}, which is not installed"
+    elif isinstance(error, FileNotFoundError):
+        reason = "the game needs a file that is not installed with it"
     elif path.endswith(".args"):
         remedy = "give the arguments of the env's constructor"
     elif path.endswith(".seats"):

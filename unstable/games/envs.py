@@ -8,6 +8,7 @@ import textarena
 from textarena.envs.registration import ENV_REGISTRY
 
 from unstable.config import GameConfig
+from unstable.games.words import supply_words
 from unstable.plugins import load_target
 
 
@@ -19,21 +20,22 @@ def known_ids() -> list[str]:
 def env_class(config: GameConfig) -> type:
     """The class behind `games.env`; raises what importing it raises, KeyError for an unknown id."""
     target = config.env if ":" in config.env else ENV_REGISTRY[f"{config.env}-raw"].entry_point
-    with _no_downloads():
+    with _offline():
         return load_target(target) if isinstance(target, str) else target
 
 
 def make_env(config: GameConfig) -> textarena.Env:
     """A new env, not yet reset; raises what its constructor raises."""
-    with _no_downloads():
+    with _offline():
         if ":" in config.env:
             return env_class(config)(**config.args)
         return textarena.make(f"{config.env}-raw", **config.args)
 
 
 @contextmanager
-def _no_downloads() -> Iterator[None]:
+def _offline() -> Iterator[None]:
     # Word games ask the network at every import or make, even where the data is already there.
+    supply_words()
     download = nltk.download
     nltk.download = lambda *args, **kwargs: False
     try:

@@ -23,6 +23,8 @@ from unstable.types import Observation
 
 _LEADING_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 _TOKEN = re.compile(r"\[[^\[\]]*\]")
+_BOARD_LINES = 3  # the fewest of what is looked for in events
+_ALIKE = 0.6  # of its lines more than this share are as long as a board's
 
 
 class StepResult(NamedTuple):
@@ -65,6 +67,9 @@ class Game:
         # One more than is allowed, so that the env itself never ends a game over invalid moves.
         self.env.state.error_allowance = config.invalid_moves.allowed + 1
         self._share_messages(mover=None, invalid=False)
+        form = next((view.board for view in self._views if view.board), "")
+        for view in self._views:
+            view.form = form
 
     @property
     def seat(self) -> int:
@@ -140,6 +145,15 @@ class Game:
         shared = (self.config, self._chance, self._compact)
         return copy.deepcopy(self, {id(each): each for each in shared})
 
+    def again(self) -> "Game":
+        """The same game as it was before the action at which the env raised: that env may be
+        anywhere by now, so another one is led there."""
+        game = Game(self.config, self._seed)
+        for action in self._actions:
+            game.observe()
+            game.step(action)
+        return game
+
     def take_cut(self) -> int:
         """Characters of over-long messages that were left out, over all seats, since the last."""
         cut = sum(view.cut_characters for view in self._views)
@@ -153,16 +167,10 @@ class Game:
             queue.clear()
 
     def _is_movers_fault(self, action: str) -> bool:
-        """Whether the action at which the env raised was no legal one.
-
-        The env may be anywhere by now, so another one is led to where it was.
-        """
+        """Whether the action at which the env raised was no legal one."""
         if not services.lists_legal_moves(self.config):
             return self._trusted
-        before = Game(self.config, self._seed)
-        for earlier in self._actions:
-            before.observe()
-            before.step(earlier)
+        before = self.again()
         before.observe()
         return action.strip() not in before.legal_moves()
 
@@ -192,6 +200,7 @@ class _View:
     def __init__(self, seat: int, shows_events: bool) -> None:
         self._shows_events = shows_events
         self.board = ""
+        self.form = ""  # a board of this game, which a seat without one is shown alike
         self.refusal = ""
         self._seat = seat
         self._rules: list[str] = []
@@ -206,12 +215,14 @@ class _View:
         if mine:
             self._notice = self.refusal = ""
         for sender, message, kind in messages:
+            if not isinstance(message, str):  # some envs mix up the order: (seat, action, kind)
+                continue
             text, cut = bounded(_LEADING_LINES.sub("", message).rstrip())
             self.cut_characters += cut
             if not text:
                 continue
             if kind is ObservationType.GAME_BOARD:
-                self.board, self._board_place, self._board_is_old = text, len(self._events), False
+                self._set_board(text)
             elif kind is ObservationType.PROMPT:
                 self._rules.append(text)
             elif kind is ObservationType.PLAYER_ACTION:
@@ -223,12 +234,23 @@ class _View:
                 self._notice = text
                 self.refusal = text.partition("Reason: ")[2].partition(" Please resubmit")[0]
             else:
-                self._add_event(text)
-                self._board_is_old |= kind is ObservationType.GAME_MESSAGE
+                self._add_said(text, kind)
+
+    def _add_said(self, text: str, kind: ObservationType) -> None:
+        """What the game says; a board that it ends with is the board from now on."""
+        event, board = _split_board(text, self.board or self.form)
+        self._add_event(event)
+        if board:
+            self._set_board(board)
+        else:
+            self._board_is_old |= kind is ObservationType.GAME_MESSAGE
+
+    def _set_board(self, text: str) -> None:
+        self.board, self._board_place, self._board_is_old = text, len(self._events), False
 
     def _add_event(self, text: str) -> None:
         self._events.append(text)
-        while sum(map(len, self._events)) > MAX_EVENTS:
+        while len(self._events) > 1 and sum(map(len, self._events)) > MAX_EVENTS:
             self.cut_characters += len(self._events.pop(0))
             self._board_place = max(self._board_place - 1, 0)
 
@@ -252,6 +274,19 @@ class _View:
 
 def _shows_events(setting: str, env: Env) -> bool:
     return not services.board_shows_all(env) if setting == "auto" else setting == "all"
+
+
+def _split_board(text: str, form: str) -> tuple[str, str]:
+    """What an event says, and the board that it ends with: as many lines as `form`, as long."""
+    lines, widths = text.split("\n"), [len(line.strip()) for line in form.split("\n")]
+    head, last = lines[: -len(widths)], lines[-len(widths) :]
+    if not head or len(widths) < _BOARD_LINES:
+        return text, ""
+    pairs = zip(last, widths, strict=True)
+    alike = sum(len(line.strip()) == width for line, width in pairs)
+    if alike <= len(widths) * _ALIKE:
+        return text, ""
+    return "\n".join(head).rstrip(), "\n".join(last)
 
 
 def _describe(messages: list[Message]) -> bool:

@@ -15,6 +15,7 @@ _PRINTED = (
     "ReverseTicTacToe",
     "Crusade",
     "SpiteAndMalice",
+    "Stratego",
     "FifteenPuzzle",
     "Chess",
 )

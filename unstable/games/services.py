@@ -8,6 +8,7 @@ from typing import Any
 from unstable.config import GameConfig
 from unstable.games import (
     bargaining,
+    cards,
     connect_four,
     dice,
     guessing,
@@ -42,6 +43,7 @@ GAMES: tuple[GameInfo, ...] = (
     guessing.NUMBER,
     bargaining.NEGOTIATION,
     bargaining.DILEMMA,
+    *cards.GAMES,
     *others.GAMES,
 )
 _BY_ENV = {info.env: info for info in GAMES}

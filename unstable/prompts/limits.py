@@ -4,8 +4,9 @@ import re
 
 MAX_CHARACTERS = 20_000
 """Of what a game says at once, of an action, of an endpoint's reply."""
-MAX_EVENTS = 5 * MAX_CHARACTERS
-"""Characters of all that happened in a game, the oldest of which are left out."""
+MAX_EVENTS = 12_000
+"""Characters of what happened in a game, about 3,000 tokens: of more, the oldest events are left
+out; the last is kept."""
 _HALVES = re.compile("[\ud800-\udfff]")
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
 from unstable.games.check import check_constrained, check_game
+from unstable.games.defects import known_defect
 from unstable.games.services import (
     COUNTED_GAMES,
     can_be_counted,
@@ -49,11 +50,13 @@ def prepare(config: RunConfig, *, learner: bool = True) -> Resolved:
 def show_plan(resolved: Resolved) -> None:
     """Print on stderr the plan, where there is something in it that a person should know.
 
-    And which games are put in another prompt style than their own.
+    And which games are put in another prompt style than their own, or have a known defect.
     """
     if resolved.machine.gpus or resolved.plan.notes:
         print(resolved.plan.text(), file=sys.stderr)
     for index, game in enumerate(resolved.config.games):
+        if (defect := known_defect(game)) is not None:
+            print(f"games.{index}.env = {game.env!r}: TextArena's game {defect}", file=sys.stderr)
         if game.prompt == "compact" and (style := prompt_style(game).name) != game.prompt:
             print(
                 f"games.{index}.prompt = 'compact': {game.key} has no such form and is put in the "

@@ -1,0 +1,88 @@
+"""Word games play out of textblob's lexicon where NLTK has no data, each with words that fit."""
+
+import time
+
+import nltk
+import pytest
+
+from unstable.config import GameConfig
+from unstable.games.check import check_game
+from unstable.games.envs import make_env
+from unstable.games.game import Game
+
+WORD_GAMES = {
+    "Hangman-v0": 1,
+    "Hangman-v0-hardcore": 1,
+    "Wordle-v0": 1,
+    "WordLadder-v0": 1,
+    "WordSearch-v0": 1,
+    "SpellingBee-v0": 2,
+    "WordChains-v0": 2,
+    "DontSayIt-v0": 2,
+    "LetterAuction-v0": 2,
+    "Codenames-v0": 4,
+}
+
+
+def has_nltk_data() -> bool:
+    try:
+        nltk.data.find("corpora/words")
+    except LookupError:
+        return False
+    return True
+
+
+without_data = pytest.mark.skipif(has_nltk_data(), reason="NLTK's own data is here and is used")
+
+
+@pytest.mark.parametrize(("env", "seats"), WORD_GAMES.items())
+def test_word_games_play(env: str, seats: int) -> None:
+    check_game(GameConfig(env=env, seats=seats))
+
+
+def game(env: str) -> Game:
+    return Game(GameConfig(env=env, seats=WORD_GAMES[env], max_turns=200), seed=4)
+
+
+def test_hangman_is_won_by_its_letters() -> None:
+    played = game("Hangman-v0")
+    for letter in sorted(set(played.env.state.game_state["target_letters"])):
+        if not played.done:
+            played.observe()
+            played.step(f"[{letter}]")
+    assert played.done and played.outcomes == [1.0]
+
+
+def test_wordles_secret_is_a_noun_of_five_letters_and_wins() -> None:
+    played = game("Wordle-v0")
+    secret = played.env.state.game_state["secret_word"]
+    assert len(secret) == 5 and nltk.pos_tag([secret]) == [(secret, "NN")]
+    played.observe()
+    assert not played.step("[house]").invalid
+    played.observe()
+    played.step(f"[{secret}]")
+    assert played.done and played.outcomes == [1.0]
+
+
+def test_codenames_has_words_for_a_board_and_draws_others_by_the_seed() -> None:
+    boards = [
+        set(Game(GameConfig(env="Codenames-v0", seats=4), seed).env.board) for seed in (1, 1, 2)
+    ]
+    assert len(boards[0]) == 25 and boards[0] == boards[1] != boards[2]
+
+
+@without_data
+def test_basic_words_are_common_and_all_words_many() -> None:
+    make_env(GameConfig(env="Hangman-v0", seats=1))
+    basic, known = (set(nltk.corpus.words.words(name)) for name in ("en-basic", "en"))
+    assert {"house", "water", "time", "begin"} <= basic < known
+    assert len(basic) == 3000 and len(known) > 30_000
+    assert all(word.isalpha() and word.islower() for word in known)
+    assert "london" not in known
+
+
+def test_dictionaries_are_read_once() -> None:
+    make_env(GameConfig(env="Wordle-v0", seats=1))
+    start = time.monotonic()
+    make_env(GameConfig(env="Wordle-v0", seats=1))
+    assert time.monotonic() - start < 0.4

@@ -1,0 +1,128 @@
+"""Screening: a game is played before any model is loaded, since many an env fails only in play."""
+
+import random
+import re
+import time
+from typing import NamedTuple
+
+from unstable.config import GameConfig, InvalidMovesConfig
+from unstable.games.game import Game
+from unstable.games.services import lists_legal_moves
+from unstable.plugins import FAULTS, described
+from unstable.types import Observation
+
+SECONDS = 0.5
+"""The most that the screening of a game may take, but for the step or the reset that it is in."""
+_GAMES = 3  # that are played
+_MORE_GAMES = 8  # as long as there are seats that have not come to move
+_TURNS = 400  # of a game, refused actions included
+_RAISES = 20  # at a position, by actions of which none is known to be legal
+_TURNS_PER_SEAT = 10  # accepted actions after which each seat should have come to move
+_TOKEN = re.compile(r"\[[^\[\]\n]{1,40}\]")
+_PLACE = re.compile(r"\d+|\b[A-Z]\b|<[^<>]*>")  # what an action's form leaves open
+_USUAL_FORMS = ("[0]", "[0 0]", "[0,0]", "[A0 B0]", "0", "yes", "")
+
+
+class _Trial(NamedTuple):
+    seats: set[int]  # that came to move
+    accepted: int  # actions
+    fault: str | None
+
+
+def screen(config: GameConfig) -> str | None:
+    """What is wrong with a game as it is played, in a few words, or None.
+
+    A game that lists its legal moves is played by any of them: whatever it raises is its own fault.
+    Else actions are made of what the game's text shows in brackets. An error is then the action's
+    fault, unless none of many other actions gets past that position, in each of the games.
+    """
+    deadline = time.monotonic() + SECONDS
+    endless = InvalidMovesConfig(allowed=_TURNS)
+    config = config.model_copy(update={"max_turns": _TURNS, "invalid_moves": endless})
+    first = Game(config, seed=0)
+    idle = set(range(config.seats))
+    if missing := idle - set(first.env.state.observations):
+        return f"never comes to move: {_named(missing)}, which the env does not make"
+    listed = _lists_moves(first)
+    trials: list[_Trial] = []
+    for seed in range(_MORE_GAMES):
+        if (seed >= _GAMES and not idle) or time.monotonic() > deadline:
+            break
+        trials.append(trial := _play(config, seed, listed, deadline))
+        idle -= trial.seats
+        if listed and trial.fault:
+            return trial.fault
+    if faults := [trial.fault for trial in trials if trial.fault]:
+        return faults[0] if len(faults) == len(trials) else None
+    if idle and sum(trial.accepted for trial in trials) >= _TURNS_PER_SEAT * config.seats:
+        return f"never came to move in {len(trials)} games: {_named(idle)}"
+    return None
+
+
+def fitting_seats(config: GameConfig) -> int | None:
+    """The largest smaller number of seats with which the game passes the screening, if any."""
+    deadline = time.monotonic() + 3 * SECONDS
+    for seats in range(config.seats - 1, 0, -1):
+        if time.monotonic() > deadline:
+            break
+        fewer = config.model_copy(update={"seats": seats})
+        try:
+            if screen(fewer) is None:
+                return seats
+        except FAULTS:  # the env takes no such number
+            continue
+    return None
+
+
+def _named(seats: set[int]) -> str:
+    return f"seat{'s' * (len(seats) > 1)} {', '.join(map(str, sorted(seats)))}"
+
+
+def _lists_moves(game: Game) -> bool:
+    """Whether this variant of the game does: a board that is not shown lists none."""
+    game.observe()
+    try:
+        return lists_legal_moves(game.config) and bool(game.legal_moves())
+    except ValueError:
+        return False
+
+
+def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Trial:
+    """One game, to its end, a fault or the deadline."""
+    seats: set[int] = set()
+    accepted = raised = turns = 0
+    try:
+        rng, game = random.Random(seed), Game(config, seed)
+        while not game.done and time.monotonic() < deadline:
+            observation, turns = game.observe(), game.turns
+            seats.add(game.seat)
+            moves = game.legal_moves() if listed else actions(observation, rng)
+            if not moves:
+                fault = f"seat {game.seat} is to move after {turns} turns and has no legal move"
+                return _Trial(seats, accepted, fault)
+            try:
+                step = game.step(action := rng.choice(moves))
+            except FAULTS as error:
+                raised += 1
+                if listed or raised == _RAISES:
+                    what = f"the legal move {action}" if listed else "any action"
+                    fault = f"{what} of seat {game.seat} after {turns} turns raises "
+                    return _Trial(seats, accepted, fault + described(error))
+                game = game.again()
+                continue
+            if not step.invalid:
+                accepted, raised = accepted + 1, 0
+    except FAULTS as error:  # of a reset, an observation, or a list of legal moves
+        return _Trial(seats, accepted, f"after {turns} turns it raises {described(error)}")
+    return _Trial(seats, accepted, None)
+
+
+def actions(observation: Observation, rng: random.Random) -> list[str]:
+    """What the game's text shows in brackets, and usual forms, as they stand or with numbers."""
+    text = "\n".join(
+        [observation.rules, *observation.events[-3:], observation.board, observation.notice]
+    )
+    forms = [*_TOKEN.findall(text), rng.choice(_USUAL_FORMS)]
+    form = rng.choice(forms)
+    most = rng.choice((3, 9, 30))
+    return [form, _PLACE.sub(lambda _: str(rng.randint(0, most)), form)]
