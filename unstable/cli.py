@@ -25,11 +25,13 @@ from unstable.config import (
 )
 
 EXPLOIT_USAGE = """\
-usage: unstable exploit RUN_DIR[@VERSION] [--games NAME ...] [--FIELD VALUE ...]
+usage: unstable exploit RUN_DIR[@VERSION] [--games NAME ...] [--samples N] [--FIELD VALUE ...]
+       unstable exploit RUN_DIR[@VERSION] --learn [--FIELD VALUE ...]
 
 Computes exactly how exploitable a version of a run (the newest, if none is given) is, in those of
 the run's games that can be counted out, or in the named ones. RUN_DIR is a folder that unstable
-train left. What it means is in docs/exploitability.md."""
+train left. With --learn, for games of any size, a best response to the version is trained, from it
+on; what that wins is a lower bound. What it means is in docs/exploitability.md."""
 
 EVAL_USAGE = """\
 usage: unstable eval RUN_DIR [--version N] [--games N] [--opponents NAME ...] [--FIELD VALUE ...]
@@ -232,7 +234,14 @@ def _exploit(arguments: Sequence[str]) -> int:
     path, at, number = run_dir.rpartition("@")
     folder = _folder("RUN_DIR", path if at else run_dir)
     version = _version("@VERSION", _scalar(number) if at else None)
-    options = parse_options(rest, {"--games": "eval.exploitability.games"})
+    if "--learn" in rest:
+        from unstable.runtime.exploit import learn
+
+        rest.remove("--learn")
+        learn(folder, version, parse_options(rest, SHORT_FORMS))
+        return 0
+    short = {f"--{name}": f"eval.exploitability.{name}" for name in ("games", "samples")}
+    options = parse_options(rest, short)
     games = options.pop("eval.exploitability.games", [])
     from unstable.runtime.exploit import measure
 

@@ -479,6 +479,7 @@ class Exploitability:
     residual: float  # chance that a game against itself comes to an answer that is no legal action
     decisions: int  # that were scored
     seconds: float
+    samples: int = 0  # answers at each that stand for the policy; 0: it is exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

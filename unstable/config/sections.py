@@ -313,6 +313,11 @@ class ExploitabilityConfig(Section):
     games: list[str] = Field(
         [], description="names of entries of games; none: all of those that can be counted out"
     )
+    samples: NonNegativeInt = Field(
+        0,
+        description="answers at each decision that stand for the policy, for a model that reasons "
+        "first; 0: answers are scored, exactly",
+    )
 
 
 class EvalConfig(Section):

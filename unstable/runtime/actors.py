@@ -118,7 +118,8 @@ class ActorProcess:
         if game not in self._exploiters:
             config, most = self._config.game_by_key[game], self._config.sampling.max_tokens
             prompts = self._collector.prompts[game]
-            self._exploiters[game] = Exploiter(config, prompts, self._engine, most)
+            samples = self._config.eval.exploitability.samples
+            self._exploiters[game] = Exploiter(config, prompts, self._engine, most, samples)
         return self._exploiters[game]
 
     async def sleep(self) -> None:

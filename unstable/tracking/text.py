@@ -174,10 +174,11 @@ def score_text(score: EvalScore) -> str:
 
 def exploitability_line(found: Exploitability) -> str:
     """How exploitable a version is in one game, in words."""
+    sampled = f" of {found.samples} answers each" if found.samples else ""
     return (
         f"exploitability of version {found.version} · {found.env}: {bounds(found)} · "
         f"{percent(found.residual)} of games against itself end by no legal action · "
-        f"{found.decisions:,} decisions in {duration(found.seconds)}"
+        f"{found.decisions:,} decisions{sampled} in {duration(found.seconds)}"
     )
 
 
