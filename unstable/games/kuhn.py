@@ -132,7 +132,7 @@ def which_wins(rng: Random) -> tuple[str, list[str]]:
 
 
 def which_card(rng: Random) -> tuple[str, list[str]]:
-    """A line of the game as a seat sees it, and the seat's card."""
+    """A line as a seat sees it, with a mark that play never has, and the seat's card."""
     env = KuhnPoker(max_rounds=rng.choice([1, 3]))
     with Chance(rng.getrandbits(64)):
         env.reset(num_players=2, seed=0)
@@ -142,13 +142,7 @@ def which_card(rng: Random) -> tuple[str, list[str]]:
             if over:
                 break
             line = position(env)
-    return line, [line[0]]
-
-
-QUIZZES = (
-    Quiz("Kuhn poker, two cards: the one that wins the showdown.", which_wins),
-    Quiz("Kuhn poker, a line of the game: the card in it.", which_card),
-)
+    return f"{line} ?", [line[0]]
 
 
 def chips(env: Any) -> list[float]:
@@ -172,6 +166,11 @@ def brief(goal: str) -> str:
     )
 
 
+_BRIEF = brief("chips of all rounds add up")
+QUIZZES = (
+    Quiz("Kuhn poker, two cards: the one that wins the showdown.", which_wins),
+    Quiz(_BRIEF, which_card),
+)
 INFO = GameInfo(
     env="KuhnPoker",
     name="unstable.games.kuhn:KuhnPoker",
@@ -179,7 +178,7 @@ INFO = GameInfo(
     counted=Counted(is_open=False, fits=lambda env: env.max_rounds == 1),
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
-    compact=Compact(brief("chips of all rounds add up"), position),
+    compact=Compact(_BRIEF, position),
     quizzes=QUIZZES,
 )
 TEXTARENA = GameInfo(

@@ -257,7 +257,7 @@ def which_wins(rng: Random) -> tuple[str, list[str]]:
 
 
 def which_hand(rng: Random) -> tuple[str, list[str]]:
-    """A line of the game as a seat sees it: P if its card pairs the public one, else the card."""
+    """A line as a seat sees it, with a mark that play never has: P for a pair, else its card."""
     env = Leduc()
     with Chance(rng.getrandbits(64)):
         env.reset(num_players=2, seed=0)
@@ -268,7 +268,7 @@ def which_hand(rng: Random) -> tuple[str, list[str]]:
                 break
             line = position(env)
     own, public = line[0], line[2]
-    return line, ["P" if own == public else own]
+    return f"{line} ?", ["P" if own == public else own]
 
 
 def chips(env: Any) -> list[float]:
@@ -282,6 +282,13 @@ def most_chips(env: Any) -> float:
     return float(env.max_rounds * MOST_CHIPS)
 
 
+_BRIEF = (
+    "Leduc hold'em with two jacks, two queens and two kings; a card that pairs the public one "
+    "wins the pot, else the higher card, and chips of all hands add up. A line is your card, "
+    "the public card (- before it is shown), the chips in the pot, the moves of the hand, a / "
+    "where the public card came, and after the colon the actions that you may choose from. "
+    "Answer with one of these, nothing else."
+)
 INFO = GameInfo(
     env="Leduc",
     name="unstable.games.leduc:Leduc",
@@ -290,22 +297,12 @@ INFO = GameInfo(
     counted=Counted(is_open=False, fits=lambda env: env.max_rounds == 1),
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
-    compact=Compact(
-        "Leduc hold'em with two jacks, two queens and two kings; a card that pairs the public one "
-        "wins the pot, else the higher card, and chips of all hands add up. A line is your card, "
-        "the public card (- before it is shown), the chips in the pot, the moves of the hand, a / "
-        "where the public card came, and after the colon the actions that you may choose from. "
-        "Answer with one of these, nothing else.",
-        position,
-    ),
+    compact=Compact(_BRIEF, position),
     quizzes=(
         Quiz(
             "Leduc hold'em, two cards and the public card: the card that wins, else -.",
             which_wins,
         ),
-        Quiz(
-            "Leduc hold'em, a line of the game: P if its card pairs the public one, else the card.",
-            which_hand,
-        ),
+        Quiz(_BRIEF, which_hand),
     ),
 )
