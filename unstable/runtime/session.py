@@ -65,7 +65,12 @@ def say(line: str) -> None:
 @contextlib.contextmanager
 def said() -> Iterator[None]:
     """Say that a run is made ready, if that takes seconds; some have gone by with imports."""
-    lines = Lines(say)
+
+    def show(line: str) -> None:
+        lines.patience_s = FIRST_S
+        say(line)
+
+    lines = Lines(show)
     lines.patience_s = FIRST_S / 2
     lines.phase("starting: checking what is asked for")
     with lines.kept_up():
