@@ -133,6 +133,22 @@ def which_wins(rng: Random) -> tuple[str, list[str]]:
 
 def which_card(rng: Random) -> tuple[str, list[str]]:
     """A line as a seat sees it, with a mark that play never has, and the seat's card."""
+    line = _line(rng)
+    return f"{line} ?", [line[0]]
+
+
+def named_move(rng: Random) -> tuple[str, list[str]]:
+    """A line, another mark and a legal move, which is the answer: so that each is said alone too.
+
+    Moves that are only ever right together would become words that a small model cannot part.
+    """
+    line = _line(rng)
+    move = rng.choice(line.partition(": ")[2].split())
+    return f"{line} ! {move}", [move]
+
+
+def _line(rng: Random) -> str:
+    """Of a decision in a game of random moves."""
     env = KuhnPoker(max_rounds=rng.choice([1, 3]))
     with Chance(rng.getrandbits(64)):
         env.reset(num_players=2, seed=0)
@@ -142,7 +158,7 @@ def which_card(rng: Random) -> tuple[str, list[str]]:
             if over:
                 break
             line = position(env)
-    return f"{line} ?", [line[0]]
+    return line
 
 
 def chips(env: Any) -> list[float]:
@@ -170,6 +186,7 @@ _BRIEF = brief("chips of all rounds add up")
 QUIZZES = (
     Quiz("Kuhn poker, two cards: the one that wins the showdown.", which_wins),
     Quiz(_BRIEF, which_card),
+    Quiz(_BRIEF, named_move),
 )
 INFO = GameInfo(
     env="KuhnPoker",

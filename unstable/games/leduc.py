@@ -258,6 +258,20 @@ def which_wins(rng: Random) -> tuple[str, list[str]]:
 
 def which_hand(rng: Random) -> tuple[str, list[str]]:
     """A line as a seat sees it, with a mark that play never has: P for a pair, else its card."""
+    line = _line(rng)
+    own, public = line[0], line[2]
+    return f"{line} ?", ["P" if own == public else own]
+
+
+def named_move(rng: Random) -> tuple[str, list[str]]:
+    """A line, another mark and a legal move, which is the answer; see `kuhn.named_move`."""
+    line = _line(rng)
+    move = rng.choice(line.rpartition(": ")[2].split())
+    return f"{line} ! {move}", [move]
+
+
+def _line(rng: Random) -> str:
+    """Of a decision in a hand of random moves."""
     env = Leduc()
     with Chance(rng.getrandbits(64)):
         env.reset(num_players=2, seed=0)
@@ -267,8 +281,7 @@ def which_hand(rng: Random) -> tuple[str, list[str]]:
             if over:
                 break
             line = position(env)
-    own, public = line[0], line[2]
-    return f"{line} ?", ["P" if own == public else own]
+    return line
 
 
 def chips(env: Any) -> list[float]:
@@ -304,5 +317,6 @@ INFO = GameInfo(
             which_wins,
         ),
         Quiz(_BRIEF, which_hand),
+        Quiz(_BRIEF, named_move),
     ),
 )
