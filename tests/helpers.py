@@ -2,7 +2,9 @@
 
 import copy
 import signal
+from collections.abc import Sequence
 
+import pytest
 import torch
 from safetensors.torch import load, save
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -10,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Tokeniz
 
 from unstable.config import AdapterConfig
 from unstable.models.adapters import attach_lora, export_adapter
-from unstable.types import Adapter
+from unstable.types import Adapter, Completion, Likeliest
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>"
@@ -73,3 +75,32 @@ def heed_interrupts() -> None:
     """For `Popen(preexec_fn=...)`: what a shell starts in the background ignores Ctrl-C, and so do
     its children, tests and their processes among them."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def likeliest(
+    model: torch.nn.Module,
+    prompt_ids: Sequence[int],
+    answer: Completion,
+    temperature: float,
+    allowed: Sequence[int] | None,
+    count: int,
+) -> Likeliest:
+    """What an engine has to name at each token of an answer, by a plain forward."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[*prompt_ids, *answer.token_ids]])).logits[0]
+    rows = logits[len(prompt_ids) - 1 : -1].float() / (temperature or 1.0)
+    if allowed is not None:
+        kept = torch.full_like(rows, -torch.inf)
+        kept[:, allowed] = rows[:, allowed]
+        rows = kept
+    values, ids = rows.log_softmax(-1).topk(count if allowed is None else min(count, len(allowed)))
+    pairs = zip(ids.tolist(), values.tolist(), strict=True)
+    return [list(zip(each, chances, strict=True)) for each, chances in pairs]
+
+
+def assert_likeliest(found: Likeliest | None, expected: Likeliest, within: float) -> None:
+    """The same ids in the same order, and log-probabilities that differ by rounding at most."""
+    assert found is not None
+    for mine, other in zip(found, expected, strict=True):
+        assert [token for token, _ in mine] == [token for token, _ in other]
+        assert [v for _, v in mine] == pytest.approx([v for _, v in other], abs=within)

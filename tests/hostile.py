@@ -3,6 +3,7 @@
 `...` in a line stands for any words. The functions and classes are targets that configs name.
 """
 
+import asyncio
 import json
 import shlex
 import sys
@@ -284,3 +285,18 @@ def zip_file(path: Path, base: bytes) -> Path:
         archive.writestr("base.json", base)
         archive.writestr("README.md", "")
     return path
+
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J[0]"
+"""What would rename a terminal's window and clear it, were it obeyed."""
+
+
+def takes_over(observation: str) -> str:
+    """A bot whose every action tries to take over the terminal."""
+    return ESCAPE
+
+
+async def never_moves(observation: str) -> str:
+    """A bot that thinks for ever."""
+    await asyncio.sleep(3600)
+    return "[0]"

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
-from unstable.config import parse
+from unstable.config import GameConfig, parse
 from unstable.games.game import Game
 from unstable.runtime.prepare import check_games
 
@@ -45,6 +47,16 @@ def test_the_game_is_accepted_and_plays_to_its_end(folder: Path) -> None:
         game.step("[1]" if sticks % 4 in (1, 2) else "[3]" if sticks % 4 == 0 else "[2]")
     assert sorted(game.outcomes) == [-1.0, 1.0] and game.forfeit is None
     assert "took the last one" in game.reason
+
+
+def test_the_pages_seating_gives_each_role_its_number() -> None:
+    (text,) = re.findall(r"^```python\n(def seating.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"SpyGame": SimpleNamespace}
+    exec(text, names)
+    roles = ["witness", "spy", "guard's friend", "guard"]
+    assert names["seating"](SimpleNamespace(roles=roles)) == [1, 3, 2, 0]
+    fields = re.findall(r"^\| `(\w+): ", PAGE, re.MULTILINE)
+    assert {"teams", "seating"} <= set(fields) <= set(GameConfig.model_fields)
 
 
 @pytest.mark.slow

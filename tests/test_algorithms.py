@@ -285,11 +285,11 @@ def test_a_fresh_adapter_has_no_kl(model):
 def test_the_kl_of_a_warm_start_refers_to_the_start(model, tmp_path):
     teacher = make_learner(model)
     teacher.update(make_groups(0))
-    adapter = teacher.save(tmp_path / "000001", {})
+    adapter = teacher.save(tmp_path / "000001")
     algorithm = {"name": "reinforce", "kl_loss": 1.0}
     learner = make_learner(model, adapter=adapter, algorithm=algorithm)
     assert learner.update(make_groups(0)).metrics["learn/kl_reference"] == 0.0
-    learner.save(tmp_path / "next", {})
+    learner.save(tmp_path / "next")
     resumed = make_learner(model, algorithm=algorithm)  # which begins elsewhere
     resumed.load(tmp_path / "next")
     expected = learner.update(make_groups(1)).metrics["learn/kl_reference"]

@@ -103,7 +103,10 @@ class Bot:
     ("opponent", "env", "words"),
     [
         (RandomOpponent(), "Chopsticks-v0", "set games.legal_moves"),
-        (RulesOpponent(), "Nim-v0", "in Nim-v0: it plays only SimpleTak, ThreePlayerTicTacToe, "),
+        (RulesOpponent(), "Chopsticks-v0", "; choose another opponent"),
+        (RulesOpponent(), "Nim-v0", "; choose another opponent, such as expert or random"),
+        (ExpertOpponent(), "Codenames-v0", "; choose another opponent, such as rules or random"),
+        (RulesOpponent(), "Nim-v0", "in Nim-v0: it plays only PigDice, LiarsDice, SimpleTak, "),
         (ExpertOpponent(), "PigDice-v0", "'expert' in PigDice-v0: it plays only TicTacToe, "),
         (
             PythonOpponent(target="nowhere:Bot"),

@@ -3,11 +3,12 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,19 @@ loop: {{steps: 2, mode: sync}}
 """
 
 
+started: list["subprocess.Popen[str]"] = []
+
+
 @pytest.fixture
-def project(tiny_folder: Path, tmp_path: Path) -> Path:
-    """A user's folder with a config of their own in it."""
+def project(tiny_folder: Path, tmp_path: Path) -> Iterator[Path]:
+    """A user's folder with a config of their own in it. What a test has begun ends with it."""
     (tmp_path / "small.yaml").write_text(SMALL.format(model=tiny_folder))
-    return tmp_path
+    yield tmp_path
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    started.clear()
 
 
 def command(arguments: Sequence[str]) -> list[str]:
@@ -71,14 +80,38 @@ def test_train_then_eval_then_the_same_config_again(project: Path) -> None:
     for component in ("loop", "learner", "actor-0"):
         assert (project / f"run/logs/{component}.log").is_file()
 
-    options = ["--version", "1", "--games", "4", "--eval.constrained", "true"]
-    options += ["--eval.temperature", "[1.0,0.0]"]
-    judged = unstable(project, "eval", "run", *options)
+    options = ["--games", "4", "--eval.constrained", "true"]
+    options += ["--eval.temperature", "[1.0,0.0]", "--eval.exploitability.every", "1"]
+    judged = unstable(project, "eval", "run@1", *options)
     assert judged.returncode == 0, judged.stderr
     assert "evaluation of version 1" in judged.stdout
     assert "100 % legal moves" in judged.stdout
     assert "TicTacToe-v0 against random: score" in judged.stdout
     assert "TicTacToe-v0 against random, greedy: score" in judged.stdout
+
+    assert "exploitability of version 1 · TicTacToe-v0: " in judged.stdout
+    assert "4,520 decisions" in judged.stdout
+    exact = unstable(project, "exploit", "run@1")
+    assert exact.returncode == 0, exact.stderr
+    same = r"exploitability of version 1 · TicTacToe-v0: [0-9. to]+"
+    assert re.findall(same, exact.stdout) == re.findall(same, judged.stdout) != []
+
+    learning = ["--learn", "--steps", "1", "--eval.every", "1", "--run_dir", "learned"]
+    learned = unstable(project, "exploit", "run@1", *learning)
+    assert learned.returncode == 0, learned.stderr
+    assert "TicTacToe-v0 against target: score" in learned.stdout
+    start = (project / "learned/checkpoints/000000/adapter_model.safetensors").read_bytes()
+    assert start == (project / "run/checkpoints/000001/adapter_model.safetensors").read_bytes()
+    bound = r"learned · TicTacToe-v0: version 1 scores [0-9.() to]+ against target: a lower bound"
+    assert re.search(bound, learned.stdout), learned.stdout
+
+    forked = unstable(project, "train", "--fork", "run@1", "--steps", "1", "--run_dir", "forked")
+    assert forked.returncode == 0, forked.stderr
+    options = ["--learn", "--steps", "0", "--eval.every", "1", "--run_dir", "from_fork"]
+    learned = unstable(project, "exploit", "forked@1", *options)
+    assert learned.returncode == 0, learned.stderr
+    start = (project / "from_fork/checkpoints/000000/adapter_model.safetensors").read_bytes()
+    assert start == (project / "forked/checkpoints/000001/adapter_model.safetensors").read_bytes()
 
     saved = yaml.safe_load((project / "run/config.yaml").read_text())
     assert saved["tracking"]["run_dir"] is None  # it runs again, and elsewhere
@@ -86,6 +119,21 @@ def test_train_then_eval_then_the_same_config_again(project: Path) -> None:
     assert again.returncode == 0, again.stderr
     first, second = (rows(project / name / "metrics.jsonl") for name in ("run", "again"))
     assert [row["learn/loss"] for row in first[1:]] == [row["learn/loss"] for row in second[1:]]
+
+
+def test_eval_takes_a_version_as_other_commands_do(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 3\n")
+    (tmp_path / "checkpoints/000001").mkdir(parents=True)
+    for arguments, problem in (
+        ([f"{tmp_path}@7"], "version = 7: no such checkpoint in "),
+        ([f"{tmp_path}", "--version", "7"], "version = 7: no such checkpoint in "),
+        ([f"{tmp_path}@best"], f"RUN_DIR = {str(tmp_path)!r}: no version is known to be the best"),
+        ([f"{tmp_path}@x"], "@VERSION = 'x': give a version's number, such as 12, or best"),
+        ([f"{tmp_path}@1", "--version", "1"], "--version = 1: "),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            run(["eval", *arguments])
+        assert str(caught.value).startswith(problem) and "\n" not in str(caught.value)
 
 
 USERS_MODULE = '''
@@ -140,6 +188,7 @@ class TakeOne:
 '''
 
 
+@pytest.mark.slow
 def test_a_users_game_and_bot_come_in_through_yaml_alone(project: Path) -> None:
     (project / "mine.py").write_text(USERS_MODULE)
     config = yaml.safe_load((project / "small.yaml").read_text())
@@ -167,6 +216,7 @@ def test_a_users_game_and_bot_come_in_through_yaml_alone(project: Path) -> None:
     assert all(turn["action"] == "[1]" and not turn["invalid"] for turn in bots)
 
 
+@pytest.mark.slow
 def test_two_games_at_once_on_two_actors(project: Path) -> None:
     games = ["--games.0.env", "Nim-v0", "--games.1.env", "SimpleTak-v0", "--num_actors", "2"]
     done = unstable(project, "train", "--config", "small.yaml", "--run_dir", "run", *games)
@@ -177,10 +227,13 @@ def test_two_games_at_once_on_two_actors(project: Path) -> None:
     assert {game["actor"] for game in played} == {0, 1}
 
 
-def start(project: Path, *arguments: str) -> "subprocess.Popen[str]":
-    """A long run in the background, once its first update is on file."""
+def start(project: Path, *arguments: str, config: bool = True) -> "subprocess.Popen[str]":
+    """A long run in the background, once an update is on file that was not there before."""
+    begun = ["--config", "small.yaml", "--run_dir", "run"] if config else []
+    metrics = project / "run/metrics.jsonl"
+    before = len(rows(metrics)) if metrics.is_file() else 1
     process = subprocess.Popen(
-        command(["train", "--config", "small.yaml", "--run_dir", "run", *arguments]),
+        command(["train", *begun, *arguments]),
         cwd=project,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -188,9 +241,9 @@ def start(project: Path, *arguments: str) -> "subprocess.Popen[str]":
         start_new_session=True,
         preexec_fn=heed_interrupts,
     )
+    started.append(process)
     deadline = time.monotonic() + 120
-    metrics = project / "run/metrics.jsonl"
-    while not (metrics.is_file() and len(rows(metrics)) > 1):
+    while not (metrics.is_file() and len(rows(metrics)) > before):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -216,6 +269,7 @@ def test_a_signal_leaves_a_folder_that_eval_reads(project: Path, kind: signal.Si
     assert no_developers_lines(output)
     assert f"{kind.name}: the run ends in order" in output
     assert "The run ended: interrupted" in output
+    assert (project / "run/report.html").is_file()
     psutil.wait_procs(family, timeout=20)
     assert not [child for child in family if child.is_running()]
     judged = unstable(project, "eval", "run", "--games", "2")
@@ -373,12 +427,19 @@ def test_help_shows_every_field_with_meaning_and_default(
         assert f"--{option.path} {' '.join(option.meaning.split())}" in shown
 
 
+def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
+    reader = shlex.join(command(["--help"]))
+    piped = f"set -o pipefail; ({reader}; sleep 1; {reader}) | head -c 1"
+    done = subprocess.run(["bash", "-c", piped], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_help_is_short_and_deep_where_it_is_asked_to_be(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["train", "--help"]) == 0
     short = capsys.readouterr().out
-    assert len(short.splitlines()) < 45 and "learning_rate (" not in short
+    assert len(short.splitlines()) < 55 and "learning_rate (" not in short
     assert all(re.search(rf"^{name} +\S", short, re.M) for name in RunConfig.model_fields)
     for words, fields_shown in (
         (["sft", "--help", "learner"], ["--learner.learning_rate", "--learner.algorithm.name"]),

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from unstable.cli import parse_options
 from unstable.config import CONFIGS, ConfigError, RunConfig, dump, load, parse
 from unstable.plugins import load_target
+from unstable.runtime.prepare import check_counted
 
 
 def test_dump_reads_back_equal(tmp_path: Path) -> None:
@@ -32,6 +33,14 @@ def test_dump_reads_back_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
 def test_every_shipped_config_parses(name: str) -> None:
     assert isinstance(load(name), RunConfig)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny_nim", "tiny_kuhn", "tiny_leduc"])
+def test_the_small_worlds_measure_exploitability_at_least_five_times(name: str) -> None:
+    config = load(name)
+    check_counted(config)
+    assert config.eval.exploitability.every
+    assert config.loop.steps // config.eval.exploitability.every >= 4, "beside that of the start"
 
 
 def test_overrides_reach_every_depth() -> None:

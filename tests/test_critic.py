@@ -288,7 +288,7 @@ def test_save_and_load_between_updates_change_nothing(model, tmp_path, algorithm
     first = learner()
     for version in range(2):
         first.update(make_games(version))
-    first.save(tmp_path / "000002", {})
+    first.save(tmp_path / "000002")
     second = learner()
     second.load(tmp_path / "000002")
     for version in (2, 3):

@@ -1,6 +1,7 @@
 """The dashboard shows the numbers at every size of terminal, and never stands in the way."""
 
 import io
+import json
 import re
 import sys
 import time
@@ -11,17 +12,21 @@ import pytest
 from rich.console import Console
 
 from tests.tracking_helpers import (
+    ENGINE,
     make_config,
+    make_exploitability,
     make_game,
     make_rating,
     make_tracker,
     make_trajectories,
+    printed,
     run_updates,
 )
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
-from unstable.tracking.dashboard import Dashboard, device_line, device_pane, screenshot
+from unstable.tracking.dashboard import Dashboard, screenshot
 from unstable.tracking.device import DeviceProbe
+from unstable.tracking.panes import evaluation_pane, machine_line, machine_pane
 from unstable.tracking.tracker import Tracker
 from unstable.tracking.view import View
 from unstable.types import GameResult, PlayerId
@@ -67,6 +72,44 @@ def test_it_fills_the_terminal_and_shows_the_numbers(
     assert "policy@1 (+0) against policy@1 (+0)" in text
     assert "[0] [1] [2]" in text, "a game's brackets are no markup"
     assert "board 2" in text
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.log_exploitability(make_exploitability(0, 0.912, 0.95, env="a/b:Nim"))
+    assert re.search(r"exploit\. a/b:Nim +0 +0\.912–0\.950\b(?! →)", wide_pane(tracker.view))
+    tracker.end_update(0)
+    run_updates(tracker)
+    for version, low in ((1, 0.61), (2, 0.3204)):
+        tracker.log_exploitability(make_exploitability(version, low, low, env="a/b:Nim"))
+    assert re.search(r" 2 +0\.912–0\.950 → 0\.320\b", render(tracker.view, width, height))
+    record = json.loads(json.dumps(tracker.view.record()))
+    read = View.read(record, tracker.view.config, tracker.view.rows, lambda: 0.0)
+    assert "0.912–0.950 → 0.320" in wide_pane(read)
+    del record["first_exploitability"]  # as earlier releases wrote it
+    older = View.read(record, tracker.view.config, tracker.view.rows, lambda: 0.0)
+    assert re.search(r"exploit\. a/b:Nim +2 +0\.320 +98 % legal", wide_pane(older))
+
+
+def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.log_exploitability(make_exploitability(0, 0.9, 0.9, env="a/b"))
+    tracker.end_update(0)
+    tracker.close()
+    again = make_tracker(tmp_path)
+    again.log_exploitability(make_exploitability(250, 0.1, 0.1, env="a/b"))
+    assert re.search(r"exploit\. a/b +250 +0\.900 → 0\.100", wide_pane(again.view))
+    again.end_update(250)
+    again.finish("all updates made")
+    assert re.search(r"a:b +0\.900 +0\.100 +250 ", printed(again)), "the summary has it too"
+
+
+def wide_pane(view: View) -> str:
+    console = Console(width=80, file=io.StringIO())
+    console.print(evaluation_pane(view, 80, 10))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 10), (120, 12), (30, 40)])
@@ -191,13 +234,35 @@ def test_gpus_are_read_as_far_as_they_answer(monkeypatch: pytest.MonkeyPatch) ->
     assert row["device/process_memory_gb"] > 0 and 0 <= row["device/cpu_percent"] <= 100
 
 
-def test_gpus_are_shown() -> None:
-    assert device_line(GPU).plain == " cpu 50 % · gpu0 88 % · memory 3.25 GB"
-    console = Console(width=60, file=io.StringIO())
-    console.print(device_pane(GPU, 60, 6))
+def test_gpus_are_shown(tmp_path: Path) -> None:
+    view = make_tracker(tmp_path).view
+    sliced = {"device/gpu1_memory_gb": 20.0, "device/gpu1_memory_percent": 25.0}
+    view.machine = GPU | sliced
+    assert machine_line(view).plain == " processor 50 % · gpu0 88 % · gpu1 25 % · memory 3.25 GB"
+    text = pane(view, 60, 6)
+    assert re.search(r"gpu0 +━.* 88 % · 61 GB, 43 %", text)
+    assert re.search(r"gpu1 +━.* 25 %\n", text)
+    assert re.search(r"memory +━.* 40 % · ours 3.25 GB", text)
+
+
+def test_actors_are_shown_one_by_one_as_far_as_there_is_room(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.view.machine = GPU
+    for actor in range(8):
+        tracker.log_actor(actor, ENGINE | {"games_in_flight": float(actor)})
+    assert tracker.view.engine["collect/engine/games_in_flight"] == sum(range(8))
+    text = pane(tracker.view, 80, 20)
+    for actor in range(8):
+        assert re.search(rf"actor {actor} .* tokens/s · {actor} games · 3 requests", text)
+    short = pane(tracker.view, 80, 6)
+    assert "actor 1 " in short and "actor 2 " not in short and "6 more actors" in short
+
+
+def pane(view: View, width: int, height: int) -> str:
+    console = Console(width=width, file=io.StringIO())
+    console.print(machine_pane(view, width, height))
     assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    assert re.search(r"gpu0 +━.* 88 %", text) and re.search(r"gpu0 memory +━.* 43 %", text)
+    return console.file.getvalue()
 
 
 def test_a_screenshot_is_an_svg(tmp_path: Path) -> None:

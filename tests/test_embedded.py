@@ -31,7 +31,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from tests.helpers import random_adapter
+from tests.helpers import assert_likeliest, likeliest, random_adapter
 from unstable.config import AdapterConfig, ModelConfig
 from unstable.engines.base import Engine
 from unstable.engines.embedded.attention import SlotCache, Step, _together
@@ -255,6 +255,17 @@ async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[*RULES, *answer.token_ids]])).logits[0]
     assert logits[len(RULES) - 1 : -1].argmax(-1).tolist() == answer.token_ids
+
+
+async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_from() -> None:
+    model = make_model()
+    async with serving(make_model(), alternatives=3) as engine:
+        for temperature, allowed in ((0.7, None), (0.0, None), (1.3, [4, 9])):
+            answer = await ask(engine, RULES, temperature=temperature, allowed_token_ids=allowed)
+            expected = likeliest(model, RULES, answer, temperature, allowed, 3)
+            assert_likeliest(answer.alternatives, expected, within=1e-4)
+    async with serving(make_model()) as engine:
+        assert (await ask(engine, RULES)).alternatives is None
 
 
 @given(

@@ -25,8 +25,8 @@ from unstable.games.game import Game
 from unstable.league.schedule import Schedule
 from unstable.loop import train
 from unstable.records.folder import RunFolder
-from unstable.runtime.actors import with_ledgers
 from unstable.runtime.prepare import check_games
+from unstable.runtime.session import with_ledgers
 from unstable.types import GameFailure, GameResult, SpentError
 
 

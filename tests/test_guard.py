@@ -388,7 +388,8 @@ def test_the_best_version_has_the_highest_lower_bound_over_opponents() -> None:
 def test_nothing_is_watched_without_an_action() -> None:
     watch = guard(action=[])
     assert alarms(watch, failing()) == []
-    assert watch.score([score(0, 0.5)]) == [] and watch.best is None
+    assert watch.score([score(0, 0.5)]) == [] and watch.score([score(1, 0.1)]) == []
+    assert watch.best == 0, "which checkpoints/best names all the same"
 
 
 @pytest.mark.parametrize("cut", [3, 7, 9, 20])

@@ -39,7 +39,7 @@ def test_a_wrong_option(
         load(name, options)
         pytest.fail("the options are accepted")
 
-    monkeypatch.setattr("unstable.cli.load", accepted)  # which must not begin to train
+    monkeypatch.setattr("unstable.cli.options.load", accepted)  # which must not begin to train
     with pytest.raises(ConfigError) as error:
         run(arguments)
     refused(error.value, line)

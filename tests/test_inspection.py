@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.helpers import random_adapter, tiny_model
 from unstable import cli
-from unstable.config import AdapterConfig, ConfigError, ModelConfig, parse
+from unstable.config import AdapterConfig, ConfigError, ModelConfig, dump, parse
 from unstable.models.adapters import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -22,6 +22,7 @@ from unstable.models.adapters import (
 from unstable.models.archive import BASE_FILE, describe_base, misfit, pack_adapter, unpack
 from unstable.models.base import load_model
 from unstable.models.inspection import check_start, inspect
+from unstable.runtime.evaluate import evaluate
 from unstable.runtime.prepare import check
 
 ROOT = Path(__file__).parent.parent
@@ -151,6 +152,22 @@ def test_what_does_not_fit_is_one_line_before_a_model_loads(words, how, model, f
         assert words in str(caught.value)
     else:
         check(as_opponent(model, folder))
+
+
+def test_what_an_evaluation_meets_is_read_before_a_model_loads(
+    model, folder, tmp_path, monkeypatch
+):
+    """The opponents of a run whose file was spoilt since then."""
+    run = tmp_path / "run"
+    (run / "checkpoints" / "000001").mkdir(parents=True)
+    config = as_opponent(model, folder)
+    evaluation = config.eval.model_copy(update={"opponents": [config.opponents.fixed[1].key]})
+    (run / "config.yaml").write_text(dump(config.model_copy(update={"eval": evaluation})))
+    change_weights(folder, other_values(math.nan))
+    monkeypatch.setattr("unstable.models.base.load_model", None)
+    with pytest.raises(ConfigError, match="is not finite") as caught:
+        evaluate(run, None, {})
+    assert str(caught.value).startswith("opponents.fixed.0.path = ")  # random is not met
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"\x80\x02}q\x00."])

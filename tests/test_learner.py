@@ -25,7 +25,7 @@ from tests.learner_helpers import (
     trained,
 )
 from unstable.config import ConfigError, LearnerConfig
-from unstable.learners.checkpoint import RUN_STATE_FILE, STATE_FILE
+from unstable.learners.checkpoint import STATE_FILE
 from unstable.learners.optimizer import scheduled_rate
 from unstable.models.adapters import load_weights, read_adapter
 from unstable.types import Reward
@@ -209,12 +209,12 @@ def test_save_and_load_between_updates_change_nothing(model, tmp_path):
     for version in range(2):
         first.update(mixed_batch(version))
     folder = tmp_path / "checkpoints" / "000002"
-    adapter = first.save(folder, {"games": [1, 2]})
+    adapter = first.save(folder)
     assert adapter.name == "policy@2"
     assert read_adapter(folder, "policy@2") == adapter
 
     second = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
-    assert second.load(folder) == {"games": [1, 2]}
+    second.load(folder)
     updates = [second.update(mixed_batch(version)) for version in (2, 3)]
     assert torch.equal(trained(second), trained(straight))
     for update, expected in zip(updates, straight_updates[2:], strict=True):
@@ -239,16 +239,15 @@ def test_a_checkpoint_is_whole_and_never_overwritten(model, tmp_path):
     learner = make_learner(model)
     subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, check=False)
     assert len(list(tmp_path.iterdir())) == 1
-    learner.save(tmp_path / "000000", {})
+    learner.save(tmp_path / "000000")
     assert [path.name for path in tmp_path.iterdir()] == ["000000"]
     assert sorted(path.name for path in (tmp_path / "000000").iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
         "learner.pt",
-        "run_state.json",
     ]
     with pytest.raises(FileExistsError, match="000000"):
-        learner.save(tmp_path / "000000", {})
+        learner.save(tmp_path / "000000")
 
 
 def change(file, **content):
@@ -264,29 +263,28 @@ def change(file, **content):
 def test_a_checkpoint_of_before_files_named_their_format_is_read_as_it_is(model, tmp_path):
     first = make_learner(model)
     first.update(mixed_batch(0))
-    first.save(tmp_path / "000001", {"games": [1, 2]})
-    for file in (STATE_FILE, RUN_STATE_FILE):
-        change(tmp_path / "000001" / file, format=None)
+    first.save(tmp_path / "000001")
+    change(tmp_path / "000001" / STATE_FILE, format=None)
     second = make_learner(model, seed=5)
-    assert second.load(tmp_path / "000001") == {"games": [1, 2]}
+    second.load(tmp_path / "000001")
     assert second.version == 1
     assert torch.equal(trained(second), trained(first))
     again = [learner.update(mixed_batch(1)).advantages for learner in (first, second)]
     assert again[0] == again[1]
 
 
-@pytest.mark.parametrize("file", [STATE_FILE, RUN_STATE_FILE])
-def test_a_checkpoint_of_another_format_is_refused_in_one_line(model, tmp_path, file):
+def test_a_checkpoint_of_another_format_is_refused_in_one_line(model, tmp_path):
     learner = make_learner(model)
     learner.update(mixed_batch(0))
-    learner.save(tmp_path / "000001", {})
-    change(tmp_path / "000001" / file, format=2)
+    learner.save(tmp_path / "000001")
+    change(tmp_path / "000001" / STATE_FILE, format=2)
     other = make_learner(model, seed=5)
     before = trained(other)
     with pytest.raises(ConfigError) as error:
         other.load(tmp_path / "000001")
+    file = tmp_path / "000001" / STATE_FILE
     assert str(error.value) == (
-        f"{tmp_path / '000001' / file}: format = 2 is not the one that this release of unstable "
+        f"{file}: format = 2 is not the one that this release of unstable "
         "reads (1); use the release that wrote it"
     )
     assert other.version == 0 and torch.equal(trained(other), before)
@@ -295,7 +293,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(model, tmp_path, 
 def test_a_given_adapter_is_where_training_starts(model, tmp_path):
     teacher = make_learner(model)
     teacher.update(mixed_batch(0))
-    adapter = teacher.save(tmp_path / "000001", {})
+    adapter = teacher.save(tmp_path / "000001")
     student = make_learner(model, adapter=adapter, seed=5)
     assert student.version == 0
     assert torch.equal(trained(student), trained(teacher))
@@ -332,7 +330,7 @@ def test_a_step_to_weights_that_are_not_finite_is_refused_and_says_why(model, tm
         assert why == "the weights would not be finite at a learning rate of 1e+300"
         assert math.isfinite(update.metrics["learn/loss"])
         assert why in caplog.text
-        learner.save(tmp_path / f"{version}", {})
+        learner.save(tmp_path / f"{version}")
     assert torch.equal(trained(learner), before)
     with pytest.raises(FloatingPointError, match="3 updates in a row .* 1e\\+300"):
         learner.update(mixed_batch(2))
@@ -343,9 +341,7 @@ def test_nothing_that_is_not_finite_is_published(model, tmp_path):
     with torch.no_grad():
         learner.optimizer.parameters[0][0, 0] = math.nan
     with pytest.raises(FloatingPointError, match="'policy@0' is not given out"):
-        learner.save(tmp_path / "0", {})
-    with pytest.raises(ValueError, match="JSON"):
-        make_learner(model).save(tmp_path / "0", {"rating": math.inf})
+        learner.save(tmp_path / "0")
     assert not list(tmp_path.iterdir())
 
 
@@ -402,7 +398,7 @@ def test_a_supervised_step_makes_the_next_version_which_is_likelier_to_say_so(mo
         assert update.metrics["learn/optimizer_steps"] == 1
         losses.append(update.metrics["learn/loss"])
     assert losses == sorted(losses, reverse=True)
-    assert learner.save(tmp_path / "000004", {}).name == "policy@4"
+    assert learner.save(tmp_path / "000004").name == "policy@4"
     resumed = make_learner(model)
     resumed.load(tmp_path / "000004")
     both = [each.imitate(samples).metrics["learn/loss"] for each in (learner, resumed)]

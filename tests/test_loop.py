@@ -48,7 +48,11 @@ class LocalActor:
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         self.folder = folder
         model, tokenizer = load_model(config.model), load_tokenizer(config.model)
-        self.engine = EmbeddedEngine(model, stop_token_ids(model, tokenizer))
+        self.engine = EmbeddedEngine(
+            model,
+            stop_token_ids(model, tokenizer),
+            alternatives=config.tracking.alternatives,
+        )
         self.collector = Collector(config, self.engine, tokenizer)
         self.config = config
         self.exploiters: dict[str, Exploiter] = {}
@@ -57,6 +61,12 @@ class LocalActor:
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncIterator[GameResult | GameFailure]:
         return self.collector.play(specs, enough)
+
+    async def state(self) -> dict[str, Any]:
+        return self.collector.state()
+
+    async def restore(self, state: Mapping[str, Any]) -> None:
+        self.collector.restore(state)
 
     async def publish(self, version: int) -> None:
         name = PlayerId.policy(version).name
@@ -116,8 +126,11 @@ class LocalLearner:
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
         return self.learner.logprobs(samples)
 
-    async def save(self, version: int, run_state: dict[str, Any]) -> None:
-        self.learner.save(self.folder.checkpoint(version), run_state)
+    async def save(self, version: int) -> None:
+        self.learner.save(self.folder.checkpoint(version))
+
+    async def load(self, version: int) -> None:
+        self.learner.load(self.folder.checkpoint(version))
 
     async def scale_rate(self, factor: float) -> None:
         self.learner.scale_rate(factor)

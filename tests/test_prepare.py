@@ -99,12 +99,14 @@ def test_a_run_of_many_cards_is_evaluated_on_one(
     make_folder(parse(data)).checkpoint(3).mkdir(parents=True)
     evaluated: list[tuple[str, tuple[Ids, ...]]] = []
 
-    async def play(resolved: prepare.Resolved, folder: RunFolder, version: int) -> list[Any]:
+    def run_on_actors(
+        resolved: prepare.Resolved, folder: RunFolder, version: int, *_: object
+    ) -> tuple[list[Any], list[Any]]:
         assert version == 3
         evaluated.append((resolved.config.actors.engine, resolved.plan.actors))
-        return []
+        return [], []
 
-    monkeypatch.setattr(evaluate, "_evaluate", play)
+    monkeypatch.setattr(evaluate, "run_on_actors", run_on_actors)
     for here in (machine(1), machine()):
         monkeypatch.setattr(prepare, "this_machine", lambda here=here: here)
         evaluate.evaluate(run_dir, None, {})

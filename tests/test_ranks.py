@@ -116,7 +116,7 @@ def updates(ranks, model, batches, folder=None, **options):
         learner = make_learner(model, ranks=ranks, **options)
         metrics = [learner.update(batch).metrics for batch in batches]
     if folder is not None and ranks.index == 0:
-        learner.save(folder, {})
+        learner.save(folder)
     for row in metrics:
         del row["learn/tokens_per_second"]
     return gradients, trained(learner), metrics

@@ -68,13 +68,15 @@ def test_the_config_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert config.eval.opponents == ["random", "base"]
 
 
-@pytest.mark.parametrize(("name", "least"), [("README.md", 12), ("docs/sft.md", 5)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("README.md", 14), ("docs/sft.md", 5), ("docs/play.md", 10)]
+)
 def test_the_commands_are_understood(
     name: str, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[Any] = []
 
-    def begin(*arguments: Any) -> int:
+    def begin(*arguments: Any, **_: Any) -> int:
         begun.append(arguments)
         return 0
 
@@ -88,9 +90,20 @@ def test_the_commands_are_understood(
         *places,
         "runtime.evaluate.evaluate",
         "runtime.exploit.measure",
+        "runtime.resume.resume",
+        "runtime.resume.fork",
+        "runtime.report.report",
+        "runtime.watch.watch",
+        "runtime.runs.runs",
+        "runtime.export.export",
+        "runtime.interactive.play.play",
+        "runtime.interactive.found.find",
         "planning.doctor.examine",
+        "runtime.diagnosis.diagnose",
     ):
         monkeypatch.setattr(f"unstable.{place}", begin)
+    for follows in ("audit", "explore"):  # with what was found
+        monkeypatch.setattr(f"unstable.runtime.interactive.replay.{follows}", lambda *_: True)
     monkeypatch.setattr("unstable.runtime.prepare.prepare", begin_prepare)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.yaml").write_text(blocks("yaml")[0])
@@ -100,9 +113,13 @@ def test_the_commands_are_understood(
     helped = sum("--help" in arguments for arguments in given)
     assert len(begun) == len(given) - helped >= least
     for first, *rest in begun:
+        if isinstance(first, list):  # the runs of a report
+            (first,) = first
         if isinstance(first, Path):  # a run's folder, and what eval and exploit are given
             assert str(first) == "outputs/<run>"
-            first = load("default", rest[-1] if rest else {})
+        if first is None or isinstance(first, Path):  # `play` needs no run
+            options = rest[-1] if rest and isinstance(rest[-1], dict) else {}
+            first = load("default", options)
         assert isinstance(first, RunConfig)
 
 

@@ -60,6 +60,7 @@ TOKENS = st.builds(
     finish_reason=st.sampled_from(["stop", "length"]),
     version=st.none() | INTEGERS,
     prompt_cut=INTEGERS,
+    alternatives=st.none() | st.lists(st.lists(st.tuples(INTEGERS, NUMBERS), max_size=2)),
 )
 SEATS = st.builds(
     SeatSpec,
@@ -139,6 +140,7 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
         learner={"algorithm": {"name": "grpo"}, "batch_size": 4, "micro_batch_size": 4},
         groups={"by": "branch", "size": 2},
         opponents={"draw": {"self": 1, "past": 0, "fixed": 1}},
+        tracking={"alternatives": 2},
     )
     await publish(rooms, 0)
     specs = [spec for _ in range(12) for spec in rooms.router.draw(0, 0, [])]
@@ -152,6 +154,8 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
     assert [read_game(place, row) for place, row in read_lines(path)] == played
     turns = [turn for each in played for turn in each.turns]
     assert {turn.sampled is None for turn in turns} == {True, False}
+    sampled = [turn.sampled for turn in turns if turn.sampled is not None]
+    assert {len(found) for each in sampled for found in each.alternatives} == {2}
     assert {turn.player for turn in turns} == {PlayerId.policy(0), PlayerId("random")}
     assert any(each.forfeit is not None for each in played)
     assert any(each.fork for each in played)
@@ -320,6 +324,13 @@ def test_lines_are_split_where_they_were_written_and_nowhere_else(tmp_path: Path
 def test_json_has_no_word_for_what_is_not_finite() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_line({"a": float("nan")})
+    with pytest.raises(ValueError):
+        json_line({"a": [1.0, -float("inf")]})
+    assert json.loads(json_line({"a": "NaN and -Infinity"}))["a"] == "NaN and -Infinity"
+
+
+def test_a_line_holds_half_a_character_spelled_out() -> None:
+    assert json_line({"a": "x\ud800\x7f"}) == b'{"format":1,"a":"x\\ud800\\u007f"}\n'
 
 
 def test_a_torn_line_is_cut_when_the_file_is_opened_again(tmp_path: Path) -> None:
@@ -350,7 +361,7 @@ class FullDisk:
 
 
 def test_half_a_line_is_an_error_and_gone_with_the_next_one(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "x.jsonl"
+    path = tmp_path / "x.jsonl"
     file = LineFile(path)
     file.write({"a": 1})
     disk: Any = FullDisk(file._file)
@@ -377,7 +388,10 @@ def test_a_record_that_cannot_be_written_leaves_no_trace(tmp_path: Path) -> None
 def test_a_file_is_replaced_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "deep" / "x"
+    path = tmp_path / "folder" / "x"
+    with pytest.raises(FileNotFoundError):  # one that was removed does not come back
+        write_whole(path, b"old")
+    path.parent.mkdir()
     write_whole(path, b"old")
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", lambda *_: 1 / 0)

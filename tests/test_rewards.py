@@ -1,6 +1,9 @@
 """Reward terms add up, each kept raw and weighted; they may wait, and fail at a game's cost."""
 
 import asyncio
+import re
+import signal
+import time
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -138,6 +141,31 @@ async def test_a_term_that_never_answers_costs_its_game() -> None:
     found = await judged(rewards, 3)
     assert found[:2] == [0, 2]
     assert "slow_for_one: none in timeout = 1 s" in str(found[2])
+
+
+def never_ends(result: GameResult, turn: Turn, how: str) -> float:
+    while result.spec.game_id == 1:
+        try:
+            if how == "asleep":
+                time.sleep(60)
+            elif how == "in C":
+                re.match(r"(a+)+b", "a" * 60)
+        except Exception:  # as a term may that means well
+            pass
+    return 0.0
+
+
+@pytest.mark.parametrize("how", ["in Python", "asleep", "in C"])
+async def test_a_plain_term_that_never_ends_costs_its_game(how: str) -> None:
+    term = RewardConfig(term=f"{__name__}:never_ends", timeout=0.3, args={"how": how})
+    before = signal.getsignal(signal.SIGALRM)
+    found = await judged(Rewards([term, RewardConfig()]), 3)
+    assert found[0] == 0 and found[2] == 2
+    assert str(found[1]).startswith(
+        f"TimeoutError: reward term {__name__}:never_ends: not over in timeout = 0.3 s"
+    )
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def raises(result: GameResult, turn: Turn, error: str) -> float:

@@ -132,7 +132,7 @@ def test_a_batch_without_a_winner_is_left_out_and_counted(model, tmp_path):
         for name, value in expected.items():
             assert update.metrics[f"learn/{name}"] == value
     assert torch.equal(trained(learner), before)
-    learner.save(tmp_path / "000004", {})
+    learner.save(tmp_path / "000004")
     again = make_learner(model, algorithm=RFT, steps_per_batch=2, micro_batch_size=4, epochs=2)
     again.load(tmp_path / "000004")
     metrics = again.update(make_games(4)).metrics

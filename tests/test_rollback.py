@@ -13,6 +13,7 @@ from tests.builders import game
 from tests.test_loop import LocalLearner, lines, make_rooms
 from unstable.config import parse
 from unstable.league.guard import Guard
+from unstable.league.ratings import Registry
 from unstable.league.routing import Router
 from unstable.league.rules import figures
 from unstable.league.schedule import Schedule
@@ -34,8 +35,9 @@ class StandInLearner:
 
     def __init__(self, folder: RunFolder, ruin: int | None) -> None:
         self.folder, self.ruin = folder, ruin
+        self.registry: Registry | None = None
+        self.ratings: dict[int, dict[str, list[float]]] = {}  # as each version was published
         self.version, self.weights, self.rate = 0, SOUND, 1.0
-        self.states: dict[int, dict[str, Any]] = {}
 
     async def update(self, batch: Batch) -> Update:
         assert batch.version == self.version
@@ -54,14 +56,13 @@ class StandInLearner:
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
         raise AssertionError("no model")
 
-    async def save(self, version: int, run_state: dict[str, Any]) -> None:
-        assert version == self.version
+    async def save(self, version: int) -> None:
+        assert version == self.version and self.registry is not None
+        self.ratings[version] = self.registry.state()["ratings"]
         place = self.folder.checkpoint(version)
         place.mkdir(parents=True)  # which refuses to write over anything
         (place / "adapter_weights.json").write_text(json.dumps(self.weights))
         (place / "learner.json").write_text(json.dumps(self.weights))
-        (place / "run_state.json").write_text(json.dumps(run_state))
-        self.states[version] = run_state
 
     async def scale_rate(self, factor: float) -> None:
         self.rate *= factor
@@ -90,6 +91,12 @@ class StandInActor:
             outcomes = (1.0, -1.0) if lot < (1 + first - second) / 2 else (-1.0, 1.0)
             result = game([player.name for player in players], outcomes)
             yield dataclasses.replace(result, spec=spec)
+
+    async def state(self) -> dict[str, Any]:
+        return {}
+
+    async def restore(self, state: Mapping[str, Any]) -> None:
+        assert not state
 
     async def publish(self, version: int) -> None:
         text = (self.folder.checkpoint(version) / "adapter_weights.json").read_text()
@@ -131,14 +138,16 @@ def stand_ins(run_dir: Path, ruin: int | None, mode: str = "sync", **guard: Any)
         }
     )
     folder, schedule = RunFolder(run_dir), Schedule(config)
+    learner, registry = StandInLearner(folder, ruin), make_registry(config)
+    learner.registry = registry
     return Rooms(
         config=config,
         folder=folder,
         actors=[StandInActor(folder)],
-        learner=StandInLearner(folder, ruin),
+        learner=learner,
         buffer=make_buffer(config),
         rewards=Rewards(config.buffer.rewards),
-        registry=make_registry(config),
+        registry=registry,
         schedule=schedule,
         router=Router(config, schedule, 1),
         guard=Guard(config),
@@ -177,7 +186,7 @@ async def test_a_policy_that_turned_to_noise_is_replaced_by_the_best_version(
     assert rows[back]["learn/entropy"] == NOISE["entropy"]  # of the update that was thrown away
     assert rows[-1]["eval/TicTacToe-v0/random/score"] > 0.5
     assert isinstance(rooms.learner, StandInLearner)
-    ratings = rooms.learner.states[back]["registry"]["ratings"]
+    ratings = rooms.learner.ratings[back]
     mu, bad, good = (ratings[f"policy@{v}"][0] for v in (back, back - 1, best))
     assert mu == good > bad + 1
     whole = [v for v in range(25) if (rooms.folder.checkpoint(v) / "learner.json").exists()]

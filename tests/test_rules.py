@@ -1,5 +1,6 @@
 """Rule bots: above random, legal, blind to what is hidden, and as their rules say, by hand."""
 
+import dataclasses
 import math
 import random
 from collections.abc import Iterator
@@ -14,9 +15,12 @@ from unstable.collectors.play import play_game
 from unstable.collectors.players.random import RandomPlayer
 from unstable.collectors.players.rules import RulesPlayer
 from unstable.config import GameConfig, parse
+from unstable.games import secret_mafia
 from unstable.games.game import Game
-from unstable.games.rules import RULES, _chance_of, stones_lacking
-from unstable.games.services import lists_legal_moves
+from unstable.games.pack import PACK
+from unstable.games.rules import _chance_of, stones_lacking
+from unstable.games.services import GAMES as KNOWN
+from unstable.games.services import has_expert, lists_legal_moves, rules, with_teams
 from unstable.league.evaluation import mean_interval
 from unstable.runtime.prepare import check_games
 from unstable.seeds import derive_seed
@@ -53,31 +57,54 @@ GAMES = {
     "three liars": GameConfig(env="LiarsDice-v0-small", seats=3, max_turns=200),
     "negotiation": GameConfig(env="SimpleNegotiation-v0", legal_moves=f"{__name__}:trades"),
     "dilemma": GameConfig(env="IteratedPrisonersDilemma-v0", legal_moves=f"{__name__}:choices"),
+    "codenames": GameConfig(env="Codenames-v0", seats=4, max_turns=81),
+    "mafia": GameConfig(env="SecretMafia-v0", seats=6, max_turns=86),
 }
 by_game = pytest.mark.parametrize("config", GAMES.values(), ids=GAMES.keys())
 
 
 def test_every_rule_bot_is_tried() -> None:
     bots = {type(Game(config, 0).env).__name__ for config in GAMES.values()}
-    assert bots == set(RULES)
+    assert bots == {info.env for info in KNOWN if info.rules is not None}
 
 
-@by_game
-async def test_a_rule_bot_is_above_random_over_256_games(config: GameConfig) -> None:
-    """Each deal from every seat against random players; a win is 1, a draw a half."""
-    scores = []
-    for number in range(256):
-        deal, seat = divmod(number, config.seats)
-        players = [
-            RulesPlayer() if place == seat else RandomPlayer() for place in range(config.seats)
-        ]
-        names = ["rules" if place == seat else "random" for place in range(config.seats)]
+def test_every_vetted_game_of_several_seats_has_an_expert_or_a_rule_bot() -> None:
+    several = [vetted.config for vetted in PACK if vetted.config.seats > 1]
+    assert len(several) > 12
+    for config in several:
+        assert has_expert(config) or rules(config) is not None, config.env
+
+
+async def scores_by_side(config: GameConfig, games: int) -> list[list[float]]:
+    """Of the bot, each deal from every side against random players: 1 a win, 0.5 a draw."""
+    sides = with_teams(config).teams or [(seat,) for seat in range(config.seats)]
+    scores: list[list[float]] = [[] for _ in sides]
+    for number in range(games):
+        deal, place = divmod(number, len(sides))
+        names = ["rules" if seat in sides[place] else "random" for seat in range(config.seats)]
+        players = [RulesPlayer() if name == "rules" else RandomPlayer() for name in names]
         game = spec(names, game_id=deal, env=config.key, purpose="eval")
+        game = dataclasses.replace(game, teams=with_teams(config).teams)
         result = await play_game(game, config, players, run_seed=derive_seed(7, number))
         assert result.forfeit is None and not result.truncated
-        scores.append({"win": 1.0, "draw": 0.5, "loss": 0.0}[result.standing(seat)])
-    score = mean_interval(scores, 0.0, 1.0)
-    assert score.low > 0.5
+        standing = result.standing(sides[place][0])
+        scores[place].append({"win": 1.0, "draw": 0.5, "loss": 0.0}[standing])
+    return scores
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "codenames")) for n in GAMES]
+)
+async def test_a_rule_bot_is_above_random_over_256_games(name: str) -> None:
+    scores = sum(await scores_by_side(GAMES[name], 256), [])
+    assert mean_interval(scores, 0.0, 1.0).low > 0.5
+
+
+@pytest.mark.parametrize(("name", "games"), [("codenames", 24), ("mafia", 128)])
+async def test_a_team_of_the_bots_is_above_random_on_either_side(name: str, games: int) -> None:
+    """Also the village of SecretMafia, where the mafia wins 9 of 10 games of random players."""
+    for scores in await scores_by_side(GAMES[name], games):
+        assert mean_interval(scores, 0.0, 1.0).low > 0.5
 
 
 def positions(config: GameConfig, games: int) -> Iterator[Game]:
@@ -103,6 +130,32 @@ def test_what_a_bot_plays_is_a_distribution_over_moves_that_the_game_takes(
         for action in list(mix)[:3]:
             following = duplicate(game)
             assert not following.step(action).invalid
+
+
+def shuffled(held: dict[Any, str], hidden: list[Any], chance: random.Random) -> bool:
+    """Deal what some keys hold among them again; whether that changed anything."""
+    before = [held[key] for key in hidden]
+    dealt = chance.sample(before, len(before))
+    held.update(zip(hidden, dealt, strict=True))
+    return dealt != before
+
+
+@pytest.mark.parametrize("name", ["codenames", "mafia"])
+def test_a_bot_of_a_team_does_not_see_what_is_hidden(name: str) -> None:
+    """An operative the words' sides; the village all other roles, the mafia who has which."""
+    chance, changed = random.Random(0), 0
+    for game in positions(GAMES[name], games=6):
+        other = duplicate(game)
+        env, mover = other.env, game.env.state.current_player_id
+        if name == "mafia":
+            roles = env.state.game_state["player_roles"]
+            known = {mover} | {n for n in roles if roles[mover] == roles[n] == "Mafia"}
+            changed += shuffled(roles, [n for n in roles if n not in known], chance)
+        elif mover in (1, 3):
+            guessed = env.state.game_state["guessed_words"]
+            changed += shuffled(env.board, [w for w in env.board if w not in guessed], chance)
+        assert other.rule_moves() == game.rule_moves()
+    assert changed > 20
 
 
 @pytest.mark.parametrize("name", ["liars", "three liars", "negotiation", "dilemma"])
@@ -226,6 +279,112 @@ def test_negotiation_accepts_what_gains_more_than_the_other() -> None:
     assert "[Accept]" not in moves({"Ore": 5}, {"Wheat": 11}), "it has not so much"
     # Sheep are worth 12 to it and usually 15, so that 5 for 3 bricks of 25 are even for the other.
     assert moves({"Wheat": 1}, {"Ore": 9}) == {"[Offer: 5 Sheep -> 3 Brick]": 1.0}
+
+
+# Codenames
+
+
+def codenames(board: dict[str, str], nouns: list[str], **state: Any) -> Game:
+    game = at(GAMES["codenames"], **state)
+    game.env.board, game.env.word_list = board, nouns
+    return game
+
+
+def test_a_clue_is_for_the_words_that_are_nearest_in_the_alphabet() -> None:
+    board = {"apple": "R", "map": "A", "axe": "R", "zoo": "R", "ship": "N", "year": "B"}
+    game = codenames(board, ["anger", "mouse", "zone"])
+    assert game.rule_moves() == {"[anger 2]": 1.0}
+    for action in ("[anger 2]", "[apple]", "[axe]", "[pass]"):
+        assert game.rule_moves() == {action: 1.0}
+        game.step(action)
+        assert not game.done
+    assert game.seat == 2
+
+
+def test_where_no_clue_is_for_an_own_word_one_leads_to_a_neutral_word() -> None:
+    board = {"p": "R", "origin": "A", "river": "N", "sand": "B"}
+    game = codenames(board, ["onion", "queen", "rider", "song"])
+    assert game.rule_moves() == {"[queen 1]": 0.5, "[rider 1]": 0.5}
+
+
+def test_a_clue_of_the_bots_is_listed_and_the_guesses_are_right() -> None:
+    for seed in range(8):
+        game = Game(GAMES["codenames"], seed)
+        (clue, *_) = mix = list(game.rule_moves())
+        assert set(mix) <= set(game.legal_moves())
+        game.step(clue)
+        for _ in range(int(clue.strip("[]").split()[1])):
+            (guess,) = game.rule_moves()
+            assert game.env.board[guess.strip("[]")] == "R"
+            game.step(guess)
+        assert game.done or game.rule_moves() == {"[pass]": 1.0}
+
+
+def test_the_bots_beat_a_team_that_never_guesses() -> None:
+    """Which random does not, so that a score against random says little there."""
+    won = 0
+    for seed in range(24):
+        game, side, chance = Game(GAMES["codenames"], seed // 2), seed % 2, random.Random(seed)
+        while not game.done:
+            own = game.seat // 2 == side
+            game.step(chance.choice(list(game.rule_moves())) if own else "nothing")
+        won += game.outcomes[2 * side] == 1
+    assert won >= 22
+
+
+# SecretMafia: number 0 is a villager, 1 and 4 the mafia, 2 the detective, 3 the doctor
+
+ROLES = ["Villager", "Mafia", "Detective", "Doctor", "Mafia", "Villager"]
+GUILTY, HARMLESS = "Player 4 IS a Mafia member.", "Player 0 IS NOT a Mafia member."
+
+
+def mafia(number: int, phase: str, *events: str) -> dict[str, float]:
+    """What the bot plays there, having been shown these events."""
+    game = at(GAMES["mafia"], player_roles=dict(enumerate(ROLES)))
+    state = game.env.state
+    state.game_state["phase"] = type(game.env.phase)(phase)
+    state.current_player_id = number
+    return secret_mafia.moves(game.env, events)
+
+
+@pytest.mark.parametrize(
+    ("number", "events", "vote"),
+    [
+        (0, [], 1),  # nothing is known: the lowest number but its own
+        (5, [f"Player 2: {GUILTY}"], 4),
+        (5, [f"Player 2: {HARMLESS}"], 1),
+        (5, [f"Player 2: {HARMLESS}", "Player 4: [0]"], 4),  # it named who was harmless
+        (5, [f"Player 2: {HARMLESS}", "Player 4: [2]"], 4),  # or who found that
+        (5, ["Player 4: [0]", f"Player 2: {HARMLESS}"], 1),  # not known to be harmless then
+        (5, [f"Player 2: {HARMLESS}", "Player 4: Player 2 IS a Mafia member."], 1),  # too late
+        (5, ["Player 4: Player 5 IS a Mafia member."], 4),  # which it knows to be a lie
+        (2, [GUILTY], 4),
+        (2, ["Player 4: Player 0 IS a Mafia member."], 4),  # there is no other detective
+        (2, [HARMLESS, "Player 4: Player 0 IS a Mafia member."], 4),
+        (1, [], 0),
+        (1, [f"Player 2: {GUILTY}"], 2),
+        (1, [f"Player 5: {GUILTY}\nPlayer 3: {GUILTY}"], 5),  # one seat spoke, whatever it says
+    ],
+)
+def test_votes_of_secret_mafia(number: int, events: list[str], vote: int) -> None:
+    assert mafia(number, "Day-Voting", *events) == {f"[{vote}]": 1.0}
+
+
+def test_nights_of_secret_mafia() -> None:
+    found = f"Player 2: {HARMLESS}"
+    assert mafia(1, "Night-Mafia") == mafia(4, "Night-Mafia") == {"[0]": 1.0}
+    assert mafia(1, "Night-Mafia", found) == mafia(4, "Night-Mafia", found) == {"[2]": 1.0}
+    assert mafia(3, "Night-Doctor", found) == {"[2]": 1.0}
+    assert len(mafia(3, "Night-Doctor")) == 5
+    assert set(mafia(2, "Night-Detective", HARMLESS)) == {"[1]", "[3]", "[4]", "[5]"}
+
+
+def test_the_detective_says_what_it_found_and_nobody_else_does() -> None:
+    said = {f"{GUILTY} {HARMLESS}": 1.0}
+    assert mafia(2, "Day-Discussion", GUILTY, HARMLESS) == said
+    for number in (0, 1, 3):
+        (text,) = mafia(number, "Day-Discussion", f"Player 2: {GUILTY}")
+        assert "IS" not in text and "[" not in text
 
 
 def test_a_config_names_it_by_its_kind_alone() -> None:

@@ -61,7 +61,8 @@ def test_every_game_stands_once_in_the_table() -> None:
 def test_the_moves_of_every_known_game_are_tried() -> None:
     """`LISTED` is what the tests of legal moves play; two games' files parse on later Pythons."""
     tried = {game_info(env_class(GameConfig(env=env))).env for env, _ in LISTED}
-    assert {info.env for info in GAMES} - tried == {"ReverseTicTacToeEnv", "ChessEnv"}
+    listing = {info.env for info in GAMES if info.legal_moves or info.prints_moves}
+    assert listing - tried == {"ReverseTicTacToeEnv", "ChessEnv"}
 
 
 @every_game

@@ -54,9 +54,6 @@ class MortalLearner(LocalLearner):
             raise self.dies_of
         return await super().imitate(samples)
 
-    async def load(self, version: int) -> dict[str, Any]:
-        return self.learner.load(self.folder.checkpoint(version))
-
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def test_null_is_a_word_of_the_command_line(tmp_path):
 def test_a_checkpoint_of_ppo_with_a_critic_from_before_reads(model, tmp_path):
     first = make_learner(model, algorithm={"name": "ppo"})
     first.update(batch_of())
-    first.save(tmp_path / "000001", {})
+    first.save(tmp_path / "000001")
     state = torch.load(tmp_path / "000001/learner.pt")
     del state["algorithm"]["baseline"], state["optimizer"]["scale"]
     torch.save(state, tmp_path / "000001/learner.pt")
@@ -156,7 +156,7 @@ def test_save_and_load_between_updates_change_nothing(model, tmp_path, reference
             each.update(batch_of(version))
             if version == 1:
                 each.scale_rate(0.3)
-    first.save(tmp_path / "000003", {})
+    first.save(tmp_path / "000003")
     second = learner()
     second.load(tmp_path / "000003")
     for version in (3, 4):
@@ -176,7 +176,7 @@ def test_restored_weights_are_those_of_then_and_the_run_goes_on(model, tmp_path)
 
     first = learner()
     first.update(batch_of(0))
-    first.save(tmp_path / "000001", {})
+    first.save(tmp_path / "000001")
     then = [trained(first), *first.reference.state_dict(), *first.average.state_dict()]
     then = [each.clone() for each in then]
     baseline = first.algorithm.state_dict()
@@ -197,9 +197,9 @@ def test_restored_weights_are_those_of_then_and_the_run_goes_on(model, tmp_path)
     other.scale_rate(0.5)
     other.update(batch_of(2))
     assert torch.equal(trained(first), trained(other))
-    first.save(tmp_path / "000003", {})
+    first.save(tmp_path / "000003")
     with pytest.raises(FileExistsError):
-        first.save(tmp_path / "000001", {})
+        first.save(tmp_path / "000001")
 
 
 def test_the_average_is_a_running_mean_and_an_adapter_like_others(model, tmp_path):
@@ -209,7 +209,7 @@ def test_the_average_is_a_running_mean_and_an_adapter_like_others(model, tmp_pat
         learner.update(batch_of(version))
         weights.append(trained(learner))
     folder = RunFolder(tmp_path)
-    learner.save(folder.checkpoint(2), {})
+    learner.save(folder.checkpoint(2))
     average = read_adapter(folder.checkpoint(2) / AVERAGE, "mean")
     start, one, two = weights
     expected = 0.75 * (0.75 * start + 0.25 * one) + 0.25 * two
@@ -219,7 +219,7 @@ def test_the_average_is_a_running_mean_and_an_adapter_like_others(model, tmp_pat
     folder_of_it = parse(options).opponents.fixed[0].adapter_folder
     assert folder_of_it is not None and read_adapter(folder_of_it, "mean") == average
     learner.update(batch_of(2))
-    learner.save(folder.checkpoint(3), {})
+    learner.save(folder.checkpoint(3))
     folder.prune(1, adapters={2})
     kept = sorted(path.name for path in folder.checkpoint(2).iterdir())
     assert kept == ["adapter_config.json", "adapter_model.safetensors"]

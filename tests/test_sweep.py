@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from tests.sweep import PAGE, Found, sweep
+from tests.sweep import PAGE, Found, families, sweep
+from unstable.games.defects import DEFECTS
 
 REMEDIES = ("choose another game", "set OPENROUTER_API_KEY", "pip install", "use Python 3.12")
 
@@ -32,6 +33,15 @@ def test_the_page_says_the_same(found: list[Found]) -> None:
     played, _, refused = PAGE.read_text(encoding="utf-8").partition("## Refused")
     assert listed(played) == {each.env for each in found if not each.refusal}
     assert listed(refused) == {each.env for each in found if each.refusal}
+
+
+def test_the_page_gives_the_defects_that_a_run_warns_of() -> None:
+    played = PAGE.read_text(encoding="utf-8").partition("## Refused")[0]
+    cells = [line.strip("|").split("|") for line in played.splitlines() if "-v0" in line]
+    shown = {row[0].strip(): row[-1].strip() for row in cells}
+    by_id = {env: DEFECTS.get(family, "") for family, env in families().items()}
+    assert len(shown) > 75 and sum(map(bool, shown.values())) > 20
+    assert shown == {env: by_id[env] for env in shown}
 
 
 def listed(text: str) -> set[str]:

@@ -6,7 +6,11 @@ under a wrong adapter they are more than 0.05 off on average.
 
 import asyncio
 import contextlib
+import os
 import shutil
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ import torch
 from safetensors.torch import load, save
 
 from tests.builders import spec as make_spec
+from tests.export_helpers import VERSION, card_code, greedy_text, make_run
+from tests.helpers import assert_likeliest, likeliest
 from tests.vllm_helpers import Scorer, needs_vllm, workers
 from unstable.collectors.play import play_game
 from unstable.collectors.players.constrained import ConstrainedPlayer
@@ -31,10 +37,11 @@ from unstable.engines.probe import (
     check_probe,
     probe_adapters,
 )
-from unstable.models.base import load_model, load_tokenizer
+from unstable.models.base import load_model, load_tokenizer, model_path
 from unstable.models.shape import read_shape
 from unstable.prompts import PromptBuilder, load_style
-from unstable.types import Adapter, Completion
+from unstable.runtime.export import export
+from unstable.types import Adapter, Completion, PlayerId
 
 pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="module")]
 
@@ -161,6 +168,17 @@ async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_
         ids = torch.tensor([[*PROMPT, *greedy.completion.token_ids]])
         logits = load_model(MODEL)(input_ids=ids).logits[0, len(PROMPT) - 1 : -1]
     assert logits.argmax(-1).tolist() == greedy.completion.token_ids
+
+
+async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_from(
+    engine, monkeypatch
+):
+    monkeypatch.setattr(engine, "_settings", replace(engine._settings, alternatives=3))
+    model = load_model(MODEL)
+    for temperature, allowed in ((0.7, None), (0.0, None), (1.3, [104, 109])):
+        asked = await ask(engine, temperature=temperature, allowed_token_ids=allowed, seed=2)
+        expected = likeliest(model, PROMPT, asked.completion, temperature, allowed, 3)
+        assert_likeliest(asked.completion.alternatives, expected, within=1e-3)
 
 
 @pytest.mark.parametrize("loses_allowed", [False, True])  # True: as with vLLM 0.24
@@ -408,3 +426,37 @@ async def test_a_failed_start_gives_the_reason_and_the_file_that_holds_it(tiny_f
     )
     assert "initialization failed" not in reason
     assert Path(file) == log and reason in log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("merged", [False, True])
+async def test_the_code_of_an_exports_card_answers_as_the_embedded_engine(merged, tmp_path):
+    """Greedy, in float32, in a process of its own; without the minutes of vLLM's compilation."""
+    config = parse(
+        {
+            "model": MODEL.model_dump(),
+            "games": [{"env": "TicTacToe-v0", "prompt": "answer"}],
+            "actors": {"games_in_flight": 2},
+            "sampling": {"max_tokens": 8},
+            "tracking": {"dashboard": "off"},
+        }
+    )
+    policy = adapter(PlayerId.policy(VERSION).name, 0)
+    folder = await asyncio.to_thread(make_run, tmp_path / "run", config, policy)
+    out = export(folder.root, None, merged=merged)
+    code = card_code(out, 1, model_path(MODEL)).replace("LLM(", "LLM(enforce_eager=True, model=")
+    code = code.replace("model=base, tokenizer", "model=base, max_model_len=1024, tokenizer")
+    (tmp_path / "card.py").write_text(code)
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    done = subprocess.run(
+        [sys.executable, "card.py"],
+        cwd=tmp_path,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected = await asyncio.to_thread(greedy_text, config, policy, out)
+    # vLLM's own log stands before it, and after it as the process ends.
+    assert expected and f"\n{expected.rstrip()}\n" in f"\n{done.stdout}\n"

@@ -14,6 +14,7 @@ from unstable.tracking.tracker import Tracker
 from unstable.types import (
     Batch,
     EvalScore,
+    Exploitability,
     GameFailure,
     GameResult,
     GameSpec,
@@ -179,6 +180,21 @@ def make_score(
         score=score,
         low=score - 0.2,
         high=score + 0.2,
+    )
+
+
+def make_exploitability(version: int, low: float, high: float, env: str = "Nim") -> Exploitability:
+    return Exploitability(
+        version=version,
+        env=env,
+        low=low,
+        high=high,
+        values=(0.25, -0.25),
+        best=(high, high),
+        residual=0.02,
+        decisions=230,
+        prompts=119,
+        seconds=1.5,
     )
 
 

@@ -3,16 +3,37 @@
 >>> import unstable
 >>> config = unstable.load("default", {"loop.steps": 2, "games.0.env": "Nim-v0"})
 >>> folder = unstable.train(config)  # doctest: +SKIP
+>>> run = unstable.read(folder)  # doctest: +SKIP
+>>> run.metrics, run.games, run.turns  # doctest: +SKIP
 """
 
+from collections.abc import Callable, Sequence
+
 from unstable.config import ConfigError, RunConfig, load, parse
+from unstable.records.data import RunData, read
 from unstable.records.folder import RunFolder
+from unstable.tracking.sinks.base import Sink
 
-__all__ = ["ConfigError", "RunConfig", "RunFolder", "load", "parse", "train"]
+__all__ = [
+    "ConfigError",
+    "RunConfig",
+    "RunData",
+    "RunFolder",
+    "Sink",
+    "load",
+    "parse",
+    "read",
+    "train",
+]
 
 
-def train(config: RunConfig) -> RunFolder:
-    """Train as `unstable train` does; returns the run's folder. See `runtime.train.train`."""
+def train(
+    config: RunConfig, callbacks: Sequence[Sink | Callable[[RunConfig, RunFolder], Sink]] = ()
+) -> RunFolder:
+    """Train as `unstable train` does; returns the run's folder. See `runtime.train.train`.
+
+    `callbacks` are sinks (docs/tracking.md), or what makes one of the run's config and folder.
+    """
     from unstable.runtime import train as runtime  # loads torch, which not every caller needs
 
-    return runtime.train(config)
+    return runtime.train(config, callbacks=callbacks)

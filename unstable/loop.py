@@ -15,13 +15,15 @@ that the same page runs on Ray actors and, in a test, on objects of this process
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 
+from unstable import state
 from unstable.league.evaluation import (
     evaluation_games,
     evaluation_scores,
+    game_payoffs,
     game_scores,
     rated_games,
 )
@@ -32,19 +34,24 @@ Finished = tuple[GameResult, list[Trajectory]]
 
 
 async def train(rooms: Rooms) -> str:
-    """Play and learn until `loop.steps` updates are made or `loop.max_time` is over; says which."""
+    """Play and learn until `loop.steps` updates are made or `loop.max_time` is over; says which.
+
+    From the start on, or from the version that `state.restore` has put back.
+    """
     max_time = rooms.config.loop.max_time
     deadline = math.inf if max_time is None else time.monotonic() + max_time
-    await publish(rooms, version=0)
-    await evaluate(rooms)
-    await measure(rooms)
-    rooms.tracker.end_update(0)
+    if not rooms.published:
+        await publish(rooms, version=0)
+    if not rooms.settled:
+        await settle(rooms)
     play_and_learn = take_turns if rooms.config.loop.mode == "sync" else run_at_once
     await play_and_learn(rooms, deadline)
     if left := not_yet(rooms):
         for find in left:
             await find(rooms)
+        actors = await state.of_actors(rooms)
         rooms.tracker.end_update(rooms.registry.current)
+        state.keep(rooms, actors)
     return "all updates made" if rooms.is_done else "time is up"
 
 
@@ -73,10 +80,10 @@ async def play_round(rooms: Rooms) -> None:
             specs += rooms.router.draw(index, version, past)
     rooms.tracker.phase("playing", ready, rooms.config.learner.batch_size)
     played = await asyncio.gather(
-        *(play(rooms, index, specs, share) for index, specs in enumerate(orders))
+        *(played_by(rooms, index, specs, share) for index, specs in enumerate(orders))
     )
-    for finished in in_order(chain(*played)):
-        admit(rooms, finished)
+    for result, trajectories in in_order(chain(*played)):
+        rooms.admit(result, trajectories)
 
 
 async def run_at_once(rooms: Rooms, deadline: float) -> None:
@@ -105,10 +112,12 @@ async def keep_playing(rooms: Rooms, index: int) -> None:
     while True:
         await rooms.gate.enter(rooms.registry.current)
         specs = rooms.router.draw(index, rooms.registry.current, rooms.registry.past())
-        played = await play(rooms, index, specs)
-        for finished in played:
-            admit(rooms, finished)
-        rooms.gate.leave(rooms.registry.current, num_samples(played))
+        rooms.in_flight |= {spec.game_id: spec for spec in specs}
+        samples = 0
+        async for result, trajectories in play(rooms, index, specs):
+            rooms.admit(result, trajectories)  # at once: a game that is on file counts
+            samples += sum(len(each.samples) for each in trajectories)
+        rooms.gate.leave(rooms.registry.current, samples)
 
 
 async def keep_learning(rooms: Rooms, deadline: float) -> None:
@@ -131,9 +140,8 @@ async def keep_learning(rooms: Rooms, deadline: float) -> None:
 
 async def play(
     rooms: Rooms, index: int, specs: Sequence[GameSpec], enough: int | None = None
-) -> list[Finished]:
-    """Have one actor play games, with their trajectories; each is on file as soon as it is over."""
-    played: list[Finished] = []
+) -> AsyncIterator[Finished]:
+    """Games of one actor, with their trajectories; each is on file as soon as it is over."""
     async for judged in rooms.rewards.judge(rooms.actors[index].play(specs, enough)):
         version = rooms.registry.current
         if isinstance(judged, GameFailure):
@@ -145,15 +153,16 @@ async def play(
             rooms.tracker.add_trajectory(result, trajectories, version, index)
         else:
             rooms.tracker.add_eval_episode(result, version)
+        yield result, trajectories
         if rooms.stats_due(index):
             rooms.tracker.log_actor(index, await rooms.actors[index].stats())
-        played.append(judged)
-    return played
 
 
-def num_samples(played: Iterable[Finished]) -> int:
-    """Samples that finished games bring."""
-    return sum(len(each.samples) for _, trajectories in played for each in trajectories)
+async def played_by(
+    rooms: Rooms, index: int, specs: Sequence[GameSpec], enough: int | None = None
+) -> list[Finished]:
+    """All of them, when they are over."""
+    return [finished async for finished in play(rooms, index, specs, enough)]
 
 
 def in_order(played: Iterable[Finished]) -> list[Finished]:
@@ -161,30 +170,31 @@ def in_order(played: Iterable[Finished]) -> list[Finished]:
     return sorted(played, key=lambda finished: finished[0].spec.game_id)
 
 
-def admit(rooms: Rooms, finished: Finished) -> None:
-    """Let a finished game count: for ratings (its branches do not), guard and the next batch."""
-    result, trajectories = finished
-    rooms.registry.record(result)
-    rooms.guard.count(result)
-    rooms.buffer.add(result.spec, trajectories)
-
-
 async def learn(rooms: Rooms, batch: Batch) -> None:
-    """One update, from a batch to a version that is published, and evaluated when it is due."""
+    """One update, from a batch to a version that is published, and what follows from it."""
     rooms.tracker.phase("updating")
-    async with asleep(rooms.actors, rooms.config):
-        update = await rooms.learner.update(batch)
-        like = await heed(rooms, update)
-    rooms.tracker.log_learner(update)
-    rooms.tracker.log_samples(update, batch)
-    await publish(rooms, update.version, like)
-    config = rooms.config.eval
+    with rooms.interrupt.held(f"update {batch.version + 1}"):
+        async with asleep(rooms.actors, rooms.config):
+            update = await rooms.learner.update(batch)
+            like = await heed(rooms, update)
+        rooms.tracker.log_learner(update)
+        rooms.tracker.log_samples(update, batch)
+        await publish(rooms, update.version, like)
+    await settle(rooms)
+
+
+async def settle(rooms: Rooms) -> None:
+    """What follows a version's publication: the evaluations that are due, and its row."""
+    version, config = rooms.registry.current, rooms.config.eval
     for every, find in ((config.every, evaluate), (config.exploitability.every, measure)):
-        if every and (update.version % every == 0 or rooms.is_done):
+        if every and (version % every == 0 or rooms.is_done):
             await find(rooms)
     rooms.tracker.log_buffer(rooms.buffer.stats())
     rooms.tracker.log_ratings(rooms.registry.ratings())
-    rooms.tracker.end_update(update.version)
+    actors = await state.of_actors(rooms)
+    rooms.tracker.end_update(version)
+    rooms.settled = True
+    state.keep(rooms, actors)
 
 
 async def heed(rooms: Rooms, update: Update) -> int:
@@ -215,20 +225,19 @@ async def publish(rooms: Rooms, version: int, like: int | None = None) -> None:
     """
     rooms.tracker.phase("publishing")
     rooms.registry.add(version, like)
-    run_state = {
-        "registry": rooms.registry.state(),
-        "schedule": rooms.schedule.state(),
-        "guard": rooms.guard.state(),
-    }
-    await rooms.learner.save(version, run_state)
+    await rooms.learner.save(version)
     await asyncio.gather(*(actor.publish(version) for actor in rooms.actors))
+    actors = await state.of_actors(rooms)
     rooms.registry.current = version
     rooms.published.add(version)
+    rooms.settled = False
+    state.keep(rooms, actors)
     kept = {version, *rooms.registry.past(), *rooms.config.openings.versions}
+    shown = {0} if rooms.guard.best is None else {0, rooms.guard.best}
     # What retires below goes with the next version: games in flight may need it once more. The
-    # start stays, for whoever compares with it.
+    # start stays, for whoever compares with it, and so does the best one.
     newest, needed = rooms.config.tracking.keep_checkpoints, rooms.guard.needed
-    rooms.folder.prune(newest, adapters=kept | rooms.published | {0}, whole=needed)
+    rooms.folder.prune(newest, adapters=kept | rooms.published | shown, whole=needed)
     for old in rooms.published - kept:
         await asyncio.gather(*(actor.retire(old) for actor in rooms.actors))
     rooms.published &= kept
@@ -237,32 +246,31 @@ async def publish(rooms: Rooms, version: int, like: int | None = None) -> None:
 async def evaluate(rooms: Rooms) -> None:
     """Have the current version play its evaluation games, apart from everything that is trained."""
     version = rooms.registry.current
-    rooms.evaluated = version
-    if not rooms.config.eval.every:
-        return
     specs = evaluation_games(rooms.config, version)
     rooms.tracker.phase("evaluating", 0, len(specs))
-    played = await spread(specs, rooms.actors, partial(play, rooms))
+    played = await spread(specs, rooms.actors, partial(played_by, rooms))
+    rooms.evaluated = version
     results = [result for result, _ in in_order(played)]
     for result in rated_games(rooms.config, version, results):
         rooms.registry.record(result)
     if version == 0:
         rooms.first_scores = game_scores(version, results)
-    scores = evaluation_scores(version, results, rooms.first_scores if version else None)
+        rooms.first_payoffs = game_payoffs(version, results)
+    first = (rooms.first_scores, rooms.first_payoffs) if version else (None, None)
+    scores = evaluation_scores(version, results, *first)
     rooms.tracker.log_evaluation(scores)
     rooms.tracker.log_alarms(rooms.guard.score(scores))
+    rooms.tracker.name_best(rooms.guard.best)
     rooms.tracker.log_ratings(rooms.registry.ratings())
 
 
 async def measure(rooms: Rooms) -> None:
     """Have the exploitability of the current version computed, where it is asked for."""
     version = rooms.registry.current
-    rooms.measured = version
-    if not rooms.config.eval.exploitability.every:
-        return
     for number, game in enumerate(rooms.counted):
         rooms.tracker.phase("computing exploitability", number, len(rooms.counted))
         rooms.tracker.log_exploitability(await exploit(rooms.actors, game, version))
+    rooms.measured = version
 
 
 def not_yet(rooms: Rooms) -> list[Callable[[Rooms], Awaitable[None]]]:

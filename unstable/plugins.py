@@ -2,8 +2,11 @@
 
 import importlib
 import inspect
-from collections.abc import Callable
-from typing import Any
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from unstable.config import ConfigError, nearest, shown
 
@@ -73,3 +76,35 @@ def check_call(
         inspect.signature(function).bind(*given, **named)
     except (TypeError, ValueError) as error:  # of its parameters, of one that does not say them
         raise ConfigError(f"{place}: cannot be called so, {error}; {remedy}") from None
+
+
+class _OverError(BaseException):
+    """Raised into code that has not come back in time; an `except Exception` of its own lets it
+    pass.
+    """
+
+
+@contextmanager
+def bounded(seconds: float, message: str) -> Iterator[None]:
+    """Raise `TimeoutError` with `message` where what runs meanwhile is not over in `seconds`.
+
+    An alarm ends loops, sleeps and most of what waits in C. It reaches the main thread alone, so
+    in any other nothing is bounded; nor is code that never comes back to the interpreter.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _raise_over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except _OverError as over:
+        # With the place where it was in its traceback.
+        raise TimeoutError(message).with_traceback(over.__traceback__) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _raise_over(*_: object) -> NoReturn:
+    raise _OverError

@@ -5,7 +5,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol, TypeVar
@@ -27,6 +27,7 @@ from unstable.types import (
     GameResult,
     GameSpec,
     TokenSample,
+    Trajectory,
     Update,
 )
 
@@ -43,6 +44,12 @@ class Actor(Protocol):
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncIterator[GameResult | GameFailure]:
         """Play games, as `collectors.collector.Collector.play` says."""
+
+    async def state(self) -> dict[str, Any]:
+        """What play so far has to do with play to come, as JSON holds it."""
+
+    async def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
 
     async def publish(self, version: int) -> None:
         """Let games name a version of the policy that has a checkpoint."""
@@ -82,7 +89,7 @@ class Learner(Protocol):
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
         """Of the samples' tokens, in nats, under the policy as it is."""
 
-    async def save(self, version: int, run_state: dict[str, Any]) -> None:
+    async def save(self, version: int) -> None:
         """Write the checkpoint of a version."""
 
     async def scale_rate(self, factor: float) -> None:
@@ -128,6 +135,26 @@ async def spread(
     return list(chain(*played))
 
 
+class Interrupt:
+    """A person's wish to end the run: heeded at once, or as soon as what has begun is finished."""
+
+    def __init__(self) -> None:
+        self.holding = ""
+        """What is to be finished first, in words; nothing if it is empty."""
+        self.wanted = False
+
+    @contextlib.contextmanager
+    def held(self, what: str) -> Iterator[None]:
+        """Raise `CancelledError` at the end if the wish has come meanwhile."""
+        self.holding = what
+        try:
+            yield
+        finally:
+            self.holding = ""
+        if self.wanted:
+            raise asyncio.CancelledError
+
+
 @dataclass
 class Rooms:
     """All that a run consists of; `runtime/train.py` puts it together."""
@@ -150,9 +177,13 @@ class Rooms:
         default_factory=dict
     )  # when an actor's numbers were last asked for
     published: set[int] = field(default_factory=set)
+    in_flight: dict[int, GameSpec] = field(default_factory=dict)  # in asynchronous play, by id
+    settled: bool = False  # all that follows the current version's publication is done
+    interrupt: Interrupt = field(default_factory=Interrupt)
     evaluated: int = -1  # the last version that was
     measured: int = -1  # that the exploitability was
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
+    first_payoffs: dict[int, float] = field(default_factory=dict)  # the same, where games pay
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.buffer)
@@ -169,8 +200,16 @@ class Rooms:
             self.asked[index] = time.monotonic()
         return due
 
+    def admit(self, result: GameResult, trajectories: list[Trajectory]) -> None:
+        """Let a finished game count: for ratings (its branches do not), guard and next batch."""
+        self.registry.record(result)
+        self.guard.count(result)
+        self.buffer.add(result.spec, trajectories)
+
     def count(self, ended: GameResult | GameFailure) -> None:
         """The fault border is a game: its failure is counted, and too many of late end the run."""
+        if ended.spec.purpose == "train":  # an evaluation numbers its games anew
+            self.in_flight.pop(ended.spec.game_id, None)
         if isinstance(ended, GameResult):
             self.recent.append(False)
             return

@@ -1,10 +1,15 @@
 """The buffer: bounded, aware of versions, and never splits a group."""
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unstable.types import Batch, GameSpec, Group, Trajectory
+
+Place = tuple[int, int]
+"""Where a trajectory comes from: its game's id and its seat."""
+_DROPPED = ("stale", "capacity", "failed", "tied")
 
 
 @dataclass(slots=True)
@@ -22,6 +27,10 @@ class _Whole(NamedTuple):
     group: Group
     version: int  # the oldest that sampled any of it
     num_samples: int
+
+
+def _places(trajectories: Iterable[Trajectory]) -> list[Place]:
+    return [(each.game_id, each.seat) for each in trajectories]
 
 
 class Buffer:
@@ -96,10 +105,13 @@ class Buffer:
                     "groups.max_refills or groups.size higher"
                 )
         elif group.trajectories:
-            whole = _Whole(group, group.version, group.num_samples)
-            self._groups[group_id] = whole
-            self._size += whole.num_samples
-            self._by_version[whole.version] += whole.num_samples
+            self._put(group_id, group)
+
+    def _put(self, group_id: int, group: Group) -> None:
+        whole = _Whole(group, group.version, group.num_samples)
+        self._groups[group_id] = whole
+        self._size += whole.num_samples
+        self._by_version[whole.version] += whole.num_samples
 
     @property
     def _oldest(self) -> _Whole:
@@ -157,6 +169,47 @@ class Buffer:
             "dropped_failed": self.dropped_failed,
             "dropped_tied": self.dropped_tied,
         }
+
+    def state(self) -> dict[str, Any]:
+        """What it holds, as JSON does: groups by the places of their trajectories, and counters."""
+        return {
+            "groups": [
+                [group_id, _places(whole.group.trajectories)]
+                for group_id, whole in self._groups.items()
+            ],
+            "waiting": [
+                [group_id, waiting.missing, waiting.failed, _places(waiting.trajectories)]
+                for group_id, waiting in self._waiting.items()
+            ],
+            "tied_since_draw": self._tied_since_draw,
+            "dropped": {name: getattr(self, f"dropped_{name}") for name in _DROPPED},
+        }
+
+    def oldest(self, version: int) -> int:
+        """The oldest version that sampled any of what is held; `version` if nothing is."""
+        waiting = (t.version for each in self._waiting.values() for t in each.trajectories)
+        return min([version, *self._by_version, *waiting])
+
+    def restore(self, state: Mapping[str, Any], find: Callable[[Place], Trajectory | None]) -> int:
+        """Hold what `state` says; `find` has the trajectory of a place, or None.
+
+        Returns how many groups are left out, or will be, since one of theirs was not found.
+        """
+        lost = 0
+        for group_id, places in state["groups"]:
+            found = [each for each in map(find, map(tuple, places)) if each is not None]
+            if len(found) == len(places):
+                self._put(group_id, Group(trajectories=tuple(found)))
+            lost += len(found) < len(places)
+        for group_id, missing, failed, places in state["waiting"]:
+            found = [each for each in map(find, map(tuple, places)) if each is not None]
+            lacks = len(found) < len(places)
+            self._waiting[group_id] = _Waiting(missing, failed or lacks, found)
+            lost += lacks
+        self._tied_since_draw = state["tied_since_draw"]
+        for name in _DROPPED:
+            setattr(self, f"dropped_{name}", state["dropped"][name])
+        return lost
 
     def _is_stale(self, of: int, version: int) -> bool:
         return version - of > self._max_staleness

@@ -47,6 +47,20 @@ class Forks:
         spreads = self._spreads.setdefault((env, seat), {})
         spreads[turn] = DECAY * spreads.get(turn, 1.0) + (1 - DECAY) * statistics.pstdev(outcomes)
 
+    def state(self) -> list[list[Any]]:
+        """Spreads, as JSON holds them: env, seat, turn, spread."""
+        return [
+            [*place, turn, spread]
+            for place, spreads in self._spreads.items()
+            for turn, spread in spreads.items()
+        ]
+
+    def restore(self, state: Sequence[Sequence[Any]]) -> None:
+        """Continue from what `state` returned."""
+        self._spreads = {}
+        for env, seat, turn, spread in state:
+            self._spreads.setdefault((env, seat), {})[turn] = spread
+
 
 class PlayOne(Protocol):
     """Plays one game, from where the shared turns have led."""

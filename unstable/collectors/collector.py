@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -10,33 +10,15 @@ from typing import Any
 
 from unstable.collectors.apart import OPENER, ApartError, Job, Nursery, play_apart
 from unstable.collectors.branches import Forks, play_branches
+from unstable.collectors.cast import Cast
 from unstable.collectors.play import contained, play_game
-from unstable.collectors.players.base import OpponentPlayer, Player
-from unstable.collectors.players.checkpoint import adapter_name
-from unstable.collectors.players.constrained import ConstrainedPlayer
-from unstable.collectors.players.limited import LimitedPlayer
-from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer
-from unstable.collectors.players.opening import with_opening
-from unstable.collectors.players.voting import VotingPlayer
+from unstable.collectors.players.base import Player
 from unstable.collectors.trust import Trust
 from unstable.collectors.watch import task_name
-from unstable.config import GameConfig, RunConfig, one_line
+from unstable.config import RunConfig, one_line
 from unstable.engines.base import Engine, EngineDiedError
-from unstable.games.services import prompt_style
-from unstable.models.adapters import read_adapter
-from unstable.plugins import load_target
-from unstable.prompts import PromptBuilder, bounded
-from unstable.types import (
-    BASE,
-    Adapter,
-    GameFailure,
-    GameResult,
-    GameSpec,
-    PlayerId,
-    Purpose,
-    SeatSpec,
-    Turn,
-)
+from unstable.prompts import bounded
+from unstable.types import Adapter, GameFailure, GameResult, GameSpec, PlayerId, Turn
 
 
 class Collector:
@@ -52,36 +34,25 @@ class Collector:
         self._limit = config.actors.games_in_flight
         self._opponents = config.fixed_opponents
         self._games = config.game_by_key
-        self.prompts = {
-            key: PromptBuilder(
-                tokenizer,
-                prompt_style(game),
-                config.model.chat_template,
-                config.sampling.max_prompt_tokens,
-            )
-            for key, game in self._games.items()
-        }
-        self._shared_players: dict[tuple[str, SeatSpec, Purpose], Player] = {}
+        self._cast = Cast(config, engine, tokenizer)
+        self.prompts = self._cast.prompts
         self._plays: list[_Play] = []
         self._beginning = asyncio.Lock()  # no game is in flight while prefixes are forgotten
         self._retired: set[int] = set()  # versions
         self._tally = _Tally()
         self._forks = Forks(config.groups.fork)
-        self._newest = Newest()
         self._trust = Trust()
         self._nursery = Nursery(_users_modules(config))
         self._apart = {key for key, game in self._games.items() if game.isolated}
 
     async def start(self) -> None:
         """Let games name the fixed opponents that are adapters."""
-        for opponent in self._config.opponents.fixed:
-            if (folder := opponent.adapter_folder) is not None:
-                await self._engine.add_adapter(read_adapter(folder, adapter_name(opponent)))
+        await self._cast.start()
 
     async def publish(self, version: int, adapter: Adapter) -> None:
         """Let games name this version of the policy from now on."""
         await self._engine.add_adapter(adapter)
-        self._newest.version = version
+        self._cast.newest.version = version
 
     async def retire(self, version: int) -> None:
         """Forget a version that no new game names, as soon as no game in flight does."""
@@ -91,7 +62,7 @@ class Collector:
     async def _remove_retired(self) -> None:
         specs = [spec for play in self._plays for spec in play.specs]
         needed = {seat.player.version for spec in specs for seat in spec.seats}
-        gone = self._retired - needed - set(+self._newest.asking)
+        gone = self._retired - needed - set(+self._cast.newest.asking)
         self._retired -= gone
         for version in sorted(gone):
             await self._engine.remove_adapter(PlayerId.policy(version).name)
@@ -105,6 +76,20 @@ class Collector:
             "failures": self._tally.failures,
             "games_in_flight": self._games_in_flight,
         }
+
+    def state(self) -> dict[str, Any]:
+        """What play so far has to do with play to come, as JSON holds it."""
+        return {
+            "tally": self._tally.state(),
+            "trust": self._trust.state(),
+            "forks": self._forks.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._tally.restore(state["tally"])
+        self._trust.restore(state["trust"])
+        self._forks.restore(state["forks"])
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
@@ -203,7 +188,7 @@ class Collector:
         def player(place: int) -> Player:
             seat = spec.opener if place == OPENER else spec.seats[place]
             assert seat is not None
-            return self._player(game, seat, spec.purpose)
+            return self._cast.player(game, seat, spec.purpose)
 
         if spec.env in self._apart:
             job = Job(
@@ -213,13 +198,11 @@ class Collector:
                 run_seed=seed,
                 shared=shared,
                 trusted=trusted,
-                constrained=self._is_constrained(spec.purpose),
+                constrained=self._cast.is_constrained(spec.purpose),
             )
             return await play_apart(job, self._nursery, player)
         with contained():
-            players = [player(place) for place in range(len(spec.seats))]
-            if spec.opener is not None:
-                players = with_opening(spec, players, player(OPENER))
+            players = self._cast.players(spec)
             return await play_game(spec, game, players, seed, shared, trusted=trusted)
 
     def play_apart(self, env: str) -> None:
@@ -230,68 +213,11 @@ class Collector:
         """End the games' processes; no game may be in flight."""
         self._nursery.close()
 
-    def _player(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
-        model = partial(self._model, game, seat, purpose)
-        if seat.player == BASE:
-            return model(None)
-        if seat.trained and self._config.actors.policy_refresh == "turn":
-            return NewestPlayer(
-                newest=self._newest, player=partial(self._policy, game, seat, purpose)
-            )
-        if seat.player.version is not None:
-            return self._policy(game, seat, purpose, seat.player)
-        return self._opponent(game, seat, purpose)
-
-    def _policy(
-        self, game: GameConfig, seat: SeatSpec, purpose: Purpose, player: PlayerId
-    ) -> Player:
-        return self._model(game, seat, purpose, player.name, player.version)
-
-    def _model(
-        self,
-        game: GameConfig,
-        seat: SeatSpec,
-        purpose: Purpose,
-        adapter: str | None,
-        version: int | None = None,
-    ) -> Player:
-        # Never in training: what is sampled there must be the distribution that is trained.
-        kind = ConstrainedPlayer if self._is_constrained(purpose) else ModelPlayer
-        player: Player = kind(
-            engine=self._engine,
-            adapter=adapter,
-            version=version,
-            prompts=self.prompts[game.key],
-            parser=game.parser,
-            temperature=seat.temperature,
-            max_tokens=self._config.sampling.max_tokens,
-        )
-        return player if seat.votes == 1 else VotingPlayer(player=player, votes=seat.votes)
-
-    def _is_constrained(self, purpose: Purpose) -> bool:
-        return purpose == "eval" and self._config.eval.constrained
-
-    def _opponent(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
-        """A fixed opponent, which games share unless it needs one for each."""
-        opponent = self._opponents[seat.player.name]
-        kind: type[OpponentPlayer] = load_target(opponent.player)
-        model = partial(self._model, game, seat, purpose)
-
-        def make() -> Player:
-            player = kind.make(opponent, game, seat, model)
-            return LimitedPlayer(player=player, name=opponent.key) if kind.waits else player
-
-        if kind.per_game:
-            return make()
-        place = (game.key, seat, purpose)
-        if place not in self._shared_players:
-            self._shared_players[place] = make()
-        return self._shared_players[place]
-
 
 def _users_modules(config: RunConfig) -> set[str]:
     """Those that games and opponents name, by targets."""
-    games = [t for game in config.games for t in (game.env, game.legal_moves, game.payoffs)]
+    names = ("env", "legal_moves", "payoffs", "seating")
+    games = [getattr(game, name) for game in config.games for name in names]
     bots = [getattr(opponent, "target", None) for opponent in config.opponents.fixed]
     return {target.partition(":")[0] for target in (*games, *bots) if target and ":" in target}
 
@@ -305,6 +231,14 @@ class _Tally:
         self.failures = 0
         self._training_games = 0
         self._trained_turns = 0
+
+    def state(self) -> list[int]:
+        """What the mean of trained turns comes of."""
+        return [self._training_games, self._trained_turns]
+
+    def restore(self, state: Sequence[int]) -> None:
+        """Continue from what `state` returned."""
+        self._training_games, self._trained_turns = state
 
     def add(self, result: GameResult | GameFailure) -> int:
         """Count a game that ended; returns its trained turns."""

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 
-from unstable.collectors.players.base import Player
+from unstable.collectors.players.base import LeftError, Player
 from unstable.config import GameConfig
 from unstable.games.game import Game
+from unstable.games.services import game_info
 from unstable.prompts import bounded
 from unstable.seeds import derive_seed
 from unstable.types import GameResult, GameSpec, Turn
@@ -40,43 +41,26 @@ async def play_game(
     """Play `spec` with one player per seat; whatever an env or a player raises comes through.
 
     Raises `TimeoutError` for a game that takes longer than its time-out, local models' time aside.
-    With `shared`, the game goes on from where those turns led another game of the same seed.
+    With `shared`, the game goes on from where those turns led another game of the same seed. A
+    player that leaves (`LeftError`) ends it; what was played so far is a game that was cut off.
     `trusted` is what the env is to `Game`.
     """
     began, modelling = perf_counter(), 0.0
     game = Game(config, spec.seed, trusted=trusted)
-    turns: list[Turn] = []
+    most, turns = stakes(game), list[Turn]()
     for turn in shared:
         game.observe()
         game.step(turn.action)
         turns.append(turn)
     while not game.done:
-        observation = game.observe()
-        seat = observation.seat
-        seed = derive_seed(run_seed, spec.purpose, spec.game_id, seat, len(turns))
-        asked = perf_counter()
-        answer = await players[seat].act(observation, game, seed)
-        seconds = perf_counter() - asked
-        action, cut = bounded(answer.action)
-        step = game.step(action)
-        turns.append(
-            Turn(
-                seat=seat,
-                index=len(turns),
-                player=answer.player or spec.seats[seat].player,
-                observation=answer.observation,
-                sampled=answer.sampled,
-                text=answer.text,
-                action=action,
-                formatted=answer.formatted,
-                invalid=step.invalid,
-                seconds=seconds,
-                cut_characters=game.take_cut() + answer.cut_characters + cut,
-                votes=answer.votes,
-            )
-        )
-        modelling += seconds if answer.sampled is not None else 0.0
-        if not step.done and perf_counter() - began - modelling > config.timeout:
+        try:
+            turn = await _turn(spec, game, players, run_seed, len(turns))
+        except LeftError as left:
+            game.cut_off(str(left))
+            break
+        turns.append(turn)
+        modelling += turn.seconds if turn.sampled is not None else 0.0
+        if not game.done and perf_counter() - began - modelling > config.timeout:
             raise TimeoutError(
                 f"{config.key} is not over after games.timeout = {config.timeout:g} s"
             )
@@ -90,5 +74,53 @@ async def play_game(
         truncated=game.truncated,
         reason=game.reason,
         seconds=perf_counter() - began,
+        stakes=most,
         fork=len(shared),
+    )
+
+
+def stakes(game: Game) -> float | None:
+    """The most that a seat can win or lose, in the game's unit.
+
+    As the game declares it, or as the config says how a user's own pay-offs become outcomes; None
+    for a game that declares none: it is only won, drawn or lost.
+    """
+    config, declared = game.config, game_info(type(game.env)).payoffs
+    if config.payoffs is None and declared is not None:
+        return declared.scale(game.env)
+    if config.payoffs is None and config.payoff_scale is None:
+        return None
+    return 1.0 if config.payoff_scale is None else config.payoff_scale
+
+
+def turn_seed(run_seed: int, spec: GameSpec, seat: int, index: int) -> int:
+    """What decides the answer of a game's turn."""
+    return derive_seed(run_seed, spec.purpose, spec.game_id, seat, index)
+
+
+async def _turn(
+    spec: GameSpec, game: Game, players: Sequence[Player], run_seed: int, index: int
+) -> Turn:
+    """Ask the seat to move, and make its move."""
+    observation = game.observe()
+    seat = observation.seat
+    seed = turn_seed(run_seed, spec, seat, index)
+    asked = perf_counter()
+    answer = await players[seat].act(observation, game, seed)
+    seconds = perf_counter() - asked
+    action, cut = bounded(answer.action)
+    step = game.step(action)
+    return Turn(
+        seat=seat,
+        index=index,
+        player=answer.player or spec.seats[seat].player,
+        observation=answer.observation,
+        sampled=answer.sampled,
+        text=answer.text,
+        action=action,
+        formatted=answer.formatted,
+        invalid=step.invalid,
+        seconds=seconds,
+        cut_characters=game.take_cut() + answer.cut_characters + cut,
+        votes=answer.votes,
     )

@@ -1,6 +1,7 @@
 """Whether what an env raises at an action is the mover's fault, where no list of moves says so."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 from unstable.types import GameFailure, GameResult
 
@@ -34,3 +35,11 @@ class Trust:
     def __contains__(self, env: str) -> bool:
         ended, raised = self._ended[env], self._raised[env]
         return ended >= GAMES and ended >= SHARE * (ended + raised)
+
+    def state(self) -> dict[str, dict[str, int]]:
+        """All of it, as JSON holds it."""
+        return {"ended": dict(self._ended), "raised": dict(self._raised)}
+
+    def restore(self, state: Mapping[str, Mapping[str, int]]) -> None:
+        """Continue from what `state` returned."""
+        self._ended, self._raised = Counter(state["ended"]), Counter(state["raised"])

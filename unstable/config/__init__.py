@@ -32,7 +32,7 @@ from unstable.config.base import (
     path_problem,
     shown,
 )
-from unstable.config.escape import escape_control, one_line
+from unstable.config.escape import escape_control, hide_secrets, keep_secret, one_line
 from unstable.config.game import (
     GameConfig,
     InvalidMovesConfig,
@@ -41,6 +41,7 @@ from unstable.config.guard import (
     Action,
     GuardConfig,
 )
+from unstable.config.learner import LearnerConfig
 from unstable.config.opponents import (
     CheckpointOpponent,
     DrawConfig,
@@ -72,7 +73,6 @@ from unstable.config.run import (
 from unstable.config.sections import (
     ENGINES,
     AdapterConfig,
-    LearnerConfig,
     ModelConfig,
     RewardConfig,
 )

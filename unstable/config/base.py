@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -46,6 +47,16 @@ def _check_path(text: str) -> str:
 
 PathText = Annotated[str, AfterValidator(_check_path)]
 """A file or folder, which need not be there."""
+
+
+def _check_name(text: str) -> str:
+    if not re.fullmatch(r"[\w+-][\w .+-]{0,79}", text):
+        raise PydanticCustomError("name", "use letters, digits, spaces, . _ + - and at most 80")
+    return text
+
+
+RunName = Annotated[str, AfterValidator(_check_name)]
+"""A word or two that may stand in a folder's name."""
 
 FORMAT = 1
 """What a run's files are written in, and say that they are."""

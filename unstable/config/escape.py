@@ -1,5 +1,6 @@
 """Text as a terminal and a log may have it: control characters are shown, not obeyed."""
 
+import os
 import re
 
 MAX_LINE = 1000
@@ -12,13 +13,35 @@ _CONTROL = re.compile(
 )
 
 
+_SECRET_VARIABLES = {"OPENAI_API_KEY", "HF_TOKEN", "WANDB_API_KEY"}
+_LEAST_SECRET = 8
+"""Characters of a secret; what is shorter is a word that stands in for one, such as EMPTY."""
+
+
+def keep_secret(variable: str) -> None:
+    """From now on no text that is shown or written holds what this environment variable holds."""
+    _SECRET_VARIABLES.add(variable)
+
+
 def escape_control(text: str) -> str:
     r"""The text with each control character as JSON writes it; line feeds and tabs stay.
+
+    Keys that `keep_secret` names are replaced by their variables' names: an endpoint may send back
+    what it was sent.
 
     >>> escape_control("\x1b[2J")
     '\\u001b[2J'
     """
-    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", hide_secrets(text))
+
+
+def hide_secrets(text: str) -> str:
+    """The text with the keys that `keep_secret` names replaced by their variables' names."""
+    for variable in _SECRET_VARIABLES:
+        secret = os.environ.get(variable, "")
+        if len(secret) >= _LEAST_SECRET and secret in text:
+            text = text.replace(secret, f"<{variable}>")
+    return text
 
 
 def one_line(text: str) -> str:

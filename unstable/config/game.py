@@ -1,8 +1,9 @@
 """A game that is played."""
 
-from typing import Literal
+from itertools import chain
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from unstable.config.base import (
     Arguments,
@@ -10,6 +11,7 @@ from unstable.config.base import (
     PositiveFloat,
     PositiveInt,
     Section,
+    shown,
 )
 
 
@@ -19,7 +21,9 @@ class InvalidMovesConfig(Section):
     allowed: NonNegativeInt = Field(
         0, description="consecutive invalid moves that a seat may repeat before it forfeits"
     )
-    forfeit_reward: float = Field(-1.0, description="outcome of the seat that forfeits")
+    forfeit_reward: float = Field(
+        -1.0, description="outcome of the seat that forfeits, and of its team"
+    )
     others_reward: float = Field(0.0, description="outcome of the other seats of a forfeited game")
 
 
@@ -34,6 +38,16 @@ class GameConfig(Section):
     )
     args: Arguments = Field({}, description="arguments for the env's constructor")
     seats: PositiveInt = Field(2, description="number of players")
+    teams: tuple[tuple[NonNegativeInt, ...], ...] = Field(
+        (),
+        description="seats that win and lose together, which one player holds, such as "
+        "[[0, 1], [2, 3]]; default: as the game declares it, else each seat is for itself",
+    )
+    seating: str | None = Field(
+        None,
+        description="module:function(env) -> for each seat the number that the env has given it, "
+        "where a reset deals roles, so that a seat is a role; default: as the game declares it",
+    )
     weight: PositiveFloat = Field(
         1.0, description="share of the games played, relative to the other entries"
     )
@@ -84,6 +98,22 @@ class GameConfig(Section):
         description="an outcome is pay-off / payoff_scale, for the whole run; default: the most "
         "that can be won where the game declares it, else 1",
     )
+
+    @model_validator(mode="after")
+    def _teams_share_the_seats(self) -> Self:
+        held = list(chain(*self.teams))
+        is_each_once = len(held) == self.seats and sorted(held) == list(range(self.seats))
+        if self.teams and (not is_each_once or () in self.teams):
+            raise ValueError(
+                f"teams = {shown([list(team) for team in self.teams])}: each seat from 0 to "
+                f"{self.seats - 1} must be in one team, once; set teams, or seats to their number"
+            )
+        return self
+
+    @property
+    def sides(self) -> tuple[tuple[int, ...], ...]:
+        """What plays against each other: the teams, or each seat for itself."""
+        return self.teams or tuple((seat,) for seat in range(self.seats))
 
     @property
     def key(self) -> str:

@@ -4,10 +4,12 @@ A section says which class of `collectors/players` plays it; that file and an en
 kind.
 """
 
+import re
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, Self, get_args
+from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from unstable.config.base import (
     NonNegativeFloat,
@@ -143,6 +145,22 @@ class OpenAIOpponent(OpponentConfig):
         "endpoints/<name>.json in the run's folder",
     )
 
+    @model_validator(mode="after")
+    def _keyless(self) -> Self:
+        """A config is written to files and shown: no key may be in it, nor in what is said here."""
+        if not re.fullmatch(r"[A-Za-z_]\w*", self.api_key_env):
+            raise ValueError(
+                "api_key_env is no name of an environment variable; export the key in one, and "
+                "give its name"
+            )
+        url = urlsplit(self.base_url)
+        if url.username or url.password or url.query:
+            raise ValueError(
+                "base_url holds a name, a password or a query, which the run's files would show; "
+                "export the key in the variable of api_key_env, and leave it out"
+            )
+        return self
+
     @property
     def key(self) -> str:
         return self.name or f"openai:{self.model}"
@@ -164,7 +182,10 @@ FixedOpponent = (
 OPPONENT_KINDS: list[str] = [kind.model_fields["kind"].default for kind in get_args(FixedOpponent)]
 BUILT_IN_OPPONENTS: list[FixedOpponent] = [RandomOpponent(), ExpertOpponent(), RulesOpponent()]
 """Opponents that need no entry in a config."""
-RESERVED_NAMES = ("base", "self", "past", "fixed", "others", "alone", EXPERT_ALIAS)
+RESERVED_NAMES = (
+    *("base", "self", "past", "fixed", "others", "alone", "person", "me"),
+    EXPERT_ALIAS,
+)
 
 
 class OpponentsConfig(Section):

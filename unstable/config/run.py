@@ -5,8 +5,10 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from unstable.config.base import Integer, Section, nearest
+from unstable.config.evaluation import EvalConfig
 from unstable.config.game import GameConfig
 from unstable.config.guard import GuardConfig
+from unstable.config.learner import LearnerConfig
 from unstable.config.opponents import (
     BUILT_IN_OPPONENTS,
     RESERVED_NAMES,
@@ -17,9 +19,7 @@ from unstable.config.opponents import (
 from unstable.config.sections import (
     ActorsConfig,
     BufferConfig,
-    EvalConfig,
     GroupsConfig,
-    LearnerConfig,
     LoopConfig,
     ModelConfig,
     OpeningsConfig,

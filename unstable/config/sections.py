@@ -4,23 +4,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
-from unstable.config.algorithms import ALGORITHMS, AnyAlgorithm, ReinforceConfig
+from unstable.config.algorithms import ALGORITHMS
 from unstable.config.base import (
     Arguments,
     Auto,
-    NonNegativeFloat,
     NonNegativeInt,
     PathText,
     PositiveFloat,
     PositiveInt,
+    RunName,
     Section,
     nearest,
     switch,
 )
-from unstable.config.regularization import Decay, Share
-from unstable.config.renamed import EXPERT_ALIAS
 
 _PACKAGE = Path(__file__).parent.parent
 ENGINES = sorted(path.parent.name for path in _PACKAGE.glob("engines/*/start.py"))
@@ -202,7 +199,7 @@ class RewardConfig(Section):
     args: Arguments = Field({}, description="arguments for the term")
     at_once: PositiveInt = Field(16, description="calls of an async term in flight at a time")
     timeout: PositiveFloat = Field(
-        60.0, description="seconds for a call of an async term; then its game counts as failed"
+        60.0, description="seconds for a call of the user's own term; then its game has failed"
     )
 
 
@@ -220,154 +217,6 @@ class BufferConfig(Section):
     )
 
 
-class LearnerConfig(Section):
-    """How the policy is trained."""
-
-    num: PositiveInt = Field(1, description="learner ranks")
-    parallel: Literal["ddp", "fsdp"] = Field(
-        "ddp",
-        description="each rank holds the whole base model (ddp) or a shard of it (fsdp)",
-    )
-    algorithm: AnyAlgorithm = Field(
-        ReinforceConfig(), description=f"by its name: {', '.join(ALGORITHMS)}, or module:Class"
-    )
-    learning_rate: PositiveFloat = Field(1.0e-4, description="AdamW's peak learning rate")
-    weight_decay: NonNegativeFloat = Field(0.0, description="AdamW's weight decay")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="learning rate after the warm-up"
-    )
-    final_rate: Share = Field(
-        0.0, description="share of the peak at which the linear and the cosine schedule end"
-    )
-    falls_for: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="share of the run's updates over which the schedule goes to its end"
-    )
-    warmup_steps: NonNegativeInt = Field(
-        0, description="optimizer steps over which the learning rate rises"
-    )
-    batch_size: PositiveInt = Field(
-        128, description="samples (turns) of an update, at least: groups stay whole"
-    )
-    steps_per_batch: PositiveInt = Field(1, description="optimizer steps made out of one batch")
-    epochs: PositiveInt = Field(1, description="times that a batch is gone through")
-    max_kl: PositiveFloat | None = Field(
-        None,
-        description="the first step that finds a turn's mean KL (k3) from the old policy to be "
-        "above this is the update's last; null: all are made",
-    )
-    ema: Decay | None = Field(
-        None,
-        description="decay, an update, of a running mean of the LoRA's weights, which is saved "
-        "beside each version; null: none",
-    )
-    micro_batch_size: PositiveInt = Field(
-        16, description="samples put through at a time; never changes the gradient"
-    )
-    micro_batch_tokens: PositiveInt | None = Field(
-        None,
-        description="tokens put through at a time, prompts included; null: as many as the "
-        "samples have, if memory allows",
-    )
-    gradient_checkpointing: Literal["auto", "on", "off"] = Field(
-        "auto", description="recompute activations to save memory; auto: where they do not fit"
-    )
-    compile: bool = Field(False, description="torch.compile the model's layers")
-    grad_clip: PositiveFloat = Field(1.0, description="largest gradient norm")
-    max_bad_updates: PositiveInt = Field(
-        3,
-        description="updates in a row whose loss or gradient is not finite before the run stops",
-    )
-
-    @field_validator("gradient_checkpointing", mode="before")
-    @classmethod
-    def _switch(cls, value: Any) -> Any:
-        return switch(value)
-
-    @model_validator(mode="after")
-    def _enough_for_steps(self) -> Self:
-        if self.batch_size < self.steps_per_batch:
-            raise ValueError(
-                f"steps_per_batch = {self.steps_per_batch} is more than batch_size = "
-                f"{self.batch_size} has samples for; set learner.steps_per_batch to at most that"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _falls_by_schedule(self) -> Self:
-        if self.schedule == "constant":
-            for name, default in (("final_rate", 0.0), ("falls_for", 1.0)):
-                if (value := getattr(self, name)) != default:
-                    raise ValueError(
-                        f"{name} = {value} is of no use in a constant schedule; "
-                        "set learner.schedule to linear or cosine"
-                    )
-        return self
-
-
-class ExploitabilityConfig(Section):
-    """How far versions are from an equilibrium, exactly, in games that can be counted out."""
-
-    every: NonNegativeInt = Field(
-        0, description="updates between measurements, besides the first and the last; 0: none"
-    )
-    games: list[str] = Field(
-        [], description="names of entries of games; none: all of those that can be counted out"
-    )
-    samples: NonNegativeInt = Field(
-        0,
-        description="answers at each decision that stand for the policy, for a model that reasons "
-        "first; 0: answers are scored, exactly",
-    )
-
-
-class EvalConfig(Section):
-    """How versions are evaluated."""
-
-    every: NonNegativeInt = Field(
-        4, description="updates between evaluations, besides the first and the last; 0: none at all"
-    )
-    games: PositiveInt = Field(
-        16, description="games against each opponent in each env, in pairs that swap seats"
-    )
-    temperature: list[NonNegativeFloat] = Field(
-        [1.0],
-        min_length=1,
-        description="the policy's sampling temperatures, 0: greedy; all games are played at each, "
-        "and those of the first are rated",
-    )
-    constrained: bool = Field(
-        False,
-        description="local models sample among the legal moves only, which games must list; "
-        "such games are not rated",
-    )
-    votes: PositiveInt = Field(
-        1,
-        description="answers that the version samples for each turn; the action named most "
-        "often is played; games with more than 1 are not rated",
-    )
-    opponents: list[str] = Field(
-        ["random"], description="names of fixed opponents, or random, expert, rules, base"
-    )
-    exploitability: ExploitabilityConfig = ExploitabilityConfig()
-
-    @field_validator("opponents", "temperature", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str | int | float) else value
-
-    @field_validator("temperature")
-    @classmethod
-    def _distinct(cls, temperatures: list[float]) -> list[float]:
-        if len(set(temperatures)) < len(temperatures):
-            raise PydanticCustomError("twice", "one is there twice; leave it out")
-        return temperatures
-
-    @field_validator("opponents")
-    @classmethod
-    def _alias(cls, names: list[str]) -> list[str]:
-        return ["expert" if name == EXPERT_ALIAS else name for name in names]
-
-
 class LoopConfig(Section):
     """How long play and learning go on, and in which order."""
 
@@ -381,6 +230,11 @@ class LoopConfig(Section):
     start_timeout: PositiveFloat = Field(
         900.0, description="seconds that a process may take to start and load the model"
     )
+    stall_timeout: PositiveFloat = Field(
+        1800.0,
+        description="seconds without a sign of life until an actor is started again, or without "
+        "an answer of the learner until the run ends",
+    )
     max_failures: Annotated[int, Field(ge=0, lt=100)] = Field(
         20, description="failed games among the last 100 that are tolerated before the run ends"
     )
@@ -390,16 +244,37 @@ class TrackingConfig(Section):
     """What is written and shown."""
 
     run_dir: PathText | None = Field(
-        None, description="the run's own, new folder; default: outputs/<model-games-opponents-time>"
+        None,
+        description="the run's own, new folder; default: outputs/<name>, or by model and games",
     )
+    name: RunName | None = Field(
+        None, description="what the run is called, in its folder's name too; default: that name"
+    )
+    tags: list[RunName] = Field([], description="words to find it by: unstable runs --tag WORD")
     wandb: str | None = Field(None, description="a Weights & Biases project; default: none")
+    tensorboard: bool = Field(
+        False, description="events for TensorBoard too, in tensorboard/ of the run's folder"
+    )
+    sinks: list[str] = Field([], description="your own sinks, each module:Class (docs/tracking.md)")
     dashboard: Literal["auto", "on", "off"] = Field(
         "auto", description="live dashboard; auto: on a terminal"
     )
     keep_checkpoints: PositiveInt = Field(
         5,
-        description="newest checkpoints kept; of older ones adapters of opponents and of the start",
+        description="newest checkpoints kept; of older ones adapters of opponents, start and best",
     )
+    alternatives: int = Field(
+        0,
+        ge=0,
+        le=20,
+        description="so many of the likeliest tokens are recorded beside each sampled one",
+    )
+    report: bool = Field(True, description="at the end, report.html: the run as a page to read")
+
+    @field_validator("tags", "sinks", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
 
     @field_validator("dashboard", mode="before")
     @classmethod

@@ -30,6 +30,10 @@ class FineTuning:
         """The version that an epoch ends with: the optimizer steps until then."""
         return epoch * self.steps_per_epoch
 
+    def epoch(self, version: int) -> int:
+        """The epoch that a version ends; the inverse of `version`."""
+        return version // self.steps_per_epoch
+
     def batches(self, epoch: int) -> list[list[TokenSample]]:
         """The epoch's batches, in an order of its own; the last one may be smaller."""
         order = list(range(len(self.train)))

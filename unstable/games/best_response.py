@@ -41,12 +41,12 @@ def assess(tree: Tree, policy: Policy, *, forfeits: bool) -> Assessment:
     A forfeit costs the seat the most that can be lost, and pays it to the others in equal parts. A
     best response makes legal moves alone.
     """
-    worth = _Worth(tree, policy, forfeits)
-    best = (_BestResponse(worth, seat).value() for seat in range(tree.seats))
+    worth = Worth(tree, policy, forfeits)
+    best = (BestResponse(worth, seat).value() for seat in range(tree.seats))
     return Assessment(worth.of(tree.root), tuple(best), worth.residual(tree.root))
 
 
-class _Worth:
+class Worth:
     """What each position is worth to the seats, the policy in all of them."""
 
     def __init__(self, tree: Tree, policy: Policy, forfeits: bool) -> None:
@@ -105,11 +105,11 @@ class _Worth:
         return self._residuals[id(node)]
 
 
-class _BestResponse:
+class BestResponse:
     """The best that a seat can do where the others play the policy, by what it has been shown."""
 
-    def __init__(self, worth: _Worth, seat: int) -> None:
-        self._worth, self._seat = worth, seat
+    def __init__(self, worth: Worth, seat: int) -> None:
+        self.seat, self._worth = seat, worth
         self._sets: dict[int, list[tuple[Node, float]]] = defaultdict(list)
         self._choices: dict[int, int] = {}
         self._values: dict[int, float] = {}
@@ -131,7 +131,7 @@ class _BestResponse:
             self._seen.add(id(node))
         if not node.children:
             return
-        if node.seat == self._seat:
+        if node.seat == self.seat:
             self._sets[node.memory].append((node, reach))
             shares: tuple[float, ...] = (1.0,) * len(node.children)
         else:
@@ -141,29 +141,28 @@ class _BestResponse:
 
     def _of(self, node: Node) -> float:
         if not node.children:
-            return node.payoffs[self._seat]
+            return node.payoffs[self.seat]
         if id(node) not in self._values:
             self._values[id(node)] = self._compute(node)
         return self._values[id(node)]
 
     def _compute(self, node: Node) -> float:
-        if node.seat == self._seat:
-            if node.memory < 0:
-                return max(map(self._of, node.children))
-            return self._of(node.children[self._choice(node.memory)])
+        if node.seat == self.seat:
+            return self._of(node.children[self.choice(node)])
         shares, lost = self._worth.shares(node)
-        won = lost * self._worth.forfeit(node.seat)[self._seat]
+        won = lost * self._worth.forfeit(node.seat)[self.seat]
         return won + sum(
             p * self._of(child) for p, child in zip(shares, node.children, strict=True)
         )
 
-    def _choice(self, memory: int) -> int:
-        """The action that is best over all positions of an information set."""
-        if memory not in self._choices:
-            held = self._sets[memory]
+    def choice(self, node: Node) -> int:
+        """The number of the action that is best over all positions of the node's set."""
+        name = node.memory if node.memory >= 0 else -id(node)
+        if name not in self._choices:
+            held = self._sets[node.memory] if node.memory >= 0 else [(node, 1.0)]
             worths = [
-                sum(reach * self._of(node.children[action]) for node, reach in held)
-                for action in range(len(held[0][0].children))
+                sum(reach * self._of(each.children[action]) for each, reach in held)
+                for action in range(len(node.children))
             ]
-            self._choices[memory] = worths.index(max(worths))
-        return self._choices[memory]
+            self._choices[name] = worths.index(max(worths))
+        return self._choices[name]

@@ -12,8 +12,8 @@ from unstable.config import ConfigError, GameConfig, nearest, shown
 from unstable.games.envs import env_class, known_ids, make_env
 from unstable.games.game import Game
 from unstable.games.screen import fitting_seats, screen
-from unstable.games.services import lists_legal_moves, prompt_style
-from unstable.plugins import FAULTS, check_target, described, load_target
+from unstable.games.services import SeatingError, lists_legal_moves, prompt_style
+from unstable.plugins import FAULTS, bounded, check_target, described, load_target
 from unstable.prompts import PARSERS, STYLES, PromptStyle
 from unstable.types import Observation
 
@@ -23,14 +23,22 @@ _MAX_REASON = 200  # characters of an env's own error that are quoted
 def check_game(config: GameConfig, field: str = "games") -> None:
     """Raise `ConfigError` where the game cannot be played; finds out by playing it.
 
-    `field` is the game's place in the config, such as games.0. What an env prints is not shown.
+    `field` is the game's place in the config, such as games.0. What an env prints is not shown. It
+    has the time that a whole game has.
     """
-    with redirect_stdout(io.StringIO()):
-        _check_id(config.env, field)
-        _check_class(config, field)
-        _check_targets(config, field)
-        _check_start(config, field)
-        _check_play(config, field)
+    over = (
+        f"{field}.env = {config.env!r}: trying it is not over in {field}.timeout = "
+        f"{config.timeout:g} s; mend it, or raise {field}.timeout"
+    )
+    try:
+        with redirect_stdout(io.StringIO()), bounded(config.timeout, over):
+            _check_id(config.env, field)
+            _check_class(config, field)
+            _check_targets(config, field)
+            _check_start(config, field)
+            _check_play(config, field)
+    except TimeoutError as error:
+        raise ConfigError(over) from error
 
 
 def _check_class(config: GameConfig, field: str) -> None:
@@ -57,6 +65,11 @@ def _check_start(config: GameConfig, field: str) -> None:
         raise _complaint(f"{field}.env", config.env, error) from error
     try:
         game = Game(config, seed=0)
+    except SeatingError as error:
+        raise ConfigError(
+            f"{field}.seating = {shown(config.seating)}: {error}; return the env's number of each "
+            "seat"
+        ) from error
     except AssertionError as error:
         raise _complaint(f"{field}.seats", config.seats, error) from error
     except FAULTS as error:
@@ -100,11 +113,9 @@ def _check_targets(config: GameConfig, field: str) -> None:
             remedy = f"known: {known}, or module:function"
             also = PromptStyle if name == "prompt" else None
             check_target(f"{field}.{name}", target, remedy, "given", also=also)
-    if config.legal_moves is not None:
-        remedy = "give module:function(env)"
-        check_target(f"{field}.legal_moves", config.legal_moves, remedy, "env")
-    if config.payoffs is not None:
-        check_target(f"{field}.payoffs", config.payoffs, "give module:function(env)", "env")
+    for name in ("legal_moves", "payoffs", "seating"):
+        if (own := getattr(config, name)) is not None:
+            check_target(f"{field}.{name}", own, "give module:function(env)", "env")
 
 
 def _try_targets(config: GameConfig, field: str, game: Game, observation: Observation) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from unstable.games import rules
 from unstable.games.info import Compact, GameInfo, always
 
 
@@ -35,6 +36,7 @@ PIG = GameInfo(
     env="PigDiceEnv",
     name="PigDice",
     legal_moves=pig_moves,
+    rules=rules.pig,
     board_shows_all=always,
     compact=Compact(
         "Pig: roll the die as often as you like; 2 to 6 add to your turn's total, a 1 loses it and "
@@ -44,4 +46,6 @@ PIG = GameInfo(
         pig_position,
     ),
 )
-LIARS = GameInfo(env="LiarsDiceEnv", name="LiarsDice", legal_moves=liars_moves)
+LIARS = GameInfo(
+    env="LiarsDiceEnv", name="LiarsDice", legal_moves=liars_moves, rules=rules.liars_dice
+)

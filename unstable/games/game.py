@@ -16,7 +16,6 @@ from unstable.config import GameConfig
 from unstable.games import services
 from unstable.games.chance import Chance
 from unstable.games.envs import make_env
-from unstable.games.rules import RULE_GAMES
 from unstable.prompts import MAX_EVENTS, bounded
 from unstable.seeds import derive_seed
 from unstable.types import Observation
@@ -36,6 +35,8 @@ class StepResult(NamedTuple):
 
 class Game:
     """One play, begun: observe and step in turn until `done`, then read `outcomes` and the rest.
+
+    A seat is a role: where a reset deals roles, `services.seating` finds the env's number of it.
 
     Invalid moves are counted here and not by the env, so that every game follows the config: a seat
     that makes more than `invalid_moves.allowed` in a row forfeits, which ends the game for all.
@@ -62,8 +63,11 @@ class Game:
             self.env = make_env(config)
             events = _shows_events(config.events, self.env)
             self._compact = services.compact(config, self.env)
-            self._views = [_View(seat, events) for seat in range(config.seats)]
             self.env.reset(num_players=config.seats, seed=derive_seed(seed, "env"))
+            self._numbers = services.seating(config, self.env)  # by seat
+            self._teams = services.teams(config, self.env)
+        self._seat_of = [self._numbers.index(number) for number in range(config.seats)]
+        self._views = [_View(number, events) for number in self._numbers]
         # One more than is allowed, so that the env itself never ends a game over invalid moves.
         self.env.state.error_allowance = config.invalid_moves.allowed + 1
         self._share_messages(mover=None, invalid=False)
@@ -74,14 +78,20 @@ class Game:
     @property
     def seat(self) -> int:
         """The seat to move."""
-        return self.env.state.current_player_id
+        return self._seat_of[self.env.state.current_player_id]
+
+    @property
+    def board(self) -> str:
+        """The last board that the seat to move was shown; empty where it saw none."""
+        return self._views[self.seat].board
 
     def observe(self) -> Observation:
         """What the seat to move needs to know; asking twice gives the same."""
         with self._chance:
-            seat, messages = self.env.get_observation()
+            number, messages = self.env.get_observation()
+        seat = self._seat_of[number]
         self._views[seat].add(messages)
-        observation = self._views[seat].observation()
+        observation = self._views[seat].observation(seat)
         if self._compact is None:
             return observation
         position = self._compact.position(self.env)
@@ -90,6 +100,13 @@ class Game:
     def legal_moves(self) -> list[str]:
         """The legal actions of the seat to move; ValueError for a game that does not list them."""
         return services.legal_moves(self.config, self.env, self._views[self.seat].board)
+
+    def worths(self) -> dict[str, float] | None:
+        """Outcome of each legal action for the seat to move, if all play perfectly after it.
+
+        None for a game that is not solved.
+        """
+        return services.worths(self.env)
 
     def expert_moves(self) -> dict[str, float]:
         """Probability of each action that an expert would play for the seat to move.
@@ -103,8 +120,10 @@ class Game:
         """The same of the game's rule bot; `ValueError` for a game without one."""
         rule = services.rules(self.config)
         if rule is None:
-            raise ValueError(f"{self.config.key} has no rule bot; these have: {RULE_GAMES}")
-        return rule(self.env)
+            raise ValueError(
+                f"{self.config.key} has no rule bot; these have: {services.RULE_GAMES}"
+            )
+        return rule(self.env, self.observe().events)
 
     def expert_reason(self, action: str) -> str:
         """One true sentence on what a legal action of the seat to move does; errors as above."""
@@ -115,7 +134,8 @@ class Game:
         assert not self.done, "the game is over"
         seat, state = self.seat, self.env.state
         errors = getattr(state, "error_count", 0)
-        state.game_info[seat]["invalid_move"] = False
+        number = self._numbers[seat]
+        state.game_info[number]["invalid_move"] = False
         try:
             with self._chance:
                 over, _ = self.env.step(action)
@@ -127,7 +147,8 @@ class Game:
             self._end_by_forfeit(seat, bounded(raised)[0])
             return StepResult(done=True, invalid=True)
         self._actions.append(action)
-        invalid = getattr(state, "error_count", 0) > errors or state.game_info[seat]["invalid_move"]
+        invalid = getattr(state, "error_count", 0) > errors
+        invalid |= state.game_info[number]["invalid_move"]
         self.turns += 1
         self._refusals[seat] = self._refusals[seat] + 1 if invalid else 0
         self._share_messages(seat, invalid)
@@ -136,9 +157,13 @@ class Game:
         elif over:
             self._end()
         elif self.turns >= self.config.max_turns:
-            self.truncated = self.done = True
-            self.reason = f"cut off after {self.turns} turns"
+            self.cut_off(f"cut off after {self.turns} turns")
         return StepResult(self.done, invalid)
+
+    def cut_off(self, reason: str) -> None:
+        """End the game where it is; nobody has won."""
+        self.truncated = self.done = True
+        self.reason = reason
 
     def copied(self) -> "Game":
         """A copy that goes its own way, but draws from the same chance."""
@@ -162,7 +187,8 @@ class Game:
         return cut
 
     def _share_messages(self, mover: int | None, invalid: bool) -> None:
-        for seat, queue in self.env.state.observations.items():
+        for number, queue in self.env.state.observations.items():
+            seat = self._seat_of[number]
             self._views[seat].add(queue, refused=invalid, mine=seat == mover)
             queue.clear()
 
@@ -179,12 +205,15 @@ class Game:
         self.done = True
         self.forfeit = seat
         self.outcomes = [policy.others_reward] * self.config.seats
-        self.outcomes[seat] = policy.forfeit_reward
-        self.reason = f"Player {seat} forfeits by an invalid move: {why}".removesuffix(": ")
+        for lost in next((team for team in self._teams if seat in team), (seat,)):
+            self.outcomes[lost] = policy.forfeit_reward
+        number = self._numbers[seat]
+        self.reason = f"Player {number} forfeits by an invalid move: {why}".removesuffix(": ")
 
     def _end(self) -> None:
         self.done = True
-        self.payoffs, scale = services.payoffs(self.config, self.env)
+        worth, scale = services.payoffs(self.config, self.env)
+        self.payoffs = [worth[number] for number in self._numbers]
         self.outcomes = [payoff / scale for payoff in self.payoffs]
         self.reason = self._last_word()
 
@@ -197,12 +226,12 @@ class Game:
 class _View:
     """What one seat has been shown: rules, events in order, the last board, the last refusal."""
 
-    def __init__(self, seat: int, shows_events: bool) -> None:
+    def __init__(self, number: int, shows_events: bool) -> None:
         self._shows_events = shows_events
         self.board = ""
         self.form = ""  # a board of this game, which a seat without one is shown alike
         self.refusal = ""
-        self._seat = seat
+        self._number = number  # that the env gave the seat
         self._rules: list[str] = []
         self._events: list[str] = []
         self._notice = ""
@@ -254,7 +283,7 @@ class _View:
             self.cut_characters += len(self._events.pop(0))
             self._board_place = max(self._board_place - 1, 0)
 
-    def observation(self) -> Observation:
+    def observation(self, seat: int) -> Observation:
         """A board that the game has spoken after stands where it was said, among the events."""
         events, board = list(self._events), self.board
         if self._board_is_old and board:
@@ -263,13 +292,11 @@ class _View:
         elif board and not self._shows_events:
             events = []
         rules = "\n\n".join(self._rules)
-        return Observation(
-            seat=self._seat, rules=rules, events=events, board=board, notice=self._notice
-        )
+        return Observation(seat=seat, rules=rules, events=events, board=board, notice=self._notice)
 
     def _name(self, sender: int) -> str:
         # Envs of one player sign his actions as the game's.
-        return "You" if sender in (self._seat, GAME_ID) else f"Player {sender}"
+        return "You" if sender in (self._number, GAME_ID) else f"Player {sender}"
 
 
 def _shows_events(setting: str, env: Env) -> bool:

@@ -1,18 +1,22 @@
 """What is known of a game besides its env: declared in the game's own file, as one value."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
+
+Mix = dict[str, float]
+"""Probability of each action."""
+Events = Sequence[str]
+"""What the seat to move was shown besides rules and board, in order: ["You: [3]", ...]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expert:
     """How a perfect or a strong player moves, by what the seat to move may know alone."""
 
-    moves: Callable[[Any], dict[str, float]]
-    """Probability of each action that it would play in an env: the optimal moves evenly, or an
-    equilibrium's mix."""
+    moves: Callable[[Any], Mix]
+    """What it would play in an env: the optimal moves evenly, or an equilibrium's mix."""
     reason: Callable[[Any, str], str]
     """One true sentence on what a legal action does."""
 
@@ -64,6 +68,21 @@ class Payoffs:
 
 
 @dataclass(frozen=True, slots=True)
+class Teams:
+    """Which seats win and lose together, the same in every game of a variant.
+
+    Where a reset deals the roles, `seating` finds the seats: a seat is then a role, such as the
+    detective's, and not the number that the env happens to give it.
+    Teams(of=lambda env, seats: ((0, 1), (2, 3)))
+    """
+
+    of: Callable[[Any, int], tuple[tuple[int, ...], ...]]
+    """The teams of an env, before its reset, with so many seats."""
+    seating: Callable[[Any], list[int]] | None = None
+    """For each seat the env's number of it, after a reset; None: they are the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """That the whole tree of a game can be grown: it is small, and draws whole numbers alone."""
 
@@ -86,7 +105,11 @@ class GameInfo:
     prints_moves: bool = False  # the board lists the legal moves
     board_shows_all: Callable[[Any], bool] | None = None  # so that past events can be left out
     counted: Counted | None = None
+    teams: Teams | None = None  # where each seat is not for itself
     payoffs: Payoffs | None = None  # where they are not the env's rewards
     expert: Expert | None = None
+    rules: Callable[[Any, Events], Mix] | None = None  # its rule bot, where there is no expert
+    worths: Callable[[Any], dict[str, float]] | None = None
+    """Outcome of each legal action for the seat to move, if all play perfectly after it."""
     compact: Compact | None = None
     quizzes: tuple[Quiz, ...] = ()

@@ -12,8 +12,9 @@ from typing import Any
 
 from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 
-from unstable.games.chance import Chance
+from unstable.games import poker
 from unstable.games.info import Compact, Counted, Expert, GameInfo, Payoffs, Quiz
+from unstable.games.poker import chips, line_of_play
 
 _ALPHA = 1 / 3  # how often the opener bluffs with a jack
 _BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # opener or not: of J, Q, K
@@ -138,33 +139,13 @@ def which_card(rng: Random) -> tuple[str, list[str]]:
 
 
 def named_move(rng: Random) -> tuple[str, list[str]]:
-    """A line, another mark and a legal move, which is the answer: so that each is said alone too.
-
-    Moves that are only ever right together would become words that a small model cannot part.
-    """
-    line = _line(rng)
-    move = rng.choice(line.partition(": ")[2].split())
-    return f"{line} ! {move}", [move]
+    """A line, another mark and a legal move, which is the answer."""
+    return poker.named_move(_line(rng), rng)
 
 
 def _line(rng: Random) -> str:
-    """Of a decision in a game of random moves."""
     env = KuhnPoker(max_rounds=rng.choice([1, 3]))
-    with Chance(rng.getrandbits(64)):
-        env.reset(num_players=2, seed=0)
-        line = position(env)
-        for _ in range(rng.randrange(3 * env.max_rounds)):
-            over, _ = env.step(rng.choice(legal_moves(env)))
-            if over:
-                break
-            line = position(env)
-    return line
-
-
-def chips(env: Any) -> list[float]:
-    """What each seat has won, or lost, over all rounds."""
-    won = env.state.game_state["player_chips"]
-    return [float(won[seat]) for seat in range(2)]
+    return line_of_play(env, position, legal_moves, 3 * env.max_rounds, rng)
 
 
 def most_chips(env: Any) -> float:

@@ -18,8 +18,10 @@ from typing import Any
 import textarena
 from textarena import ObservationType
 
-from unstable.games.chance import Chance, draw
+from unstable.games import poker
+from unstable.games.chance import draw
 from unstable.games.info import Compact, Counted, Expert, GameInfo, Payoffs, Quiz
+from unstable.games.poker import chips, line_of_play
 
 _ANTE = 1
 _BETS = (2, 4)  # chips of a bet or raise, before the public card and after it
@@ -264,30 +266,12 @@ def which_hand(rng: Random) -> tuple[str, list[str]]:
 
 
 def named_move(rng: Random) -> tuple[str, list[str]]:
-    """A line, another mark and a legal move, which is the answer; see `kuhn.named_move`."""
-    line = _line(rng)
-    move = rng.choice(line.rpartition(": ")[2].split())
-    return f"{line} ! {move}", [move]
+    """A line, another mark and a legal move, which is the answer."""
+    return poker.named_move(_line(rng), rng)
 
 
 def _line(rng: Random) -> str:
-    """Of a decision in a hand of random moves."""
-    env = Leduc()
-    with Chance(rng.getrandbits(64)):
-        env.reset(num_players=2, seed=0)
-        line = position(env)
-        for _ in range(rng.randrange(8)):
-            over, _ = env.step(rng.choice(legal_moves(env)))
-            if over:
-                break
-            line = position(env)
-    return line
-
-
-def chips(env: Any) -> list[float]:
-    """What each seat has won, or lost, over all hands."""
-    won = env.state.game_state["player_chips"]
-    return [float(won[seat]) for seat in range(2)]
+    return line_of_play(Leduc(), position, legal_moves, 8, rng)
 
 
 def most_chips(env: Any) -> float:

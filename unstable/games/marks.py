@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unstable.games import tic_tac_toe
+from unstable.games import rules, tic_tac_toe
 from unstable.games.info import Compact, Counted, GameInfo, always
 
 
@@ -32,6 +32,7 @@ TAK = GameInfo(
     env="SimpleTakEnv",
     name="SimpleTak",
     legal_moves=tic_tac_toe.legal_moves,
+    rules=rules.tak,
     board_shows_all=always,
     counted=Counted(is_open=True, fits=lambda env: env.board_size <= 3),
     compact=Compact(
@@ -46,6 +47,7 @@ THREE_PLAYERS = GameInfo(
     env="ThreePlayerTicTacToeEnv",
     name="ThreePlayerTicTacToe",
     legal_moves=tic_tac_toe.legal_moves,
+    rules=rules.three_player_tic_tac_toe,
     board_shows_all=always,
     compact=Compact(
         "TicTacToe for three: four of a seat's marks in a row win. The cells of each row, rows "

@@ -23,6 +23,12 @@ def moves(env: Any) -> dict[str, float]:
     return dict.fromkeys(best, 1 / len(best))
 
 
+def worths(env: Any) -> dict[str, float]:
+    """1 for a take that leaves a nim-sum of 0, -1 for any other."""
+    winning = moves(env) if reduce(xor, env.state.game_state["piles"]) else {}
+    return {move: 1.0 if move in winning else -1.0 for move in legal_moves(env)}
+
+
 def reason(env: Any, action: str) -> str:
     """The nim-sum that a take leaves, and who wins by it."""
     pile, take = map(int, action.strip("[]").split())
@@ -80,6 +86,7 @@ INFO = GameInfo(
     board_shows_all=always,
     counted=Counted(is_open=True),
     expert=Expert(moves, reason),
+    worths=worths,
     compact=COMPACT,
     quizzes=QUIZZES,
 )

@@ -6,7 +6,7 @@
 from typing import NamedTuple
 
 from unstable.config import GameConfig
-from unstable.games.services import has_expert, prompt_style
+from unstable.games.services import has_expert, prompt_style, rules, with_teams
 
 COLUMNS = ("game", "seats", "sees", "pays", "longest", "expert", "compact", "solver", "defects")
 """What `cells` gives of a game, in this order."""
@@ -34,15 +34,28 @@ class Vetted(NamedTuple):
         args = ", ".join(f"{name}: {value}" for name, value in config.args.items())
         return (
             f"{config.env}, {args}" if args else config.env,
-            str(config.seats),
+            _seats(config),
             self.sees,
             self.pays,
             str(self.longest),
-            "yes" if has_expert(config) else "no",
+            _expert(config),
             "yes" if prompt_style(config).name == "compact" else "no",
             self.solver,
             self.defects,
         )
+
+
+def _expert(config: GameConfig) -> str:
+    """Whether an expert plays it, or else a rule bot."""
+    if has_expert(config):
+        return "yes"
+    return "no" if rules(config) is None else "rules"
+
+
+def _seats(config: GameConfig) -> str:
+    """How many, and of how many the teams are."""
+    teams = [str(len(team)) for team in with_teams(config).teams]
+    return f"{config.seats}: {' against '.join(teams)}" if teams else str(config.seats)
 
 
 PACK = (
@@ -194,5 +207,34 @@ PACK = (
         "alone: the expert halves what is left",
         "the last guess counts, not the best; 11 guesses where the rules say 10; says which way "
         "the number lies but not from which guess (we keep the guesses)",
+    ),
+    Vetted(
+        GameConfig(env="Codenames-v0", seats=4),
+        "all clues, guesses and revealed words; a spymaster (seats 0 and 2) whose each word is",
+        "1, 0, -1: win, draw, loss of the team; zero-sum",
+        True,
+        81,
+        "no",
+        "flags no move as invalid: a text without a clue or a guess passes the turn, and so does "
+        "the guess of a word that is not there; a clue that holds a word of the board, or is part "
+        "of one, loses at once; a clue need be no word, and its number may be any, so that two "
+        "seats of one policy can agree on a code. Of its clues the game's own nouns are listed, "
+        "for 1 to 3 words. 81 turns where the rules say 80; Red, which has 9 words, begins. A "
+        "random team soon guesses the assassin: a team that never guesses beats it in 93 of 100 "
+        "games, so that a score against random is no evidence; "
+        "the rule bot beats such a team in 255 of 256",
+    ),
+    Vetted(
+        GameConfig(env="SecretMafia-v0", seats=6),
+        "its role, all talk, votes and deaths; the mafia each other and their votes, the detective "
+        "what it asked for",
+        "1 to the winners, -1 to the losers, by team; not zero-sum",
+        False,
+        86,
+        "no",
+        "roles are dealt: here the mafia has the first seats, then come the doctor, the detective "
+        "and the villagers, whatever numbers they are called by; shows [Player 3] to the others as "
+        "an empty text, so that [3] is listed; who the mafia chose lives where doctor and "
+        "detective are dead. 6 to 15 seats",
     ),
 )

@@ -1,17 +1,18 @@
 """Rule bots: games without an expert, played passably by a rule of thumb.
 
-Each is asked with an env and says with which chance it would play which action, by what the seat to
-move may know alone. They are by env's class; one that extends it is meant too.
+Each is asked with an env, and with the events that the seat to move was shown. It says with which
+chance it would play which action, by what that seat may know alone. Codenames and SecretMafia have
+theirs in their own files.
 """
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import permutations, product
 from typing import Any
 
-Mix = dict[str, float]
-"""Probability of each action."""
+from unstable.games.info import Events, Mix
+
 Board = list[list[str]]
 Cell = tuple[int, int]
 
@@ -21,11 +22,11 @@ _NEIGHBOURS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 _LINE = 4  # marks in a row that win ThreePlayerTicTacToe
 
 
-def _best(scores: Mapping[str, Any]) -> Mix:
+def best(scores: Mapping[str, Any]) -> Mix:
     """The actions with the highest score, evenly."""
     top = max(scores.values())
-    best = [action for action, score in scores.items() if score == top]
-    return dict.fromkeys(best, 1 / len(best))
+    chosen = [action for action, score in scores.items() if score == top]
+    return dict.fromkeys(chosen, 1 / len(chosen))
 
 
 def _with_mark(board: Board, cell: Cell, mark: str) -> Board:
@@ -47,7 +48,7 @@ def _empty(board: Board) -> Iterator[tuple[str, Cell]]:
 # SimpleTak
 
 
-def tak(env: Any) -> Mix:
+def tak(env: Any, events: Events) -> Mix:
     """Wins, else stops a win, else is as much nearer to a path than the other as can be.
 
     How near a seat is: the fewest stones that it lacks on any path between opposite edges.
@@ -59,7 +60,7 @@ def tak(env: Any) -> Mix:
         following = _with_mark(board, cell, mine)
         own, others = stones_lacking(following, mine), stones_lacking(following, other)
         scores[action] = (own == 0, others > 1, others - own)
-    return _best(scores)
+    return best(scores)
 
 
 def stones_lacking(board: Board, mark: str) -> float:
@@ -95,7 +96,7 @@ def _lacking_downwards(board: Board, mark: str) -> float:
 # ThreePlayerTicTacToe
 
 
-def three_player_tic_tac_toe(env: Any) -> Mix:
+def three_player_tic_tac_toe(env: Any, events: Events) -> Mix:
     """Wins, else stops the seat that would win first, else has most chances to make a line."""
     board, seat = env.state.game_state["board"], env.state.current_player_id
     mine, following, last = ("ABC"[(seat + k) % 3] for k in range(3))
@@ -109,7 +110,7 @@ def three_player_tic_tac_toe(env: Any) -> Mix:
         # Lines that are still open to us count the more, the more of them is ours.
         chances = sum(10 ** len(held) for held in lines if set(held) <= {mine})
         scores[action] = (wins(mine), wins(following), wins(last), chances)
-    return _best(scores)
+    return best(scores)
 
 
 def _held(board: Board, line: tuple[Cell, ...]) -> str:
@@ -128,7 +129,7 @@ def _lines(size: int) -> Iterator[tuple[Cell, ...]]:
 # PigDice
 
 
-def pig(env: Any) -> Mix:
+def pig(env: Any, events: Events) -> Mix:
     """Ends the race or keeps pace (Neller and Presser, 2010, "Pigtail", UMAP Journal 31).
 
     Where either score is within 29 points of the goal it rolls until it wins; else it holds at 21
@@ -147,7 +148,7 @@ def pig(env: Any) -> Mix:
 # LiarsDice
 
 
-def liars_dice(env: Any) -> Mix:
+def liars_dice(env: Any, events: Events) -> Mix:
     """Calls if that is likelier to be right than the safest bid is to be true, else bids that.
 
     Likely by its own dice, and by how many the others have, each face of which is as likely.
@@ -167,7 +168,7 @@ def liars_dice(env: Any) -> Mix:
     }
     if bid["quantity"]:
         chances["[Call]"] = 1 - truth(bid["quantity"], bid["face_value"])
-    return _best(chances)
+    return best(chances)
 
 
 def _chance_of(wanted: int, dice: int) -> float:
@@ -179,7 +180,7 @@ def _chance_of(wanted: int, dice: int) -> float:
 # SimpleNegotiation
 
 
-def negotiation(env: Any) -> Mix:
+def negotiation(env: Any, events: Events) -> Mix:
     """Accepts what brings it something, and more than the other; else offers what brings both.
 
     What a resource is worth to the other it does not know: it takes its usual value, which the
@@ -206,7 +207,7 @@ def negotiation(env: Any) -> Mix:
             own, other = gains({mine: give}, {wanted: take})
             if own > other >= 0:
                 ours[f"[Offer: {give} {mine} -> {take} {wanted}]"] = own - other
-    return _best(ours) if ours else {"[Deny]": 1.0}
+    return best(ours) if ours else {"[Deny]": 1.0}
 
 
 def _worth(resources: Mapping[str, int], values: Mapping[str, int]) -> int:
@@ -216,18 +217,6 @@ def _worth(resources: Mapping[str, int], values: Mapping[str, int]) -> int:
 # IteratedPrisonersDilemma
 
 
-def dilemma(env: Any) -> Mix:
+def dilemma(env: Any, events: Events) -> Mix:
     """Defects, and says so: the one equilibrium of rounds whose number is known."""
     return {"[Defect]": 1.0}
-
-
-RULES: dict[str, Callable[[Any], Mix]] = {
-    "SimpleTakEnv": tak,
-    "ThreePlayerTicTacToeEnv": three_player_tic_tac_toe,
-    "PigDiceEnv": pig,
-    "LiarsDiceEnv": liars_dice,
-    "SimpleNegotiationEnv": negotiation,
-    "IteratedPrisonersDilemmaEnv": dilemma,
-}
-RULE_GAMES = ", ".join(name.removesuffix("Env") for name in RULES)
-"""The games with a rule bot, for messages."""

@@ -9,6 +9,7 @@ from unstable.config import GameConfig
 from unstable.games import (
     bargaining,
     cards,
+    codenames,
     connect_four,
     dice,
     guessing,
@@ -18,11 +19,11 @@ from unstable.games import (
     marks,
     nim,
     others,
+    secret_mafia,
     tic_tac_toe,
 )
 from unstable.games.envs import env_class, make_env
-from unstable.games.info import Compact, Expert, GameInfo, Quiz
-from unstable.games.rules import RULES, Mix
+from unstable.games.info import Compact, Events, Expert, GameInfo, Mix, Quiz
 from unstable.plugins import load_target
 from unstable.prompts import PromptStyle, load_style
 
@@ -45,14 +46,22 @@ GAMES: tuple[GameInfo, ...] = (
     bargaining.DILEMMA,
     *cards.GAMES,
     *others.GAMES,
+    codenames.INFO,
+    secret_mafia.INFO,
 )
 _BY_ENV = {info.env: info for info in GAMES}
 EXPERT_GAMES = ", ".join(info.name for info in GAMES if info.expert is not None)
 """The games with an expert, for messages."""
+RULE_GAMES = ", ".join(info.name for info in GAMES if info.rules is not None)
+"""The games with a rule bot, for messages."""
 COUNTED_GAMES = ", ".join(info.name for info in GAMES if info.counted is not None)
 """The games that can be counted out, some in small variants alone, for messages."""
 _NOTHING = GameInfo(env="", name="")
 _LIST = re.compile(r"^(?:Available Moves|Valid moves):(.*)$", re.MULTILINE | re.IGNORECASE)
+
+
+class SeatingError(ValueError):
+    """That a user's `games.seating` does not say where the env's players sit."""
 
 
 def game_info(env: type) -> GameInfo:
@@ -83,8 +92,40 @@ def legal_moves(config: GameConfig, env: Any, board: str) -> list[str]:
     raise ValueError(f"{config.key} does not list its legal moves; set games.legal_moves")
 
 
+def teams(config: GameConfig, env: Any) -> tuple[tuple[int, ...], ...]:
+    """The config's teams, or those that the env's game declares; () where each is for itself."""
+    declared = game_info(type(env)).teams
+    if config.teams or declared is None:
+        return config.teams
+    return declared.of(env, config.seats)
+
+
+def with_teams(config: GameConfig) -> GameConfig:
+    """The config with its teams, for those who see no env."""
+    if game_info(env_class(config)).teams is None:
+        return config
+    return config.model_copy(update={"teams": teams(config, make_env(config))})
+
+
+def seating(config: GameConfig, env: Any) -> list[int]:
+    """For each seat the number that an env has given it in its reset.
+
+    Raises `SeatingError` where a user's function does not give each number once.
+    """
+    same, declared = list(range(config.seats)), game_info(type(env)).teams
+    if config.seating is not None:
+        numbers = list(load_target(config.seating)(env))
+    elif declared is not None and declared.seating is not None:
+        numbers = declared.seating(env)
+    else:
+        return same
+    if sorted(numbers) != same:
+        raise SeatingError(f"gave {numbers}, which is not each number from 0 to {same[-1]} once")
+    return numbers
+
+
 def payoffs(config: GameConfig, env: Any) -> tuple[list[float], float]:
-    """What an env that is over is worth to each seat, and the scale that makes outcomes of it.
+    """What an env that is over is worth to each number, and the scale that makes outcomes of it.
 
     By a user's function, as the game declares it, or the env's rewards. Raises `ValueError` for
     anything but a finite number a seat, and where a game of ours exceeds its scale.
@@ -139,6 +180,15 @@ def expert(config: GameConfig, env: Any) -> Expert:
     return found
 
 
+def worths(env: Any) -> dict[str, float] | None:
+    """Outcome of each legal action for the seat to move, if all play perfectly after it.
+
+    None for a game that is not solved.
+    """
+    solved = game_info(type(env)).worths
+    return None if solved is None else solved(env)
+
+
 def can_be_counted(config: GameConfig) -> bool:
     """Whether the variant's whole tree can be grown."""
     env = make_env(config)
@@ -152,10 +202,19 @@ def is_open(config: GameConfig) -> bool:
     return counted is not None and counted.is_open
 
 
-def rules(config: GameConfig) -> Callable[[Any], Mix] | None:
+def rules(config: GameConfig) -> Callable[[Any, Events], Mix] | None:
     """The rule bot of a game, if it has one."""
-    classes = env_class(config).__mro__
-    return next((RULES[cls.__name__] for cls in classes if cls.__name__ in RULES), None)
+    return game_info(env_class(config)).rules
+
+
+def programs(config: GameConfig) -> list[str]:
+    """The kinds of opponents that play a game as it comes, the strongest first."""
+    play = {
+        "expert": has_expert(config),
+        "rules": rules(config) is not None,
+        "random": lists_legal_moves(config),
+    }
+    return [kind for kind, plays in play.items() if plays]
 
 
 def board_shows_all(env: Any) -> bool:

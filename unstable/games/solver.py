@@ -9,24 +9,24 @@ from unstable.games.tree import Node, Tree, as_key
 class Solver:
     """CFR+ for two seats that win what the other loses (Tammelin 2014, arXiv 1407.5042).
 
-    Seats take turns; the average weighs a round by its number. What comes of it is known exactly:
-    `best_response.assess`.
+    For games that hide something; an open one is solved by looking ahead. Seats take turns; the
+    average weighs a round by its number. What comes of it is known exactly: `best_response.assess`.
     """
 
     def __init__(self, tree: Tree) -> None:
         assert tree.seats == 2
         self._tree = tree
         self._rounds = 0
-        self._regrets: dict[tuple[int, int], list[float]] = {}
-        self._sums: dict[tuple[int, int], list[float]] = {}
-        self._shown: dict[tuple[int, int], Node] = {}
+        self._regrets: dict[int, list[float]] = {}
+        self._sums: dict[int, list[float]] = {}
+        self._shown: dict[int, Node] = {}
 
     def run(self, rounds: int) -> None:
         """Go on for so many rounds."""
         for _ in range(rounds):
             self._rounds += 1
             for seat in range(2):
-                gains: dict[tuple[int, int], list[float]] = defaultdict(list)
+                gains: dict[int, list[float]] = defaultdict(list)
                 self._value(self._tree.root, seat, 1.0, 1.0, gains)
                 for place, gained in gains.items():
                     regrets = self._regrets[place]
@@ -50,7 +50,7 @@ class Solver:
         seat: int,
         own: float,
         others: float,
-        gains: dict[tuple[int, int], list[float]],
+        gains: dict[int, list[float]],
     ) -> float:
         """What a position is worth to `seat`, which it reaches by `own`, all else by `others`."""
         if not node.children:
@@ -58,7 +58,8 @@ class Solver:
         if node.chances:
             ways = zip(node.chances, node.children, strict=True)
             return sum(p * self._value(c, seat, own, others * p, gains) for p, c in ways)
-        place = (node.seat, node.memory)
+        place = node.memory
+        assert place >= 0, "an open game has no information sets"
         shares = self._shares(place, node)
         if node.seat != seat:
             total = 0.0
@@ -78,7 +79,7 @@ class Solver:
             sums[action] += self._rounds * own * share
         return worth
 
-    def _shares(self, place: tuple[int, int], node: Node) -> list[float]:
+    def _shares(self, place: int, node: Node) -> list[float]:
         """What regrets so far make of a decision."""
         if place not in self._regrets:
             self._shown[place] = node

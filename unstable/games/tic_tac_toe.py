@@ -36,6 +36,22 @@ def wild_moves(env: Any) -> dict[str, float]:
     return {f"[{move.mark} {move.cell}]": share for move, share in best.items()}
 
 
+def worths(env: Any) -> dict[str, float]:
+    """1 for a move that wins against perfect play, 0 for one that draws, -1 for one that loses."""
+    return {f"[{move.cell}]": worth for move, worth in _outcomes(env, wild=False).items()}
+
+
+def wild_worths(env: Any) -> dict[str, float]:
+    """The same where a seat may place either mark."""
+    found = _outcomes(env, wild=True)
+    return {f"[{move.mark} {move.cell}]": worth for move, worth in found.items()}
+
+
+def _outcomes(env: Any, wild: bool) -> dict[_Move, float]:
+    worths = _worths(_board(env), wild)
+    return {move: float((worth > 0) - (worth < 0)) for move, worth in worths.items()}
+
+
 def reason(env: Any, action: str) -> str:
     """A line completed or blocked, a double threat, or the place taken."""
     board = _board(env)
@@ -70,13 +86,18 @@ def wild_reason(env: Any, action: str) -> str:
 
 
 def _best(board: Board, wild: bool) -> dict[_Move, float]:
-    worths = {
+    worths = _worths(board, wild)
+    best = [move for move, worth in worths.items() if worth == max(worths.values())]
+    return dict.fromkeys(best, 1 / len(best))
+
+
+def _worths(board: Board, wild: bool) -> dict[_Move, int]:
+    """Worth of each legal move, as `_worth` has it."""
+    return {
         move: -_worth(_after(board, move), wild)
         for cell in _empty(board)
         for move in (_Move(mark, cell) for mark in _marks(board, wild))
     }
-    best = [move for move, worth in worths.items() if worth == max(worths.values())]
-    return dict.fromkeys(best, 1 / len(best))
 
 
 @cache
@@ -192,6 +213,7 @@ INFO = GameInfo(
     board_shows_all=always,
     counted=Counted(is_open=True),
     expert=Expert(moves, reason),
+    worths=worths,
     compact=COMPACT,
     quizzes=QUIZZES,
 )
@@ -201,4 +223,5 @@ WILD = GameInfo(
     prints_moves=True,
     board_shows_all=always,
     expert=Expert(wild_moves, wild_reason),
+    worths=wild_worths,
 )

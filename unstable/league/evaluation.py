@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unstable.config import RunConfig
 from unstable.seeds import derive_seed
-from unstable.types import EvalScore, GameResult, GameSpec, PlayerId, SeatSpec
+from unstable.types import EvalScore, GameResult, GameSpec, PlayerId, SeatSpec, Side
 
 Z = 1.959964  # of a normal distribution's 95 %
 POWER_Z = 0.841621  # likewise, of its lower 80 %
@@ -28,22 +28,23 @@ class Interval(NamedTuple):
 
 
 def evaluation_games(config: RunConfig, version: int) -> list[GameSpec]:
-    """`eval.games` games in each env against each opponent: each deal once from every seat.
+    """`eval.games` games in each env against each opponent: each deal once from every side.
 
-    The number is rounded up to whole rounds of seats. All are played at the first temperature, then
-    at the next. Specs depend on `version` only by the player's name.
+    A side is a seat, or a team. The number is rounded up to whole rounds of sides. All are played
+    at the first temperature, then at the next. Specs depend on `version` only by the player's name.
     """
     specs: list[GameSpec] = []
     for temperature, game in product(config.eval.temperature, config.games):
-        opponents = config.eval.opponents if game.seats > 1 else [ALONE]
-        deals = math.ceil(config.eval.games / game.seats)
-        for opponent, deal, seat in product(opponents, range(deals), range(game.seats)):
+        opponents = config.eval.opponents if len(game.sides) > 1 else [ALONE]
+        deals = math.ceil(config.eval.games / len(game.sides))
+        for opponent, deal, side in product(opponents, range(deals), game.sides):
             spec = GameSpec(
                 game_id=len(specs),
                 purpose="eval",
                 env=game.key,
                 seed=derive_seed(config.seed, "eval", game.key, deal),
-                seats=_seats(config, version, opponent, seat, game.seats, temperature),
+                seats=_seats(config, version, opponent, side, game.seats, temperature),
+                teams=game.teams,
             )
             specs.append(spec)
     return specs
@@ -65,7 +66,7 @@ def _seats(
     config: RunConfig,
     version: int,
     opponent: str,
-    seat: int,
+    side: Side,
     num_seats: int,
     temperature: float,
 ) -> tuple[SeatSpec, ...]:
@@ -74,22 +75,47 @@ def _seats(
     other = SeatSpec(player=PlayerId(opponent), temperature=temperature if own is None else own)
     votes = config.eval.votes if temperature else 1  # greedy answers are all the same
     policy = SeatSpec(player=PlayerId.policy(version), temperature=temperature, votes=votes)
-    return tuple(policy if place == seat else other for place in range(num_seats))
+    return tuple(policy if seat in side else other for seat in range(num_seats))
 
 
 def game_scores(version: int, results: Sequence[GameResult]) -> dict[int, float]:
     """A version's score in each game: 1 for a win, a half for a draw, else 0."""
     return {
-        result.spec.game_id: _WORTH[result.standing(_seat(version, result))] for result in results
+        result.spec.game_id: _WORTH[result.standing(_side(version, result)[0])]
+        for result in results
     }
 
 
+def game_payoffs(version: int, results: Sequence[GameResult]) -> dict[int, float]:
+    """What each game was worth to a version, a seat of it, in the game's unit.
+
+    Without games that are only won, drawn or lost. A forfeit counts as in the exploitability: it
+    costs its side the most that a seat can lose, and pays that to the others in equal parts.
+    """
+    payoffs = {}
+    for result in results:
+        side, game = _side(version, result), result.spec.game_id
+        if result.stakes is None:
+            continue
+        if result.forfeit is None:
+            payoffs[game] = mean(result.payoffs[seat] for seat in side)
+        elif result.forfeit in side:
+            payoffs[game] = -result.stakes
+        else:
+            payoffs[game] = result.stakes / (len(result.spec.sides) - 1)
+    return payoffs
+
+
 def evaluation_scores(
-    version: int, results: Sequence[GameResult], first: Mapping[int, float] | None = None
+    version: int,
+    results: Sequence[GameResult],
+    first: Mapping[int, float] | None = None,
+    first_payoffs: Mapping[int, float] | None = None,
 ) -> list[EvalScore]:
     """One row for each env, opponent and temperature, in the order of their first game.
 
-    With `first`, the scores by game of the version that the gain refers to.
+    With `first`, the scores by game of the version that the gain refers to, and with
+    `first_payoffs` its pay-offs.
     """
     policy = PlayerId.policy(version)
     tables: dict[tuple[str, str, float], list[GameResult]] = {}
@@ -98,10 +124,11 @@ def evaluation_scores(
         opponent = others[0].name if others else ALONE
         key = (result.spec.env, opponent, _temperature(version, result))
         tables.setdefault(key, []).append(result)
-    rows = [_score(version, *key, games) for key, games in tables.items()]
-    if first is None:
-        return rows
-    return [_with_gain(row, games, first) for row, games in zip(rows, tables.values(), strict=True)]
+    rows = []
+    for key, games in tables.items():
+        row = _with_payoff(_score(version, *key, games), games, first_payoffs)
+        rows.append(row if first is None else _with_gain(row, games, first))
+    return rows
 
 
 def _with_gain(
@@ -118,22 +145,57 @@ def _with_gain(
     return replace(row, gain=gain.mean, gain_low=gain.low, gain_high=gain.high, needed=needed)
 
 
-def _seat(version: int, result: GameResult) -> int:
-    return [seat.player for seat in result.spec.seats].index(PlayerId.policy(version))
+def _with_payoff(
+    row: EvalScore, results: Sequence[GameResult], first: Mapping[int, float] | None
+) -> EvalScore:
+    payoffs = game_payoffs(row.version, results)
+    if not payoffs:
+        return row
+    count = math.ceil(row.distinct / len(results[0].spec.sides))
+    own, low, high = _deals_interval(results, payoffs, count)
+    row = replace(row, payoff=own, payoff_low=low, payoff_high=high)
+    before = first or {}
+    gains = {game: own - before[game] for game, own in payoffs.items() if game in before}
+    if not gains:
+        return row
+    gain, low, high = _deals_interval(results, gains, count)
+    return replace(row, payoff_gain=gain, payoff_gain_low=low, payoff_gain_high=high)
+
+
+def _deals_interval(
+    results: Sequence[GameResult], values: Mapping[int, float], distinct: int
+) -> tuple[float, float | None, float | None]:
+    """Mean of the values by game, and its interval if there is one.
+
+    A deal is one observation, the mean of its games from every side: they share the luck of the
+    cards. No more of them count than are `distinct`.
+    """
+    deals: dict[int, list[float]] = {}
+    for result in results:
+        if result.spec.game_id in values:
+            deals.setdefault(result.spec.seed, []).append(values[result.spec.game_id])
+    observed = [mean(deal) for deal in deals.values()]
+    found = student_interval(observed, min(distinct, len(observed)))
+    return (mean(observed), None, None) if found is None else found
+
+
+def _side(version: int, result: GameResult) -> Side:
+    """The version's seats: its team."""
+    policy = PlayerId.policy(version)
+    return tuple(n for n, seat in enumerate(result.spec.seats) if seat.player == policy)
 
 
 def _temperature(version: int, result: GameResult) -> float:
-    return result.spec.seats[_seat(version, result)].temperature
+    return result.spec.seats[_side(version, result)[0]].temperature
 
 
 def _score(
     version: int, env: str, opponent: str, temperature: float, results: Sequence[GameResult]
 ) -> EvalScore:
-    seats = [_seat(version, result) for result in results]
-    pairs = list(zip(results, seats, strict=True))
-    standings = [result.standing(seat) for result, seat in pairs]
-    turns = [turn for result, seat in pairs for turn in result.seat_turns(seat)]
-    votes = results[0].spec.seats[seats[0]].votes
+    pairs = [(result, _side(version, result)) for result in results]
+    standings = [result.standing(side[0]) for result, side in pairs]
+    turns = [turn for result, side in pairs for seat in side for turn in result.seat_turns(seat)]
+    votes = results[0].spec.seats[pairs[0][1][0]].votes
     named = [turn.votes / votes for turn in turns if turn.votes is not None]
     distinct = distinct_games(version, results)
     score = mean_interval([_WORTH[standing] for standing in standings], 0.0, 1.0, distinct)
@@ -147,7 +209,7 @@ def _score(
         wins=standings.count("win"),
         draws=standings.count("draw"),
         losses=standings.count("loss"),
-        forfeits=sum(result.forfeit == seat for result, seat in pairs),
+        forfeits=sum(result.forfeit in side for result, side in pairs),
         legal_moves=mean(not turn.invalid for turn in turns),
         votes=votes,
         agreement=mean(named) if named else None,
@@ -164,13 +226,13 @@ def distinct_games(version: int, results: Sequence[GameResult]) -> int:
 
     All of them, as long as anybody answers by chance: games that are then alike are so by luck, and
     each counts. Else, such as between two greedy models, a deal is played in one way, and games are
-    as many as their transcripts, from the version's seat.
+    as many as their transcripts, from the version's side.
     """
     if _answer_by_chance(results):
         return len(results)
     transcripts = {
         (
-            _seat(version, result),
+            *_side(version, result),
             *((turn.seat, turn.observation, turn.action) for turn in result.turns),
             *result.outcomes,
         )
@@ -227,6 +289,34 @@ def mean_interval(
     centre = mean(shares)
     below, above = _interval(centre, count, inner)
     return Interval(low + width * centre, low + width * below, low + width * above)
+
+
+def student_interval(values: Sequence[float], count: int | None = None) -> Interval | None:
+    """Mean of values that have no range, and its 95 % interval.
+
+    Student's (1908, doi:10.2307/2331554). `count` is how many of the values are independent, by
+    default all. None for fewer than four, and where all are alike: such values do not say how far
+    others may be.
+    """
+    count, centre = count or len(values), mean(values)
+    variance = mean((value - centre) ** 2 for value in values)
+    if count < 4 or not variance:
+        return None
+    half = _student(count - 1) * math.sqrt(variance / (count - 1))
+    return Interval(centre, centre - half, centre + half)
+
+
+def _student(freedom: int, z: float = Z) -> float:
+    """Of Student's distribution what `z` is of the normal one, to 1 % from three degrees on.
+
+    Abramowitz and Stegun, 26.7.5.
+    """
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
 def wilson_interval(share: float, count: float, z: float = Z) -> tuple[float, float]:

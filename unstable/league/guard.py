@@ -78,12 +78,14 @@ class Guard:
     def score(self, scores: Sequence[EvalScore]) -> list[Alarm]:
         """Look at an evaluation, at its first temperature; returns new alarms."""
         scores = [score for score in scores if score.temperature == self._temperature]
-        if not scores or not self._config.action:
+        if not scores:
             return []
         version = scores[0].version
         low = mean_low(scores)
         if self._best is None or low >= self._best.low:
             self._best = Best(version, low)
+        if not self._config.action:
+            return []
         alarms = []
         for score in scores:
             name = f"eval/{score.env}/{score.opponent}"
@@ -132,13 +134,14 @@ class Guard:
         return wanted
 
     def state(self) -> dict[str, Any]:
-        """All of it but games that no update has followed yet, as JSON holds it."""
+        """All of it, as JSON holds it."""
         return {
             "courses": {name: course.state() for name, course in self._courses.items()},
             "scores": {name: scored.state() for name, scored in self._scores.items()},
             "best": None if self._best is None else list(self._best),
             "quiet": dict(self._quiet),
             "is_due": self._is_due,
+            "played": self._played.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -148,6 +151,7 @@ class Guard:
         self._best = None if state["best"] is None else Best(*state["best"])
         self._quiet = dict(state["quiet"])
         self._is_due = state["is_due"]
+        self._played.restore(state.get("played", {"results": [], "actions": {}}))
 
 
 def mean_low(scores: Sequence[EvalScore]) -> float:
@@ -168,15 +172,29 @@ class Played:
         """Take in a game and its branches."""
         for game in result.games:
             seats = game.spec.seats
-            trained = [seat for seat, spec in enumerate(seats) if spec.trained]
             players = {spec.player for spec in seats}
-            kind = "alone" if len(seats) == 1 else "self" if len(players) == 1 else "others"
-            for seat in trained:
+            alone = len(game.spec.sides) == 1
+            kind = "alone" if alone else "self" if len(players) == 1 else "others"
+            for side in game.spec.trained_sides:
                 self._results[kind, "games"] += 1
-                self._results[kind, "forfeit"] += seat == game.forfeit
-                self._results[kind, "draw"] += game.standing(seat) == "draw"
-            moves = (turn.action for turn in game.own_turns if turn.seat in trained)
+                self._results[kind, "forfeit"] += game.forfeit in side
+                self._results[kind, "draw"] += game.standing(side[0]) == "draw"
+            moves = (turn.action for turn in game.own_turns if seats[turn.seat].trained)
             self._actions[game.spec.env.replace("/", ":")].update(moves)
+
+    def state(self) -> dict[str, Any]:
+        """What was counted since the last `take`, as JSON holds it."""
+        return {
+            "results": [[*name, count] for name, count in self._results.items()],
+            "actions": {env: dict(counts) for env, counts in self._actions.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._results = Counter({(kind, name): n for kind, name, n in state["results"]})
+        self._actions.clear()
+        for env, counts in state["actions"].items():
+            self._actions[env] = Counter(counts)
 
     def take(self) -> Mapping[str, float]:
         """Results against each kind of opponent and the actions' entropy; starts anew."""

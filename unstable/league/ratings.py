@@ -12,7 +12,7 @@ from typing import Any
 
 import trueskill
 
-from unstable.types import BASE, GameResult, PlayerId, Rating, standing
+from unstable.types import BASE, GameResult, PlayerId, Rating, Side, standing
 
 ENVIRONMENT = trueskill.TrueSkill(draw_probability=0.1)
 ANCHOR_SIGMA = 0.01
@@ -49,20 +49,21 @@ class Registry:
         """Count and rate a finished game, once for each player in it.
 
         Left out are games of a player with itself, which compare nobody, and those with an opening,
-        whose first moves others made. A player that held several seats enters with their mean.
+        whose first moves others made. A player that held several sides enters with their mean; a
+        team is one side, and its player one skill, however many seats it has.
         """
-        seats: dict[PlayerId, list[int]] = {}
-        for seat, spec in enumerate(result.spec.seats):
-            seats.setdefault(spec.player, []).append(seat)
-        if result.spec.opening or len(seats) < 2:
+        held: dict[PlayerId, list[Side]] = {}
+        for side in result.spec.sides:
+            held.setdefault(result.spec.seats[side[0]].player, []).append(side)
+        if result.spec.opening or len(held) < 2:
             return
         ranked = result.ranked_outcomes
-        scores = {player: fmean(ranked[s] for s in held) for player, held in seats.items()}
-        for player, held in seats.items():
+        scores = {player: fmean(ranked[s[0]] for s in sides) for player, sides in held.items()}
+        for player, sides in held.items():
             counts = self._results.setdefault(player, Counter())
             counts["games"] += 1
             counts[standing(scores[player], list(scores.values()))] += 1
-            counts["forfeit"] += result.forfeit in held
+            counts["forfeit"] += any(result.forfeit in side for side in sides)
         self._rate(scores)
 
     def _rate(self, scores: dict[PlayerId, float]) -> None:

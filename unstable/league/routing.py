@@ -6,7 +6,8 @@ it, or at home nowhere, before any other.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from zlib import crc32
 
 from unstable.config import RunConfig
@@ -30,11 +31,14 @@ class Router:
         self._num_actors = num_actors
         self._ahead = AHEAD_PER_ACTOR * num_actors if num_actors > 1 else 1
         self._groups: deque[list[GameSpec]] = deque()
+        self._left: deque[list[GameSpec]] = deque()
         self._current = -1
         self._passed_over = 0  # the oldest group, how often
 
     def draw(self, actor: int, current: int, past: Sequence[int]) -> list[GameSpec]:
         """The group that `actor` plays next, for version `current`; see `Schedule.draw`."""
+        if self._left:
+            return self._left.popleft()
         if current != self._current:  # groups drawn for the version before would only be staler
             self._groups.clear()
             self._current = current
@@ -47,6 +51,18 @@ class Router:
         group = self._groups[place]
         del self._groups[place]
         return group
+
+    def ahead(self, current: int) -> list[GameSpec]:
+        """Games that are drawn for version `current` or left of a former run, and not dealt yet."""
+        drawn = self._groups if current == self._current else ()
+        return list(chain(*self._left, *drawn))
+
+    def deal_first(self, games: Iterable[GameSpec]) -> None:
+        """Deal what is left of groups that were dealt once, before any other."""
+        groups: dict[int, list[GameSpec]] = {}
+        for spec in sorted(games, key=lambda spec: spec.game_id):
+            groups.setdefault(spec.game_id - spec.member, []).append(spec)
+        self._left.extend(groups.values())
 
     def _home(self, group: list[GameSpec]) -> int | None:
         """The actor where the group's opponent is at home; None if any will do."""

@@ -1,7 +1,7 @@
 """The schedule: who plays what next. Draws games, opponents and seats from its own random state.
 
 A group is handed out whole: its games have the same env, seed, seats and players, and differ by
-what is sampled.
+what is sampled. Players are drawn for sides: a team's seats have one player.
 """
 
 import random
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from unstable.config import DrawConfig, RunConfig
+from unstable.config import DrawConfig, GameConfig, RunConfig
 from unstable.seeds import derive_seed
 from unstable.types import BASE, GameSpec, PlayerId, SeatSpec
 
@@ -35,8 +35,8 @@ class Schedule:
         """The next group's games for version `current`; opponents are the config's and `past`.
 
         One kind of opponent (self, past, fixed) is drawn for a group, one opponent of that kind for
-        each other seat. Against itself the policy is trained in every seat, else in one; in a game
-        that branches it is always one, since a fork is before a turn of one seat.
+        each other side. Against itself the policy is trained in every seat, else in those of one
+        side; in a game that branches always in one seat, since a fork is before a turn of one.
         """
         size, branches = self._config.group_size, self._config.groups.by == "branch"
         first = self._spec(current, past, branches=size if branches else 0)
@@ -45,6 +45,11 @@ class Schedule:
             return [first]
         self._next_game += size
         return [replace(first, game_id=first.game_id + k, member=k) for k in range(size)]
+
+    @property
+    def next_game(self) -> int:
+        """The id of the next group's first game."""
+        return self._next_game
 
     def leave_out(self, opponent: str) -> bool:
         """Draw a fixed opponent no more; whether it was drawn until now. A resume forgets it."""
@@ -60,8 +65,7 @@ class Schedule:
         if kind == "self" and not branches:
             seats = [self._trained(policy) for _ in range(game.seats)]
         else:
-            seats = [self._opponent(kind, policy, past) for _ in range(game.seats - 1)]
-            seats.insert(self._random.randrange(game.seats), self._trained(policy))
+            seats = self._against_others(game, kind, policy, past, branches)
         seed = derive_seed(self._config.seed, "game", self._next_game)
         opening = self._opening(seed)
         return GameSpec(
@@ -70,10 +74,28 @@ class Schedule:
             env=game.key,
             seed=seed,
             seats=tuple(seats),
+            teams=game.teams,
             branches=branches,
             opening=opening,
             opener=self._opener() if opening else None,
         )
+
+    def _against_others(
+        self, game: GameConfig, kind: str, policy: PlayerId, past: Sequence[int], branches: int
+    ) -> list[SeatSpec]:
+        """By seat who sits there: the policy at one side, an opponent at each other."""
+        others = iter([self._opponent(kind, policy, past) for _ in game.sides[1:]])
+        own = game.sides[self._random.randrange(len(game.sides))]
+        one = self._random.choice(own) if branches and len(own) > 1 else None
+        seats: dict[int, SeatSpec] = {}
+        for side in game.sides:
+            if side != own:
+                seats |= dict.fromkeys(side, next(others))
+        for seat in own:
+            is_trained = one in (None, seat)
+            mate = SeatSpec(player=policy, temperature=self._config.sampling.temperature)
+            seats[seat] = self._trained(policy) if is_trained else mate
+        return [seats[seat] for seat in range(game.seats)]
 
     def _opening(self, seed: int) -> int:
         """First moves that are not the seats' own: by the game's seed, so nothing else changes."""

@@ -1,6 +1,7 @@
-"""A learner's checkpoint: the adapter in fp32, the learner's state, and the state of the run."""
+"""A learner's checkpoint: the adapter in fp32, and the learner's state."""
 
-import json
+import io
+import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,12 +9,12 @@ from typing import Any
 
 import torch
 
+from unstable.config import ConfigError
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.records.files import FORMAT, check_format, new_folder
 from unstable.types import Adapter
 
 STATE_FILE = "learner.pt"
-RUN_STATE_FILE = "run_state.json"
 AVERAGE = "average"
 """The folder in a checkpoint's that holds the running mean of the weights, as an adapter."""
 
@@ -22,12 +23,11 @@ def write_checkpoint(
     folder: Path,
     adapter: Adapter,
     state: Mapping[str, Any],
-    run_state: Mapping[str, Any],
     average: Adapter | None = None,
 ) -> None:
     """Write a new folder, whole or not at all; raises `FileExistsError` rather than write over any.
 
-    `state` is what `torch.load` reads without running code, `run_state` what JSON holds.
+    `state` is what `torch.load` reads without running code.
     """
     if folder.exists():
         raise FileExistsError(f"checkpoint {folder} is there already; nothing is overwritten")
@@ -38,18 +38,31 @@ def write_checkpoint(
         if average is not None:
             (scratch / AVERAGE).mkdir()
             write_adapter(average, scratch / AVERAGE)
-        torch.save({"format": FORMAT, **state}, scratch / STATE_FILE)
-        text = json.dumps({"format": FORMAT, **run_state}, allow_nan=False)
-        (scratch / RUN_STATE_FILE).write_text(text, encoding="utf-8")
+        saved = io.BytesIO()  # what keeps a file from being written is then the system's own word
+        torch.save({"format": FORMAT, **state}, saved)
+        (scratch / STATE_FILE).write_bytes(saved.getbuffer())
 
 
-def read_checkpoint(folder: Path) -> tuple[Adapter, dict[str, Any], dict[str, Any]]:
-    """The adapter, the learner's state and the run's; raises `ConfigError` for another format."""
-    state = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
-    run_state = json.loads((folder / RUN_STATE_FILE).read_text(encoding="utf-8"))
-    for file, content in ((STATE_FILE, state), (RUN_STATE_FILE, run_state)):
-        check_format(content, folder / file)
-    return read_adapter(folder, folder.name), state, run_state
+def read_checkpoint(folder: Path) -> tuple[Adapter, dict[str, Any]]:
+    """The adapter and the learner's state; raises `ConfigError` for another format."""
+    state = _read_state(folder / STATE_FILE)
+    check_format(state, folder / STATE_FILE)
+    return read_adapter(folder, folder.name), state
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """Tensors and plain values of a file, in which nothing is run."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"{path}: holds more than a learner's state, or less, and is not read ({reason}); "
+            "give a run whose files are its own"
+        ) from None
+    if not isinstance(state, dict):
+        raise ConfigError(f"{path}: holds more than a learner's state, or less; it is not read")
+    return state
 
 
 def read_average(folder: Path) -> Adapter:

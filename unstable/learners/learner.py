@@ -87,8 +87,12 @@ class Learner:
         self.optimizer = PolicyOptimizer(
             self.policy.parameters(), learner, updates * self.steps_per_update
         )
-        size, tokens = learner.micro_batch_size, learner.micro_batch_tokens
-        self.micro_batches = MicroBatches(size, tokens, ranks)
+        self.micro_batches = MicroBatches(
+            learner.micro_batch_size,
+            learner.micro_batch_tokens,
+            ranks,
+            together=learner.parallel == "fsdp" and ranks.count > 1,
+        )
         self.scorer = Scorer(self.policy, self.micro_batches)
         algorithm = learner.algorithm
         self.reference = (
@@ -215,13 +219,25 @@ class Learner:
 
     def _step(self, frozen: FrozenBatch, chosen_C: Ints) -> StepReport:
         """One optimizer step on the chosen samples; every token has its sample's advantage."""
-        samples = [frozen.samples[place] for place in chosen_C]
+        sizes_C = np.array([len(frozen.samples[place].token_ids) for place in chosen_C])
         _, sequences_C = np.unique(frozen.trajectories_S[chosen_C], return_inverse=True)
-        layout, device = self._layout(samples), self.policy.device
-        normalizers_C = token_normalizers(
-            np.array(layout.sizes), sequences_C, frozen.aggregation, self.max_tokens
+        normalizers_C = token_normalizers(sizes_C, sequences_C, frozen.aggregation, self.max_tokens)
+        columns, total = self.micro_batches.fitting(
+            lambda: self._accumulate(frozen, chosen_C, sequences_C, normalizers_C)
         )
-        columns, total = Columns(layout), torch.zeros(1, device=device)
+        self.micro_batches.ranks.sum_([total, *self.optimizer.gradients, *columns.values()])
+        learning_rate = self.optimizer.learning_rate
+        stepped = self.optimizer.step(float(total))
+        return StepReport(chosen_C, float(total), *stepped, learning_rate, columns)
+
+    def _accumulate(
+        self, frozen: FrozenBatch, chosen_C: Ints, sequences_C: Ints, normalizers_C: Floats
+    ) -> tuple[Columns, Tensor]:
+        """Gradients of this rank's share of a step, with its columns and its part of the loss."""
+        self.optimizer.clear()  # of an attempt that memory did not suffice for
+        samples = [frozen.samples[place] for place in chosen_C]
+        device = self.policy.device
+        columns, total = Columns(self._layout(samples)), torch.zeros(1, device=device)
         units = sequences_C.tolist() if frozen.whole_in_pass else None
         for places, counts in self.micro_batches(samples, units):
             rows = frozen.layout.rows(chosen_C[places])
@@ -251,10 +267,7 @@ class Learner:
                 **loss.means,
             }
             columns.put(places, figures, counts)
-        self.micro_batches.ranks.sum_([total, *self.optimizer.gradients, *columns.values()])
-        learning_rate = self.optimizer.learning_rate
-        stepped = self.optimizer.step(float(total))
-        return StepReport(chosen_C, float(total), *stepped, learning_rate, columns)
+        return columns, total
 
     def _critic_backward(
         self,
@@ -301,7 +314,10 @@ class Learner:
                 follower.after_update(self.version)
         seconds = time.perf_counter() - started
         trained = [frozen.samples[place] for report in reports for place in report.chosen_C]
-        speed = {"learn/tokens_per_second": sum(each.length for each in trained) / seconds}
+        speed = {
+            "learn/tokens_per_second": sum(each.length for each in trained) / seconds,
+            "learn/out_of_memory": float(self.micro_batches.take_halvings()),
+        }
         return Update(
             version=self.version,
             metrics={**metrics, **step_metrics(reports), **speed},
@@ -343,7 +359,7 @@ class Learner:
         """
         self.optimizer.scale *= factor
 
-    def save(self, folder: Path, run_state: dict[str, Any]) -> Adapter:
+    def save(self, folder: Path) -> Adapter:
         """Write the version to `folder`, whole or not at all, and return its adapter.
 
         Every random choice derives from the seed and the version, so there is no random state to
@@ -363,16 +379,15 @@ class Learner:
             "optimizer": self.optimizer.state_dict(),
             "algorithm": algorithm,
         }
-        write_checkpoint(folder, adapter, state, run_state, average)
+        write_checkpoint(folder, adapter, state, average)
         return adapter
 
-    def load(self, folder: Path) -> dict[str, Any]:
-        """Become what `save` wrote to `folder`; returns the run state given to it."""
-        state, run_state = self._take(folder)
+    def load(self, folder: Path) -> None:
+        """Become what `save` wrote to `folder`."""
+        state = self._take(folder)
         self.version = state["version"]
         self.bad_updates = state["bad_updates"]
         self.optimizer.load_state_dict(state["optimizer"])
-        return run_state
 
     def restore(self, folder: Path) -> None:
         """Take back weights, AdamW's moments and the algorithm's state that `save` wrote.
@@ -380,12 +395,12 @@ class Learner:
         What counts the run goes on: `version`, so that the next one has a new number, the place in
         the schedules, what `scale_rate` made of the rate, and bad updates in a row.
         """
-        state, _ = self._take(folder)
+        state = self._take(folder)
         self.optimizer.load_moments(state["optimizer"])
 
-    def _take(self, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Load all weights and the algorithm's state; returns the learner's state and the run's."""
-        adapter, state, run_state = read_checkpoint(folder)
+    def _take(self, folder: Path) -> dict[str, Any]:
+        """Load all weights and the algorithm's state; returns the learner's whole state."""
+        adapter, state = read_checkpoint(folder)
         load_weights(self.policy.model, adapter)
         if self.average is not None:
             self.average.load(read_average(folder))
@@ -395,4 +410,4 @@ class Learner:
             self.reference.load_state_dict(algorithm["reference"])
         if self.critic is not None:
             self.critic.load_state_dict(algorithm["critic"])
-        return state, run_state
+        return state

@@ -1,17 +1,22 @@
 """Micro-batches: which samples go through the model together, and on which rank."""
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import torch
 
 from unstable.config import Aggregation
 from unstable.learners.batch import Floats, Ints
 from unstable.learners.model.packing import common_length
 from unstable.learners.ranks import ALONE, Ranks
 from unstable.types import TokenSample
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class MicroBatch(NamedTuple):
@@ -21,16 +26,60 @@ class MicroBatch(NamedTuple):
     counts: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MicroBatches:
     """How a step is cut up, for the ranks too: `size` samples and `max_tokens` tokens at a time.
 
-    None of it changes the gradient. A sample that is longer than `max_tokens` goes alone.
+    None of it changes the gradient. A sample that is longer than `max_tokens` goes alone. With
+    `together` the ranks have collectives in every pass, so that none can repeat one by itself.
     """
 
     size: int
     max_tokens: int | None = None
     ranks: Ranks = ALONE
+    together: bool = False
+    halvings: int = 0  # since they were last taken
+
+    def fitting(self, passes: Callable[[], T]) -> T:
+        """What `passes` returns; where a GPU's memory runs out, both limits are halved for good.
+
+        `passes` is then called again, and must begin anew. Raises `torch.OutOfMemoryError`, with a
+        remedy, where nothing is left to halve.
+        """
+        while True:
+            try:
+                return passes()
+            except torch.OutOfMemoryError as error:
+                reason = str(error).partition("\n")[0]
+            # Not in the handler: the error holds the frames of the pass, and so its tensors.
+            self._halve(reason)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def _halve(self, reason: str) -> None:
+        if self.size == 1 or self.together:
+            remedy = (
+                "lower learner.micro_batch_size"
+                if self.together
+                else "set learner.gradient_checkpointing to on, or lower sampling.max_prompt_tokens"
+            )
+            raise torch.OutOfMemoryError(
+                f"the learner's GPU is full with micro-batches of {self.size}; {remedy} ({reason})"
+            )
+        self.size //= 2
+        self.max_tokens = self.max_tokens and max(1, self.max_tokens // 2)
+        self.halvings += 1
+        log.warning(
+            "the GPU is full; micro-batches are of at most %d samples from now on, and the pass is "
+            "made again (%s)",
+            self.size,
+            reason,
+        )
+
+    def take_halvings(self) -> int:
+        """How often limits were halved since the last call."""
+        halvings, self.halvings = self.halvings, 0
+        return halvings
 
     def __call__(
         self, samples: Sequence[TokenSample], units: Sequence[int] | None = None

@@ -70,6 +70,10 @@ class PolicyOptimizer:
         assert all(gradient is not None for gradient in gradients), "a backward comes first"
         return cast(list[Tensor], gradients)
 
+    def clear(self) -> None:
+        """Forget all gradients."""
+        self.adamw.zero_grad()
+
     def step(self, loss: float) -> Stepped:
         """Clip, step, clear the gradients.
 
@@ -82,7 +86,7 @@ class PolicyOptimizer:
             float(nn.utils.clip_grad_norm_(group, self.config.grad_clip)) for group in self.groups
         ]
         refusal = _refusal(loss, norms) or self._try()
-        self.adamw.zero_grad()
+        self.clear()
         self.steps += 1
         if refusal is not None:
             log.warning("optimizer step %d is refused: %s", self.steps, refusal)

@@ -8,6 +8,7 @@ after every micro-batch and average what has to be added up); `shard` alone has 
 """
 
 import itertools
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,8 +53,12 @@ ALONE = Ranks()
 
 
 def listen(host: str) -> dist.TCPStore:
-    """Where ranks meet, on a free port of this host, which rank 0 holds from now on."""
-    return dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    """Where ranks meet, on a free port of this address alone, which rank 0 holds from now on."""
+    place = socket.create_server((host, 0))  # the store itself would listen on every interface
+    port = place.getsockname()[1]
+    return dist.TCPStore(
+        host, port, is_master=True, wait_for_workers=False, master_listen_fd=place.detach()
+    )
 
 
 def join(index: int, count: int, store: dist.Store) -> Ranks:

@@ -50,11 +50,16 @@ class Scorer:
         wanted: Sequence[tuple[Sequence[int], Callable[[Scores], Tensor]]],
     ) -> list[list[Tensor]]:
         """What is wanted by sample: each given as figures of every sample and how to read them."""
-        read = [Columns(Layout(sizes, self._policy.device)) for sizes, _ in wanted]
-        for places, counts in self._micro_batches(samples):
-            scores = self._policy(pack_samples([samples[place] for place in places]))
-            for columns, (_, figures) in zip(read, wanted, strict=True):
-                columns.put(places, {"read": figures(scores)}, counts)
+
+        def passes() -> list[Columns]:
+            read = [Columns(Layout(sizes, self._policy.device)) for sizes, _ in wanted]
+            for places, counts in self._micro_batches(samples):
+                scores = self._policy(pack_samples([samples[place] for place in places]))
+                for columns, (_, figures) in zip(read, wanted, strict=True):
+                    columns.put(places, {"read": figures(scores)}, counts)
+            return read
+
+        read = self._micro_batches.fitting(passes)
         self._micro_batches.ranks.sum_([columns["read"] for columns in read])
         return [columns.by_sample("read") for columns in read]
 

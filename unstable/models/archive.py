@@ -138,6 +138,7 @@ def pack_adapter(adapter: Adapter, path: Path, *, base: dict[str, Any], card: st
     with zipfile.ZipFile(packed, "w") as archive:  # weights hardly compress
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name), content)  # which is dated 1980
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, packed.getvalue())
 
 

@@ -1,6 +1,7 @@
 """The base model: where its weights are, in which precision, and its tokenizer."""
 
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
         PreTrainedTokenizerBase,
     )
 
+Decoder = Callable[[list[int]], str]
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What transformers raises at files that are not as it expects them."""
+_TOKENIZER = "tokenizer.json"
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -138,6 +141,24 @@ def load_tokenizer(config: ModelConfig) -> "PreTrainedTokenizerBase":
             "use the instruction-tuned variant of the model"
         )
     return tokenizer
+
+
+def load_decoder(config: ModelConfig) -> "Decoder | None":
+    """What makes text of the model's ids, control tokens included, from its `tokenizer.json` alone.
+
+    It loads no torch and asks no hub. None where the machine has no such file.
+    """
+    from huggingface_hub import try_to_load_from_cache
+    from tokenizers import Tokenizer
+
+    path = model_path(config)
+    file = Path(path) / _TOKENIZER if Path(path).is_dir() else None
+    if file is None and isinstance(cached := try_to_load_from_cache(path, _TOKENIZER), str):
+        file = Path(cached)
+    if file is None or not file.is_file():
+        return None
+    tokenizer = Tokenizer.from_file(str(file))
+    return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def load_model(config: ModelConfig, *, attention: str = "sdpa") -> "PreTrainedModel":

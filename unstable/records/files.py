@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from unstable.config import FORMAT, ConfigError, check_format, escape_control
+from pydantic_core import PydanticSerializationError, to_json
+
+from unstable.config import FORMAT, ConfigError, check_format, escape_control, hide_secrets
 
 _LOCK_WAIT_S = 0.2
 _LOCK_TRIES = 3000
@@ -35,11 +37,16 @@ def write_synced(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace the file at once: whoever reads finds the old content or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
+    """Replace the file at once: whoever reads finds the old content or the new one.
+
+    With `synced` either outlasts a power cut. Its folder has to be there.
+    """
     draft = path.with_name(f".{path.name}.tmp")
-    write_synced(draft, content)
+    if synced:
+        write_synced(draft, content)
+    else:
+        draft.write_bytes(content)
     os.replace(draft, path)
 
 
@@ -48,9 +55,10 @@ def new_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
     """A scratch folder that becomes `folder`, with all that was put into it; or nothing does.
 
     With `replace` it takes the place of an older one, or leaves that of another process that was
-    faster; else it raises `FileExistsError` where `folder` is there.
+    faster; else it raises `FileExistsError` where `folder` is there. Its parent's parent has to be
+    there: a run's folder that was removed must not come back.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(exist_ok=True)
     outer = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     scratch = outer / folder.name
     scratch.mkdir()
@@ -94,26 +102,54 @@ def json_line(record: Mapping[str, Any]) -> bytes:
     Raises `ValueError` at a number that is not finite.
     """
     whole = {"format": FORMAT, **record}
-    text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return escape_control(text).encode() + b"\n"
+    try:
+        text = to_json(whole, inf_nan_mode="constants").decode()
+    except PydanticSerializationError:  # half a character, which `json` passes on
+        text = _json(whole)
+    if "NaN" in text or "Infinity" in text:  # as a number, it is an error
+        text = _json(whole)
+    text = hide_secrets(text)
+    if not text.isascii() or "\x7f" in text:  # of the others JSON has spelled out all
+        text = escape_control(text)
+    return text.encode() + b"\n"
+
+
+def _json(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def read_small_json(path: Path, most_bytes: int = 2**23) -> dict[str, Any] | None:
+    """The object in a small file; None where there is none that can be read."""
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(most_bytes))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 class LineFile:
-    """A file of JSON lines that only ever holds whole lines, whatever came of a former write."""
+    """A file of JSON lines that only ever holds whole lines, whatever came of a former write.
+
+    Its folder has to be there: one that was removed must not come back without what it held.
+    """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._end = path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
         self._file = path.open("ab", buffering=0)
         self._file.truncate(self._end)
+        self._whole = True
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a line; raises `OSError` if not all of it could be written."""
         line = json_line(record)
-        self._file.truncate(self._end)
+        if not self._whole:  # the last one could not be written
+            self._file.truncate(self._end)
+        self._whole = False
         if self._file.write(line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        self._whole = True
         self._end += len(line)
 
     def close(self) -> None:
@@ -121,13 +157,30 @@ class LineFile:
         self._file.close()
 
 
+def cut(path: Path, end: int | None = None) -> None:
+    """Shorten a file of lines, if it is there, to `end` bytes, or by half a line at its end."""
+    if path.exists():
+        whole = path.read_bytes().rfind(b"\n") + 1
+        os.truncate(path, whole if end is None else min(whole, end))
+
+
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Replace the file at once by JSON lines."""
     write_whole(path, b"".join(json_line(record) for record in records))
 
 
-def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def whole_lines(file: Iterable[bytes]) -> Iterator[bytes]:
+    """A run's lines, but for one without its end: it is being written, or the run died in it."""
+    return (line for line in file if line.endswith(b"\n"))
+
+
+def read_lines(
+    path: Path, start: int = 0, *, whole: bool = False
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each line's place, file:line, and the object in it; blank lines are left out.
+
+    From byte `start` on, where a line begins; lines are then counted from there. With `whole` a
+    last line without its end is left out too, as a run leaves it that dies.
 
     Raises `ConfigError` for a file that is not there and for a line that is no JSON object or one
     of another format.
@@ -135,7 +188,8 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give a JSONL file")
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
+        lines.seek(start)
+        for number, line in enumerate(whole_lines(lines) if whole else lines, start=1):
             place = f"{path}:{number}"
             if not line.strip():
                 continue
@@ -152,6 +206,23 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield place, row
 
 
+def read_last_lines(path: Path, count: int, most_bytes: int = 2**22) -> list[dict[str, Any]]:
+    """The objects of the last `count` lines that are whole, as far as they lie in `most_bytes`."""
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        start = max(path.stat().st_size - most_bytes, 0)
+        file.seek(start)
+        lines = file.read(most_bytes).split(b"\n")
+    whole = lines[1 if start else 0 : -1]  # the first may be cut, the last is being written
+    found = []
+    for line in whole[-count:]:
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            found += [row] if isinstance(row, dict) else []
+    return found
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a `metrics.jsonl`, oldest first; none where there is no such file."""
-    return [row for _, row in read_lines(path)] if path.exists() else []
+    return [row for _, row in read_lines(path, whole=True)] if path.exists() else []

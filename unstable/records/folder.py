@@ -1,11 +1,26 @@
 """Where a run's files go, as a value: whoever reads or writes a run asks here for the path."""
 
+import contextlib
+import fcntl
+import os
 import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, cast, get_args
 from urllib.parse import quote
 
+from unstable.config import ConfigError
+from unstable.records.files import cut
 from unstable.types import Purpose
+
+
+class GameFile(NamedTuple):
+    """A file of recorded games: GameFile("eval", 12, Path("out/games/eval-000012.jsonl"))"""
+
+    purpose: Purpose
+    version: int  # that was current
+    path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +35,21 @@ class RunFolder:
         return self.root / "config.yaml"
 
     @property
+    def environment(self) -> Path:
+        """The command that began the run, and the versions of packages that it ran with."""
+        return self.root / "environment.json"
+
+    @property
+    def report(self) -> Path:
+        """The run as a page to read."""
+        return self.root / "report.html"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Events for TensorBoard, where they are asked for."""
+        return self.root / "tensorboard"
+
+    @property
     def metrics(self) -> Path:
         """A row an update."""
         return self.root / "metrics.jsonl"
@@ -30,6 +60,11 @@ class RunFolder:
         return self.root / "ratings.json"
 
     @property
+    def status(self) -> Path:
+        """What the run is at, replaced once a second while it goes on."""
+        return self.root / "state.json"
+
+    @property
     def checkpoints(self) -> Path:
         """A folder for each version."""
         return self.root / "checkpoints"
@@ -37,6 +72,32 @@ class RunFolder:
     def checkpoint(self, version: int) -> Path:
         """Folder of a version: the adapter and, of the newest ones, all that a resume needs."""
         return self.checkpoints / f"{version:06d}"
+
+    @property
+    def best(self) -> Path:
+        """A link to the folder of the version that was best in evaluation."""
+        return self.checkpoints / "best"
+
+    def name_best(self, version: int | None) -> None:
+        """Have `best` lead to a version; None is none."""
+        if version is None:
+            return
+        draft = self.checkpoints / ".best.tmp"
+        draft.unlink(missing_ok=True)
+        if not self.best.is_symlink():  # a copy that has followed the link
+            shutil.rmtree(self.best, ignore_errors=True)
+        draft.symlink_to(self.checkpoint(version).name)
+        draft.replace(self.best)
+
+    @property
+    def best_version(self) -> int | None:
+        """The version that `best` leads to, if it is there."""
+        name = self.best.resolve().name if self.best.is_dir() else ""
+        return int(name) if name.isdigit() else None
+
+    def state(self, version: int) -> Path:
+        """What a run that goes on from the version needs besides the learner's state."""
+        return self.checkpoint(version) / "run_state.json"
 
     def versions(self) -> list[int]:
         """Versions that have a folder, ascending; older ones may hold the adapter alone."""
@@ -67,6 +128,10 @@ class RunFolder:
         """What supervised training ends with."""
         return self.root / "adapter"
 
+    def export(self, version: int, *, merged: bool) -> Path:
+        """Where a version is put for others, unless they name a folder."""
+        return self.root / "exports" / f"{version:06d}-{'merged' if merged else 'adapter'}"
+
     @property
     def examples(self) -> Path:
         """What supervised fine-tuning trains on."""
@@ -84,6 +149,80 @@ class RunFolder:
     def games(self, purpose: Purpose, version: int) -> Path:
         """Games that were recorded while `version` was the current one."""
         return self.root / "games" / f"{purpose}-{version:06d}.jsonl"
+
+    def relative(self, path: Path) -> str:
+        """A file's place in the folder."""
+        return path.relative_to(self.root).as_posix()
+
+    def marks(self, version: int) -> dict[str, int]:
+        """Sizes, in bytes, of the files that grow while `version` is current, by name."""
+        growing = (self.metrics, self.games("train", version), self.games("eval", version))
+        sizes = {path: path.stat().st_size if path.exists() else 0 for path in growing}
+        return {self.relative(path): size for path, size in sizes.items()}
+
+    def check_links(self) -> None:
+        """Raise `ConfigError` for a link that leads out of the folder: it would be written through.
+
+        What W&B keeps in it is left out: its links lead to its own cache.
+        """
+        root = self.root.resolve()
+        for place, folders, files in os.walk(self.root):
+            for path in (Path(place) / name for name in (*folders, *files)):
+                if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+                    raise ConfigError(
+                        f"{path}: a link that leads out of the run's folder; put a file or folder "
+                        "of its own there"
+                    )
+            folders[:] = [name for name in folders if Path(place) / name != self.root / "wandb"]
+
+    @contextlib.contextmanager
+    def held(self, place: str) -> Iterator[None]:
+        """Only this process writes to the run meanwhile; raises `ConfigError` if another does.
+
+        `place` is how a message names the folder.
+        """
+        with (self.root / ".lock").open("a") as file:  # which the system unlocks at any end
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"{place}: the run is still going in another process; end that first"
+                ) from None
+            yield
+
+    def rewind(self, version: int, marks: Mapping[str, int]) -> None:
+        """Cut files back to `marks`, and delete those of later versions.
+
+        Of the names in `marks` only those count that `RunFolder.marks` gives: they are read from a
+        file, which may name any other.
+        """
+        for name in self.marks(version).keys() & marks.keys():
+            cut(self.root / name, marks[name])
+        later = [
+            *(path for path in (self.root / "games").glob("*-*.jsonl") if _number(path) > version),
+            *(path for path in self.train.glob("*.jsonl") if _number(path) > version),
+        ]
+        for path in later:
+            path.unlink()
+        for number in self.versions():
+            if number > version:
+                shutil.rmtree(self.checkpoint(number))
+        if self.best.is_symlink() and not self.best.is_dir():
+            self.best.unlink()
+
+    def game_files(self) -> list[GameFile]:
+        """The files of games that are there, by version, evaluation's first."""
+        found = []
+        for path in self.root.glob("games/*-*.jsonl"):
+            purpose, _, version = path.stem.partition("-")
+            if purpose in get_args(Purpose) and version.isdecimal():
+                found.append(GameFile(cast(Purpose, purpose), int(version), path))
+        return sorted(found, key=lambda file: (file.version, file.purpose))
+
+    def sample_files(self) -> list[tuple[int, Path]]:
+        """The updates whose samples are there, ascending, each with its file."""
+        paths = (path for path in self.train.glob("*.jsonl") if path.stem.isdecimal())
+        return sorted((int(path.stem), path) for path in paths)
 
     @property
     def blocking_games(self) -> set[str]:
@@ -107,3 +246,16 @@ class RunFolder:
     def log(self, component: str) -> Path:
         """Log file of a component: loop, learner, actor-0, ..."""
         return self.root / "logs" / f"{component}.log"
+
+
+def existing_run(path: Path) -> RunFolder:
+    """The folder of a run; raises `ConfigError` for one that is none."""
+    folder = RunFolder(path)
+    if not folder.config.is_file():
+        raise ConfigError(f"RUN_DIR = {str(path)!r} holds no config.yaml; give a run's folder")
+    return folder
+
+
+def _number(path: Path) -> int:
+    """The version in a file's name."""
+    return int(path.stem.rpartition("-")[2])

@@ -3,16 +3,21 @@
 The tokens of a turn lie beside its other values; what no local model answered has none.
 """
 
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from unstable.config import ConfigError
+from unstable.records.files import read_lines
 from unstable.types import (
     Batch,
     GameResult,
     GameSpec,
     PlayerId,
+    Reward,
     Sample,
     SampledTokens,
     SeatSpec,
@@ -21,21 +26,26 @@ from unstable.types import (
 )
 
 Record = dict[str, Any]
-SEAT_FIELDS = [field.name for field in fields(SeatSpec) if field.name != "player"]
-TURN_FIELDS = [field.name for field in fields(Turn) if field.name not in ("player", "sampled")]
-LATER_FIELDS: Record = {"cut_characters": 0, "votes": None}
+SEAT_FIELDS = tuple(field.name for field in fields(SeatSpec) if field.name != "player")
+TURN_FIELDS = tuple(field.name for field in fields(Turn) if field.name not in ("player", "sampled"))
+LATER_FIELDS: Record = {"cut_characters": 0, "votes": None, "alternatives": None}
 """Fields of a turn that files of earlier releases lack, and what holds there."""
-TOKEN_FIELDS = [field.name for field in fields(SampledTokens)]
+TOKEN_FIELDS = tuple(field.name for field in fields(SampledTokens))
+# Unlike `dataclasses.asdict`, whose copies of token lists would cost a millisecond a game.
+_SEAT_VALUES, _TURN_VALUES, _TOKEN_VALUES = (
+    attrgetter(*names) for names in (SEAT_FIELDS, TURN_FIELDS, TOKEN_FIELDS)
+)
+_TURN_KEYS = ("player", *TURN_FIELDS, *TOKEN_FIELDS, "rewards")
 
-
-def _values(value: object, names: list[str]) -> Record:
-    """Like `dataclasses.asdict`, whose copies of token lists would cost a millisecond a game."""
-    return {name: getattr(value, name) for name in names}
+_NO_TOKENS = SampledTokens(
+    prompt_ids=[], token_ids=[], logprobs=[], temperature=0.0, finish_reason="stop", version=None
+)
 
 
 def _rewards(owner: Trajectory, sample: Sample) -> dict[str, dict[str, float]]:
     """A turn's terms, and those that judge its whole trajectory, which stand on each turn."""
-    return {term: reward._asdict() for term, reward in (owner.rewards | sample.rewards).items()}
+    rewards = owner.rewards | sample.rewards
+    return {term: {"raw": raw, "weighted": weighted} for term, (raw, weighted) in rewards.items()}
 
 
 def game_record(
@@ -47,19 +57,11 @@ def game_record(
         sample.turn: _rewards(each, sample) for each in trajectories for sample in each.samples
     }
     return {
-        "game": spec.game_id,
-        "purpose": spec.purpose,
-        "env": spec.env,
-        "seed": spec.seed,
+        **spec_record(spec),
         "version": version,
         "actor": actor,
-        "member": spec.member,
-        "branches": spec.branches,
         "fork": result.fork,
-        "opening": spec.opening,
-        "opener": None if spec.opener is None else _seat_record(spec.opener),
         "players": [seat.player.name for seat in spec.seats],
-        "seats": [_seat_record(seat) for seat in spec.seats],
         "payoffs": result.payoffs,
         "outcomes": result.outcomes,
         "forfeit": result.forfeit,
@@ -74,24 +76,34 @@ def game_record(
     }
 
 
+def spec_record(spec: GameSpec) -> Record:
+    """A game as it was decided on."""
+    return {
+        "game": spec.game_id,
+        "purpose": spec.purpose,
+        "env": spec.env,
+        "seed": spec.seed,
+        "member": spec.member,
+        "branches": spec.branches,
+        "opening": spec.opening,
+        "opener": None if spec.opener is None else _seat_record(spec.opener),
+        "seats": [_seat_record(seat) for seat in spec.seats],
+        "teams": [list(team) for team in spec.teams],
+    }
+
+
 def _seat_record(seat: SeatSpec) -> Record:
-    return {"player": seat.player.name, **_values(seat, SEAT_FIELDS)}
+    values = zip(SEAT_FIELDS, _SEAT_VALUES(seat), strict=True)
+    return {"player": seat.player.name, **dict(values)}
 
 
 def _turn_record(turn: Turn, temperature: float, rewards: Record | None) -> Record:
-    nothing = SampledTokens(
-        prompt_ids=[],
-        token_ids=[],
-        logprobs=[],
-        temperature=temperature,
-        finish_reason="stop",
-        version=None,
-    )
-    tokens = _values(turn.sampled or nothing, TOKEN_FIELDS)
+    tokens = turn.sampled or replace(_NO_TOKENS, temperature=temperature)
+    own = (turn.player.name, *_TURN_VALUES(turn), *_TOKEN_VALUES(tokens), rewards)
+    record = dict(zip(_TURN_KEYS, own, strict=True))
     if turn.sampled is None:
-        tokens["finish_reason"] = None
-    own = _values(turn, TURN_FIELDS)
-    return {"player": turn.player.name, **own, **tokens, "rewards": rewards}
+        record["finish_reason"] = None
+    return record
 
 
 def read_game(place: str, row: Record) -> GameResult:
@@ -106,17 +118,7 @@ def read_game(place: str, row: Record) -> GameResult:
 
 def _game(row: Record) -> GameResult:
     return GameResult(
-        spec=GameSpec(
-            game_id=row["game"],
-            purpose=row["purpose"],
-            env=row["env"],
-            seed=row["seed"],
-            seats=tuple(_read_seat(seat) for seat in row["seats"]),
-            member=row.get("member", 0),
-            branches=row.get("branches", 0),
-            opening=row.get("opening", 0),
-            opener=_read_seat(row["opener"]) if row.get("opener") else None,
-        ),
+        spec=read_spec(row),
         turns=[_read_turn(turn) for turn in row["turns"]],
         payoffs=row["payoffs"] if "payoffs" in row else row["outcomes"],
         outcomes=row["outcomes"],
@@ -129,15 +131,80 @@ def _game(row: Record) -> GameResult:
     )
 
 
+def read_spec(row: Record) -> GameSpec:
+    """What `spec_record` made, alone or as part of a game's record."""
+    return GameSpec(
+        game_id=row["game"],
+        purpose=row["purpose"],
+        env=row["env"],
+        seed=row["seed"],
+        seats=tuple(_read_seat(seat) for seat in row["seats"]),
+        teams=tuple(map(tuple, row.get("teams", ()))),
+        member=row.get("member", 0),
+        branches=row.get("branches", 0),
+        opening=row.get("opening", 0),
+        opener=_read_seat(row["opener"]) if row.get("opener") else None,
+    )
+
+
+class Recorded(NamedTuple):
+    """A training game out of its file, its branches in it."""
+
+    result: GameResult
+    rewards: dict[tuple[int, int], dict[str, Reward]]  # of trained turns, by game and turn
+
+
+def read_games(path: Path, start: int = 0) -> Iterator[Recorded]:
+    """The games of a training file from byte `start` on, each with its branches.
+
+    One whose branches are not all there, since the run ended as they were written, is left out.
+    Raises `ConfigError` as `read_lines` does.
+    """
+    lines = read_lines(path, start, whole=True) if path.is_file() else ()
+    rows = [_Row(*line) for line in lines]
+    while rows:
+        trunk = rows.pop(0)
+        result = read_game(*trunk)
+        last = result.spec.game_id + result.spec.branches
+        branches = []
+        while rows and result.spec.game_id < rows[0].row["game"] <= last:
+            branches.append(rows.pop(0))
+        if branches and len(branches) < result.spec.branches:
+            continue
+        if not branches and result.spec.branches and any(map(result.seat_turns, _trained(result))):
+            continue
+        result.branches = [read_game(*branch) for branch in branches]
+        rewards = chain(*(_read_rewards(each.row) for each in (trunk, *branches)))
+        yield Recorded(result, dict(rewards))
+
+
+class _Row(NamedTuple):
+    place: str
+    row: Record
+
+
+def _trained(result: GameResult) -> list[int]:
+    return [seat for seat, spec in enumerate(result.spec.seats) if spec.trained]
+
+
+def _read_rewards(row: Record) -> Iterator[tuple[tuple[int, int], dict[str, Reward]]]:
+    for turn in row["turns"]:
+        if turn["rewards"] is not None:
+            rewards = {term: Reward(**reward) for term, reward in turn["rewards"].items()}
+            yield (row["game"], turn["index"]), rewards
+
+
 def _read_seat(seat: Record) -> SeatSpec:
     return SeatSpec(**seat | {"player": PlayerId.parse(seat["player"])})
 
 
 def _read_turn(row: Record) -> Turn:
-    sampled = None
+    given, sampled = LATER_FIELDS | row, None
     if row["token_ids"]:
-        sampled = SampledTokens(**{name: row[name] for name in TOKEN_FIELDS})
-    given = LATER_FIELDS | row
+        tokens = {name: given[name] for name in TOKEN_FIELDS}
+        if tokens["alternatives"] is not None:
+            tokens["alternatives"] = [[*map(tuple, each)] for each in tokens["alternatives"]]
+        sampled = SampledTokens(**tokens)
     own = {name: given[name] for name in TURN_FIELDS}
     return Turn(player=PlayerId.parse(row["player"]), sampled=sampled, **own)
 

@@ -11,12 +11,13 @@ import asyncio
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from unstable.config import ConfigError, RewardConfig, nearest, shown
-from unstable.plugins import check_call, load_target
+from unstable.plugins import bounded, check_call, load_target
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
 
 Judged = tuple[GameResult, list[Trajectory]]
@@ -58,6 +59,14 @@ class _Term(NamedTuple):
     judges: Literal["turn", "seat"]
     waits: bool  # a coroutine function
     slots: asyncio.Semaphore
+
+    def value(self, game: GameResult, judged: Turn | int) -> float | None:
+        """The value of a plain term; one that does not come back would keep all games waiting."""
+        name, timeout = self.config.term, self.config.timeout
+        if name in BUILT_IN:
+            return self.function(game, judged)
+        with bounded(timeout, f"reward term {name}: not over in timeout = {timeout:g} s"):
+            return self.function(game, judged)
 
     async def wait(self, game: GameResult, judged: Turn | int) -> float | None:
         """The value of a term that waits, once there is a slot for it, within its time."""
@@ -161,8 +170,23 @@ class Rewards:
         the same in all of them. No term may wait.
         """
         assert not self._waits, "`judge` waits"
-        values = [term.function(game, judged) for term, game, judged in self._calls(result)]
+        values = [term.value(game, judged) for term, game, judged in self._calls(result)]
         return self._trajectories(result, values)
+
+    def recorded(
+        self, result: GameResult, rewards: Mapping[tuple[int, int], Mapping[str, Reward]]
+    ) -> list[Trajectory]:
+        """The trajectories that a game's record holds: no term is asked again.
+
+        `rewards` has, by game and turn, the terms of the turn and of its whole trajectory.
+        """
+        found: _Found = defaultdict(dict)
+        for game, seat, turns in _seats(result):
+            for turn in turns:
+                for term, reward in rewards[game.spec.game_id, turn.index].items():
+                    judged = turn if self._terms[term].judges == "turn" else seat
+                    found[_place(game, judged)][term] = reward
+        return [_trajectory(game, seat, turns, found) for game, seat, turns in _seats(result)]
 
     async def _wait(self, result: GameResult) -> list[float | None]:
         """The value of each call, in order; the first that raises ends the others."""
@@ -173,7 +197,7 @@ class Rewards:
                     if term.waits:
                         values.append(group.create_task(term.wait(game, judged)))
                     else:
-                        values.append(term.function(game, judged))
+                        values.append(term.value(game, judged))
         except ExceptionGroup as raised:
             raise raised.exceptions[0] from None
         return [each.result() if isinstance(each, asyncio.Task) else each for each in values]
@@ -221,7 +245,10 @@ def _trajectory(game: GameResult, seat: int, turns: Sequence[Turn], rewards: _Fo
     for turn in turns:
         assert turn.sampled is not None
         own = rewards.get(_place(game, turn), {})
-        samples.append(Sample(turn=turn.index, tokens=turn.sampled, rewards=own))
+        tokens = turn.sampled
+        if tokens.alternatives is not None:  # which nobody trains on
+            tokens = replace(tokens, alternatives=None)
+        samples.append(Sample(turn=turn.index, tokens=tokens, rewards=own))
     return Trajectory(
         game_id=game.spec.game_id,
         env=game.spec.env,

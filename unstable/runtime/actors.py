@@ -9,18 +9,22 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayActorError
 
-from unstable.config import OpenAIOpponent, RunConfig
+from unstable.config import RunConfig, RunFailedError
 from unstable.engines.base import EngineDiedError
 from unstable.engines.probe import ProbeAnswer, ask_probe
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
-from unstable.runtime.cluster import in_time, process_options
+from unstable.runtime.cluster import MEMORY, again, in_time, process_options
+from unstable.runtime.heartbeat import watch
+from unstable.runtime.session import with_ledgers
+from unstable.tracking.status import Waits
 from unstable.types import (
     Adapter,
     Exploitability,
@@ -51,8 +55,11 @@ class ActorProcess:
         self._index = index
         self._exploiters: dict[str, Exploiter] = {}
 
-    async def start(self) -> None:
-        """Load the model; raises `ConfigError` where it cannot be served."""
+    async def start(self) -> int:
+        """Load the model; returns the process's id.
+
+        Raises `ConfigError` where it cannot be served.
+        """
         import torch
 
         from unstable.collectors.collector import Collector
@@ -73,10 +80,11 @@ class ActorProcess:
         games = self._config.game_by_key
         Watch(lambda env: games[env].turn_timeout, self._blocked, lambda _: os._exit(1))
         collect_rarely()
+        return os.getpid()
 
     def _blocked(self, env: str) -> None:
-        self._folder.add_blocking_game(env)
         self._collector.play_apart(env)
+        self._folder.add_blocking_game(env)
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
@@ -84,6 +92,12 @@ class ActorProcess:
         with _ends_with_engine():
             async for results in self._collector.play_together(specs, enough):
                 yield results
+
+    async def state(self) -> dict[str, Any]:
+        return self._collector.state()
+
+    async def restore(self, state: Mapping[str, Any]) -> None:
+        self._collector.restore(state)
 
     async def publish(self, version: int, adapter: Adapter) -> None:
         with _ends_with_engine():
@@ -133,18 +147,6 @@ class ActorProcess:
     async def close(self) -> None:
         self._collector.close()
         await self._engine.close()
-
-
-def with_ledgers(config: RunConfig, folder: RunFolder) -> RunConfig:
-    """The config whose endpoints count in the run's folder, unless they are given a file."""
-    fixed = [
-        opponent.model_copy(update={"ledger": str(folder.endpoint(opponent.key))})
-        if isinstance(opponent, OpenAIOpponent) and opponent.ledger is None
-        else opponent
-        for opponent in config.opponents.fixed
-    ]
-    opponents = config.opponents.model_copy(update={"fixed": fixed})
-    return config.model_copy(update={"opponents": opponents})
 
 
 def collect_rarely() -> None:
@@ -197,6 +199,7 @@ class RemoteActor:
         index: int,
         gpus: Sequence[str] = (),
         adapters: Adapters | None = None,
+        waits: Waits | None = None,
     ) -> None:
         self._config = config
         self._folder = folder
@@ -206,18 +209,55 @@ class RemoteActor:
         self._restarts = 0
         self._gpus = ",".join(gpus)
         self._reviving = asyncio.Lock()
+        self._waits = waits or Waits()
+        self._calls = 0  # that are waited for
+        self._watch: asyncio.Task[None] | None = None
+        self.name = f"actor-{index}"
 
     async def start(self) -> None:
-        """Start the process and load the model."""
-        self._process = await self._begin()
+        """Start the process and load the model; from then on it is watched."""
+        with self._waits.on(f"{self.name}: start"):
+            self._process = await self._begin()
+        slowest = max(game.turn_timeout for game in self._config.games)
+        limit = max(self._config.loop.stall_timeout, 2 * slowest)
+        self._watch = asyncio.create_task(
+            watch(
+                self.name,
+                self._numbers,
+                lambda: self._calls > 0,
+                self._kill,
+                limit,
+            )
+        )
+
+    async def _numbers(self) -> dict[str, float] | None:
+        """The process's counters, None while it is dead."""
+        try:
+            return await self._process.stats.remote()
+        except RayActorError:
+            return None
+
+    def _kill(self) -> None:
+        """End the process at once, be it stopped: Ray would ask it to end itself."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._waits.processes[self.name], signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Meanwhile something is waited for."""
+        self._calls += 1
+        try:
+            with self._waits.on(f"{self.name}: {what}"):
+                yield
+        finally:
+            self._calls -= 1
 
     async def _begin(self) -> Any:
         options = process_options(threads=1, gpu=self._gpus, max_concurrency=10_000)
         process: Any = ray.remote(**options)(ActorProcess)
         begun = process.remote(self._config, self._folder, self._index)
-        name = f"actor-{self._index}"
-        async with in_time(self._config, name, self._folder):
-            await begun.start.remote()
+        async with in_time(self._config, self.name, self._folder):
+            self._waits.processes[self.name] = await begun.start.remote()
         return begun
 
     async def play(
@@ -229,12 +269,13 @@ class RemoteActor:
             process = self._process
             stream = process.play.remote(list(left.values()), enough)
             try:
-                async for reference in stream:
-                    for result in await reference:
-                        del left[result.spec.game_id]
-                        if enough is not None and isinstance(result, GameResult):
-                            enough -= result.num_trained
-                        yield result
+                with self._waiting(f"{len(left)} {specs[0].purpose} games"):
+                    async for reference in stream:
+                        for result in await reference:
+                            del left[result.spec.game_id]
+                            if enough is not None and isinstance(result, GameResult):
+                                enough -= result.num_trained
+                            yield result
                 return
             except RayActorError as error:
                 await self._revive(process, error)
@@ -244,7 +285,16 @@ class RemoteActor:
 
     async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
         """The engine's answers to the start-up probe."""
-        return await self._process.probe.remote(adapters, vocabulary)
+        with self._waiting("probe"):
+            return await self._process.probe.remote(adapters, vocabulary)
+
+    async def state(self) -> dict[str, Any]:
+        """What play so far has to do with play to come; a process that dies takes its own along."""
+        return await self._ask("state")
+
+    async def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        await self._send("restore", state)
 
     async def publish(self, version: int) -> None:
         """Make a version playable, whose checkpoint is there."""
@@ -280,7 +330,8 @@ class RemoteActor:
         """Call the process; one that takes a dead one's place knows already, by `_published`."""
         process = self._process
         try:
-            await getattr(process, method).remote(*arguments)
+            with self._waiting(method):
+                await getattr(process, method).remote(*arguments)
         except RayActorError as error:
             await self._revive(process, error)
 
@@ -293,7 +344,8 @@ class RemoteActor:
         while True:
             process = self._process
             try:
-                return await getattr(process, method).remote(*arguments)
+                with self._waiting(method):
+                    return await getattr(process, method).remote(*arguments)
             except RayActorError as error:
                 await self._revive(process, error)
 
@@ -302,6 +354,8 @@ class RemoteActor:
 
         One that does not answer, such as one that a game blocks, is left to that end.
         """
+        if self._watch is not None:
+            self._watch.cancel()
         with contextlib.suppress(RayActorError, TimeoutError):  # nothing is left to end then
             async with asyncio.timeout(ANSWER_S):
                 await self._process.stats.remote()
@@ -315,12 +369,18 @@ class RemoteActor:
                 return
             self._restarts += 1
             if self._restarts > MAX_RESTARTS:
-                raise error
-            log.warning("actor %d died and is started again: %s", self._index, error)
+                raise RunFailedError(
+                    f"{self.name} has died {self._restarts} times; if its log does not say why, "
+                    f"{MEMORY}: lower actors.num or actors.games_in_flight; {again(self._folder)}"
+                ) from error
+            log.warning("%s died and is started again: %s", self.name, error)
             ray.kill(dead)
-            process = await self._begin()
+            with self._waits.on(f"{self.name}: start"):
+                process = await self._begin()
             given: set[int] = set()
             while lacking := [version for version in self._published if version not in given]:
-                await process.publish.remote(lacking[0], self._adapters.reference(lacking[0]))
+                # Bounded as all calls are: the process is watched only once it is the actor's.
+                async with in_time(self._config, self.name, self._folder):
+                    await process.publish.remote(lacking[0], self._adapters.reference(lacking[0]))
                 given.add(lacking[0])
             self._process = process

@@ -6,8 +6,11 @@ import logging
 import os
 import shlex
 import signal
+import socket
+import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -15,6 +18,24 @@ import ray
 
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
+from unstable.runtime import warden
+
+LOOPBACK = "127.0.0.1"
+"""Where a run's processes talk to each other: what comes in there is unpickled, so no other machine
+may reach it. Ray listens on every interface unless this is its address."""
+
+
+MARK = "UNSTABLE_RUN"
+"""The variable by which Ray's processes are known for a run's own, should its driver be killed."""
+MEMORY = "the system most likely ran out of memory and killed it"
+"""Why a process has gone without a word, as nearly all of them do that have."""
+
+
+def again(folder: RunFolder) -> str:
+    """How a run goes on whose processes have gone, where there is something to go on from."""
+    command = "sft" if folder.examples.exists() else "train"
+    going_on = f"then: unstable {command} --resume {folder.root}"
+    return going_on if folder.versions() else "then try again"
 
 
 @contextlib.contextmanager
@@ -25,12 +46,13 @@ def cluster(processes: int) -> Iterator[None]:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    with _silent():
-        with _sigterm_kept():
+    with _silent(), _warden() as marked:
+        with _sigterm_kept(), _on_loopback(), marked:
             ray.init(
                 address="local",
                 num_cpus=processes,
                 include_dashboard=False,
+                _node_ip_address=LOOPBACK,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 configure_logging=False,
@@ -39,6 +61,36 @@ def cluster(processes: int) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _warden() -> Iterator[contextlib.AbstractContextManager[None]]:
+    """Should this process be killed meanwhile, Ray's are too, which would stay for ever.
+
+    A process in a session of its own reads from a pipe that ends when we do. What is started within
+    the context that it yields is marked as Ray's, with all that comes of it.
+    """
+    mark = str(uuid.uuid4())
+    with subprocess.Popen(
+        [sys.executable, warden.__file__, f"{MARK}={mark}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield _marked(mark)
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def _marked(mark: str) -> Iterator[None]:
+    os.environ[MARK] = mark
+    try:
+        yield
+    finally:
+        del os.environ[MARK]
 
 
 @contextlib.contextmanager
@@ -67,6 +119,18 @@ def _sigterm_kept() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Ray keeps a loopback address meanwhile, which it takes for the host's own otherwise."""
+    constants = ray._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False  # as where it is for one machine alone
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
 def process_options(threads: int, gpu: str | None = None, **more: object) -> dict[str, Any]:
     """One logical processor for each process; its threads and its import path are set by us.
 
@@ -78,6 +142,7 @@ def process_options(threads: int, gpu: str | None = None, **more: object) -> dic
         "OMP_WAIT_POLICY": "PASSIVE",
         "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
         "TOKENIZERS_PARALLELISM": "false",
+        **_interfaces(),
     }
     if gpu is not None:
         variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpu}
@@ -86,6 +151,13 @@ def process_options(threads: int, gpu: str | None = None, **more: object) -> dic
     if (quoted := shlex.quote(sys.executable)) != sys.executable:
         environment["py_executable"] = quoted
     return {"num_cpus": 1, "runtime_env": environment, **more}
+
+
+def _interfaces() -> dict[str, str]:
+    """Learner ranks meet on the loopback interface, unless the environment names another."""
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return {name: loopback for name in names if loopback and name not in os.environ}
 
 
 @contextlib.asynccontextmanager

@@ -1,68 +1,66 @@
 """A finished version of a run, evaluated again."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unstable.config import ConfigError, RunConfig, load
+from unstable.config import RunConfig
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.models.base import check_model
-from unstable.planning.resolve import UNDECIDED
+from unstable.models.inspection import check_opponents
 from unstable.records.folder import RunFolder
-from unstable.rooms import Actor, spread
-from unstable.runtime.logs import logging_to
-from unstable.runtime.prepare import Resolved, check_games, prepare, show_plan
-from unstable.runtime.session import (
-    failures_logged,
-    heeding_sigterm,
-    run_to_end,
-    say,
+from unstable.rooms import Actor, exploit, spread
+from unstable.runtime.finished import Version, checkpoint_of, from_folder, run_on_actors
+from unstable.runtime.prepare import (
+    check_counted,
+    check_games,
+    counted_games,
+    prepare,
+    show_plan,
 )
+from unstable.runtime.session import said
 from unstable.tracking.lines import Lines
-from unstable.tracking.text import score_line
-from unstable.types import EvalScore, GameFailure, GameResult, GameSpec
+from unstable.tracking.text import exploitability_line, score_line
+from unstable.types import EvalScore, Exploitability, GameFailure, GameResult, GameSpec
 
 
-def evaluate(run_dir: Path, version: int | None, overrides: Mapping[str, Any]) -> list[EvalScore]:
+def evaluate(
+    run_dir: Path, version: Version | None, overrides: Mapping[str, Any]
+) -> list[EvalScore]:
     """Play a version of a run against `eval.opponents` again; prints and returns a row each.
 
-    `version` None is the newest. Raises `ConfigError` for a folder or version that is not there.
+    With `eval.exploitability.every` in the overrides its exploitability is computed and printed
+    too. `version` None is the newest. Raises `ConfigError` for a folder or version that is not
+    there.
     """
     folder = RunFolder(run_dir)
     version = checkpoint_of(folder, version)
-    config = _evaluated(from_folder(folder, overrides))
-    check_games(config)
-    check_model(config.model)
-    resolved = prepare(config, learner=False)
+    measured = {"eval.exploitability.every": 0} | dict(overrides)
+    config = _evaluated(from_folder(folder, measured))
+    with said():
+        check_games(config)
+        check_counted(config)
+        check_model(config.model)
+        check_opponents(config)
+        resolved = prepare(config, learner=False)
     show_plan(resolved)
-    with heeding_sigterm(), logging_to(folder, "eval"), failures_logged(folder.log("eval")):
-        scores = run_to_end(_evaluate(resolved, folder, version), say)
-    for score in scores:
-        print(score_line(score))
+    specs = evaluation_games(resolved.config, version)
+    counted = counted_games(config) if config.eval.exploitability.every else []
+
+    async def play(
+        actors: Sequence[Actor], lines: Lines
+    ) -> tuple[list[GameResult], list[Exploitability]]:
+        lines.phase("evaluating", len(specs))
+        results = await play_evaluation(actors, specs, lines.advance)
+        if counted:
+            lines.phase("computing exploitability")
+        return results, [await exploit(actors, game, version) for game in counted]
+
+    results, found = run_on_actors(resolved, folder, version, "eval", play)
+    scores = evaluation_scores(version, results)
+    for line in (*map(score_line, scores), *map(exploitability_line, found)):
+        print(line)
     return scores
-
-
-def checkpoint_of(folder: RunFolder, version: int | None) -> int:
-    """The version, or the newest one for None; raises `ConfigError` where it has no checkpoint."""
-    place = f"RUN_DIR = {str(folder.root)!r}"
-    if not folder.config.is_file():
-        raise ConfigError(f"{place} holds no config.yaml; give a run's folder")
-    versions = folder.versions()
-    if not versions:
-        raise ConfigError(f"{place} holds no checkpoint; give a run that has made one")
-    version = versions[-1] if version is None else version
-    if version not in versions:
-        known = ", ".join(map(str, versions))
-        raise ConfigError(
-            f"--version = {version}: no such checkpoint in {folder.root}; known: {known}"
-        )
-    return version
-
-
-def from_folder(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
-    """The run's config with what is changed, to be planned for this machine."""
-    return load(str(folder.config), {**UNDECIDED, **overrides})
 
 
 def _evaluated(config: RunConfig) -> RunConfig:
@@ -71,19 +69,6 @@ def _evaluated(config: RunConfig) -> RunConfig:
     opponents = config.opponents.model_copy(update={"fixed": named})
     evaluation = config.eval.model_copy(update={"every": 1})
     return config.model_copy(update={"opponents": opponents, "eval": evaluation})
-
-
-async def _evaluate(resolved: Resolved, folder: RunFolder, version: int) -> list[EvalScore]:
-    from unstable.runtime.processes import acting  # Ray takes a second
-
-    specs = evaluation_games(resolved.config, version)
-    lines = Lines(say)
-    with lines.kept_up():
-        async with acting(resolved.config, resolved.plan.actors, folder, lines.phase) as actors:
-            await asyncio.gather(*(actor.publish(version) for actor in actors))
-            lines.phase("evaluating", len(specs))
-            results = await play_evaluation(actors, specs, lines.advance)
-    return evaluation_scores(version, results)
 
 
 async def play_evaluation(

@@ -78,7 +78,7 @@ async def fine_tune(
                     if update.refusals:
                         tracker.log_refusals(update)
                 tracker.phase("saving")
-                await learner.save(version, {EPOCH: epoch})
+                await learner.save(version)
             tracker.phase("held-out loss")
             loss = await held_out_loss(task.held_out, learner)
         tracker.phase("playing")

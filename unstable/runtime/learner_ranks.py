@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,11 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from unstable.config import RunConfig
+from unstable.config import RunConfig, RunFailedError
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
-from unstable.runtime.cluster import in_time, process_options
+from unstable.runtime.cluster import LOOPBACK, MEMORY, again, in_time, process_options
+from unstable.tracking.status import Waits
 from unstable.types import Adapter, Batch, TokenSample, Update
 
 GRACE_S = 5.0
@@ -33,12 +36,11 @@ class LearnerProcess:
         """Open the place where the ranks meet: its host and port, held by this process."""
         from unstable.learners.ranks import listen
 
-        host = ray.util.get_node_ip_address()
-        self._store = listen(host)
-        return host, self._store.port
+        self._store = listen(LOOPBACK)
+        return LOOPBACK, self._store.port
 
-    def start(self, meeting: tuple[str, int] | None) -> None:
-        """Meet the other ranks, if any, and load the model.
+    def start(self, meeting: tuple[str, int] | None) -> int:
+        """Meet the other ranks, if any, and load the model; returns the process's id.
 
         Raises `ConfigError` where LoRA or the starting adapter does not fit.
         """
@@ -65,6 +67,9 @@ class LearnerProcess:
             adapter=None if fresh else read_adapter(Path(config.model.init).expanduser(), "start"),
             ranks=ranks,
         )
+        if config.learner.state is not None:
+            self._learner.restore(Path(config.learner.state).expanduser())
+        return os.getpid()
 
     def update(self, batch: Batch) -> Update:
         with self._leaving_room():
@@ -82,13 +87,13 @@ class LearnerProcess:
         with self._leaving_room():
             return self._learner.logprobs_under(adapter, samples)
 
-    def load(self, version: int) -> dict[str, Any]:
+    def load(self, version: int) -> None:
         with self._leaving_room():
-            return self._learner.load(self._folder.checkpoint(version))
+            self._learner.load(self._folder.checkpoint(version))
 
-    def save(self, version: int, run_state: dict[str, Any]) -> None:
+    def save(self, version: int) -> None:
         with self._leaving_room():
-            self._learner.save(self._folder.checkpoint(version), run_state)
+            self._learner.save(self._folder.checkpoint(version))
 
     def scale_rate(self, factor: float) -> None:
         self._learner.scale_rate(factor)
@@ -121,11 +126,14 @@ class RemoteLearner:
         folder: RunFolder,
         threads: int,
         gpus: Sequence[str] | None = None,
+        waits: Waits | None = None,
     ) -> None:
         self._config, self._folder = config, folder
+        self._waits = waits or Waits()
         count = config.learner.num
         assert gpus is None or len(gpus) == count
         own = max(1, threads // count)
+        self._names = ["learner", *(f"learner-{index}" for index in range(1, count))]
         self._ranks = []
         for index in range(count):
             options = process_options(own, gpu=None if gpus is None else gpus[index])
@@ -136,7 +144,9 @@ class RemoteLearner:
         """Load the model."""
         alone = len(self._ranks) == 1
         async with in_time(self._config, "learner", self._folder):
-            await self._on_all("start", None if alone else await self._ranks[0].listen.remote())
+            place = None if alone else await self._ranks[0].listen.remote()
+            pids = await self._on_all("start", place)
+        self._waits.processes.update(zip(self._names, pids, strict=True))
 
     async def update(self, batch: Batch) -> Update:
         """One update; raises what a rank raised."""
@@ -160,14 +170,24 @@ class RemoteLearner:
         scored = await self._on_all("logprobs_under", adapter, ray.put(samples))
         return scored[0]
 
-    async def load(self, version: int) -> dict[str, Any]:
-        """Become what `save` wrote as `version`; returns the run state given to it."""
-        states = await self._on_all("load", version)
-        return states[0]
+    async def load(self, version: int) -> None:
+        """Become what `save` wrote as `version`."""
+        await self._on_all("load", version)
 
-    async def save(self, version: int, run_state: dict[str, Any]) -> None:
-        """Write the checkpoint of `version`; all ranks would write the same."""
-        await self._ranks[0].save.remote(version, run_state)
+    async def save(self, version: int) -> None:
+        """Write the checkpoint of `version`; all ranks would write the same.
+
+        Raises `RunFailedError` where it cannot be written.
+        """
+        try:
+            await self._on([self._ranks[0]], "save", version)
+        except OSError as error:
+            reason = getattr(error, "cause", error)
+            last = f", after {whole[-1]}" if (whole := self._folder.versions()) else ""
+            raise RunFailedError(
+                f"checkpoint {version} cannot be written{last} "
+                f"({reason.strerror or reason}); make room for it; {again(self._folder)}"
+            ) from error
 
     async def scale_rate(self, factor: float) -> None:
         """Multiply the learning rate of all updates to come."""
@@ -179,16 +199,42 @@ class RemoteLearner:
 
     async def _on_all(self, method: str, *arguments: object) -> list[Any]:
         """Call a method of all ranks at once; the answers in their order."""
-        calls = [
-            asyncio.ensure_future(getattr(rank, method).remote(*arguments)) for rank in self._ranks
-        ]
+        return await self._on(self._ranks, method, *arguments)
+
+    async def _on(self, ranks: Sequence[Any], method: str, *arguments: object) -> list[Any]:
+        """Call a method of some ranks; an error, a death or no answer in time ends all of them."""
+        calls = [asyncio.ensure_future(getattr(rank, method).remote(*arguments)) for rank in ranks]
+        loop = self._config.loop
+        seconds = loop.start_timeout if method == "start" else loop.stall_timeout
         try:
-            return await asyncio.gather(*calls)
+            with self._waits.on(f"learner: {method}"):
+                async with asyncio.timeout(seconds):
+                    return await asyncio.gather(*calls)
+        except TimeoutError as error:
+            self._end()
+            raise RunFailedError(
+                f"the learner has not answered '{method}' in loop.stall_timeout = {seconds:g} s; "
+                f"raise it where an update may take longer; {again(self._folder)}"
+            ) from error
         except RayError as error:
             # A death also breaks the survivors' connections, and is sometimes reported after that.
             await asyncio.wait(calls, timeout=GRACE_S)
             known = [call.exception() for call in calls if call.done()]
-            for rank in self._ranks:
-                ray.kill(rank)
+            if method != "save" or isinstance(error, RayActorError):
+                self._end()
             await asyncio.gather(*calls, return_exceptions=True)
-            raise next((e for e in known if isinstance(e, RayActorError)), error) from None
+            death = next((e for e in known if isinstance(e, RayActorError)), None)
+            if death is None:
+                raise error from None
+            raise RunFailedError(
+                f"the learner's process has died in '{method}'; if its log does not say why, "
+                f"{MEMORY}: lower learner.micro_batch_size or actors.num; {again(self._folder)}"
+            ) from death
+
+    def _end(self) -> None:
+        """End all ranks at once, be they stopped: Ray would ask them to end themselves."""
+        for rank in self._ranks:
+            ray.kill(rank)
+        for name in self._names:
+            with contextlib.suppress(KeyError, ProcessLookupError):  # not started, gone
+                os.kill(self._waits.processes.pop(name), signal.SIGKILL)

@@ -1,23 +1,39 @@
 """Logs: one file for each component, so that what went wrong is found where it happened.
 
 Nothing is logged to the terminal: what a person should know there, the tracker or the CLI prints.
+A file that is full becomes `<component>.log.1`, and the one before it `.2`; what is older goes.
 """
 
 import contextlib
 import logging
+import os
+import sys
+import traceback
 from collections.abc import Iterator
+from logging.handlers import RotatingFileHandler
+from typing import Any
 
 from unstable.config import escape_control
 from unstable.records.folder import RunFolder
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+LOG_BYTES = 20_000_000
+OLDER_FILES = 2
 _takes_over = False
 
 
 def take_over() -> None:
-    """From now on this process is ours, as the CLI's is: `logging_to` has libraries log there."""
+    """From now on this process is ours, as the CLI's is: `logging_to` has libraries log there.
+
+    An error that nobody catches is shown as all text is: without control characters and keys.
+    """
     global _takes_over
     _takes_over = True
+    sys.excepthook = _show_error
+
+
+def _show_error(*error: Any) -> None:
+    print(escape_control("".join(traceback.format_exception(*error))), end="", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -30,6 +46,13 @@ def logging_to(folder: RunFolder, component: str) -> Iterator[None]:
         setup_logging(folder, component)
         yield
         return
+    with logging_ours(folder, component):
+        yield
+
+
+@contextlib.contextmanager
+def logging_ours(folder: RunFolder, component: str) -> Iterator[None]:
+    """The same of this package alone, without loading any library."""
     ours = logging.getLogger("unstable")
     handler, before = _handler(folder, component), (ours.level, ours.propagate)
     ours.addHandler(handler)
@@ -49,6 +72,30 @@ class Escaping(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record's lines."""
         return escape_control(super().format(record))
+
+
+class LogFile(RotatingFileHandler):
+    """A log of `LOG_BYTES` at most, and its older files.
+
+    A full disk, or a folder that is gone, is no reason to write on the terminal.
+    """
+
+    def doRollover(self) -> None:
+        """Begin a new file, or go on in the one that another process has begun.
+
+        An evaluation beside its run logs to the same files.
+        """
+        assert self.stream is not None, "shouldRollover has opened it"
+        if os.path.samestat(os.fstat(self.stream.fileno()), os.stat(self.baseFilename)):
+            super().doRollover()
+        else:
+            full, self.stream = self.stream, self._open()
+            full.close()
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Leave the record out where the file cannot be written; another error is a mistake."""
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
 
 
 def setup_logging(folder: RunFolder, component: str) -> None:
@@ -72,7 +119,7 @@ def setup_logging(folder: RunFolder, component: str) -> None:
 def _handler(folder: RunFolder, component: str) -> logging.Handler:
     path = folder.log(component)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = LogFile(path, maxBytes=LOG_BYTES, backupCount=OLDER_FILES, encoding="utf-8")
     handler.setFormatter(Escaping(FORMAT))
     return handler
 

@@ -13,6 +13,7 @@ from unstable.games.services import (
     can_be_counted,
     lists_legal_moves,
     prompt_style,
+    with_teams,
 )
 from unstable.models.archive import misfit, unpack_newer
 from unstable.models.base import check_model, model_path
@@ -23,6 +24,7 @@ from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
 from unstable.plugins import load_target
 from unstable.rewards.terms import Rewards
+from unstable.runtime.sinks import check_sinks
 
 LORA_FOLDER = Path(__file__).resolve().parent.parent.parent / "lora_ckpt"
 """Where the adapter that is shipped beside the package, as a zip, is unpacked, if it is there."""
@@ -37,11 +39,13 @@ class Resolved(NamedTuple):
 
 
 def prepare(config: RunConfig, *, learner: bool = True) -> Resolved:
-    """Plan a checked config for this machine and resolve it by the plan.
+    """Plan a checked config for this machine and resolve it by the plan; name its games' teams.
 
     Without a learner, as when a finished run is evaluated, the whole machine is the actors'.
     """
     machine = this_machine()
+    games = [with_teams(game) for game in config.games]
+    config = config.model_copy(update={"games": games})
     chosen = plan(config, machine, learner=learner)
     start = starting_adapter(config) if config.model.init == "auto" else config.model.init
     return Resolved(resolve(config, chosen, start), chosen, machine)
@@ -96,6 +100,7 @@ def check(config: RunConfig) -> None:
     check_games(config)
     check_openings(config)
     check_counted(config)
+    check_sinks(config)
     Rewards(config.buffer.rewards)
     check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
@@ -114,7 +119,7 @@ def check_games(config: RunConfig) -> None:
         check_game(game, f"games.{index}")
         if config.eval.every and config.eval.constrained:
             check_constrained(game, f"games.{index}")
-        if game.seats > 1:
+        if len(game.sides) > 1:
             for name, opponent in opponents_of(config).items():
                 kind = load_target(opponent.player)
                 kind.check(opponent, game, places.get(name, "eval.opponents"))

@@ -20,22 +20,28 @@ from unstable.rooms import asleep
 from unstable.runtime.actors import Adapters, RemoteActor
 from unstable.runtime.cluster import cluster
 from unstable.runtime.learner_ranks import RemoteLearner
+from unstable.tracking.status import Waits
 
 
 @contextlib.asynccontextmanager
 async def processes(
-    config: RunConfig, plan: Plan, folder: RunFolder, at: Callable[[str], None]
+    config: RunConfig,
+    plan: Plan,
+    folder: RunFolder,
+    at: Callable[[str], None],
+    waits: Waits | None = None,
 ) -> AsyncIterator[tuple[list[RemoteActor], RemoteLearner]]:
     """The actors and the learner of a config that is resolved by `plan`.
 
-    `at` is called with what the start has come to. Raises what kept one from starting.
+    `at` is called with what the start has come to; `waits` says what is waited for. Raises what
+    kept one from starting.
     """
     at("starting Ray")
     with cluster(len(plan.actors) + len(plan.learners)):
         at("starting: loading the model")
-        actors = _actors(config, plan.actors, folder)
+        actors = _actors(config, plan.actors, folder, waits)
         gpus = [",".join(ids) for ids in plan.learners]
-        learner = RemoteLearner(config, folder, plan.learner_threads, gpus)
+        learner = RemoteLearner(config, folder, plan.learner_threads, gpus, waits)
         starting = asyncio.gather(*(actor.start() for actor in actors))
         if plan.share == "off":
             await asyncio.gather(starting, learner.start())
@@ -65,9 +71,11 @@ async def acting(
         await asyncio.gather(*(actor.close() for actor in actors))
 
 
-def _actors(config: RunConfig, places: Sequence[Ids], folder: RunFolder) -> list[RemoteActor]:
+def _actors(
+    config: RunConfig, places: Sequence[Ids], folder: RunFolder, waits: Waits | None = None
+) -> list[RemoteActor]:
     adapters = Adapters(folder)
-    return [RemoteActor(config, folder, i, gpus, adapters) for i, gpus in enumerate(places)]
+    return [RemoteActor(config, folder, i, gpus, adapters, waits) for i, gpus in enumerate(places)]
 
 
 async def _probe(config: RunConfig, actors: Sequence[RemoteActor], learner: RemoteLearner) -> None:

@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from unstable.config import ConfigError, RunConfig, RunFailedError, dump
+from unstable.config import ConfigError, OpenAIOpponent, RunConfig, RunFailedError, dump
 from unstable.records.folder import RunFolder
 from unstable.tracking.lines import FIRST_S, Lines
+
+if TYPE_CHECKING:
+    from unstable.rooms import Interrupt  # which loads what a config error need not wait for
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -47,14 +50,37 @@ def make_folder(config: RunConfig, against: str | None = None, head: str = "") -
 
 
 def _new_run_dir(config: RunConfig, opponents: str) -> Path:
-    """outputs/<model-games-opponents-time>, with a number where that is taken."""
+    """outputs/<name or model-games-opponents-time>, with a number where that is taken."""
     model = Path(config.model.name).name
     games = "+".join(game.key.rpartition(":")[2] for game in config.games)
+    if config.tracking.name is not None:
+        return _free(config.tracking.name)
+    return new_output(f"{model}-{games}-{opponents}")
+
+
+def new_output(name: str) -> Path:
+    """outputs/<name-time>, with a number where that is taken."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = f"{model}-{games}-{opponents}-{stamp}".replace("/", "_").replace(":", "_")
+    return _free(f"{name}-{stamp}".replace("/", "_").replace(":", "_"))
+
+
+def _free(name: str) -> Path:
+    """outputs/<name>, with a number where that is taken."""
     numbered = (f"{name}-{number}" for number in count(2))
     paths = (Path("outputs") / candidate for candidate in chain([name], numbered))
     return next(path for path in paths if not path.exists())
+
+
+def with_ledgers(config: RunConfig, folder: RunFolder) -> RunConfig:
+    """The config whose endpoints count in the run's folder, unless they are given a file."""
+    fixed = [
+        opponent.model_copy(update={"ledger": str(folder.endpoint(opponent.key))})
+        if isinstance(opponent, OpenAIOpponent) and opponent.ledger is None
+        else opponent
+        for opponent in config.opponents.fixed
+    ]
+    opponents = config.opponents.model_copy(update={"fixed": fixed})
+    return config.model_copy(update={"opponents": opponents})
 
 
 def say(line: str) -> None:
@@ -104,6 +130,8 @@ def failures_logged(log_file: Path) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, RunFailedError):
+        return str(error)
     cause = getattr(error, "cause", None) or error  # Ray wraps what another process raised
     text = str(cause).strip().splitlines()
     return f"{type(cause).__name__}: {text[0]}" if text else type(cause).__name__
@@ -124,10 +152,15 @@ def heeding_sigterm() -> Iterator[None]:
         yield
 
 
-def run_to_end(main: Coroutine[Any, Any, T], say: Callable[[str], None] = lambda _: None) -> T:
+def run_to_end(
+    main: Coroutine[Any, Any, T],
+    say: Callable[[str], None] = lambda _: None,
+    interrupt: "Interrupt | None" = None,
+) -> T:
     """`asyncio.run` of a run's coroutine, which Ctrl-C and SIGTERM cancel, and `say` so.
 
-    Then it raises `KeyboardInterrupt` or `Terminated`; a second signal raises it at once.
+    Ctrl-C lets it finish what `interrupt` holds. Then it raises `KeyboardInterrupt` or
+    `Terminated`; a second signal raises it at once.
     """
     stop: KeyboardInterrupt | None = None
 
@@ -139,9 +172,14 @@ def run_to_end(main: Coroutine[Any, Any, T], say: Callable[[str], None] = lambda
             nonlocal stop
             if stop is not None:
                 raise stop
+            name, first = signal.Signals(number).name, ""
+            if number == signal.SIGINT and interrupt is not None:
+                interrupt.wanted, first = True, interrupt.holding
             stop = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
-            loop.call_soon_threadsafe(task.cancel)
-            say(f"{signal.Signals(number).name}: the run ends in order; a second one ends it now")
+            if not first:
+                loop.call_soon_threadsafe(task.cancel)
+            once = first and f" once {first} is finished"
+            say(f"{name}: the run ends in order{once}; a second one ends it now")
 
         with _handled(end):
             return await main

@@ -34,6 +34,7 @@ from unstable.runtime.session import (
     run_to_end,
     said,
 )
+from unstable.runtime.sinks import own_sinks
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker, card, rewind
 
@@ -80,6 +81,7 @@ def resume(run_dir: Path) -> RunFolder:
             f"--resume = {str(run_dir)!r}: holds no {folder.examples.name}; "
             "give a folder that unstable sft left"
         )
+    folder.check_links()
     with said():
         resolved = prepare(load(str(folder.config), UNDECIDED))
     show_plan(resolved)
@@ -153,7 +155,7 @@ def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     config, task = resolved.config, _task(resolved.config, sides)
     versions = folder.versions()
     rows = rewind(folder, versions[-1] if versions else -1)
-    tracker = SFTTracker(config, folder, steps=config.loop.steps)
+    tracker = SFTTracker(config, folder, steps=config.loop.steps, sinks=own_sinks(config))
     counts = {"to train on": len(sides[0]), "held out": len(sides[1])}
     tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
@@ -186,7 +188,8 @@ async def _train(
         saved = -1
         if versions := folder.versions():
             async with asleep(actors, config):
-                saved = (await learner.load(versions[-1]))[EPOCH]
+                await learner.load(versions[-1])
+                saved = task.epoch(versions[-1])
         return await fine_tune(
             task,
             learner,

@@ -1,7 +1,10 @@
 """A training run, from a config to its folder."""
 
+import contextlib
+from collections.abc import Iterator, Sequence
+
 from unstable.buffers.buffer import Buffer
-from unstable.config import ConfigError, RunConfig
+from unstable.config import ConfigError, RunConfig, RunFailedError
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.routing import Router
@@ -11,7 +14,8 @@ from unstable.models.base import model_path
 from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
-from unstable.rooms import Rooms
+from unstable.rooms import Interrupt, Rooms, asleep
+from unstable.runtime.environment import write_environment
 from unstable.runtime.logs import logging_to
 from unstable.runtime.prepare import (
     Resolved,
@@ -21,6 +25,7 @@ from unstable.runtime.prepare import (
     prepare,
     show_plan,
 )
+from unstable.runtime.report import report_at_end
 from unstable.runtime.session import (
     failures_logged,
     heeding_sigterm,
@@ -29,12 +34,18 @@ from unstable.runtime.session import (
     run_to_end,
     said,
 )
+from unstable.runtime.sinks import Callback, own_sinks
+from unstable.state import State, restore
 from unstable.tracking.tracker import Tracker
 from unstable.types import PlayerId
 
 
-def train(config: RunConfig) -> RunFolder:
-    """Run a whole training; returns its folder.
+def train(
+    config: RunConfig, command: str | None = None, callbacks: Sequence[Callback] = ()
+) -> RunFolder:
+    """Run a whole training; returns its folder. `command` is what began it, for the record.
+
+    `callbacks` are sinks besides those of the config, or what makes one of config and folder.
 
     Raises `ConfigError` for a user's mistake, before any model is loaded where that can be, and
     `RunFailedError` for whatever ended the run otherwise. An interrupt leaves a folder that is
@@ -42,23 +53,42 @@ def train(config: RunConfig) -> RunFolder:
     """
     with said():
         check(config)
+        own_sinks(config, callbacks)
         resolved = prepare(config)
     show_plan(resolved)
     folder = make_folder(resolved.config)
-    with removed_if_empty(folder), heeding_sigterm(), logging_to(folder, "loop"):
-        model_path(config.model)  # the embedded weights are unpacked once, before many ask
-        _run(resolved, folder)
+    with removed_if_empty(folder), folder.held(f"tracking.run_dir = {str(folder.root)!r}"):
+        write_environment(folder, command)
+        go_on(resolved, folder, None, callbacks)
     return folder
 
 
-def _run(resolved: Resolved, folder: RunFolder) -> None:
-    """Train, and show what came out of it unless nothing was made."""
+def go_on(
+    resolved: Resolved,
+    folder: RunFolder,
+    state: State | None,
+    callbacks: Sequence[Callback] = (),
+) -> None:
+    """Train in a run's folder, from a state that was kept or, if None, from the start.
+
+    Shows what came out of it unless nothing was made.
+    """
     config = resolved.config
-    tracker = Tracker(config, folder, device=resolved.machine.summary)
+    with heeding_sigterm(), logging_to(folder, "loop"):
+        model_path(config.model)  # the embedded weights are unpacked once, before many ask
+        sinks = own_sinks(resolved.config, callbacks)
+        tracker = Tracker(resolved.config, folder, device=resolved.machine.summary, sinks=sinks)
+        with contextlib.closing(tracker):
+            _run(resolved, folder, tracker, state)
+
+
+def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: State | None) -> None:
+    interrupt = Interrupt()
     reason: str | None = "failed"
     try:
-        with tracker.kept_up(), failures_logged(folder.log("loop")):
-            reason = run_to_end(_train(config, resolved.plan, folder, tracker), tracker.print)
+        with tracker.kept_up(), failures_logged(folder.log("loop")), _needing(folder):
+            training = _train(resolved.config, resolved.plan, folder, tracker, interrupt, state)
+            reason = run_to_end(training, tracker.print, interrupt)
     except (ConfigError, KeyboardInterrupt) as stop:
         reason = "interrupted" if isinstance(stop, KeyboardInterrupt) else "failed"
         reason = reason if folder.versions() else None
@@ -66,13 +96,32 @@ def _run(resolved: Resolved, folder: RunFolder) -> None:
     finally:
         if reason is not None:
             tracker.finish(reason)
-        tracker.close()
+            wanted = resolved.config.tracking.report
+            tracker.end(reason, report_at_end(folder) if wanted else None)
 
 
-async def _train(config: RunConfig, plan: Plan, folder: RunFolder, tracker: Tracker) -> str:
+@contextlib.contextmanager
+def _needing(folder: RunFolder) -> Iterator[None]:
+    """Whatever fails once the folder is gone fails for that reason."""
+    try:
+        yield
+    except Exception as error:
+        if not folder.root.is_dir():
+            raise RunFailedError(f"{folder.root} is gone, with all that was in it") from error
+        raise
+
+
+async def _train(
+    config: RunConfig,
+    plan: Plan,
+    folder: RunFolder,
+    tracker: Tracker,
+    interrupt: Interrupt,
+    state: State | None,
+) -> str:
     from unstable.runtime.processes import processes  # Ray takes a second
 
-    async with processes(config, plan, folder, tracker.phase) as (actors, learner):
+    async with processes(config, plan, folder, tracker.phase, tracker.waits) as (actors, learner):
         schedule = Schedule(config)
         rooms = Rooms(
             config=config,
@@ -87,7 +136,12 @@ async def _train(config: RunConfig, plan: Plan, folder: RunFolder, tracker: Trac
             guard=Guard(config),
             tracker=tracker,
             counted=counted_games(config),
+            interrupt=interrupt,
         )
+        if state is not None:
+            async with asleep(actors, config):
+                await learner.load(state["version"])
+            await restore(rooms, state)
         return await run_loop(rooms)
 
 

@@ -67,6 +67,7 @@ def make_world(config: RunConfig) -> Path:
         f"positions of random play, {len(world.questions)} kinds of questions"
     )
     learn(model, world, config)
+    out.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(out) as folder, contextlib.redirect_stderr(io.StringIO()):  # bars
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -198,7 +199,7 @@ def _share_right(model: Any, lessons: Sequence[Lesson]) -> float:
 
 
 async def _score(config: RunConfig, game: GameConfig, folder: str) -> float:
-    """The base model's score against random, a draw counted half, from every seat in turn."""
+    """The base model's score against random, a draw counted half, from every side in turn."""
     changes = {
         "model": config.model.model_copy(update={"name": folder, "init": "fresh"}),
         "games": [game],
@@ -207,7 +208,7 @@ async def _score(config: RunConfig, game: GameConfig, folder: str) -> float:
     with tempfile.TemporaryDirectory() as scratch:
         engine, tokenizer = await make_engine(resolved, Path(scratch) / "engine.log")
         collector = Collector(resolved, engine, tokenizer)
-        specs = [_spec(config, game, number) for number in range(config.world.score_games)]
+        specs = [_spec(resolved.games[0], number) for number in range(config.world.score_games)]
         results = [result async for result in collector.play(specs)]
         await engine.close()
     worth = {"win": 1.0, "draw": 0.5, "loss": 0.0}
@@ -219,15 +220,17 @@ async def _score(config: RunConfig, game: GameConfig, folder: str) -> float:
     return sum(scores) / len(scores)
 
 
-def _spec(config: RunConfig, game: GameConfig, number: int) -> GameSpec:
-    own = number % game.seats
-    players = [BASE if seat == own else PlayerId("random") for seat in range(game.seats)]
+def _spec(game: GameConfig, number: int) -> GameSpec:
+    count = len(game.sides)
+    own = game.sides[number % count]
+    players = [BASE if seat in own else PlayerId("random") for seat in range(game.seats)]
     return GameSpec(
         game_id=number,
         purpose="eval",
         env=game.key,
-        seed=number // game.seats,
+        seed=number // count,
         seats=tuple(SeatSpec(player=player, temperature=1.0) for player in players),
+        teams=game.teams,
     )
 
 

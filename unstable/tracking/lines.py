@@ -1,10 +1,14 @@
 """What a run is at, in lines, where there is no dashboard: nobody waits in silence."""
 
-import threading
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.console import Console
+
+from unstable.tracking.repeated import repeated
 from unstable.tracking.text import phase_line
 
 FIRST_S = 5.0
@@ -43,20 +47,26 @@ class Lines:
     @contextmanager
     def kept_up(self) -> Iterator[None]:
         """Meanwhile a thread prints what goes on before `patience_s` seconds are silent."""
-        over = threading.Event()
-        thread = threading.Thread(target=self._keep_up, args=(over,), daemon=True)
-        thread.start()
-        try:
+        with repeated(self._keep_up, _LOOK_S):
             yield
-        finally:
-            over.set()
-            thread.join()
 
-    def _keep_up(self, over: threading.Event) -> None:
-        while not over.wait(_LOOK_S):
-            if time.monotonic() - self._said > self.patience_s - 2 * _LOOK_S:
-                self.say(self._at())
+    def _keep_up(self) -> None:
+        if time.monotonic() - self._said > self.patience_s - 2 * _LOOK_S:
+            self.say(self._at())
 
     def _phase_line(self) -> str:
         seconds = time.monotonic() - self._began
         return phase_line(self._name, self._done, self._total or None, seconds)
+
+
+class RunConsole(Console):
+    """The terminal; when nobody reads it any more, the run goes on in silence."""
+
+    def __init__(self) -> None:
+        # A file has no width; Rich would take 80 columns for one.
+        super().__init__(width=None if sys.stdout.isatty() else 160)
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process here."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

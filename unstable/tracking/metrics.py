@@ -8,6 +8,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from unstable.config import RunConfig
 from unstable.tracking.text import way
@@ -53,14 +54,14 @@ def part(name: str) -> str:
 
 
 def opponents(result: GameResult) -> list[str]:
-    """What the trained seats played against: `alone`, `self`, or `others` and what those are.
+    """What the trained sides played against: `alone`, `self`, or `others` and what those are.
 
     Those are `past`, or `fixed` and the fixed player's name.
     """
     policy = {seat.player for seat in result.spec.seats if seat.trained}
     players = [seat.player for seat in result.spec.seats if seat.player not in policy]
     if not players:
-        return ["self"] if len(result.spec.seats) > 1 else ["alone"]
+        return ["self"] if len(result.spec.sides) > 1 else ["alone"]
     fixed = [player.name for player in players if player.version is None]
     kinds = ["past"] if len(fixed) < len(players) else []
     return ["others", *kinds, *(["fixed", *dict.fromkeys(fixed)] if fixed else [])]
@@ -90,9 +91,18 @@ class Reducer:
             for name, total in self._totals.items()
         }
         row: Row = {**self._counts, **means}
-        for values in (self._counts, self._totals, self._weights):
+        for values in self.state():
             values.update(dict.fromkeys(values, 0))
         return row
+
+    def state(self) -> list[dict[str, Any]]:
+        """Counts, totals and weights by name, as JSON holds them."""
+        return [self._counts, self._totals, self._weights]
+
+    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Continue from what `state` returned."""
+        for values, saved in zip(self.state(), state, strict=True):
+            values.update(saved)
 
 
 class PlayMetrics:
@@ -100,7 +110,7 @@ class PlayMetrics:
 
     def __init__(self, config: RunConfig) -> None:
         fixed = [part(opponent.key) for opponent in config.opponents.fixed]
-        alone = ["alone"] if any(game.seats == 1 for game in config.games) else []
+        alone = ["alone"] if any(len(game.sides) == 1 for game in config.games) else []
         labels = [*alone, "self", "others", "past", "fixed", *fixed]
         terms = [part(reward.term) for reward in config.buffer.rewards]
         self._sums = Reducer(
@@ -164,39 +174,39 @@ class PlayMetrics:
         self._sums.count("collect/failures")
 
     def _add_turns(self, trained: Sequence[Turn]) -> None:
-        sums = self._sums
-        for turn in trained:
-            tokens = turn.sampled
-            assert tokens is not None, "only a local model is trained"
-            sums.add("collect/prompt_length", len(tokens.prompt_ids))
-            sums.add("collect/completion_length", len(tokens.token_ids))
-            sums.add("collect/format_share", turn.formatted)
-            sums.add("collect/invalid_share", turn.invalid)
-            sums.add("collect/length_share", tokens.finish_reason == "length")
-            sums.add("collect/prompt_cut_share", tokens.prompt_cut > 0)
-            if tokens.prompt_cut:
-                sums.add("collect/prompt_cut_tokens", tokens.prompt_cut)
-            sums.add("collect/seconds_per_turn", turn.seconds)
-            sums.add("collect/seconds_per_character", turn.seconds, len(turn.text))
+        sums, number = self._sums, len(trained)
+        sampled = [turn.sampled for turn in trained if turn.sampled is not None]
+        assert len(sampled) == number, "only a local model is trained"
+        cuts = [tokens.prompt_cut for tokens in sampled if tokens.prompt_cut]
+        cut_off = sum(tokens.finish_reason == "length" for tokens in sampled)
+        seconds = sum(turn.seconds for turn in trained)
+        sums.add("collect/prompt_length", sum(len(each.prompt_ids) for each in sampled), number)
+        sums.add("collect/completion_length", sum(len(each.token_ids) for each in sampled), number)
+        sums.add("collect/format_share", sum(turn.formatted for turn in trained), number)
+        sums.add("collect/invalid_share", sum(turn.invalid for turn in trained), number)
+        sums.add("collect/length_share", cut_off, number)
+        sums.add("collect/prompt_cut_share", len(cuts), number)
+        sums.add("collect/prompt_cut_tokens", sum(cuts), len(cuts))
+        sums.add("collect/seconds_per_turn", seconds, number)
+        sums.add("collect/seconds_per_character", seconds, sum(len(turn.text) for turn in trained))
 
     def _add_standings(self, result: GameResult) -> None:
         against = [part(opponent) for opponent in opponents(result)]
         for label in dict.fromkeys([*self._labels, *against]):
             self._sums.add(f"collect/opponent/{label}", label in against)
-        trained = [seat for seat, spec in enumerate(result.spec.seats) if spec.trained]
-        standings = {seat: result.standing(seat) for seat in trained}
-        for seat in trained:
+        for seat in (seat for seat, spec in enumerate(result.spec.seats) if spec.trained):
             name = f"collect/outcome/{part(result.spec.env)}/{seat}"
             self._sums.add(name, result.outcomes[seat])
+        standings = {side: result.standing(side[0]) for side in result.spec.trained_sides}
         self._sums.count("collect/forfeits", result.forfeit is not None)
         self._sums.count("collect/draws", "draw" in standings.values())
         for label in against:
-            for seat in trained:
+            for side, standing in standings.items():
                 name = f"collect/versus/{label}"
                 self._sums.count(f"{name}/games")
                 for share in ("win", "draw", "loss"):
-                    self._sums.add(f"{name}/{share}", standings[seat] == share)
-                self._sums.add(f"{name}/forfeit", seat == result.forfeit)
+                    self._sums.add(f"{name}/{share}", standing == share)
+                self._sums.add(f"{name}/forfeit", result.forfeit in side)
 
     def take(self, seconds: float) -> Row:
         """All `collect/*` of the games since the last call, `seconds` ago."""
@@ -212,6 +222,25 @@ class PlayMetrics:
         self._forget_actions()
         return row
 
+    def state(self) -> dict[str, Any]:
+        """What came since the last `take`, as JSON holds it."""
+        return {
+            "sums": self._sums.state(),
+            "actions": {env: dict(counts) for env, counts in self._actions.items()},
+            "courses": {
+                env: [[list(course), count] for course, count in counts.items()]
+                for env, counts in self._courses.items()
+            },
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._sums.restore(state["sums"])
+        for env, counts in state["actions"].items():
+            self._actions[env] = Counter(counts)
+        for env, courses in state["courses"].items():
+            self._courses[env] = Counter({tuple(course): count for course, count in courses})
+
 
 def entropy(counts: Counter[str]) -> float | None:
     """Shannon entropy of the counted values in nats; None if nothing was counted."""
@@ -226,24 +255,33 @@ class EngineMetrics:
 
     def __init__(self) -> None:
         self._last: dict[int, Mapping[str, float]] = {}
-        self._moved: defaultdict[str, float] = defaultdict(float)
+        self._moved: dict[int, defaultdict[str, float]] = {}
 
     def add(self, actor: int, stats: Mapping[str, float]) -> None:
         """Takes in an actor's counters; a counter that fell is a restarted actor's."""
         before = self._last.get(actor, {})
+        moved = self._moved.setdefault(actor, defaultdict(float))
         for name, value in stats.items():
             last = before.get(name, 0.0)
-            self._moved[name] += value - last if value >= last else value
+            moved[name] += value - last if value >= last else value
         self._last[actor] = dict(stats)
 
-    def values(self, seconds: float) -> Row:
-        """All `collect/engine/*` since the last `reset`, `seconds` ago; {} without an engine."""
-        if not self._last:
+    def values(self, seconds: float, actor: int | None = None) -> Row:
+        """All `collect/engine/*` since the last `reset`, `seconds` ago, of an actor or of all.
+
+        {} without an engine.
+        """
+        actors = [*self._last] if actor is None else [actor]
+        if not actors:
             return {}
-        moved = self._moved
+        moved: defaultdict[str, float] = defaultdict(float)
+        for each in actors:
+            for name, value in self._moved.get(each, {}).items():
+                moved[name] += value
+        levels = [self._last[each] for each in actors]
         row: Row = {f"collect/engine/{name}": moved[name] for name in ("requests", "prompt_tokens")}
         for name in ("prefill_seconds", "decode_seconds"):  # which not every engine knows
-            known = any(name in stats for stats in self._last.values())
+            known = any(name in stats for stats in levels)
             row[f"collect/engine/{name}"] = moved[name] if known else None
         row["collect/engine/cached_share"] = _ratio(
             moved["cached_prompt_tokens"], moved["prompt_tokens"]
@@ -256,9 +294,7 @@ class EngineMetrics:
         )
         row["collect/engine/tokens_per_second"] = moved["sampled_tokens"] / seconds
         for level in ("running", "waiting", "games_in_flight"):
-            row[f"collect/engine/{level}"] = sum(
-                stats.get(level, 0.0) for stats in self._last.values()
-            )
+            row[f"collect/engine/{level}"] = sum(stats.get(level, 0.0) for stats in levels)
         return row
 
     def reset(self) -> None:
@@ -298,6 +334,18 @@ def exploitability_metrics(found: Exploitability) -> Row:
         elif field.name not in ("version", "env"):
             row[name] = value
     return row
+
+
+def first_exploitability(rows: Iterable[Row]) -> dict[str, tuple[float, float]]:
+    """The bounds that rows have first, by env's name in them."""
+    first: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        for name, low in row.items():
+            if name.startswith("exploit/") and name.endswith("/low") and low is not None:
+                high = row[f"{name.removesuffix('low')}high"]
+                env = name.removeprefix("exploit/").removesuffix("/low")
+                first.setdefault(env, (low, low if high is None else high))
+    return first
 
 
 def current_policy(ratings: Iterable[Rating]) -> PlayerId | None:

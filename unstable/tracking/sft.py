@@ -1,6 +1,6 @@
 """Supervised training as a person sees it: a row a step and an epoch, a bar, the results."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from typing import Any
@@ -11,19 +11,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from unstable.config import RunConfig
 from unstable.records.files import LineFile, read_rows, write_lines
 from unstable.records.folder import RunFolder
-from unstable.tracking.lines import LATER_S, Lines
+from unstable.tracking.lines import LATER_S, Lines, RunConsole
 from unstable.tracking.metrics import Row
-from unstable.tracking.sinks import MetricsFile, WandbRun
+from unstable.tracking.sinks import MetricsFile, SinkMaker, open_watchers
 from unstable.tracking.sinks.base import Guard, Sink
 from unstable.tracking.text import (
     Text,
     needed_text,
     number,
+    payoff_text,
     percent,
     refusal_line,
     score_text,
 )
-from unstable.tracking.tracker import Terminal
 from unstable.types import EvalScore, Update
 
 
@@ -49,16 +49,19 @@ class SFTTracker:
     """
 
     def __init__(
-        self, config: RunConfig, folder: RunFolder, steps: int, console: Console | None = None
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        steps: int,
+        console: Console | None = None,
+        sinks: Sequence[SinkMaker] = (),
     ) -> None:
         self._epochs = config.sft.epochs
         self._steps = steps
-        self._console = console or Terminal()
+        self._console = console or RunConsole()
         self._lines = Lines(self._show)
         self._guard = Guard(self.print)
-        self._sinks: list[Sink] = [MetricsFile(folder)]
-        if config.tracking.wandb:
-            self._sinks.append(WandbRun(config, folder))
+        self._sinks: list[Sink] = [MetricsFile(folder), *open_watchers(config, folder, sinks)]
         shown = config.tracking.dashboard
         self._bar: Progress | None = None
         if shown == "on" or (shown == "auto" and self._console.is_terminal):
@@ -109,19 +112,17 @@ class SFTTracker:
         head = f"epoch {epoch}/{self._epochs}" if epoch else "before training"
         self.print(f"{head} · held-out loss {loss}")
         for way, score in results(row):
-            result = f"{score_text(score)}{needed_text(score)}"
+            result = f"{score_text(score)}{payoff_text(score)}{needed_text(score)}"
             self.print(f"  {way}, {score.env} against {score.opponent}: {result}")
 
     def close(self) -> None:
         """Give the terminal back and close every sink."""
         if self._bar is not None:
             self._bar.stop()
-        for sink in self._sinks:
-            self._guard(sink.name, sink.close)
+        self._guard.emit(self._sinks, "close")
 
     def _write(self, row: Row) -> None:
-        for sink in self._sinks:
-            self._guard(sink.name, sink.row, row)
+        self._guard.emit(self._sinks, "row", row)
 
 
 def rewind(folder: RunFolder, version: int) -> list[Row]:

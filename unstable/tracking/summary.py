@@ -1,6 +1,7 @@
 """What came out of a run, read from its files alone: so it holds for a resumed run as well."""
 
 import json
+import shlex
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -12,12 +13,17 @@ from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import Row
 from unstable.tracking.text import Text, duration, number, percent
 
+DONE = "all updates made"
+"""Why a run ends that has nothing left to do."""
 TOP_RATINGS = 10
 RESULTS = ("win", "draw", "loss", "forfeit")
 
 
-def summary(folder: RunFolder, reason: str) -> RenderableType:
-    """A run's results, evaluations, ratings and files, for a terminal."""
+def summary(folder: RunFolder, reason: str, *, reported: bool = False) -> RenderableType:
+    """A run's results, evaluations, ratings and files, for a terminal.
+
+    `reported`: a report is made next, and is one of the files.
+    """
     rows = read_rows(folder.metrics)
     parts: list[RenderableType] = [Text(""), _head(rows, reason)]
     tables = (_results(rows), _evaluations(rows), _exploitability(rows), _ratings(folder.ratings))
@@ -26,7 +32,7 @@ def summary(folder: RunFolder, reason: str) -> RenderableType:
             parts += [Text(""), table]
     if guarded := _guard(rows):
         parts += [Text(""), Text("\n".join(guarded))]
-    return Group(*parts, Text(""), _places(folder))
+    return Group(*parts, Text(""), _places(folder, reason, reported))
 
 
 def _total(rows: list[Row], name: str) -> int:
@@ -59,9 +65,9 @@ def _table(title: str, *columns: str) -> Table:
 def _results(rows: list[Row]) -> Table:
     """The policy in training, over the whole run, by what it played against.
 
-    A row for each opponent, which add up where games have two seats; not the sums of several.
+    A row for each opponent, which add up where games have two sides; not the sums of several.
     """
-    table = _table("Training games, a trained seat each", "against", "games", *RESULTS)
+    table = _table("Training games, a trained seat or team each", "against", "games", *RESULTS)
     prefix = "collect/versus/"
     names = {name.split("/")[2]: None for row in rows for name in row if name.startswith(prefix)}
     for name in (name for name in names if name not in ("others", "fixed")):
@@ -156,14 +162,18 @@ def _ratings(path: Path) -> Table:
     return table
 
 
-def _places(folder: RunFolder) -> Text:
+def _places(folder: RunFolder, reason: str, reported: bool) -> Text:
     versions = folder.versions()
     last = folder.checkpoint(versions[-1]) if versions else folder.checkpoints
-    lines = {
+    lines: dict[str, object] = {
         "everything": folder.root,
         "adapter": last,
         "metrics": folder.metrics,
         "games": folder.root / "games",
         "logs": folder.root / "logs",
     }
+    if reported:
+        lines["report"] = folder.report
+    if reason != DONE and any(folder.state(version).exists() for version in versions):
+        lines["to go on"] = f"unstable train --resume {shlex.quote(str(folder.root))}"
     return Text("\n".join(f"{what:<12}{path}" for what, path in lines.items()))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rich.text
+from rich.console import Console
 
 from unstable.config import escape_control
 from unstable.types import Alarm, EvalScore, Exploitability, Update
@@ -21,6 +22,18 @@ class Text(rich.text.Text):
         """As Rich's; returns itself."""
         super().append(escape_control(text) if isinstance(text, str) else text, style)
         return self
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The text's lines, broken at spaces where they exceed `width` cells of a terminal.
+
+    Control characters are spelled out; white space between words stays.
+
+    >>> wrapped("one two\\nthree", 5)
+    ['one', 'two', 'three']
+    """
+    console = Console(width=width, color_system=None)
+    return [line.plain.rstrip() for line in Text(text).wrap(console, width, tab_size=4)]
 
 
 def number(value: float | None) -> str:
@@ -107,6 +120,18 @@ def phase_line(name: str, done: float, total: float | None, seconds: float) -> s
     return f"{name}{f' {number(done)}/{number(total)}' if total else ''} · {duration(seconds)}"
 
 
+def still_line(waits: Sequence[str], seconds: float) -> str:
+    """The end of a line: for how long nothing has moved, and what is waited for.
+
+    >>> still_line(["learner: update"], 41.2), still_line([], 41.2)
+    (' · waits for learner: update, 41 s', ' · nothing has moved for 41 s')
+    """
+    shown = [*waits[:3], *([f"{len(waits) - 3} more"] if len(waits) > 3 else [])]
+    if not shown:
+        return f" · nothing has moved for {duration(seconds)}"
+    return f" · waits for {', '.join(shown)}, {duration(seconds)}"
+
+
 def alarm_line(alarm: Alarm) -> str:
     """What the guard has found, in one line."""
     side = "below" if alarm.figure < alarm.threshold else "above"
@@ -135,11 +160,20 @@ def refusal_line(update: Update) -> str:
     return f"update {update.version}: {steps} refused, {why}; the weights stay as they were"
 
 
+def memory_line(version: int, halvings: int) -> str:
+    """That a GPU was full in an update, in one line."""
+    times = f"{halvings} times" if halvings > 1 else "once"
+    return (
+        f"update {version}: the learner's GPU was full, and micro-batches were halved {times}; "
+        "learner.micro_batch_size is too large for it"
+    )
+
+
 def score_line(score: EvalScore) -> str:
     """An evaluation against one opponent in one line."""
     return (
         f"evaluation of version {score.version} · {score.env} against {opponent_text(score)}: "
-        f"{score_text(score)}{gain_text(score)}{needed_text(score)}"
+        f"{score_text(score)}{payoff_text(score)}{gain_text(score)}{needed_text(score)}"
     )
 
 
@@ -172,27 +206,48 @@ def score_text(score: EvalScore) -> str:
     )
 
 
+def payoff_text(score: EvalScore) -> str:
+    """What a game was worth on average, if it pays anything but a win or a loss."""
+    if score.payoff is None:
+        return ""
+    return f" · pay-off {_signed(score.payoff, score.payoff_low, score.payoff_high)}"
+
+
+def _signed(value: float, low: float | None, high: float | None) -> str:
+    interval = "" if low is None or high is None else f" ({low:+.2f} to {high:+.2f})"
+    return f"{value:+.2f}{interval}"
+
+
 def exploitability_line(found: Exploitability) -> str:
     """How exploitable a version is in one game, in words."""
+    prompts = f" by {found.prompts:,} prompts" if 0 < found.prompts < found.decisions else ""
     sampled = f" of {found.samples} answers each" if found.samples else ""
+    figures = bounds(found.low, found.high)
     return (
-        f"exploitability of version {found.version} · {found.env}: {bounds(found)} · "
+        f"exploitability of version {found.version} · {found.env}: {figures} · "
         f"{percent(found.residual)} of games against itself end by no legal action · "
-        f"{found.decisions:,} decisions{sampled} in {duration(found.seconds)}"
+        f"{found.decisions:,} decisions{prompts}{sampled} in {duration(found.seconds)}"
     )
 
 
-def bounds(found: Exploitability) -> str:
-    """The exploitability, or its bounds where they differ as they are shown."""
-    low, high = f"{found.low:.3f}", f"{found.high:.3f}"
-    return low if low == high else f"{low} to {high}"
+def bounds(low: float, high: float, between: str = " to ") -> str:
+    """An exploitability, or its bounds where they differ as they are shown.
+
+    >>> bounds(0.25, 0.25), bounds(0.25, 0.5), bounds(0.25, 0.5, between="–")
+    ('0.250', '0.250 to 0.500', '0.250–0.500')
+    """
+    return between.join(dict.fromkeys(f"{end:.3f}" for end in (low, high)))
 
 
 def gain_text(score: EvalScore) -> str:
     """How it differs from the first version in the same games, if that is known."""
     if score.gain is None or score.gain_low is None or score.gain_high is None:
         return ""
-    return f" · {score.gain:+.2f} to version 0 ({score.gain_low:+.2f} to {score.gain_high:+.2f})"
+    text = f" · {score.gain:+.2f} to version 0 ({score.gain_low:+.2f} to {score.gain_high:+.2f})"
+    if score.payoff_gain is None:
+        return text
+    gain = _signed(score.payoff_gain, score.payoff_gain_low, score.payoff_gain_high)
+    return f"{text}, pay-off {gain}"
 
 
 def needed_text(score: EvalScore) -> str:

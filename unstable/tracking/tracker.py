@@ -2,12 +2,13 @@
 
 import logging
 import math
-import os
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -18,26 +19,30 @@ from unstable.records.folder import RunFolder
 from unstable.records.games import batch_records, game_record
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
-from unstable.tracking.lines import LATER_S, Lines
+from unstable.tracking.lines import LATER_S, Lines, RunConsole
 from unstable.tracking.metrics import (
     EngineMetrics,
     PlayMetrics,
     Row,
     evaluation_metrics,
     exploitability_metrics,
+    first_exploitability,
     rating_metrics,
 )
-from unstable.tracking.sinks import open_sinks
-from unstable.tracking.sinks.base import Guard, Sink
+from unstable.tracking.sinks import SinkMaker, open_sinks
+from unstable.tracking.sinks.base import Guard, Sink, name_of
+from unstable.tracking.status import StatusFile, Waits, state_of
 from unstable.tracking.summary import summary
 from unstable.tracking.text import (
     Text,
     action_line,
     alarm_line,
     exploitability_line,
+    memory_line,
     phase_line,
     refusal_line,
     score_line,
+    still_line,
     update_line,
 )
 from unstable.tracking.view import HISTORY, Phase, View
@@ -63,13 +68,15 @@ PHASES = {
 }
 """The verb by which a phase's time is logged; of another phase it is the name's first word."""
 RECENT_SCORES = 50
+STILL_S = 20.0
+"""Without a game, an answer or a new phase for so long, a line says what is waited for."""
 
 
 class Tracker:
     """What a run does, in `folder`'s files, on `console` and, if asked for, in W&B.
 
-    It is a plain object of the driver's process. Raises `ConfigError` if `folder` or W&B cannot be
-    written at the start; after that a sink's failure is reported once and stops nothing.
+    It is a plain object of the driver's process. Raises `ConfigError` if `folder` or a sink cannot
+    be written at the start; after that a sink's failure is reported once and stops nothing.
     """
 
     def __init__(
@@ -79,15 +86,16 @@ class Tracker:
         *,
         console: Console | None = None,
         device: str = "",
+        sinks: Sequence[SinkMaker] = (),
     ) -> None:
-        """`device` is the machine in words, for the dashboard's head."""
+        """`device` is the machine in words, for the dashboard's head; `sinks` are a user's own."""
         self.folder = folder
-        self._console = console or Terminal()
+        self._console = console or RunConsole()
         self._dashboard: Live | None = None
         now = time.monotonic()
         self.view = View(
             config=config,
-            name=folder.root.name,
+            name=config.tracking.name or folder.root.name,
             device=device,
             started=now,
             row_started=now,
@@ -102,9 +110,12 @@ class Tracker:
         self._device = DeviceProbe()
         self._lines = Lines(self._show, self._phase_line)
         self._guard = Guard(self.print)
+        self.waits = Waits()
+        """Those who wait for something in the run say so here."""
+        self._state = StatusFile(folder, self._at, self._guard)
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
-            self._sinks: list[Sink] = open_sinks(config, folder)
+            self._sinks: list[Sink] = open_sinks(config, folder, sinks)
         except OSError as error:
             raise ConfigError(
                 f"tracking.run_dir = '{folder.root}': cannot be written ({error.strerror}); "
@@ -114,17 +125,22 @@ class Tracker:
             self._names.update(dict.fromkeys(rows[-1]))
             self.view.rows = tuple(rows[-HISTORY:])
             self.view.version = rows[-1]["version"]
+            self.view.first_exploitability = first_exploitability(rows)
         for sink in self._sinks:
             if sink.url is not None:
-                self.print(f"{sink.name}: {sink.url}")
+                self.print(f"{name_of(sink)}: {sink.url}")
         self._dashboard = start_dashboard(self.view, self._console)
 
-    def kept_up(self) -> AbstractContextManager[None]:
-        """Meanwhile no silence on the terminal is long: the dashboard lives, or lines are printed.
+    @contextmanager
+    def kept_up(self) -> Iterator[None]:
+        """Meanwhile no silence is long: the dashboard lives, or lines are printed.
 
-        At most `FIRST_S` seconds until the first update, `LATER_S` afterwards.
+        At most `FIRST_S` seconds until the first update, `LATER_S` afterwards. `state.json` is
+        replaced every second.
         """
-        return self._lines.kept_up() if self._dashboard is None else nullcontext()
+        lines = self._lines.kept_up() if self._dashboard is None else nullcontext()
+        with self._state.kept_up(), lines:
+            yield
 
     def phase(self, name: str, done: float = 0, total: float | None = None) -> None:
         """Says what the run is at, and how far: `done` of `total`.
@@ -135,6 +151,7 @@ class Tracker:
         same = name == self.view.phase.name
         started = self.view.phase.started if same else time.monotonic()
         self.view.phase = Phase(name, done, total, started)
+        self.waits.move()
 
     def add_trajectory(
         self, result: GameResult, trajectories: Sequence[Trajectory], version: int, actor: int = 0
@@ -146,6 +163,13 @@ class Tracker:
             self._play.add_game(game, own)
             self.view.add_game(game)
             self._emit("game", version, game_record(game, own, version, actor))
+
+    def add_again(self, result: GameResult, trajectories: Sequence[Trajectory]) -> None:
+        """Takes in a training game that is on file already, from before the run was resumed."""
+        for game in result.games:
+            own = [each for each in trajectories if each.game_id == game.spec.game_id]
+            self._play.add_game(game, own)
+            self.view.add_game(game)
 
     def add_eval_episode(self, result: GameResult, version: int) -> None:
         """Takes in a finished game of the evaluation of `version`."""
@@ -169,8 +193,9 @@ class Tracker:
     def log_learner(self, update: Update) -> None:
         """Takes in the learner's metrics, under the names that they have, and refused steps."""
         self._row.update(update.metrics)
-        if update.refusals:
-            line = refusal_line(update)
+        halvings = int(update.metrics.get("learn/out_of_memory") or 0)
+        lines = [memory_line(update.version, halvings)] if halvings else []
+        for line in [*lines, *([refusal_line(update)] if update.refusals else [])]:
             logger.warning(line)
             self.print(line)
 
@@ -183,6 +208,8 @@ class Tracker:
         first = self.view.config.eval.temperature[0]
         self._row.update(evaluation_metrics(scores, first=first))
         self.view.scores = (*scores, *self.view.scores)[:RECENT_SCORES]
+        if scores:
+            self._emit("evaluation", scores[0].version, scores)
         if self._dashboard is None:
             for score in scores:
                 self.print(score_line(score))
@@ -190,9 +217,13 @@ class Tracker:
     def log_exploitability(self, found: Exploitability) -> None:
         """Takes in how exploitable a version is in a game."""
         self._row.update(exploitability_metrics(found))
-        self.view.exploitability = {**self.view.exploitability, found.env: found}
+        self.view.add_exploitability(found)
         if self._dashboard is None:
             self.print(exploitability_line(found))
+
+    def name_best(self, version: int | None) -> None:
+        """Have `checkpoints/best` lead to a version; None is none."""
+        self._guard("checkpoints/best", self.folder.name_best, version)
 
     def log_alarms(self, alarms: Sequence[Alarm]) -> None:
         """Takes in what the guard has found, if anything."""
@@ -200,6 +231,7 @@ class Tracker:
         for alarm in alarms:
             self._row[f"guard/alarm/{alarm.rule}"] = alarm.figure
             self.view.alarm = alarm_line(alarm)
+            self.view.alarms += 1
             logger.warning(self.view.alarm)
             self.print(self.view.alarm)
 
@@ -230,7 +262,12 @@ class Tracker:
     def log_actor(self, actor: int, stats: Mapping[str, float]) -> None:
         """Takes in an engine's counters, which count from the actor's start."""
         self._engine.add(actor, stats)
-        self.view.engine = self._engine.values(self._seconds())
+        seconds = self._seconds()
+        self.view.engine = self._engine.values(seconds)
+        self.view.actors = {
+            **self.view.actors,
+            actor: self._engine.values(seconds, actor),
+        }
 
     def log_buffer(self, stats: Mapping[str, float]) -> None:
         """Takes in what the buffer holds and has dropped."""
@@ -253,10 +290,33 @@ class Tracker:
         if self._dashboard is None and is_new:
             self.print(update_line(row, self.view.config.loop.steps))
 
+    def state(self) -> dict[str, Any]:
+        """What the next row has so far, as JSON holds it; of engines and the device nothing."""
+        self._spend()
+        return {
+            "row": {name: _finite(value) for name, value in self._row.items()},
+            "times": self._times,
+            "seconds": self._seconds(),
+            "play": self._play.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._row, self._times = dict(state["row"]), self._times | state["times"]
+        self.view.row_started = time.monotonic() - state["seconds"]
+        self._play.restore(state["play"])
+
     def finish(self, reason: str) -> None:
         """Stops the dashboard and prints what came out of the run, which ended by `reason`."""
+        self._state.write(reason if reason in ("failed", "interrupted") else "ended", reason)
         self._stop_dashboard()
-        self._guard("the summary", lambda: self._console.print(summary(self.folder, reason)))
+        reported = self.view.config.tracking.report
+        text = partial(summary, self.folder, reason, reported=reported)
+        self._guard("the summary", lambda: self._console.print(text()))
+
+    def end(self, reason: str, report: Path | None) -> None:
+        """Takes in that the run is over, and where its report is, if one was made."""
+        self._emit("end", reason, report)
 
     def close(self) -> None:
         """Gives the terminal back and closes every sink; a second call does nothing."""
@@ -265,11 +325,10 @@ class Tracker:
         self._sinks = []
 
     def _emit(self, method: str, *arguments: object) -> None:
-        """Call a method of every sink."""
-        for sink in self._sinks:
-            self._guard(sink.name, getattr(sink, method), *arguments)
+        self._guard.emit(self._sinks, method, *arguments)
 
     def _advance(self, name: str, by: int) -> None:
+        self.waits.move()
         phase = self.view.phase
         if phase.name == name and phase.total is not None:
             self.view.phase = phase._replace(done=min(phase.done + by, phase.total))
@@ -320,21 +379,24 @@ class Tracker:
         self._guard("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))
 
     def _phase_line(self) -> str:
-        phase = self.view.phase
-        return phase_line(*phase[:3], time.monotonic() - phase.started)
+        phase, still_s = self.view.phase, time.time() - self.waits.moved
+        line = phase_line(*phase[:3], time.monotonic() - phase.started)
+        waits = [wait.what for wait in self.waits.open()]
+        return line if still_s < STILL_S else f"{line}{still_line(waits, still_s)}"
 
+    def _at(self) -> dict[str, Any]:
+        return {**state_of(self.view, self.waits), "view": self._shown()}
 
-class Terminal(Console):
-    """The terminal; when nobody reads it any more, the run goes on in silence."""
+    def _shown(self) -> dict[str, Any] | None:
+        """What the dashboard shows; None if that cannot be had, which is no reason to be silent."""
+        found: list[dict[str, Any]] = []
 
-    def __init__(self) -> None:
-        # A file has no width; Rich would take 80 columns for one.
-        super().__init__(width=None if sys.stdout.isatty() else 160)
+        def take() -> None:
+            self.view.machine = self._device.read()
+            found.append(self.view.record())
 
-    def on_broken_pipe(self) -> None:
-        """Rich would end the process here."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        self._guard("the dashboard in state.json", take)
+        return found[0] if found else None
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,17 +1,23 @@
 """What is shown while a run goes on, as one value, and the numbers that follow from it."""
 
+import json
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
-from unstable.config import RunConfig
-from unstable.tracking.metrics import Row, current_policy, opponents
+from pydantic import TypeAdapter
+
+from unstable.config import RunConfig, hide_secrets
+from unstable.tracking.metrics import Row, current_policy, opponents, part
 from unstable.types import EvalScore, Exploitability, GameResult, PlayerId, Rating
 
 RECENT_GAMES = 200
 HISTORY = 200
+MOST_MOVES, MOST_CHARACTERS, MOST_BOARD = 200, 200, 8000
+"""Of the last game: moves, characters of each, and of what was seen before the last one."""
 
 
 class Phase(NamedTuple):
@@ -20,7 +26,7 @@ class Phase(NamedTuple):
     name: str
     done: float
     total: float | None
-    started: float  # of the monotonic clock, in seconds
+    started: float  # of the view's clock, in seconds
 
 
 class Played(NamedTuple):
@@ -28,59 +34,129 @@ class Played(NamedTuple):
 
     opponents: list[str]
     players: set[PlayerId]  # those that are not trained
-    standings: list[str]  # of the trained seats
-    forfeited: bool  # by a trained seat
+    standings: list[str]  # of the trained sides
+    forfeited: bool  # by a trained side
     moves: int  # of the trained seats
     legal_moves: int
-    finished: float  # of the monotonic clock, in seconds
+    finished: float  # of the view's clock, in seconds
 
     @classmethod
-    def of(cls, result: GameResult) -> "Played":
-        """What the panes count of a finished game."""
-        seats = result.spec.seats
+    def of(cls, result: GameResult, now: float) -> "Played":
+        """What the panes count of a game that has finished now."""
+        seats, sides = result.spec.seats, result.spec.trained_sides
         trained = [seat for seat, spec in enumerate(seats) if spec.trained]
+        ours = [seat for side in sides for seat in side]
         moves = [turn for seat in trained for turn in result.seat_turns(seat)]
         return cls(
             opponents=opponents(result),
-            players={seat.player for seat in seats if not seat.trained},
-            standings=[result.standing(seat) for seat in trained],
-            forfeited=result.forfeit in trained,
+            players={spec.player for seat, spec in enumerate(seats) if seat not in ours},
+            standings=[result.standing(side[0]) for side in sides],
+            forfeited=result.forfeit in ours,
             moves=len(moves),
             legal_moves=sum(not turn.invalid for turn in moves),
-            finished=time.monotonic(),
+            finished=now,
+        )
+
+
+class LastGame(NamedTuple):
+    """A finished game as its pane shows it."""
+
+    env: str
+    sides: list[tuple[list[int], str, float]]  # seats, player, outcome
+    moves: list[tuple[int, str, bool]]  # seat, action, whether it was refused
+    forfeit: int | None
+    board: str  # the observation before the last move
+
+    @classmethod
+    def of(cls, result: GameResult) -> "LastGame":
+        """What is shown of it, and no more than fits any screen."""
+        seats, turns = result.spec.seats, result.turns
+        return cls(
+            env=result.spec.env,
+            sides=[
+                (list(side), seats[side[0]].player.name, result.outcomes[side[0]])
+                for side in result.spec.sides
+            ],
+            moves=[
+                (turn.seat, hide_secrets(turn.action)[:MOST_CHARACTERS], turn.invalid)
+                for turn in turns[-MOST_MOVES:]
+            ],
+            forfeit=result.forfeit,
+            board=hide_secrets(turns[-1].observation)[-MOST_BOARD:] if turns else "",
         )
 
 
 @dataclass
 class View:
-    """What the panes show. Another thread reads it: fields are replaced, never changed in place."""
+    """What the panes show. Another thread reads it: fields are replaced, never changed in place.
+
+    Times are in seconds of its clock.
+    """
 
     config: RunConfig
     name: str
     device: str
-    started: float  # of the monotonic clock, in seconds
-    row_started: float  # likewise, of the update that is under way
+    started: float
+    row_started: float  # of the update that is under way
     phase: Phase
+    clock: Callable[[], float] = time.monotonic
     version: int = 0
     games: int = 0
     failures: int = 0
     recent: tuple[Played, ...] = ()  # the newest RECENT_GAMES
-    last_game: GameResult | None = None
+    last_result: GameResult | None = None  # in the run's own process
+    last_game: LastGame | None = None  # what others see of it
     engine: Row = field(default_factory=dict)
+    actors: Mapping[int, Row] = field(default_factory=dict)  # the same of each actor
+    machine: Mapping[str, float] = field(default_factory=dict)  # how busy it is
     buffer: Row = field(default_factory=dict)
     rows: tuple[Row, ...] = ()  # the newest HISTORY rows of metrics.jsonl
     ratings: tuple[Rating, ...] = ()
     scores: tuple[EvalScore, ...] = ()  # newest evaluation first
     exploitability: Mapping[str, Exploitability] = field(default_factory=dict)  # newest, by env
+    first_exploitability: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The bounds that a run has begun with, by env's name in metrics."""
     notice: str = ""
     alarm: str = ""  # the newest one of the guard
+    alarms: int = 0
+
+    def record(self) -> dict[str, Any]:
+        """All but the config and the rows, which have files of their own, as JSON holds it."""
+        self.last_game = self.newest_game()
+        text = _adapter().dump_json(self, exclude={"config", "rows", "clock", "last_result"})
+        return {"now": self.clock(), **json.loads(text)}  # in which what is not finite is null
+
+    @classmethod
+    def read(
+        cls,
+        record: Mapping[str, Any],
+        config: RunConfig,
+        rows: Sequence[Row],
+        seconds: Callable[[], float],
+    ) -> "View":
+        """What `record` returned, `seconds` ago; raises `ValueError` for what is none."""
+        now = record.get("now") if isinstance(record, Mapping) else None
+        if not isinstance(now, float | int):
+            raise ValueError("no time in it")
+        own = {"config": config, "rows": rows, "clock": lambda: now + seconds()}
+        return _adapter().validate_python({**record, **own})
+
+    def newest_game(self) -> LastGame | None:
+        """The newest training game; it is made of its result only when it is looked at."""
+        return self.last_game if self.last_result is None else LastGame.of(self.last_result)
 
     def add_game(self, result: GameResult) -> None:
         """Takes in a finished training game."""
         self.games += 1
         if not result.ended_in_opening:
-            self.recent = (*self.recent, Played.of(result))[-RECENT_GAMES:]
-        self.last_game = result
+            self.recent = (*self.recent, Played.of(result, self.clock()))[-RECENT_GAMES:]
+        self.last_result = result
+
+    def add_exploitability(self, found: Exploitability) -> None:
+        """Takes in how exploitable a version is in a game."""
+        first = {part(found.env): (found.low, found.high)}
+        self.first_exploitability = {**first, **self.first_exploitability}
+        self.exploitability = {**self.exploitability, found.env: found}
 
     def results(self) -> dict[str, Counter[str]]:
         """How the policy did in recent games, by what it played against."""
@@ -129,3 +205,8 @@ class View:
         if config.max_time is not None:
             left = min(left, config.max_time - (now - self.started))
         return max(left, 0.0)
+
+
+@cache
+def _adapter() -> TypeAdapter[View]:
+    return TypeAdapter(View)

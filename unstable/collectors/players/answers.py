@@ -1,8 +1,10 @@
 """The answers by which a model makes legal moves."""
 
+import math
 from collections.abc import Sequence
 
 from unstable.config import GameConfig
+from unstable.engines.base import ScoringEngine
 from unstable.prompts import PromptBuilder, write_answer
 
 
@@ -24,3 +26,14 @@ def legal_answers(
             )
         answers.append(token_ids)
     return answers
+
+
+async def answer_chances(
+    engine: ScoringEngine,
+    adapter: str | None,
+    prompt_ids: Sequence[int],
+    answers: Sequence[Sequence[int]],
+) -> list[float]:
+    """How likely a model is to give each answer to the prompt, at temperature 1."""
+    scored = await engine.score(prompt_ids, answers, adapter=adapter)
+    return [math.exp(sum(logprobs)) for logprobs in scored]

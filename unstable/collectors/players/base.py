@@ -6,6 +6,7 @@ from typing import Protocol
 
 from unstable.config import FixedOpponent, GameConfig
 from unstable.games.game import Game
+from unstable.games.services import programs
 from unstable.prompts import bounded, observation_text
 from unstable.types import Observation, PlayerId, SampledTokens, SeatSpec
 
@@ -25,6 +26,10 @@ class Answer:
     player: PlayerId | None = None  # who answered, if not the player of the seat
     cut_characters: int = 0  # of an answer that was too long
     votes: int | None = None  # for the action, where there was a vote
+
+
+class LeftError(Exception):
+    """A player leaves the game, which ends there. LeftError("the person left")"""
 
 
 class Player(Protocol):
@@ -76,3 +81,9 @@ def scripted(observation: Observation, action: str) -> Answer:
 def complaint(opponent: FixedOpponent, game: GameConfig, field: str) -> str:
     """How an error begins that says why an opponent cannot play a game."""
     return f"{field} = {opponent.key!r} in {game.key}"
+
+
+def another(game: GameConfig) -> str:
+    """The remedy of such an error: those that can play the game."""
+    kinds = " or ".join(programs(game))
+    return "choose another opponent" + (f", such as {kinds}" if kinds else "")

@@ -7,7 +7,7 @@ from unstable.collectors.players.answers import legal_answers
 from unstable.collectors.players.model import ModelPlayer
 from unstable.games.game import Game
 from unstable.seeds import derive_seed
-from unstable.types import Completion
+from unstable.types import Completion, Likeliest
 
 
 class ConstrainedPlayer(ModelPlayer):
@@ -25,10 +25,12 @@ class ConstrainedPlayer(ModelPlayer):
         answers = legal_answers(game.config, self.prompts, moves, self.max_tokens)
         token_ids: list[int] = []
         logprobs: list[float] = []
+        alternatives: Likeliest = []
+        is_recorded = False
         while len(token_ids) < len(answers[0]):
             place = len(token_ids)
             allowed = sorted({answer[place] for answer in answers})
-            token_id, logprob = allowed[0], 0.0
+            token_id, logprob, likeliest = allowed[0], 0.0, [(allowed[0], 0.0)]
             if len(allowed) > 1:
                 step = await self.engine.generate(
                     prompt_ids + token_ids,
@@ -40,9 +42,16 @@ class ConstrainedPlayer(ModelPlayer):
                 )
                 (token_id,), (logprob,) = step.token_ids, step.logprobs
                 assert token_id in allowed, "the engine left the allowed tokens"
+                if step.alternatives is not None:
+                    is_recorded, (likeliest,) = True, step.alternatives
             token_ids.append(token_id)
             logprobs.append(logprob)
+            alternatives.append(likeliest)
             answers = [answer for answer in answers if answer[place] == token_id]
         return Completion(
-            token_ids=token_ids, logprobs=logprobs, finish_reason="stop", adapter=self.adapter
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish_reason="stop",
+            adapter=self.adapter,
+            alternatives=alternatives if is_recorded else None,
         )

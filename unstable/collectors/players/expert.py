@@ -2,7 +2,7 @@
 
 import random
 
-from unstable.collectors.players.base import Answer, OpponentPlayer, complaint, scripted
+from unstable.collectors.players.base import Answer, OpponentPlayer, another, complaint, scripted
 from unstable.config import ConfigError, FixedOpponent, GameConfig
 from unstable.games.game import Game
 from unstable.games.services import EXPERT_GAMES, has_expert
@@ -17,8 +17,7 @@ class ExpertPlayer(OpponentPlayer):
         """Raise `ConfigError` for a game without an expert."""
         if not has_expert(game):
             raise ConfigError(
-                f"{complaint(opponent, game, field)}: it plays only {EXPERT_GAMES}; "
-                "choose another opponent"
+                f"{complaint(opponent, game, field)}: it plays only {EXPERT_GAMES}; {another(game)}"
             )
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:

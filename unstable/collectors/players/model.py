@@ -43,6 +43,7 @@ class ModelPlayer:
                 finish_reason=completion.finish_reason,
                 version=self.version,
                 prompt_cut=prompt.cut_tokens,
+                alternatives=completion.alternatives,
             ),
         )
 

@@ -5,7 +5,15 @@ from typing import Any
 
 from unstable.collectors.players.base import Answer, OpponentPlayer, Player, ServeAdapter
 from unstable.collectors.players.ledger import Ledger
-from unstable.config import ConfigError, FixedOpponent, GameConfig, OpenAIOpponent, shown
+from unstable.config import (
+    ConfigError,
+    FixedOpponent,
+    GameConfig,
+    OpenAIOpponent,
+    hide_secrets,
+    keep_secret,
+    shown,
+)
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
 from unstable.models.network import silence
@@ -21,6 +29,7 @@ class OpenAIPlayer(OpponentPlayer):
     def __init__(self, opponent: OpenAIOpponent, game: GameConfig, temperature: float) -> None:
         from openai import AsyncOpenAI  # takes half a second
 
+        keep_secret(opponent.api_key_env)
         self._opponent = opponent
         self._style = prompt_style(game)
         self._parser = game.parser
@@ -37,6 +46,7 @@ class OpenAIPlayer(OpponentPlayer):
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` where the endpoint's key is not set or nothing answers there."""
         assert isinstance(opponent, OpenAIOpponent)
+        keep_secret(opponent.api_key_env)
         if not os.environ.get(opponent.api_key_env):
             raise ConfigError(
                 f"{field}.api_key_env = {opponent.api_key_env!r}: not set; export the "
@@ -66,7 +76,8 @@ class OpenAIPlayer(OpponentPlayer):
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         """What the remote model answers; `ValueError` for a reply that holds no answer."""
-        text, cut = bounded(await self._ask(self._style.messages(observation)))
+        reply = await self._ask(self._style.messages(observation))
+        text, cut = bounded(hide_secrets(reply))  # it may send its key back
         action = self._style.read_action(self._parser, text)
         if not action.formatted:  # it is not trained to stop where its action ends
             action = parse_action("brackets", text, reasoning=self._style.reasoning)

@@ -2,7 +2,7 @@
 
 import random
 
-from unstable.collectors.players.base import Answer, OpponentPlayer, complaint, scripted
+from unstable.collectors.players.base import Answer, OpponentPlayer, another, complaint, scripted
 from unstable.config import ConfigError, FixedOpponent, GameConfig
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
@@ -18,7 +18,7 @@ class RandomPlayer(OpponentPlayer):
         if not lists_legal_moves(game):
             raise ConfigError(
                 f"{complaint(opponent, game, field)}: the game does not list its legal moves; "
-                "set games.legal_moves to module:function(env), or choose another opponent"
+                f"set games.legal_moves to module:function(env), or {another(game)}"
             )
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:

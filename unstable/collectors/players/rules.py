@@ -1,11 +1,10 @@
 """The rule bot of a game."""
 
-from unstable.collectors.players.base import complaint
+from unstable.collectors.players.base import another, complaint
 from unstable.collectors.players.expert import ExpertPlayer
 from unstable.config import ConfigError, FixedOpponent, GameConfig
 from unstable.games.game import Game
-from unstable.games.rules import RULE_GAMES
-from unstable.games.services import rules
+from unstable.games.services import RULE_GAMES, rules
 
 
 class RulesPlayer(ExpertPlayer):
@@ -16,8 +15,7 @@ class RulesPlayer(ExpertPlayer):
         """Raise `ConfigError` for a game without a rule bot."""
         if rules(game) is None:
             raise ConfigError(
-                f"{complaint(opponent, game, field)}: it plays only {RULE_GAMES}; "
-                "choose another opponent, such as expert"
+                f"{complaint(opponent, game, field)}: it plays only {RULE_GAMES}; {another(game)}"
             )
 
     def moves(self, game: Game) -> dict[str, float]:

@@ -10,7 +10,6 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,7 +19,8 @@ from transformers import PreTrainedModel
 from unstable.engines.base import check_request
 from unstable.engines.embedded.attention import ATTENTION, SlotCache, Step
 from unstable.engines.embedded.lora import GroupedLora, RowGroup
-from unstable.engines.embedded.sampling import restrict, sample, score, uniforms
+from unstable.engines.embedded.requests import Request, Running
+from unstable.engines.embedded.sampling import likeliest, restrict, sample, score, uniforms
 from unstable.engines.embedded.slots import Ints, Placement, SlotTable
 from unstable.engines.scoring import check_scoring, score_all
 from unstable.types import Adapter, Completion
@@ -29,44 +29,6 @@ _STEP_TOKENS = 1024  # uncached prompt tokens of one step, unless a single promp
 _SETTLE_PASSES = 8  # of the event loop between steps, so that answered games can ask again
 _PROBE_LENGTHS = (6, 5)  # tokens of the sequences that a new model is tried on
 _PROBE_TOLERANCE = 0.1  # of the logits' spread; bfloat16 alone makes 0.01
-
-
-_SEED_BITS = 64
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class _Request:
-    prompt_ids: Ints
-    adapter: str | None
-    temperature: float
-    max_tokens: int
-    allowed_token_ids: Sequence[int] | None
-    seed: int
-    answer: asyncio.Future[Completion | list[float]]
-    next_ids: Sequence[int] | None = None  # whose logprobs are the answer, which ends with them
-    slot: int = -1  # until it runs
-
-
-class _Running:
-    """What runs, by slot: requests, and what a step needs of them all as arrays."""
-
-    def __init__(self, num_slots: int, max_length: int) -> None:
-        self.requests: dict[int, _Request] = {}
-        self.adapters = np.zeros(num_slots, dtype=np.int64)  # numbers; 0: the base model
-        self.temperatures = np.zeros(num_slots, dtype=np.float32)
-        self.seeds = np.zeros(num_slots, dtype=np.uint64)
-        self.begins = np.zeros(num_slots, dtype=np.int64)  # of answers: the prompts' lengths
-        self.ends = np.zeros(num_slots, dtype=np.int64)  # the last place of an answer
-        self.logprobs = np.zeros((num_slots, max_length), dtype=np.float32)  # by place
-
-    def add(self, request: _Request, adapter: int) -> None:
-        slot = request.slot
-        self.requests[slot] = request
-        self.adapters[slot] = adapter
-        self.temperatures[slot] = request.temperature
-        self.seeds[slot] = request.seed % 2**_SEED_BITS
-        self.begins[slot] = len(request.prompt_ids)
-        self.ends[slot] = len(request.prompt_ids) + request.max_tokens
 
 
 class EmbeddedEngine:
@@ -86,6 +48,7 @@ class EmbeddedEngine:
         *,
         max_requests: int = 64,
         max_length: int = 4096,
+        alternatives: int = 0,
     ) -> None:
         config = model.config.get_text_config()
         self._max_length = min(max_length, config.max_position_embeddings)
@@ -96,11 +59,12 @@ class EmbeddedEngine:
         self._stops_V[
             [token_id for token_id in stop_token_ids if token_id < len(self._stops_V)]
         ] = 1
+        self._alternatives = alternatives
         self._table = SlotTable(max_requests, self._max_length)
         self._cache = SlotCache(max_requests, self._max_length)
         self._lora = GroupedLora(model)
-        self._waiting: deque[_Request] = deque()
-        self._running = _Running(max_requests, self._max_length)
+        self._waiting: deque[Request] = deque()
+        self._running = Running(max_requests, self._max_length)
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -152,7 +116,7 @@ class EmbeddedEngine:
             vocab_size=self._vocab_size,
             max_length=self._max_length,
         )
-        request = _Request(
+        request = Request(
             prompt_ids=np.frombuffer(array("q", prompt_ids), dtype=np.int64),
             adapter=adapter,
             temperature=temperature,
@@ -181,7 +145,7 @@ class EmbeddedEngine:
         )
 
         async def after(beginning: list[int], next_ids: list[int]) -> list[float]:
-            request = _Request(
+            request = Request(
                 prompt_ids=np.array([*prompt_ids, *beginning], dtype=np.int64),
                 adapter=adapter,
                 temperature=1.0,
@@ -197,7 +161,7 @@ class EmbeddedEngine:
 
         return await score_all(continuations, after)
 
-    async def _ask(self, request: _Request) -> Completion | list[float]:
+    async def _ask(self, request: Request) -> Completion | list[float]:
         """Have a request served; cancelling it frees its slot."""
         if self._failure is not None:
             raise self._failure
@@ -234,7 +198,7 @@ class EmbeddedEngine:
         self._give_back()
 
     @property
-    def _in_flight(self) -> list[_Request]:
+    def _in_flight(self) -> list[Request]:
         return [*self._waiting, *self._running.requests.values()]
 
     async def _serve(self) -> None:
@@ -257,7 +221,7 @@ class EmbeddedEngine:
         self._waiting.clear()
         self._running.requests.clear()
 
-    def _withdraw(self, request: _Request) -> None:
+    def _withdraw(self, request: Request) -> None:
         if request in self._waiting:
             self._waiting.remove(request)
         elif self._running.requests.get(request.slot) is request:
@@ -288,13 +252,18 @@ class EmbeddedEngine:
         requests = [running.requests[slot] for slot in slots.tolist()]
         scores = score(logits, [request.next_ids for request in requests])
         restrict(logits, [request.allowed_token_ids for request in requests])
+        temperatures = torch.from_numpy(running.temperatures[slots])
         token_ids, logprobs = sample(
             logits,
-            torch.from_numpy(running.temperatures[slots]),
+            temperatures,
             torch.from_numpy(
                 uniforms(running.seeds[slots], table.length[slots] - running.begins[slots])
             ),
         )
+        if self._alternatives:
+            found = likeliest(logits, temperatures, self._alternatives)
+            for request, at_token in zip(requests, found, strict=True):
+                request.alternatives.append(at_token)
         self._record(slots, np.array(token_ids), logprobs, scores)
         seconds = time.perf_counter() - began
         decoded = (len(slots) - len(placements)) / len(ids)
@@ -378,6 +347,7 @@ class EmbeddedEngine:
                 logprobs=running.logprobs[slot, places].tolist(),
                 finish_reason="stop" if is_stop else "length",
                 adapter=request.adapter,
+                alternatives=request.alternatives if self._alternatives else None,
             )
             self._release(slot)
             if not request.answer.done():

@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unstable.types import Likeliest
+
 
 def uniforms(seeds_R: NDArray[np.uint64], places_R: NDArray[np.int64]) -> NDArray[np.float64]:
     """The number in [0, 1) that decides the token at each place of an answer with that seed.
@@ -49,9 +51,7 @@ def sample(
     temperature 0 it is the likeliest token, with its log-probability at temperature 1. Raises
     `FloatingPointError` for logits that are no numbers.
     """
-    greedy_R = temperatures_R == 0
-    scale_R1 = torch.where(greedy_R, 1.0, temperatures_R)[:, None]
-    logprobs_RV = (logits_RV.float() / scale_R1).log_softmax(-1)
+    logprobs_RV = _logprobs(logits_RV, temperatures_R)
     cumulated_RV = logprobs_RV.exp().cumsum(-1)
     total_R1 = cumulated_RV[:, -1:].contiguous()
     if not total_R1.isfinite().all():
@@ -61,7 +61,26 @@ def sample(
     )
     # Rounding may reach the total itself; the last token that adds to it is the end.
     token_ids_R1 = torch.minimum(token_ids_R1, torch.searchsorted(cumulated_RV, total_R1))
+    greedy_R = temperatures_R == 0
     if greedy_R.any():
         token_ids_R1 = torch.where(greedy_R[:, None], logprobs_RV.argmax(-1, True), token_ids_R1)
     logprobs_R = logprobs_RV.gather(1, token_ids_R1)[:, 0]
     return token_ids_R1[:, 0].tolist(), logprobs_R.tolist()
+
+
+def likeliest(logits_RV: Tensor, temperatures_R: Tensor, count: int) -> Likeliest:
+    """The `count` likeliest ids of each row in the distribution that `sample` draws from.
+
+    Those that are impossible are left out.
+    """
+    logprobs_RV = _logprobs(logits_RV, temperatures_R)
+    values_RK, ids_RK = logprobs_RV.topk(min(count, logprobs_RV.shape[1]))
+    return [
+        [(token, value) for token, value in zip(ids, values, strict=True) if value > -torch.inf]
+        for ids, values in zip(ids_RK.tolist(), values_RK.tolist(), strict=True)
+    ]
+
+
+def _logprobs(logits_RV: Tensor, temperatures_R: Tensor) -> Tensor:
+    scale_R1 = torch.where(temperatures_R == 0, 1.0, temperatures_R)[:, None]
+    return (logits_RV.float() / scale_R1).log_softmax(-1)

@@ -1,68 +1,34 @@
 """The vLLM engine: serves a model with any number of adapters on a GPU, or on vLLM's CPU build.
 
-The only file that imports vLLM, versions 0.24 to 0.32. The engine core is a child process that ends
-with this one. Token ids go in and come out; nothing is tokenized or put into words.
+It and `core.py` alone import vLLM, versions 0.24 to 0.32. The engine core is a child process that
+ends with this one. Token ids go in and come out; nothing is tokenized or put into words.
 """
 
 import asyncio
 import contextlib
-import os
-import re
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from unstable.engines.base import EngineDiedError, check_request
 from unstable.engines.scoring import check_scoring, score_all
-from unstable.engines.vllm import worker
 from unstable.engines.vllm.adapters import (
     ZERO,
     AdapterStore,
     StoredAdapter,
     zero_adapter,
 )
+from unstable.engines.vllm.core import VLLMSettings, start_core
 from unstable.engines.vllm.scratch import ScratchFolder
-from unstable.models.adapters import padded_rank
-from unstable.types import Adapter, Completion, FinishReason
+from unstable.types import Adapter, Completion, FinishReason, Likeliest
 
-_ENVIRONMENT = {
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_CONFIGURE_LOGGING": "0",  # what this process logs goes where all of ours does
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # a package that is often absent, for top-p alone
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 46,000 tokens of the embedded model
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # OMP_NUM_THREADS says how many, as for all of us
-}
-"""What vLLM reads from the environment, where nothing is set."""
-_CPU_BLOCK = 32  # tokens; vLLM's own 128 on a CPU is longer than many prompts' common part
 _FAVOUR = 100.0  # added to allowed tokens' logits where that has to do: no other is ever sampled
 _PAUSE_S = 0.01
 _ASKED = 128  # most tokens of a request whose logprobs vLLM gives
 _COLDEST = 0.01  # vLLM replaces lower temperatures, besides 0
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
-_ERROR = re.compile(r"\b(\w+(?:Error|Exception)): (.+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VLLMSettings:
-    """How vLLM is set up. `model` is a folder or a Hugging Face id; lengths are in tokens."""
-
-    model: str
-    linears: Mapping[str, tuple[int, int]] = field(repr=False)  # (inputs, outputs) by name
-    dtype: torch.dtype
-    max_requests: int
-    max_length: int
-    max_rank: int
-    max_loras: int  # mixed in one forward pass
-    max_cpu_loras: int  # kept in memory
-    tensor_parallel: int = 1
-    gpu_memory: float | None = None  # share of a GPU; None: vLLM's own default
-    enforce_eager: bool = False
-    sleeps: bool = False
 
 
 class VLLMEngine:
@@ -79,8 +45,8 @@ class VLLMEngine:
         self._stop_token_ids = sorted(stop_token_ids)
         self._base: StoredAdapter | None = None
         self._folder = ScratchFolder("unstable-adapters-")
-        self._llm = _start(settings, log)
-        from vllm import __version_tuple__  # not before `_start` has set what vLLM reads
+        self._llm = start_core(settings, log)
+        from vllm import __version_tuple__  # not before `start_core` has set what vLLM reads
 
         config = self._llm.vllm_config
         self._adapters = AdapterStore(
@@ -177,8 +143,10 @@ class VLLMEngine:
         (answer,) = output.outputs
         if answer.finish_reason not in _FINISH_REASONS:
             raise RuntimeError(f"vLLM ended a request before its time: {answer.finish_reason}")
-        token_ids, logprobs = list(answer.token_ids), list(answer.logprobs.logprobs)
-        assert len(token_ids) == len(logprobs)
+        token_ids, found = list(answer.token_ids), answer.logprobs
+        assert len(token_ids) == len(found.start_indices)
+        # At each place the sampled token comes first, then the likeliest ones, if any are wanted.
+        logprobs = [found.logprobs[start] for start in found.start_indices]
         self._counts["requests"] += 1
         self._counts["prompt_tokens"] += len(prompt_ids)
         self._counts["cached_prompt_tokens"] += output.num_cached_tokens or 0
@@ -188,6 +156,7 @@ class VLLMEngine:
             logprobs=logprobs,
             finish_reason=_FINISH_REASONS[answer.finish_reason],
             adapter=adapter,
+            alternatives=_likeliest(found) if self._settings.alternatives else None,
         )
 
     async def score(
@@ -251,7 +220,7 @@ class VLLMEngine:
             max_tokens=max_tokens,
             stop_token_ids=self._stop_token_ids,
             ignore_eos=True,  # the stop tokens are all named
-            logprobs=0,  # of the sampled token alone
+            logprobs=self._settings.alternatives,  # besides the sampled token
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -320,54 +289,18 @@ class VLLMEngine:
         self._folder.close()
 
 
-def _start(settings: VLLMSettings, log: Path) -> Any:
-    """vLLM's engine, ready to answer."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    log.touch()
-    begin = log.stat().st_size  # what is there already is of an engine before this one
-    with _output_into(log), _owned():
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        arguments = _engine_args(settings)
-        try:
-            return AsyncLLM.from_engine_args(arguments)
-        except Exception as error:  # plain ones, whose cause only the child process has printed
-            reason = _last_error(log, begin) or f"{type(error).__name__}: {error}"
-            raise RuntimeError(f"vLLM did not start: {reason}; more in {log}") from error
-
-
-def _engine_args(settings: VLLMSettings) -> Any:
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.platforms import current_platform
-
-    options: dict[str, Any] = {}
-    on_cpu = current_platform.is_cpu()
-    if on_cpu:
-        options["block_size"] = _CPU_BLOCK
-    elif settings.gpu_memory is not None:
-        options["gpu_memory_utilization"] = settings.gpu_memory
-    return AsyncEngineArgs(
-        model=settings.model,
-        dtype=str(settings.dtype).removeprefix("torch."),
-        skip_tokenizer_init=True,
-        generation_config="vllm",  # no sampling defaults of the model's
-        logprobs_mode="processed_logprobs",  # after temperature
-        enable_lora=True,
-        max_lora_rank=padded_rank(settings.max_rank),
-        max_loras=settings.max_loras + on_cpu,  # where the base takes a place too
-        max_cpu_loras=settings.max_cpu_loras + on_cpu,
-        max_model_len=settings.max_length,
-        max_num_seqs=settings.max_requests,
-        enable_prefix_caching=True,
-        tensor_parallel_size=settings.tensor_parallel,
-        enforce_eager=settings.enforce_eager,
-        enable_sleep_mode=settings.sleeps,
-        worker_extension_cls=f"{worker.__name__}.{worker.EndsWithOwner.__name__}",
-        disable_log_stats=True,
-        enable_log_requests=False,
-        **options,
-    )
+def _likeliest(found: Any) -> Likeliest:
+    """The likeliest tokens at each place out of vLLM's flat logprobs."""
+    return [
+        [
+            (int(token), float(logprob))
+            for token, logprob in zip(
+                found.token_ids[start + 1 : end], found.logprobs[start + 1 : end], strict=True
+            )
+            if logprob > -math.inf
+        ]
+        for start, end in zip(found.start_indices, found.end_indices, strict=True)
+    ]
 
 
 def _lora_request(stored: StoredAdapter) -> Any:
@@ -390,35 +323,3 @@ def _deaths_named() -> Iterator[None]:
         yield
     except EngineDeadError as error:
         raise EngineDiedError("vLLM's engine core has died") from error
-
-
-@contextlib.contextmanager
-def _owned() -> Iterator[None]:
-    """Processes that are begun meanwhile end with this one, and others do not."""
-    os.environ[worker.OWNER_VARIABLE] = str(os.getpid())
-    try:
-        yield
-    finally:
-        del os.environ[worker.OWNER_VARIABLE]
-
-
-@contextlib.contextmanager
-def _output_into(log: Path) -> Iterator[None]:
-    """What this process prints meanwhile goes into a file, as do, for good, processes begun."""
-    own = [os.dup(descriptor) for descriptor in (1, 2)]
-    with log.open("ab") as stream:
-        for descriptor in (1, 2):
-            os.dup2(stream.fileno(), descriptor)
-    try:
-        yield
-    finally:
-        for descriptor, saved in zip((1, 2), own, strict=True):
-            os.dup2(saved, descriptor)
-            os.close(saved)
-
-
-def _last_error(log: Path, begin: int) -> str | None:
-    """The last error in vLLM's output, from byte `begin`, that says more than that it failed."""
-    found = _ERROR.findall(log.read_bytes()[begin:].decode("utf-8", errors="replace"))
-    errors = [f"{kind}: {text}" for kind, text in found if "initialization failed" not in text]
-    return errors[-1] if errors else None

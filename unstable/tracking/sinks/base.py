@@ -1,10 +1,14 @@
 """What a sink is, and the border that its failures do not cross."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec
 
+from unstable.config import RunConfig
+from unstable.records.folder import RunFolder
 from unstable.records.games import Record
+from unstable.types import EvalScore
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -14,25 +18,35 @@ Row = Mapping[str, Any]
 class Sink:
     """Where what was seen is put. It must work at the start; later it may fail, and stops nothing.
 
-    A subclass writes what it wants to see; the rest it ignores.
+    A subclass writes what it wants to see; the rest it ignores. It is called in the run's own
+    loop, which waits for it. What it is given belongs to the run: to read, not to change.
     """
 
-    name = "a sink"
-    """What a message calls it."""
+    name = ""
+    """Its own, where its class's name would not do."""
     url: str | None = None
     """Where a person can watch it."""
 
+    def __init__(self, config: RunConfig | None = None, folder: RunFolder | None = None) -> None:
+        """A run gives both; raise `ConfigError` here for what a person has to mend."""
+
     def game(self, version: int, record: Record) -> None:
-        """Take in a game that ended while `version` was current."""
+        """Take in a game that ended while `version` was current, as `games/` has it on file."""
 
     def samples(self, update: int, records: Sequence[Record]) -> None:
-        """Take in the samples as an update trained on them."""
+        """Take in the samples as an update trained on them, as `train/` has them on file."""
 
     def ratings(self, record: Record) -> None:
-        """Take in the table of ratings as it is now."""
+        """Take in the table of ratings as it is now, as `ratings.json` has it."""
+
+    def evaluation(self, version: int, scores: Sequence[EvalScore]) -> None:
+        """Take in how a version did in its evaluation, whose games came before."""
 
     def row(self, row: Row) -> None:
-        """Take in the metrics of an update."""
+        """Take in the metrics of an update, and of all that came since the last one."""
+
+    def end(self, reason: str, report: Path | None) -> None:
+        """Take in that the run is over, and why; `report` is its page, if one was made."""
 
     def close(self) -> None:
         """Finish; nothing comes after it."""
@@ -49,8 +63,18 @@ class Guard:
         """Calls `write`; it is tried again at the next call even if it fails now."""
         try:
             write(*args, **kw)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a user's sink may call sys.exit
             if sink not in self._failed:
                 self._failed.add(sink)
                 logger.exception("writing %s failed; further failures are not logged", sink)
                 self._report(f"{sink} cannot be written ({error}); the run goes on without")
+
+    def emit(self, sinks: Iterable[Sink], method: str, *arguments: object) -> None:
+        """Call a method of every sink."""
+        for sink in sinks:
+            self(name_of(sink), getattr(sink, method), *arguments)
+
+
+def name_of(sink: Sink) -> str:
+    """What a message calls it."""
+    return sink.name or type(sink).__name__

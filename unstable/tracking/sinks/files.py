@@ -17,6 +17,7 @@ class GameFiles(Sink):
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._open: dict[Purpose, LineFile] = {}
+        folder.games("train", 0).parent.mkdir(parents=True, exist_ok=True)
 
     def game(self, version: int, record: Record) -> None:
         """Append a line."""

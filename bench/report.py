@@ -1,0 +1,121 @@
+"""How long a report takes over many recorded games of a language model, and how fast it opens.
+
+    .venv/bin/python bench/report.py [--games 10000] [--prompt 400] [--answer 60]
+
+Writes a run's folder of TicTacToe games between random players. Every turn holds a prompt and an
+answer of so many tokens of the embedded model; all prompts begin with the same seven eighths, and
+answers are random words. Makes its report in a process of its own, and opens it in chromium, if
+there is one.
+"""
+
+import argparse
+import json
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from unstable.config import GameConfig, dump, parse
+from unstable.games.game import Game
+
+VERSIONS = 50
+DISTINCT = 100
+WORDS = range(1000, 3000)
+REPORT = """
+import resource, sys, time
+from pathlib import Path
+began = time.monotonic()
+from unstable.runtime.report import report
+report([Path(sys.argv[1])])
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+print(f"{time.monotonic() - began:.1f} s with all imports, {peak:.2f} GB at most")
+"""
+
+
+def make_game(number: int, prompt: int, answer: int) -> dict[str, Any]:
+    """A record as the tracker writes it."""
+    chance, game = random.Random(number), Game(GameConfig(), number)
+    turns: list[dict[str, Any]] = []
+    shared = random.Random(0).choices(range(1000, 49000), k=prompt * 7 // 8)
+    while not game.done:
+        seat, observation = game.seat, game.observe()
+        action = chance.choice(game.legal_moves())
+        game.step(action)
+        turns.append(
+            {
+                **{"player": "policy@0", "seat": seat, "index": len(turns), "action": action},
+                **{"observation": f"{observation.rules}\n{observation.board}", "text": action * 20},
+                **{"formatted": True, "invalid": False, "seconds": 1.0, "cut_characters": 0},
+                **{"votes": None, "temperature": 1.0, "finish_reason": "stop", "version": 0},
+                "prompt_ids": shared + chance.choices(WORDS, k=prompt - len(shared)),
+                "token_ids": chance.choices(WORDS, k=answer),
+                "logprobs": [-chance.expovariate(1.0) for _ in range(answer)],
+                **{"prompt_cut": 0, "rewards": {"outcome": {"raw": 1.0, "weighted": 1.0}}},
+            }
+        )
+    seat_of_policy = {"player": "policy@0", "temperature": 1.0, "group_id": 1, "group_size": 1}
+    return {
+        **{"format": 1, "game": number, "purpose": "train", "env": "TicTacToe-v0", "seed": number},
+        **{"version": 0, "actor": 0, "member": 0, "branches": 0, "fork": 0, "opening": 0},
+        **{"opener": None, "players": ["policy@0"] * 2, "seats": [seat_of_policy] * 2},
+        **{"payoffs": game.payoffs, "outcomes": game.outcomes, "forfeit": None, "raised": False},
+        **{"truncated": False, "reason": game.reason, "seconds": 5.0, "turns": turns},
+    }
+
+
+def make_run(root: Path, games: int, prompt: int, answer: int) -> None:
+    """A folder as `unstable train` leaves it, as far as a report reads it."""
+    (root / "games").mkdir(parents=True)
+    (root / "config.yaml").write_text(dump(parse({})), encoding="utf-8")
+    rows = [{"version": version, "time/total": 60.0} for version in range(VERSIONS + 1)]
+    (root / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    distinct = [make_game(number, prompt, answer) for number in range(DISTINCT)]
+    for version in range(VERSIONS):
+        with (root / f"games/train-{version:06d}.jsonl").open("w", encoding="utf-8") as file:
+            for number in range(games // VERSIONS):
+                record = {**distinct[number % DISTINCT], "game": version * games + number}
+                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+
+
+def opening_seconds(page_file: Path) -> float | None:
+    """Until the page is whole, its charts drawn and its first game shown; None without chromium."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        return None
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser.new_page().goto("about:blank")
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        began = time.monotonic()
+        page.goto(page_file.as_uri())
+        page.wait_for_selector("html[data-drawn]", state="attached")
+        page.wait_for_selector("#game[data-turn]", state="attached")
+        return time.monotonic() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    for name, default in (("games", 10_000), ("prompt", 400), ("answer", 60)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch) / "run"
+        make_run(root, given.games, given.prompt, given.answer)
+        size = sum(path.stat().st_size for path in (root / "games").iterdir())
+        print(f"{given.games:,} games, {size / 1e6:,.0f} MB")
+        subprocess.run([sys.executable, "-c", REPORT, str(root)], check=True)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(f"{used.ru_utime + used.ru_stime:.1f} s of processor time")
+        seconds = opening_seconds(root / "report.html")
+        print("no chromium" if seconds is None else f"opens in {seconds:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

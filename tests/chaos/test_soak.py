@@ -1,0 +1,193 @@
+"""Two hours' worth of games, as fast as they can be played: nothing grows but the files.
+
+The loop, the collector, the buffer, the learner and the files are real, in a process of their own;
+the engine is scripted, and fails now and then. `pytest -m slow -s tests/chaos/test_soak.py` prints
+the slopes.
+"""
+
+import asyncio
+import ctypes
+import gc
+import json
+import logging
+import multiprocessing
+import os
+import random
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from tests.chaos.victim import ScriptedActor, ScriptedEngine
+from tests.test_loop import make_rooms
+from unstable.league.routing import Router
+from unstable.loop import train
+from unstable.records.folder import RunFolder
+from unstable.rooms import Rooms
+from unstable.runtime.logs import LOG_BYTES, OLDER_FILES, logging_to
+from unstable.types import Completion
+
+GAMES = 26_000
+"""`run.sh --config smollm2` makes 52 updates of 1,024 turns in 40 min 21 s on two cores
+(docs/results.md): 22 turns a second, 158,000 turns in two hours, in games of about six turns after
+their openings."""
+IN_FLIGHT = 384
+EVERY = 500
+"""Games between two measurements."""
+WARM_UP = 0.25
+"""Share of the measurements that is left out: caches fill, and 200 games are kept to be shown."""
+FAILS = 2000
+"""One turn in so many raises, which costs its game."""
+TURN_S = (0.1, 0.4)
+"""So that most games in flight wait for the engine, and not for each other."""
+MOST = {
+    "rss": 20e6,
+    "tables": 0.2e6,
+    "objects": 5000,
+    "tasks": 100,
+    "descriptors": 0.9,
+    "threads": 0.9,
+}
+"""What each may rise by, along the line fitted, from the warm-up to the end: bytes, numbers."""
+TABLES = (dict, set, deque)
+
+
+class SlowEngine(ScriptedEngine):
+    """Takes its time, and fails at some seeds, as a real one may."""
+
+    async def generate(self, prompt_ids: Sequence[int], *, seed: int, **how: Any) -> Completion:
+        await asyncio.sleep(random.Random(seed).uniform(*TURN_S))
+        if seed % FAILS == 0:
+            raise ValueError(f"a prompt of {len(prompt_ids)} tokens is not answered")
+        return await super().generate(prompt_ids, seed=seed, **how)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the process holds after so many games."""
+
+    games: int
+    in_flight: float
+    rss: int  # bytes
+    objects: int  # that the garbage collector knows, of those made since the beginning
+    tables: int  # bytes of the dicts, sets and deques among them, without what they hold
+    descriptors: int
+    tasks: int
+    threads: int
+
+
+def measure(rooms: Rooms) -> Measured:
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later is held by nobody
+    objects = gc.get_objects()
+    (actor,), process = rooms.actors, psutil.Process()
+    assert isinstance(actor, ScriptedActor)
+    return Measured(
+        games=rooms.tracker.view.games,
+        in_flight=actor.collector.stats()["games_in_flight"],
+        rss=process.memory_info().rss,
+        objects=len(objects),
+        tables=sum(sys.getsizeof(each) for each in objects if isinstance(each, TABLES)),
+        descriptors=process.num_fds(),
+        tasks=len(asyncio.all_tasks()),
+        threads=threading.active_count(),
+    )
+
+
+async def watch(rooms: Rooms, games: int) -> list[Measured]:
+    """Measurements until so many games are played."""
+    found: list[Measured] = []
+    for mark in range(EVERY, games + 1, EVERY):
+        while rooms.tracker.view.games < mark:
+            await asyncio.sleep(0.001)
+        found.append(measure(rooms))
+    return found
+
+
+async def live(model: Path, run_dir: Path, games: int) -> list[Measured]:
+    gc.collect()
+    gc.freeze()  # as an actor does: libraries are not walked over again, nor measured
+    fixed = [{"kind": "random"}, {"kind": "expert"}]
+    rooms = make_rooms(
+        model,
+        run_dir,
+        num_actors=0,
+        opponents={"draw": {"self": 1, "past": 1, "fixed": 1}, "fixed": fixed},
+        actors={"games_in_flight": IN_FLIGHT},
+        learner={"batch_size": 1024, "micro_batch_size": 256, "learning_rate": 1e-3},
+        eval={"every": 20, "games": 16},
+        loop={"mode": "async", "steps": 10_000},
+    )
+    rooms.actors = [ScriptedActor(rooms.config, rooms.folder, SlowEngine)]
+    rooms.router = Router(rooms.config, rooms.schedule, num_actors=1)
+    with logging_to(rooms.folder, "loop"), rooms.tracker.kept_up():
+        training = asyncio.create_task(train(rooms))
+        watching = asyncio.create_task(watch(rooms, games))
+        await asyncio.wait([training, watching], return_when=asyncio.FIRST_COMPLETED)
+        if training.done():
+            training.result()
+        training.cancel()
+        await asyncio.gather(training, return_exceptions=True)
+        return await watching
+
+
+def main(model: Path, run_dir: Path, games: int) -> None:
+    """The run, in a process of its own, with its output and measurements beside its folder."""
+    torch.set_num_threads(1)
+    with run_dir.with_suffix(".txt").open("w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    logging.captureWarnings(True)
+    found = asyncio.run(live(model, run_dir, games))
+    run_dir.with_suffix(".json").write_text(json.dumps([asdict(each) for each in found]))
+
+
+def rise(rows: list[dict[str, float]], name: str) -> float:
+    """By how much the line fitted to a figure rises, over all games of the rows."""
+    games = np.array([row["games"] for row in rows])
+    slope, _ = np.polyfit(games, np.array([row[name] for row in rows]), 1)
+    return float(slope * (games[-1] - games[0]))
+
+
+def report(rows: list[dict[str, float]], folder: RunFolder) -> None:
+    games = rows[-1]["games"] - rows[0]["games"]
+    print(f"\n{rows[0]['games']} to {rows[-1]['games']} games:")
+    for name in ("in_flight", *MOST):
+        values = [row[name] for row in rows]
+        total = rise(rows, name)
+        print(
+            f"{name}: {min(values)} to {max(values)}, {total:.1f} more, {total / games:.4f} a game"
+        )
+    for part in sorted(folder.root.iterdir()):
+        files = [path for path in [part, *part.rglob("*")] if path.is_file()]
+        size = sum(path.stat().st_size for path in files)
+        print(
+            f"{part.name}: {len(files)} files, {size} bytes, {size / rows[-1]['games']:.1f} a game"
+        )
+
+
+@pytest.mark.slow
+def test_what_a_run_holds_does_not_grow_with_its_games(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    process = multiprocessing.get_context("spawn").Process(
+        target=main, args=(tiny_folder, folder.root, GAMES)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0, (tmp_path / "run.txt").read_text()
+    rows = json.loads((tmp_path / "run.json").read_text())
+    rows = rows[int(WARM_UP * len(rows)) :]
+    report(rows, folder)
+    assert max(row["in_flight"] for row in rows) > 0.9 * IN_FLIGHT
+    for name, most in MOST.items():
+        assert rise(rows, name) < most, name
+    logs = [path.stat().st_size for path in folder.log("loop").parent.iterdir()]
+    assert 0 < sum(logs) <= (1 + OLDER_FILES) * LOG_BYTES

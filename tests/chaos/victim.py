@@ -1,0 +1,128 @@
+"""A run in one process, which is killed: real loop, games, buffer, learner and files.
+
+Only the engine is scripted: it answers by the seed alone, after a moment for each turn, so that
+long games take longer and a game of one id is the same in every life of the run.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.test_loop import LocalActor, LocalLearner, make_rooms
+from unstable import state
+from unstable.collectors.collector import Collector
+from unstable.config import ConfigError, RunConfig
+from unstable.loop import train
+from unstable.models.base import load_tokenizer
+from unstable.records.folder import RunFolder
+from unstable.runtime.resume import find_point, rewind
+from unstable.types import Adapter, Completion
+
+STEPS = 60
+TURN_S = 0.002
+
+
+class ScriptedEngine:
+    """Says a cell of the board by the seed; sometimes one that is taken."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._cells = [tokenizer.encode(f"{cell}<|end|>") for cell in range(9)]
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        adapter: str | None,
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+        allowed_token_ids: Sequence[int] | None = None,
+    ) -> Completion:
+        await asyncio.sleep(TURN_S)
+        ids = random.Random(seed).choice(self._cells)
+        return Completion(
+            token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop", adapter=adapter
+        )
+
+    async def add_adapter(self, adapter: Adapter) -> None: ...
+
+    async def remove_adapter(self, name: str) -> None: ...
+
+    async def forget_prefixes(self) -> None: ...
+
+    def stats(self) -> dict[str, float]:
+        return {}
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class ScriptedActor(LocalActor):
+    """An actor of this process whose engine is scripted."""
+
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, engine: type[ScriptedEngine] = ScriptedEngine
+    ) -> None:
+        self.folder, self.config = folder, config
+        tokenizer = load_tokenizer(config.model)
+        self.collector = Collector(config, engine(tokenizer), tokenizer)
+
+
+def settings(mode: str) -> dict[str, Any]:
+    """Two opponents to a group, so that groups are cut in two as well."""
+    return {
+        "model": {"init": "fresh"},
+        "opponents": {"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": []},
+        "actors": {"games_in_flight": 16},
+        "groups": {"by": "game", "size": 2},
+        "learner": {"batch_size": 32, "micro_batch_size": 32, "learning_rate": 1e-3},
+        "eval": {"every": 20, "games": 4},
+        "loop": {"mode": mode, "steps": STEPS},
+    }
+
+
+async def live(model: Path, run_dir: Path, mode: str) -> None:
+    """Begin the run, or go on with it."""
+    run, point = RunFolder(run_dir), None
+    with contextlib.suppress(ConfigError):
+        point = find_point(run, "--resume")
+        rewind(run, point, is_synchronous=mode == "sync")
+    changes = settings(mode)
+    changes["model"] |= {"name": str(model), "dtype": "float32", "adapter": {"rank": 4}}
+    if point is None and run.versions():
+        run.rewind(-1, {})  # it was killed before its first version was announced
+    rooms = make_rooms(model, run_dir, num_actors=0, **changes)
+    rooms.actors = [ScriptedActor(rooms.config, rooms.folder)]
+    if point is not None:
+        assert isinstance(rooms.learner, LocalLearner)
+        await rooms.learner.load(point.version)
+        await state.restore(rooms, point.state)
+    await train(rooms)
+    drawn = [spec.game_id for spec in rooms.router.ahead(rooms.registry.current)]
+    in_flight = sorted({*rooms.in_flight, *drawn})
+    left = {"dealt": rooms.schedule.next_game, "in_flight": in_flight}
+    left_by(run_dir).write_text(json.dumps(left))
+
+
+def left_by(run_dir: Path) -> Path:
+    """Where a run that has ended says how many games it dealt, and which were in flight then."""
+    return run_dir.parent / f"{run_dir.name}.left.json"
+
+
+def main(model: Path, run_dir: Path, mode: str) -> None:
+    """One life of the run, in a process of its own."""
+    torch.set_num_threads(1)
+    with (run_dir.parent / f"{run_dir.name}.txt").open("a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    asyncio.run(live(model, run_dir, mode))

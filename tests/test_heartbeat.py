@@ -1,0 +1,68 @@
+"""The heartbeat: what answers, and gets on with what it is asked for, is left alone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import count
+
+import pytest
+
+from unstable.runtime.heartbeat import watch
+
+LIMIT_S = 0.2
+
+
+async def ends(
+    stats: Callable[[], Awaitable[dict[str, float] | None]], waited_for: bool, seconds: float = 0.7
+) -> int:
+    """How often a process is ended, by what it answers."""
+    ended: list[int] = []
+    watching = asyncio.create_task(
+        watch("actor-0", stats, lambda: waited_for, lambda: ended.append(1), LIMIT_S)
+    )
+    await asyncio.sleep(seconds)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    return len(ended)
+
+
+async def never() -> dict[str, float]:
+    await asyncio.sleep(60)
+    return {}
+
+
+async def the_same() -> dict[str, float]:
+    return {"turns": 3.0, "games_in_flight": 8.0}
+
+
+async def dead() -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("stats", "waited_for", "is_ended"),
+    [
+        (never, True, True),
+        (never, False, True),
+        (the_same, True, True),
+        (the_same, False, False),
+        (dead, True, False),
+    ],
+)
+async def test_a_process_is_ended_without_a_sign_of_life(
+    stats: Callable[[], Awaitable[dict[str, float] | None]],
+    waited_for: bool,
+    is_ended: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert (await ends(stats, waited_for) > 0) == is_ended
+    line = "actor-0 has given no sign of life in loop.stall_timeout = 0.2 s and is ended"
+    assert (line in caplog.messages) == is_ended
+
+
+async def test_one_that_gets_on_is_left_alone_however_long_it_takes() -> None:
+    turns = count()
+
+    async def stats() -> dict[str, float]:
+        return {"turns": float(next(turns))}
+
+    assert await ends(stats, waited_for=True) == 0

@@ -1,0 +1,5 @@
+"""`python -m unstable.cli` is `unstable`."""
+
+from unstable.cli import main
+
+main()

@@ -1,0 +1,140 @@
+"""What a person typed, as values: options by their path, folders, versions, numbers."""
+
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from unstable.config import ConfigError, RunConfig, load, path_problem, read_yaml, shown
+
+SHORT_FORMS = {
+    "--model": "model.name",
+    "--num_actors": "actors.num",
+    "--num_learners": "learner.num",
+    "--steps": "loop.steps",
+    "--run_dir": "tracking.run_dir",
+    "--init": "model.init",
+    "--wandb": "tracking.wandb",
+    "--name": "tracking.name",
+    "--tags": "tracking.tags",
+}
+HELP = ("-h", "--help")
+EXIT_FAILED = 1
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+T = TypeVar("T", int, float)
+
+
+def parse_options(arguments: Sequence[str], short_forms: dict[str, str]) -> dict[str, Any]:
+    """Options by dotted path. Several values after one option are a list.
+
+    >>> parse_options(["--steps", "3", "--eval.opponents", "random", "base"], SHORT_FORMS)
+    {'loop.steps': 3, 'eval.opponents': ['random', 'base']}
+    """
+    given: dict[str, list[str]] = {}
+    values: list[str] | None = None
+    for argument in arguments:
+        if argument.startswith("--"):
+            option, equals, value = argument.partition("=")
+            name = short_forms.get(option, option.removeprefix("--"))
+            values = given.setdefault(name.replace("-", "_"), [])
+            values.extend([value] if equals else [])
+        elif values is None:
+            raise ConfigError(f"{argument!r} follows no option; write --field value")
+        else:
+            values.append(argument)
+    for name, texts in given.items():
+        if not texts:
+            raise ConfigError(f"--{name} has no value; write --{name} VALUE")
+    return {name: _value(texts) for name, texts in given.items()}
+
+
+def _value(texts: list[str]) -> Any:
+    values = [scalar_of(text) for text in texts]
+    return values if len(values) > 1 else values[0]
+
+
+def scalar_of(text: str) -> Any:
+    """Lists and mappings as YAML, numbers, true, false and null as JSON, all else as it stands."""
+    try:
+        if text[:1] in ("[", "{"):
+            return read_yaml(text, "")
+        return json.loads(text, parse_constant=str)
+    except (ConfigError, ValueError, RecursionError):
+        return text
+
+
+def configured(arguments: Sequence[str]) -> RunConfig:
+    """The config that options describe."""
+    return loaded(parse_options(arguments, SHORT_FORMS))
+
+
+def loaded(options: dict[str, Any]) -> RunConfig:
+    """The config of --config, `default` without one, with the other options' fields."""
+    name = text_of(options, "config")
+    return load("default" if name is None else name, options)
+
+
+def usage_shown(arguments: Sequence[str], usage: str) -> int | None:
+    """Print how a command that takes RUN_DIR first is used, if that is asked for or it is missing.
+
+    Returns the exit code then, else None.
+    """
+    asked = any(argument in HELP for argument in arguments)
+    if not asked and arguments and not arguments[0].startswith("-"):
+        return None
+    print(usage)
+    return 0 if asked else EXIT_USER_ERROR
+
+
+def typed(command: str, arguments: Sequence[str]) -> str:
+    """What was typed, as a shell takes it again."""
+    return shlex.join(["unstable", command, *arguments])
+
+
+def text_of(options: dict[str, Any], name: str) -> str | None:
+    """Take the one word of an option that is no field of the config; None where it is not given."""
+    value = options.pop(name, None)
+    if isinstance(value, list | dict):
+        raise ConfigError(f"--{name} = {shown(value)}: give one, and fields as --FIELD VALUE")
+    return None if value is None else str(value)
+
+
+def folder_at(option: str, text: str) -> Path:
+    """A folder or file by its path."""
+    if problem := path_problem(text):
+        raise ConfigError(f"{option} = {shown(text)}: {problem}")
+    return Path(text).expanduser()
+
+
+def version_of(option: str, value: Any) -> int | Literal["best"] | None:
+    """A version's number, or the word for the best one; None where none is given."""
+    if value is None or value == "best" or (type(value) is int and value >= 0):
+        return value
+    raise ConfigError(f"{option} = {shown(value)}: give a version's number, such as 12, or best")
+
+
+def run_and_version(option: str, text: str) -> tuple[Path, int | Literal["best"] | None]:
+    """The folder and the version in RUN@VERSION; None where no version is given."""
+    path, at, number = text.rpartition("@")
+    version = version_of("@VERSION", scalar_of(number) if at else None)
+    return folder_at(option, path if at else text), version
+
+
+def number_of(option: str, value: Any, kind: type[T]) -> T | None:
+    """A number of this kind that is at least 0; None where none is given."""
+    if value is None:
+        return None
+    if type(value) not in (int, kind) or not 0 <= value < math.inf:
+        raise ConfigError(f"{option} = {shown(value)}: give a number, 0 or more")
+    return kind(value)
+
+
+def choice_of(option: str, value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{option} = {shown(value)}: give true or false")
+    return value

@@ -1,0 +1,106 @@
+"""How the policy is trained, but for the algorithm's own settings."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from unstable.config.algorithms import ALGORITHMS, AnyAlgorithm, ReinforceConfig
+from unstable.config.base import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PathText,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    switch,
+)
+from unstable.config.regularization import Decay, Share
+
+
+class LearnerConfig(Section):
+    """How the policy is trained."""
+
+    num: PositiveInt = Field(1, description="learner ranks")
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp",
+        description="each rank holds the whole base model (ddp) or a shard of it (fsdp)",
+    )
+    algorithm: AnyAlgorithm = Field(
+        ReinforceConfig(), description=f"by its name: {', '.join(ALGORITHMS)}, or module:Class"
+    )
+    state: PathText | None = Field(
+        None,
+        description="a checkpoint of a run whose optimizer, baselines and reference training "
+        "begins with, beside model.init; null: new ones",
+    )
+    learning_rate: PositiveFloat = Field(1.0e-4, description="AdamW's peak learning rate")
+    weight_decay: NonNegativeFloat = Field(0.0, description="AdamW's weight decay")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="learning rate after the warm-up"
+    )
+    final_rate: Share = Field(
+        0.0, description="share of the peak at which the linear and the cosine schedule end"
+    )
+    falls_for: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="share of the run's updates over which the schedule goes to its end"
+    )
+    warmup_steps: NonNegativeInt = Field(
+        0, description="optimizer steps over which the learning rate rises"
+    )
+    batch_size: PositiveInt = Field(
+        128, description="samples (turns) of an update, at least: groups stay whole"
+    )
+    steps_per_batch: PositiveInt = Field(1, description="optimizer steps made out of one batch")
+    epochs: PositiveInt = Field(1, description="times that a batch is gone through")
+    max_kl: PositiveFloat | None = Field(
+        None,
+        description="the first step that finds a turn's mean KL (k3) from the old policy to be "
+        "above this is the update's last; null: all are made",
+    )
+    ema: Decay | None = Field(
+        None,
+        description="decay, an update, of a running mean of the LoRA's weights, which is saved "
+        "beside each version; null: none",
+    )
+    micro_batch_size: PositiveInt = Field(
+        16, description="samples put through at a time; never changes the gradient"
+    )
+    micro_batch_tokens: PositiveInt | None = Field(
+        None,
+        description="tokens put through at a time, prompts included; null: as many as the "
+        "samples have, if memory allows",
+    )
+    gradient_checkpointing: Literal["auto", "on", "off"] = Field(
+        "auto", description="recompute activations to save memory; auto: where they do not fit"
+    )
+    compile: bool = Field(False, description="torch.compile the model's layers")
+    grad_clip: PositiveFloat = Field(1.0, description="largest gradient norm")
+    max_bad_updates: PositiveInt = Field(
+        3,
+        description="updates in a row whose loss or gradient is not finite before the run stops",
+    )
+
+    @field_validator("gradient_checkpointing", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        return switch(value)
+
+    @model_validator(mode="after")
+    def _enough_for_steps(self) -> Self:
+        if self.batch_size < self.steps_per_batch:
+            raise ValueError(
+                f"steps_per_batch = {self.steps_per_batch} is more than batch_size = "
+                f"{self.batch_size} has samples for; set learner.steps_per_batch to at most that"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _falls_by_schedule(self) -> Self:
+        if self.schedule == "constant":
+            for name, default in (("final_rate", 0.0), ("falls_for", 1.0)):
+                if (value := getattr(self, name)) != default:
+                    raise ValueError(
+                        f"{name} = {value} is of no use in a constant schedule; "
+                        "set learner.schedule to linear or cosine"
+                    )
+        return self

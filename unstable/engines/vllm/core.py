@@ -1,0 +1,127 @@
+"""How vLLM's own engine is set up and started, and what it says when it does not start."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unstable.engines.vllm import worker
+from unstable.models.adapters import padded_rank
+
+_ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_CONFIGURE_LOGGING": "0",  # what this process logs goes where all of ours does
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # a package that is often absent, for top-p alone
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 46,000 tokens of the embedded model
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # OMP_NUM_THREADS says how many, as for all of us
+}
+"""What vLLM reads from the environment, where nothing is set."""
+_CPU_BLOCK = 32  # tokens; vLLM's own 128 on a CPU is longer than many prompts' common part
+_ERROR = re.compile(r"\b(\w+(?:Error|Exception)): (.+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VLLMSettings:
+    """How vLLM is set up. `model` is a folder or a Hugging Face id; lengths are in tokens."""
+
+    model: str
+    linears: Mapping[str, tuple[int, int]] = field(repr=False)  # (inputs, outputs) by name
+    dtype: torch.dtype
+    max_requests: int
+    max_length: int
+    max_rank: int
+    max_loras: int  # mixed in one forward pass
+    max_cpu_loras: int  # kept in memory
+    tensor_parallel: int = 1
+    gpu_memory: float | None = None  # share of a GPU; None: vLLM's own default
+    enforce_eager: bool = False
+    alternatives: int = 0  # of the likeliest tokens, beside each that is sampled
+    sleeps: bool = False
+
+
+def start_core(settings: VLLMSettings, log: Path) -> Any:
+    """vLLM's engine, ready to answer."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    log.touch()
+    begin = log.stat().st_size  # what is there already is of an engine before this one
+    with output_into(log), _owned():
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        arguments = _engine_args(settings)
+        try:
+            return AsyncLLM.from_engine_args(arguments)
+        except Exception as error:  # plain ones, whose cause only the child process has printed
+            reason = _last_error(log, begin) or f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"vLLM did not start: {reason}; more in {log}") from error
+
+
+def _engine_args(settings: VLLMSettings) -> Any:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+
+    options: dict[str, Any] = {}
+    on_cpu = current_platform.is_cpu()
+    if on_cpu:
+        options["block_size"] = _CPU_BLOCK
+    elif settings.gpu_memory is not None:
+        options["gpu_memory_utilization"] = settings.gpu_memory
+    return AsyncEngineArgs(
+        model=settings.model,
+        dtype=str(settings.dtype).removeprefix("torch."),
+        skip_tokenizer_init=True,
+        generation_config="vllm",  # no sampling defaults of the model's
+        logprobs_mode="processed_logprobs",  # after temperature
+        enable_lora=True,
+        max_lora_rank=padded_rank(settings.max_rank),
+        max_loras=settings.max_loras + on_cpu,  # where the base takes a place too
+        max_cpu_loras=settings.max_cpu_loras + on_cpu,
+        max_model_len=settings.max_length,
+        max_num_seqs=settings.max_requests,
+        enable_prefix_caching=True,
+        tensor_parallel_size=settings.tensor_parallel,
+        enforce_eager=settings.enforce_eager,
+        enable_sleep_mode=settings.sleeps,
+        worker_extension_cls=f"{worker.__name__}.{worker.EndsWithOwner.__name__}",
+        disable_log_stats=True,
+        enable_log_requests=False,
+        **options,
+    )
+
+
+@contextlib.contextmanager
+def _owned() -> Iterator[None]:
+    """Processes that are begun meanwhile end with this one, and others do not."""
+    os.environ[worker.OWNER_VARIABLE] = str(os.getpid())
+    try:
+        yield
+    finally:
+        del os.environ[worker.OWNER_VARIABLE]
+
+
+@contextlib.contextmanager
+def output_into(log: Path) -> Iterator[None]:
+    """What this process prints meanwhile goes into a file, as do, for good, processes begun."""
+    own = [os.dup(descriptor) for descriptor in (1, 2)]
+    with log.open("ab") as stream:
+        for descriptor in (1, 2):
+            os.dup2(stream.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        for descriptor, saved in zip((1, 2), own, strict=True):
+            os.dup2(saved, descriptor)
+            os.close(saved)
+
+
+def _last_error(log: Path, begin: int) -> str | None:
+    """The last error in vLLM's output, from byte `begin`, that says more than that it failed."""
+    found = _ERROR.findall(log.read_bytes()[begin:].decode("utf-8", errors="replace"))
+    errors = [f"{kind}: {text}" for kind, text in found if "initialization failed" not in text]
+    return errors[-1] if errors else None

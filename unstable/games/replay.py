@@ -1,0 +1,49 @@
+"""A recorded game played again from its seed and actions, for what the record leaves out."""
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from unstable.config import GameConfig
+from unstable.games import services
+from unstable.games.envs import env_class
+from unstable.games.game import Game
+
+logger = logging.getLogger(__name__)
+
+
+class Position(NamedTuple):
+    """A position as the seat to move has it before it: Position("O| |X ...", {"[4]": 1.0}, None)"""
+
+    board: str
+    worths: dict[str, float] | None  # outcome of each action with perfect play; None: not solved
+    mix: dict[str, float] | None  # what an equilibrium plays, where positions are hidden
+
+
+def is_known(config: GameConfig) -> bool:
+    """Whether it is a game of the table, none of a user's own."""
+    return services.game_info(env_class(config)).name != ""
+
+
+def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Position]:
+    """The position before each action, and the last one; fewer where the game goes otherwise."""
+    positions = []
+    try:
+        game = Game(config, seed)
+        for action in actions:
+            if game.done:
+                break
+            game.observe()
+            positions.append(_position(game))
+            game.step(action)
+        positions.append(Position(game.board, None, None))
+    except Exception:  # the fault border of a game
+        logger.exception("a game of %s cannot be replayed", config.key)
+    return positions
+
+
+def _position(game: Game) -> Position:
+    worths = game.worths()
+    info = services.game_info(type(game.env))
+    hidden = worths is None and info.counted is not None and info.expert is not None
+    return Position(game.board, worths, game.expert_moves() if hidden else None)

@@ -1,0 +1,46 @@
+"""A folder pushed to a model hub; what keeps it from there is one line."""
+
+from pathlib import Path
+
+from unstable.config import ConfigError, RunFailedError, one_line, shown
+from unstable.models.network import silence
+
+
+def check_push(repository: str) -> None:
+    """Raise `ConfigError` where nothing could be pushed; the hub is asked, for seconds at most."""
+    from huggingface_hub import constants, get_token
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    place = f"--push = {shown(repository)}"
+    try:
+        validate_repo_id(repository)
+        wrong = "/" not in repository
+    except HFValidationError:
+        wrong = True
+    if wrong:
+        raise ConfigError(f"{place}: no name of a repository; give OWNER/NAME")
+    if constants.HF_HUB_OFFLINE:
+        raise ConfigError(f"{place}: HF_HUB_OFFLINE is set; unset it, or leave --push out")
+    if get_token() is None:
+        raise ConfigError(f"{place}: no login; set HF_TOKEN or run hf auth login, or leave it out")
+    if (why := silence(constants.ENDPOINT)) is not None:
+        raise ConfigError(f"{place}: the hub cannot be reached ({why}); leave --push out")
+
+
+def push(folder: Path, repository: str, message: str) -> str:
+    """Upload all of a folder in one commit; returns its address.
+
+    A new repository is private. Raises `RunFailedError` for what the hub refuses.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        api.create_repo(repository, private=True, exist_ok=True)
+        done = api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
+    except Exception as error:  # what its client's own HTTP library raises is not ours to list
+        raise RunFailedError(
+            f"--push = {shown(repository)}: {one_line(str(error))}; all that was exported is in "
+            f"{folder}"
+        ) from error
+    return str(done.commit_url)

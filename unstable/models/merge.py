@@ -1,0 +1,83 @@
+"""A version as a model of its own: the adapter added to the base's weights."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unstable.config import ConfigError, ModelConfig
+from unstable.models import smollm2, tiny
+from unstable.models.adapters import lora_pairs
+from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.types import Adapter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def public_name(model: ModelConfig) -> str:
+    """What others may know the base by: of a local folder its own name, without the path.
+
+    >>> public_name(ModelConfig(name="Qwen/Qwen3-0.6B"))
+    'Qwen/Qwen3-0.6B'
+    """
+    folder = Path(model.name).expanduser()
+    return model.name if is_shipped(model) or not folder.is_dir() else folder.resolve().name
+
+
+def is_shipped(model: ModelConfig) -> bool:
+    """Whether the base comes with unstable, so that `unstable model` prints its folder."""
+    return model.name == smollm2.NAME or model.name in tiny.SHIPPED
+
+
+def write_tokenizer(model: ModelConfig, folder: Path) -> None:
+    """The base's tokenizer with its chat template, into a folder."""
+    load_tokenizer(model).save_pretrained(folder)
+
+
+def write_merged(model: ModelConfig, adapter: Adapter, folder: Path) -> None:
+    """The base with the adapter in it, in `model.dtype`, as `from_pretrained` takes it.
+
+    Generation ends where the run's engines end an answer. Raises `ConfigError` for an adapter that
+    cannot be merged.
+    """
+    with _without_bars():
+        base = load_model(model)
+        add_adapter(base, adapter)
+        base.name_or_path = base.config.name_or_path = public_name(model)
+        if (generation := base.generation_config) is not None:
+            generation.eos_token_id = sorted(stop_token_ids(base, load_tokenizer(model)))
+            generation._from_model_config = False  # else its ends are read from there again
+        base.save_pretrained(folder)
+    mode = (folder / "config.json").stat().st_mode
+    for path in folder.glob("*.safetensors"):  # written for their owner's eyes alone
+        path.chmod(mode)
+
+
+@contextlib.contextmanager
+def _without_bars() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def add_adapter(model: "PreTrainedModel", adapter: Adapter) -> None:
+    """Add scale * B @ A to each weight, in float32, rounded once to the weight's own type."""
+    import torch
+
+    embedding = model.get_input_embeddings().weight
+    with torch.no_grad():
+        for name, (a, b, scale) in lora_pairs(adapter).items():
+            weight = model.get_parameter(f"{name}.weight")
+            if weight is embedding:
+                raise ConfigError(
+                    f"--merged: {name} is the embedding too, which the adapter leaves as it is; "
+                    "leave --merged out"
+                )
+            weight.copy_(weight.float() + scale * (b.float() @ a.float()))

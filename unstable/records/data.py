@@ -1,0 +1,120 @@
+"""A run as data: its metrics, games and turns as frames of pandas or polars."""
+
+from collections.abc import Iterable
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from unstable.config import ConfigError
+from unstable.records.files import read_lines, read_rows
+from unstable.records.folder import GameFile, RunFolder
+from unstable.records.games import LATER_FIELDS, Record
+from unstable.records.scan import Advantage, read_advantages, scan_games
+
+Library = Literal["pandas", "polars"]
+LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
+GAME_COLUMNS = (
+    *("game", "purpose", "env", "seed", "version", "actor", "member", "branches", "fork"),
+    *("opening", "players", "payoffs", "outcomes", "forfeit", "raised", "truncated", "reason"),
+    "seconds",
+)
+"""Of the frame of games, which are keyed by `purpose`, `version` and `game`."""
+TURN_COLUMNS = (
+    *("seat", "index", "player", "observation", "text", "action", "formatted", "invalid"),
+    *("seconds", "cut_characters", "votes", "temperature", "finish_reason", "version"),
+    *("prompt_cut", "prompt_ids", "token_ids", "logprobs", "alternatives"),
+)
+"""Of the frame of turns, as files have them; `TURN_KEYS` stand before them, and what follows from
+other values (`update`, `advantage`, `outcome`, `reward`, `reward/<term>`) behind them."""
+TURN_KEYS = ("purpose", "game_version", "game", "env")
+_IDS = {"prompt_ids": np.int32, "token_ids": np.int32, "logprobs": np.float64}
+
+
+class RunData:
+    """A run as frames. Each is read when it is first asked for, and kept.
+
+    Columns are explained in docs/metrics.md. `turns` is the large one.
+    """
+
+    def __init__(self, folder: RunFolder, library: Library) -> None:
+        self.folder = folder
+        self._library = library
+
+    @cached_property
+    def metrics(self) -> Any:
+        """A row an update, a column a metric."""
+        rows = read_rows(self.folder.metrics)
+        return self._frame(rows, dict.fromkeys(name for row in rows for name in row))
+
+    @cached_property
+    def games(self) -> Any:
+        """A row a recorded game."""
+        records = [record for _, record in scan_games(self.folder)]
+        return self._frame(records, GAME_COLUMNS)
+
+    @cached_property
+    def turns(self) -> Any:
+        """A row a turn of a recorded game; ids and log-probabilities are arrays."""
+        advantages = read_advantages(self.folder)
+        rows = [
+            row
+            for file in self.folder.game_files()
+            for _, record in read_lines(file.path, whole=True)
+            for row in _turns(file, record, advantages)
+        ]
+        terms = sorted({name for row in rows for name in row if name.startswith("reward/")})
+        behind = ("update", "advantage", "outcome", "reward", *terms)
+        return self._frame(rows, (*TURN_KEYS, *TURN_COLUMNS, *behind))
+
+    def _frame(self, rows: list[Record], names: Iterable[str]) -> Any:
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        library = import_module(self._library)  # seconds of code, for this alone
+        if self._library == "polars":
+            return library.DataFrame(columns, strict=False)
+        return library.DataFrame(columns)
+
+
+def _turns(
+    file: GameFile, game: Record, advantages: dict[tuple[int, int], Advantage]
+) -> Iterable[Record]:
+    for turn in game["turns"]:
+        row = {name: (LATER_FIELDS | turn)[name] for name in TURN_COLUMNS}
+        row |= {name: np.asarray(turn[name], dtype=kind) for name, kind in _IDS.items()}
+        row |= {"purpose": file.purpose, "game_version": game["version"]}
+        row |= {"game": game["game"], "env": game["env"], "outcome": game["outcomes"][turn["seat"]]}
+        rewards = turn["rewards"]
+        if rewards is not None:
+            row["reward"] = sum(value["weighted"] for value in rewards.values())
+            row |= {f"reward/{term}": value["raw"] for term, value in rewards.items()}
+        if file.purpose == "train" and (game["game"], turn["index"]) in advantages:
+            found = advantages[game["game"], turn["index"]]
+            row |= {"update": found.update, "advantage": found.value}
+        yield row
+
+
+def read(run: str | Path | RunFolder, frames: Library | None = None) -> RunData:
+    """A run's metrics, games and turns, as frames of pandas or polars, read when asked for.
+
+    `frames` None takes pandas where it is installed, else polars. Raises `ConfigError` for a folder
+    that is no run's, and where neither is installed.
+
+    >>> read("outputs/my-run").metrics["learn/entropy"]  # doctest: +SKIP
+    """
+    folder = run if isinstance(run, RunFolder) else RunFolder(Path(run).expanduser())
+    if not folder.metrics.is_file() and not folder.game_files():
+        raise ConfigError(
+            f"run = {str(folder.root)!r}: holds no metrics and no games; give a run's folder"
+        )
+    asked = LIBRARIES if frames is None else (frames,)
+    for library in asked:
+        if library not in LIBRARIES:
+            raise ConfigError(f"frames = {library!r}: is none of {', '.join(LIBRARIES)}; give one")
+        if find_spec(library) is not None:
+            return RunData(folder, library)
+    raise ConfigError(
+        f"frames = {frames}: {' and '.join(asked)} not installed; pip install {asked[0]}"
+    )

@@ -1,0 +1,304 @@
+"""A model card: what a version is, how good, how it was made, and how to load it; in Markdown."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import yaml
+from pydantic import BaseModel
+
+from unstable.config import escape_control
+from unstable.report.charts import line_chart
+from unstable.report.run import Run, evaluations
+from unstable.report.sections import score_curves
+from unstable.report.settings import differences
+
+PICTURE = "scores.png"
+PROMPTS = "prompts.json"
+_PRIVATE = ("tracking.", "actors.", "learner.state", "loop.start_timeout", "loop.stall_timeout")
+_PRIVATE_ENDS = (".base_url", ".api_key_env")
+"""Settings that say where a run was made and nothing of what came of it."""
+
+
+_PLACES = ("path", "init", "zip", "ledger")
+"""Fields that are files or folders of that machine."""
+
+
+class Export(NamedTuple):
+    """What a card needs besides the run."""
+
+    version: int
+    merged: bool
+    base: str  # its public name
+    base_hint: str  # where others find it, unless a hub has it under that name
+    fingerprint: str | None  # SHA-256 of the base's tensors
+    dtype: str
+    max_lora_rank: int
+    prompts: dict[str, dict[str, Any]]  # as `prompts.json` has them, by game
+
+
+def scores_picture(run: Run) -> bytes | None:
+    """The scores over the versions with their intervals, as PNG; None where there are none."""
+    curves = score_curves(run)
+    if not curves:
+        return None
+    import vl_convert  # 80 MB
+
+    spec = line_chart("", "score", curves)["spec"]
+    spec = {**spec, "width": 640, "background": "white"}
+    return bytes(vl_convert.vegalite_to_png(spec, scale=1.5))
+
+
+def model_card(run: Run, export: Export) -> str:
+    """The card; it names no path of this machine and no endpoint."""
+    parts = [
+        _front_matter(export),
+        _about(run, export),
+        _scores(run, export),
+        _loading(export),
+        _prompts(export),
+        _settings(run),
+        _packages(run),
+    ]
+    return escape_control("\n\n".join(part for part in parts if part)) + "\n"
+
+
+def _front_matter(export: Export) -> str:
+    values = {
+        "base_model": export.base,
+        "base_model_relation": "finetune" if export.merged else "adapter",
+        "library_name": "transformers" if export.merged else "peft",
+        "pipeline_tag": "text-generation",
+        "tags": ["self-play", "reinforcement-learning", "text-games", "unstable"],
+    }
+    return f"---\n{yaml.safe_dump(values, sort_keys=False)}---"
+
+
+def _about(run: Run, export: Export) -> str:
+    games = ", ".join(game.key for game in run.config.games)
+    what = "Weights" if export.merged else "A LoRA adapter"
+    algorithm = run.config.learner.algorithm.name
+    made = f"{run.total('collect/games'):,.0f} games" if run.updates else "no games yet"
+    known = f" (SHA-256 of its tensors: `{export.fingerprint}`)" if export.fingerprint else ""
+    return (
+        f"# {export.base} after self-play: {games}\n\n"
+        f"{what} of `{export.base}`{known}, trained by playing text games against {_met(run)}, "
+        f"with unstable. This is version {export.version} of a run of "
+        f"{run.version} updates of `{algorithm}`, which played {made}."
+    )
+
+
+def _met(run: Run) -> str:
+    """Who was played against in training, as the config draws them."""
+    draw = run.config.opponents.draw
+    fixed = ", ".join(opponent.key for opponent in run.config.opponents.fixed) or "fixed ones"
+    kinds = {"itself": draw.self, "its past versions": draw.past, fixed: draw.fixed}
+    met = [name for name, share in kinds.items() if share > 0]
+    return " and ".join([", ".join(met[:-1]), met[-1]] if len(met) > 1 else met)
+
+
+def _ways(run: Run) -> str:
+    """What else is to be known of how the version answered in its evaluation."""
+    evaluation = run.config.eval
+    held = " Its answers were held to legal moves." if evaluation.constrained else ""
+    votes = evaluation.votes
+    return held + (f" It played what most of {votes} answers named." if votes > 1 else "")
+
+
+def _scores(run: Run, export: Export) -> str:
+    found = [each for each in evaluations(run) if each.version <= export.version]
+    newest = max((each.version for each in found), default=None)
+    if newest is None:
+        return "## How good it is\n\nIt was not evaluated."
+    first = "sampled" if run.config.eval.temperature[0] else "greedy"
+    rows = [
+        [
+            *(each.env, each.opponent, each.way or first),
+            _interval(each.figures),
+            *(_number(each.figures.get(name)) for name in ("wins", "draws", "losses")),
+            *(_number(each.figures.get(name)) for name in ("forfeits", "games")),
+        ]
+        for each in found
+        if each.version == newest
+    ]
+    columns = ["game", "against", "play", "score (95 %)", "won", "drawn", "lost"]
+    table = _table([*columns, "of these by forfeit", "games"], rows)
+    text = (
+        f"## How good it is\n\n{table}\n\nEvaluation of version {newest}. A score is wins plus "
+        f"half the draws, per game, with its 95 % interval; each deal is played from every side."
+        f"{_ways(run)}"
+    )
+    return f"{text}\n\n![Scores over the versions of the run]({PICTURE})"
+
+
+def _interval(figures: dict[str, Any]) -> str:
+    return f"{figures['score']:.2f} ({figures['low']:.2f} to {figures['high']:.2f})"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _loading(export: Export) -> str:
+    """Two programs, each as it may be run in the folder."""
+    game = json.dumps(next(iter(export.prompts)))
+    hint = f"  # {export.base_hint}" if export.base_hint else ""
+    base = "" if export.merged else f"base = {json.dumps(export.base)}{hint}\n"
+    values = {
+        "head": f'folder = "."  # of this README\n{base}'
+        f'game = json.load(open(f"{{folder}}/{PROMPTS}"))[{game}]',
+        "dtype": export.dtype,
+        "rank": export.max_lora_rank,
+    }
+    kind = "transformers" if export.merged else "PEFT"
+    hugging_face = (_MERGED_CODE if export.merged else _PEFT_CODE) + _GENERATE_CODE
+    vllm = _VLLM_MERGED_CODE if export.merged else _VLLM_CODE
+    return (
+        f"## How to load it\n\nWith {kind}:\n\n{_python(hugging_face.format(**values))}\n\n"
+        f"With vLLM:\n\n{_python(vllm.format(**values))}"
+    )
+
+
+def _python(code: str) -> str:
+    return f"```python\n{code}```"
+
+
+_PEFT_CODE = """\
+import json
+
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+{head}
+model = AutoModelForCausalLM.from_pretrained(base, dtype="{dtype}")
+model = PeftModel.from_pretrained(model, folder)
+"""
+_MERGED_CODE = """\
+import json
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+{head}
+model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+"""
+_GENERATE_CODE = """\
+tokenizer = AutoTokenizer.from_pretrained(folder)
+inputs = tokenizer.apply_chat_template(
+    game["messages"],
+    add_generation_prompt=True,
+    return_dict=True,
+    return_tensors="pt",
+    **game["chat_template"],
+)
+ids = model.generate(
+    **inputs,
+    max_new_tokens=game["max_tokens"],
+    eos_token_id=game["stop_token_ids"],
+    do_sample=False,
+)
+print(tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+"""
+_VLLM_CODE = """\
+import json
+
+from vllm import LLM, SamplingParams
+from vllm.lora.request import LoRARequest
+
+{head}
+if __name__ == "__main__":  # vLLM starts processes
+    llm = LLM(base, tokenizer=folder, dtype="{dtype}", enable_lora=True, max_lora_rank={rank})
+    [answer] = llm.chat(
+        game["messages"],
+        SamplingParams(
+            temperature=0.0, max_tokens=game["max_tokens"], stop_token_ids=game["stop_token_ids"]
+        ),
+        lora_request=LoRARequest("policy", 1, folder),
+        chat_template_kwargs=game["chat_template"],
+    )
+    print(answer.outputs[0].text)
+"""
+_VLLM_MERGED_CODE = """\
+import json
+
+from vllm import LLM, SamplingParams
+
+{head}
+if __name__ == "__main__":  # vLLM starts processes
+    [answer] = LLM(folder).chat(
+        game["messages"],
+        SamplingParams(
+            temperature=0.0, max_tokens=game["max_tokens"], stop_token_ids=game["stop_token_ids"]
+        ),
+        chat_template_kwargs=game["chat_template"],
+    )
+    print(answer.outputs[0].text)
+"""
+
+
+def _prompts(export: Export) -> str:
+    parts = [
+        "## How it is asked",
+        f"It was trained on one prompt form a game, and knows no other. `{PROMPTS}` has them: a "
+        "chat of the system message, if there is one, and one user message, with what was played "
+        "so far in it. The answer is the action.",
+    ]
+    for name, prompt in export.prompts.items():
+        facts = [
+            f"style `{prompt['style']}`",
+            f"parser `{prompt['parser']}`",
+            f"at most {prompt['max_tokens']} tokens sampled at temperature {prompt['temperature']}",
+        ]
+        parts.append(f"**{name}**: {', '.join(facts)}.")
+        if "prompt" in prompt:
+            parts += [_fenced(prompt["prompt"]), "Its answer:", _fenced(prompt["answer"])]
+    return "\n\n".join(parts)
+
+
+def _fenced(text: str) -> str:
+    """A block of code whose fence is longer than any in the text."""
+    longest = max((len(run) for run in _runs(text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _runs(text: str) -> list[str]:
+    return "".join(c if c == "`" else " " for c in text).split()
+
+
+def _settings(run: Run) -> str:
+    rows = [
+        [f"`{each.path}`", _shown(each.path, each.value), _shown(each.path, each.default)]
+        for each in differences(run.config)
+        if not each.path.startswith(_PRIVATE) and not each.path.endswith(_PRIVATE_ENDS)
+    ]
+    table = _table(["field", "value", "default"], rows)
+    return f"## Settings\n\nWhat differs from unstable's defaults.\n\n{table}"
+
+
+def _shown(path: str, value: Any) -> str:
+    """As JSON, files and folders of this machine by their last part."""
+    return json.dumps(_public(path.rpartition(".")[2], value), default=str, ensure_ascii=False)
+
+
+def _public(name: str, value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    if isinstance(value, dict):
+        return {key: _public(key, each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_public(name, each) for each in value]
+    if isinstance(value, str) and (name in _PLACES or value.startswith(("/", "~", "."))):
+        return value.rstrip("/").rpartition("/")[2]
+    return value
+
+
+def _packages(run: Run) -> str:
+    packages = (run.environment or {}).get("packages") or {}
+    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
+    return f"## Versions\n\n{versions}" if versions else ""
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

@@ -1,0 +1,157 @@
+"""Recorded games as the page steps through them: an index of all, and the games in chunks."""
+
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from unstable.records.games import Record, read_game
+from unstable.records.scan import Advantage, Place, read_advantages, read_game_at
+from unstable.report.chosen import MOST_GAMES, chosen, rule
+from unstable.report.run import Run
+from unstable.report.survey import Survey
+from unstable.report.text import as_json
+from unstable.types import GameResult
+
+CHUNK = 25
+"""Games that are packed, and unpacked, together."""
+
+
+class Tokens(Protocol):
+    """Ids as text, by the run's tokenizer, control tokens included."""
+
+    def text(self, ids: Sequence[int]) -> str: ...
+
+    def pieces(self, ids: Sequence[int]) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a report is handed of other rooms, for one run; either may be missing."""
+
+    tokens: Tokens | None = None
+    positions: Callable[[Record], list[dict[str, Any]] | None] | None = None
+    """Before each turn of a game, and at its end: `board`, and `worths` or `mix` of its actions.
+
+    None where the time for replays is spent.
+    """
+
+
+def packed_games(
+    runs: Sequence[Run], surveys: Sequence[Survey], sources: Sequence[Sources]
+) -> tuple[dict[str, Any], list[bytes]]:
+    """The page's index of games, and the chunks in which they lie in its order, gzipped."""
+    rows: list[dict[str, Any]] = []
+    chunks: list[bytes] = []
+    waiting: list[dict[str, Any]] = []
+    rules = []
+    for number, run in enumerate(runs):
+        places = chosen(surveys[number].places, MOST_GAMES // len(runs))
+        late = 0
+        for row, game in _games(run, places, sources[number]):
+            rows.append({**row, "run": number})
+            if game["positions"] is None:
+                game["positions"] = []
+                late += 1
+            waiting.append(game)
+            if len(waiting) == CHUNK:
+                chunks.append(_pack(waiting))
+                waiting = []
+        rules.append(rule(len(places), len(surveys[number].places)) + _boardless(late))
+    if waiting:
+        chunks.append(_pack(waiting))
+    pairs = zip(runs, rules, strict=True)
+    named = [f"{run.name}: {text}" if len(runs) > 1 else text for run, text in pairs]
+    return {"rows": rows, "chunk": CHUNK, "rule": " ".join(named)}, chunks
+
+
+def _boardless(late: int) -> str:
+    if not late:
+        return ""
+    games = "1 of these games has" if late == 1 else f"{late:,} of these games have"
+    return f" {games} no board, as the time for replays was spent."
+
+
+def _pack(games: list[dict[str, Any]]) -> bytes:
+    return gzip.compress(as_json(games).encode(), compresslevel=4, mtime=0)
+
+
+def _games(
+    run: Run, places: Sequence[Place], sources: Sources
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each game's line of the index, and all of it."""
+    trained = {place.game for place in places if place.file.purpose == "train"}
+    advantages = read_advantages(run.folder, trained)
+    for place in places:
+        record = read_game_at(place)
+        result = read_game(str(place.file.path), record)
+        own = advantages if place.file.purpose == "train" else {}
+        yield _row(place, result), _game(record, own, sources)
+
+
+def point_of_view(result: GameResult) -> int:
+    """The seat whose result is shown: the first trained one, or the newest version's, or 0."""
+    seats = result.spec.seats
+    trained = [place for place, seat in enumerate(seats) if seat.trained]
+    if trained:
+        return trained[0]
+    versions = [-1 if seat.player.version is None else seat.player.version for seat in seats]
+    return versions.index(max(versions))
+
+
+def _row(place: Place, result: GameResult) -> dict[str, Any]:
+    seat = point_of_view(result)
+    own = result.spec.seats[seat].player
+    others = [s.player for at, s in enumerate(result.spec.seats) if at != seat and s.player != own]
+    met = " and ".join(dict.fromkeys(player.name for player in others))
+    kinds = {"past versions" if player.version is not None else player.name for player in others}
+    alone = "alone" if len(result.spec.seats) == 1 else "self"
+    return {
+        "version": place.file.version,
+        "purpose": place.file.purpose,
+        "env": result.spec.env,
+        "game": result.spec.game_id,
+        "seat": seat,
+        "temperature": None if own.version is None else result.spec.seats[seat].temperature,
+        "against": met or alone,
+        "kinds": sorted(kinds) or [alone],
+        "result": result.standing(seat),
+        "forfeit": result.forfeit,
+        "turns": len(result.turns),
+    }
+
+
+def _game(
+    record: Record, advantages: dict[tuple[int, int], Advantage], sources: Sources
+) -> dict[str, Any]:
+    positions = [] if sources.positions is None else sources.positions(record)
+    names = ("seed", "players", "payoffs", "outcomes", "forfeit", "truncated", "reason", "opening")
+    return {
+        **{name: record.get(name) for name in names},
+        "turns": [
+            _turn(turn, advantages.get((record["game"], turn["index"])), sources)
+            for turn in record["turns"]
+        ],
+        "positions": positions,
+    }
+
+
+def _turn(turn: Record, advantage: Advantage | None, sources: Sources) -> dict[str, Any]:
+    names = (
+        *("seat", "player", "observation", "text", "action", "formatted", "invalid", "votes"),
+        *("finish_reason", "prompt_cut", "rewards"),
+    )
+    shown = {name: turn.get(name) for name in names}
+    if advantage is not None:
+        shown |= {"update": advantage.update, "advantage": round(advantage.value, 4)}
+    if turn["token_ids"]:
+        shown["logprobs"] = [round(value, 4) for value in turn["logprobs"]]
+        if sources.tokens is not None:
+            shown["pieces"] = sources.tokens.pieces(turn["token_ids"])
+            if turn.get("alternatives"):
+                shown["likeliest"] = [
+                    [[sources.tokens.text([token]), round(value, 4)] for token, value in each]
+                    for each in turn["alternatives"]
+                ]
+            shown["prompt"] = sources.tokens.text(turn["prompt_ids"])
+    return shown

@@ -1,0 +1,74 @@
+"""One HTML file that needs nothing else: the data as JSON, and the scripts that show it.
+
+Texts of models and games are only ever data. The page's policy lets its own two scripts run, by
+their hashes, and nothing else; they put text into the page as text.
+"""
+
+import base64
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unstable.config import escape_control
+from unstable.records.files import write_whole
+from unstable.report.text import as_json
+
+_HERE = Path(__file__).parent
+_SCRIPTS = ("viewer.js", "page.js")
+
+
+def write_page(path: Path, report: Mapping[str, Any], chunks: Sequence[bytes], library: str) -> int:
+    """Write the page; returns its size in bytes.
+
+    `report` is what the page shows at once, `chunks` what it unpacks as it is asked for, gzipped.
+    """
+    own = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    data = {
+        **report,
+        "library_bytes": len(library.encode()),
+        "made": time.strftime("%Y-%m-%d %H:%M"),
+    }
+    parts = {
+        "POLICY": _policy(library, own),
+        "TITLE": as_html(str(report["title"])),
+        "STYLE": (_HERE / "page.css").read_text(encoding="utf-8"),
+        "DATA": as_data(data),
+        "CHUNKS": "\n".join(_chunk(index, chunk) for index, chunk in enumerate(chunks)),
+        "LIBRARY": library,
+        "SCRIPT": own,
+    }
+    assert "</script" not in (library + own).lower(), "it would end the page's script"
+    template = (_HERE / "page.html").read_text(encoding="utf-8")
+    head, *rest = template.split("{{")
+    page = head + "".join(parts[name] + text for name, text in (p.split("}}", 1) for p in rest))
+    content = page.encode()
+    write_whole(path, content)
+    return len(content)
+
+
+def as_html(text: str) -> str:
+    """Text that holds no markup and no control characters."""
+    shown = escape_control(text).replace("&", "&amp;")
+    return shown.replace("<", "&lt;").replace(">", "&gt;")
+
+
+def as_data(value: object) -> str:
+    """JSON that no script element can end early: it holds no "<"."""
+    return as_json(value).replace("<", "\\u003c")
+
+
+def _chunk(index: int, content: bytes) -> str:
+    packed = base64.b64encode(content).decode()
+    return f'<script type="application/gzip" id="chunk-{index}">{packed}</script>'
+
+
+def _policy(*scripts: str) -> str:
+    """No network, no frames, no forms; the given scripts alone run."""
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )

@@ -1,0 +1,116 @@
+"""A report of runs, from their folders to one HTML file."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from unstable.config import RunConfig
+from unstable.records.folder import RunFolder
+from unstable.report.games import Sources, packed_games
+from unstable.report.page import write_page
+from unstable.report.run import Run, read_runs
+from unstable.report.sections import Section, sections
+from unstable.report.settings import config_tables
+from unstable.report.survey import Survey, survey
+from unstable.report.verdict import verdict
+
+AGAIN = (
+    "config.yaml is the resolved config of the run. With loop.mode = sync and the embedded engine "
+    "it plays the same games to the bit on the same machine."
+)
+FOOTER = (
+    "Made by unstable report. Plots by Vega-Lite (BSD-3-Clause), {library} kB of this file, which "
+    "asks no network."
+)
+
+
+def write_report(
+    roots: Sequence[Path],
+    out: Path,
+    library: str,
+    sources: Callable[[RunConfig], Sources] = lambda _: Sources(),
+    state: Callable[[RunFolder], str] = lambda _: "",
+) -> int:
+    """Write the report of the runs in these folders to `out`; returns its size in bytes.
+
+    `library` is the plotting library's JavaScript; `sources` says what else is known of a run's
+    games, `state` how a run ended or what it is at, "" for what nothing is known of. Raises
+    `ConfigError` for what is no run.
+    """
+    runs = read_runs(roots)
+    surveys = [survey(run) for run in runs]
+    one = runs[0]
+    several = f"{len(runs)} runs compared"
+    games, chunks = packed_games(runs, surveys, [sources(run.config) for run in runs])
+    report = {
+        "title": f"{one.name} · report" if len(runs) == 1 else f"{several} · report",
+        "kicker": f"unstable report · {', '.join(run.name for run in runs)}",
+        "headline": verdict(one).answer if len(runs) == 1 else several,
+        "runs": [
+            {**_summary(run, found), "state": state(run.folder)}
+            for run, found in zip(runs, surveys, strict=True)
+        ],
+        "sections": [*sections(runs, surveys), _settings(runs)],
+        "games": games,
+        "again": AGAIN,
+        "footer": FOOTER,
+    }
+    return write_page(out, report, chunks, library)
+
+
+def _summary(run: Run, found: Survey) -> dict[str, Any]:
+    kind, answer, reasons = verdict(run)
+    known = [("games", f"{len(found.places):,}"), ("seed", f"{run.config.seed}")]
+    facts = (
+        known
+        if not run.rows
+        else [
+            ("versions", f"{run.version:,}"),
+            ("training games", f"{run.total('collect/games'):,.0f}"),
+            ("trained turns", f"{run.total('collect/trained_turns'):,.0f}"),
+            ("forfeits", f"{run.total('collect/forfeits'):,.0f}"),
+            ("time", _duration(run.total("time/total"))),
+            ("model", run.config.model.name),
+            ("algorithm", run.config.learner.algorithm.name),
+            ("seed", f"{run.config.seed}"),
+        ]
+    )
+    again = f"unstable train --config {shlex.quote(str(run.folder.config))}"
+    commands = [again] if run.is_training else []
+    if run.environment is not None and run.environment.get("command"):
+        commands.insert(0, f"{run.environment['command']}  # as it was begun")
+    return {
+        "name": run.name,
+        "kind": kind,
+        "answer": answer,
+        "reasons": reasons,
+        "facts": facts,
+        "commands": commands,
+    }
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _settings(runs: Sequence[Run]) -> Section:
+    chosen = config_tables(runs) if any(run.is_training for run in runs) else []
+    tables = [*chosen, *_packages(runs)]
+    return {"id": "settings", "title": "How it was made", "charts": [], "tables": tables}
+
+
+def _packages(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Versions of packages, a column a run."""
+    known = [(run.environment or {}).get("packages", {}) for run in runs]
+    names = sorted({name for packages in known for name in packages})
+    if not names:
+        caption = "Not written down by this run, which is of an earlier release."
+        return [{"title": "Packages", "columns": [], "rows": [], "caption": caption}]
+    rows = [[name, *(packages.get(name, "–") for packages in known)] for name in names]
+    marked = [len(set(row[1:])) > 1 for row in rows]
+    columns = ["package", *(["version"] if len(runs) == 1 else [run.name for run in runs])]
+    return [{"title": "Packages", "columns": columns, "rows": rows, "marked": marked}]

@@ -1,0 +1,120 @@
+"""A run as a report sees it: its config, its rows of metrics and what follows from them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unstable.config import ConfigError, RunConfig, load
+from unstable.records.files import read_lines, read_rows
+from unstable.records.folder import RunFolder
+
+Row = dict[str, Any]
+
+
+class Evaluation(NamedTuple):
+    """A version against one opponent: Evaluation(12, "Nim-v0", "random", "", {"score": 0.8})"""
+
+    version: int
+    env: str
+    opponent: str
+    way: str  # "greedy", "t0.5"; empty at the first of the run's temperatures
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is read of a run; `name` is one that no other run of the report has.
+
+    A folder of `unstable play` has games and no rows, and so has a run before its first row.
+    """
+
+    name: str
+    folder: RunFolder
+    config: RunConfig
+    rows: list[Row]
+    environment: Row | None  # None: of an earlier release, which did not write it down
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it trains or did; it makes room for checkpoints before its first game."""
+        return bool(self.rows) or self.folder.checkpoints.is_dir()
+
+    @property
+    def version(self) -> int:
+        """The last version."""
+        return self.rows[-1]["version"] if self.rows else 0
+
+    @property
+    def updates(self) -> list[Row]:
+        """The rows of updates: without the start, whose time and games are not those of one."""
+        return [row for row in self.rows if row["version"] > 0]
+
+    def total(self, name: str) -> float:
+        """Of all rows."""
+        return sum(row.get(name) or 0 for row in self.rows)
+
+    def names(self, prefix: str) -> list[str]:
+        """Metrics whose name begins with the prefix, in the rows' order."""
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        return [name for name in names if name.startswith(prefix)]
+
+
+def read_runs(roots: Sequence[Path]) -> list[Run]:
+    """The runs of these folders; raises `ConfigError` for one that holds no run."""
+    names = _names([root.expanduser().resolve() for root in roots])
+    return [_read(RunFolder(root), name) for root, name in zip(roots, names, strict=True)]
+
+
+def _names(roots: Sequence[Path]) -> list[str]:
+    """The folders' names, with as much of the path before them as parts them."""
+    for depth in range(1, max(len(root.parts) for root in roots) + 1):
+        names = ["/".join(root.parts[-depth:]) for root in roots]
+        if len(set(names)) == len(names):
+            return names
+    raise ConfigError(f"RUN = {str(roots[0])!r} is given twice; leave one out")
+
+
+def _read(folder: RunFolder, name: str) -> Run:
+    place = f"RUN = {str(folder.root)!r}"
+    if not folder.config.is_file():
+        raise ConfigError(f"{place}: holds no config.yaml; give a folder that unstable train left")
+    rows = read_rows(folder.metrics)
+    if not rows and not folder.game_files():  # `unstable play` leaves games alone
+        raise ConfigError(f"{place}: holds no metrics yet; wait for the run's first update")
+    environment = None
+    if folder.environment.is_file():
+        environment = next((row for _, row in read_lines(folder.environment)), None)
+    return Run(name, folder, load(str(folder.config)), rows, environment)
+
+
+def evaluations(run: Run) -> Iterator[Evaluation]:
+    """All that a run's rows have of them, oldest first."""
+    for row in run.rows:
+        found: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for name, value in row.items():
+            head, *parts = name.split("/")
+            if head == "eval" and len(parts) in (3, 4):
+                env, opponent, *way, figure = parts
+                found.setdefault((env, opponent, "".join(way)), {})[figure] = value
+        for place, figures in found.items():
+            if figures.get("score") is not None:
+                yield Evaluation(row["version"], *place, figures)
+
+
+def against(run: Run, each: Evaluation) -> str:
+    """The opponent in words, with the game where the run has several."""
+    game = f"{each.env}: " if len(run.config.games) > 1 else ""
+    return f"{game}{each.opponent}{each.way and f', {each.way}'}"
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """With its sign, unless it rounds to 0, and a real minus.
+
+    >>> signed(0.5), signed(-0.25), signed(-0.001), signed(None)
+    ('+0.50', '−0.25', '0.00', '–')
+    """
+    if value is None:
+        return "–"
+    rounded = round(value, digits)
+    return f"{rounded:+.{digits}f}".replace("-", "−") if rounded else f"{0:.{digits}f}"

@@ -1,0 +1,280 @@
+"""What a report shows of its runs: charts and tables, in the order of what a reader asks first."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from unstable.report.charts import (
+    MOST_SERIES,
+    Chart,
+    Points,
+    area_chart,
+    heat_map,
+    line_chart,
+    thinned,
+)
+from unstable.report.run import Row, Run, against, evaluations, signed
+from unstable.report.survey import Survey, payoff_cells
+from unstable.report.verdict import latest
+
+Section = dict[str, Any]
+Table = dict[str, Any]
+Curves = dict[str, Points]
+SUMS = ("others", "fixed")  # of opponents that have entries of their own
+PHASES = "time/"
+STALENESS = {"learn/staleness_mean": "mean", "learn/staleness_max": "most"}
+HEALTH = {
+    "collect/length_share": "cut at max_tokens",
+    "collect/invalid_share": "refused as invalid",
+}
+
+
+def sections(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Section]:
+    """All but the games and the settings; what a run did not measure is left out."""
+    trained = [run for run in runs if run.rows]
+    found = [
+        _section("learning", "How good it became", _learning(runs), _scores(runs)),
+        _section("players", "Who it met", _players(runs, surveys), []),
+        _section("training", "How training went", _training(runs), _alarms(trained)),
+    ]
+    return [section for section in found if section["charts"] or section["tables"]]
+
+
+def _section(name: str, title: str, charts: list[Chart], tables: list[Table]) -> Section:
+    return {"id": name, "title": title, "charts": charts, "tables": tables}
+
+
+def _compared(
+    runs: Sequence[Run],
+    title: str,
+    unit: str,
+    pick: Callable[[Run], Curves],
+    caption: str = "",
+    zero: bool = False,
+) -> list[Chart]:
+    """One chart of a run's curves; of several runs, a chart a curve, over each other."""
+    picked = {run.name: pick(run) for run in runs}
+    if len(runs) == 1:
+        (curves,) = picked.values()
+        return [line_chart(title, unit, curves, caption, zero)] if curves else []
+    names = list(dict.fromkeys(name for curves in picked.values() for name in curves))
+    further = len(names) - MOST_SERIES
+    if further > 0:
+        caption = f"{caption} The charts of {further} further curves are left out.".strip()
+    return [
+        line_chart(
+            f"{title}: {name}" if len(names) > 1 else title,
+            unit,
+            {run: curves[name] for run, curves in picked.items() if name in curves},
+            caption,
+            zero,
+            list(picked),
+        )
+        for name in names[:MOST_SERIES]
+    ]
+
+
+def _curve(rows: Sequence[Row], name: str) -> Points:
+    """A metric over versions, thinned; none where it has no value."""
+    points = ((row["version"], row.get(name)) for row in rows)
+    return thinned([{"x": x, "y": y} for x, y in points if y is not None])
+
+
+def _metrics(names: Mapping[str, str]) -> Callable[[Run], Curves]:
+    """Picks metrics, each by the name that its curve has."""
+
+    def pick(run: Run) -> Curves:
+        curves = {label: _curve(run.updates, name) for name, label in names.items()}
+        return {label: points for label, points in curves.items() if points}
+
+    return pick
+
+
+def _learning(runs: Sequence[Run]) -> list[Chart]:
+    return [
+        *_compared(
+            *(runs, "Score by version", "score", score_curves),
+            "Wins plus half the draws, per evaluation game, with 95 % intervals.",
+        ),
+        *_compared(
+            *(runs, "Exploitability", "pay-off", _exploitability),
+            "What a best response wins, in the game's pay-offs; 0 is an equilibrium. The band lies "
+            "between the two ways to count answers that are no legal action.",
+            zero=True,
+        ),
+        *_compared(
+            *(runs, "Reward", "reward", _metrics({"collect/reward": "reward"})),
+            "Mean reward of a sample. In self-play it says little: the opponent learns too.",
+        ),
+    ]
+
+
+def score_curves(run: Run) -> Curves:
+    curves: Curves = {}
+    for each in evaluations(run):
+        point = {"x": each.version, "y": each.figures["score"]}
+        point |= {end: each.figures[end] for end in ("low", "high")}
+        curves.setdefault(against(run, each), []).append(point)
+    return curves
+
+
+def _exploitability(run: Run) -> Curves:
+    curves: Curves = {}
+    for name in run.names("exploit/"):
+        measure, _, figure = name.rpartition("/")
+        if figure != "low":
+            continue
+        measured = [row for row in run.rows if row.get(name) is not None]
+        bounds = [(row["version"], row[name], row[f"{measure}/high"]) for row in measured]
+        curves[measure.removeprefix("exploit/")] = [
+            {"x": version, "y": (low + high) / 2, "low": low, "high": high}
+            for version, low, high in bounds
+        ]
+    return {name: points for name, points in curves.items() if points}
+
+
+def _players(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Chart]:
+    charts = _compared(
+        *(runs, "Ratings", "TrueSkill mu", _ratings),
+        "Believed skill, with one sigma on each side; “policy” is the newest version.",
+    )
+    several = len({env for found in surveys for env in found.games}) > 1
+    for run, found in zip(runs, surveys, strict=True):
+        of = f": {run.name}" if len(runs) > 1 else ""
+        frequencies = _frequencies(run)
+        if len(frequencies) > 1:
+            caption = "Share of the training games, by who was played against."
+            charts.append(area_chart(f"Opponents{of}", "share", frequencies, caption, share=True))
+        for env, pairs in found.pairs.items():
+            if pairs:
+                title = ", ".join([f"Pay-offs{of}", *([env] if several else [])])
+                cells, names = payoff_cells(pairs)
+                charts.append(heat_map(title, cells, names, _payoffs_caption(found.games[env])))
+    return charts
+
+
+def _payoffs_caption(games: int) -> str:
+    return (
+        f"Mean outcome of the row's player against the column's, in all {games:,} recorded games, "
+        "evaluations included; below it the number of results (a game counts once for each side, a "
+        "seat or a team, against each other). v12 is version 12 of the policy; many are grouped."
+    )
+
+
+def _ratings(run: Run) -> Curves:
+    curves = {}
+    for name in run.names("rating/"):
+        player, _, figure = name.removeprefix("rating/").rpartition("/")
+        points = [
+            {"x": row["version"], "y": row[name], "sigma": row[f"rating/{player}/sigma"]}
+            for row in run.rows
+            if figure == "mu" and row.get(name) is not None
+        ]
+        if len({point["sigma"] for point in points}) > 1:  # else nobody rated has met another
+            curves[player] = [
+                {"x": p["x"], "y": p["y"], "low": p["y"] - p["sigma"], "high": p["y"] + p["sigma"]}
+                for p in thinned(points)
+            ]
+    return curves
+
+
+def _frequencies(run: Run) -> Curves:
+    head = "collect/opponent/"
+    labels = [name.removeprefix(head) for name in run.names(head)]
+    curves = {label: _curve(run.updates, head + label) for label in labels if label not in SUMS}
+    return {label: points for label, points in curves.items() if any(p["y"] for p in points)}
+
+
+def _training(runs: Sequence[Run]) -> list[Chart]:
+    charts = [
+        *_compared(
+            *(runs, "Entropy", "nats", _metrics({"learn/entropy": "entropy"})),
+            "Of the policy at the trained tokens: near 0 it always says the same.",
+            zero=True,
+        ),
+        *_compared(
+            *(runs, "Truncated and invalid answers", "share of turns", _metrics(HEALTH)), zero=True
+        ),
+        *_compared(
+            *(runs, "Staleness", "versions", _metrics(STALENESS)),
+            "Versions between sampling and training.",
+            zero=True,
+        ),
+    ]
+    for run in runs:
+        of = f": {run.name}" if len(runs) > 1 else ""
+        seconds = _seconds(run)
+        start = run.total("time/starting")
+        caption = f"Seconds of an update by what was waited for; the start took {start:.0f} s."
+        if seconds:
+            charts.append(area_chart(f"Time{of}", "seconds", seconds, caption))
+    return charts
+
+
+def _seconds(run: Run) -> Curves:
+    labels = [name.removeprefix(PHASES) for name in run.names(PHASES)]
+    parts = [label for label in labels if label not in ("total", "starting")]
+    curves = {label: _curve(run.updates, PHASES + label) for label in parts}
+    return {label: points for label, points in curves.items() if any(p["y"] for p in points)}
+
+
+def _table(title: str, columns: Sequence[str], rows: list[list[str]], caption: str = "") -> Table:
+    return {"title": title, "columns": list(columns), "rows": rows, "caption": caption}
+
+
+def _scores(runs: Sequence[Run]) -> list[Table]:
+    """The last evaluation against each opponent."""
+    rows, newest = [], [(run, each) for run in runs for each in latest(run)]
+    pays = any(each.figures.get("payoff") is not None for _, each in newest)
+    for run, each in newest:
+        values = each.figures
+        rows.append(
+            [
+                *([run.name] if len(runs) > 1 else []),
+                against(run, each),
+                f"{each.version}",
+                f"{values['score']:.2f} ({values['low']:.2f} to {values['high']:.2f})",
+                _signed(values, "gain"),
+                *([_signed(values, "payoff"), _signed(values, "payoff_gain")] if pays else []),
+                " / ".join(f"{values[name]:.0f}" for name in ("wins", "draws", "losses")),
+                f"{values['forfeits']:.0f}",
+                f"{100 * values['legal_moves']:.0f} %",
+            ]
+        )
+    columns = [
+        *(["run"] if len(runs) > 1 else []),
+        *("against", "version", "score", "gain"),
+        *(["pay-off", "its gain"] if pays else []),
+        *("won / drawn / lost", "forfeits", "legal"),
+    ]
+    caption = "Gain: difference to version 0 in the same games. Intervals are of 95 %."
+    if pays:
+        caption += " A pay-off is the mean of a game, in its unit."
+    return [_table("Last evaluations", columns, rows, caption)] if rows else []
+
+
+def _signed(values: Mapping[str, Any], name: str) -> str:
+    """A figure that may be negative, with its interval if it has one."""
+    text = signed(values.get(name))
+    if values.get(f"{name}_low") is None:
+        return text
+    return f"{text} ({signed(values[f'{name}_low'])} to {signed(values[f'{name}_high'])})"
+
+
+def _alarms(runs: Sequence[Run]) -> list[Table]:
+    """What the guard has found, by rule, and what that led to."""
+    rows = []
+    for run in runs:
+        for prefix, what in (("guard/alarm/", "alarm"), ("guard/action/", "action")):
+            for name in run.names(prefix):
+                at = [(row["version"], row[name]) for row in run.rows if row.get(name) is not None]
+                first = ", ".join(f"{version}" for version, _ in at[:10])
+                more = f" and {len(at) - 10} more" if len(at) > 10 else ""
+                figure = f"{at[-1][1]:.3g}" if what == "alarm" else ""
+                row = [f"{what}: {name.removeprefix(prefix)}", first + more, figure]
+                rows.append([run.name, *row] if len(runs) > 1 else row)
+    columns = ["what", "at versions", "last figure"]
+    if len(runs) > 1:
+        columns.insert(0, "run")
+    if not rows:
+        return [_table("Guard", [], [], "No alarm.")] if runs else []
+    return [_table("Guard", columns, rows, "Rules and actions: docs/guard.md.")]

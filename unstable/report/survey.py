@@ -1,0 +1,96 @@
+"""One pass over a run's recorded games: who met which player, how it ended, where each game is."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import permutations
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from unstable.records.games import Record
+from unstable.records.scan import Place, scan_games
+from unstable.report.run import Run, signed
+from unstable.types import PlayerId
+
+MOST_GROUPS = 6
+"""Of the policy's versions in the heat-map; more are put together."""
+
+
+class Met(NamedTuple):
+    """Results of a player against another: how many, and their outcomes added up."""
+
+    results: int
+    total: float
+
+
+Pairs = dict[tuple[str, str], Met]
+"""Pairs: {("policy@1", "random"): Met(2, 1.0)}, the first player's results against the second."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a pass over a run's games finds; `games` counts them and `pairs` has results, by env."""
+
+    places: list[Place] = field(default_factory=list)
+    games: Counter[str] = field(default_factory=Counter)
+    pairs: dict[str, Pairs] = field(default_factory=dict)
+
+
+def survey(run: Run) -> Survey:
+    """Every recorded game of a run, in the order of versions."""
+    found = Survey()
+    for place, game in scan_games(run.folder):
+        found.places.append(place)
+        found.games[game["env"]] += 1
+        _add(found.pairs.setdefault(game["env"], {}), game)
+    return found
+
+
+def _add(pairs: Pairs, game: Record) -> None:
+    """A game's results: each side's against each other side; one player holds a side."""
+    sides = game.get("teams") or [[seat] for seat in range(len(game["players"]))]
+    for side, other in permutations(sides, 2):
+        key = game["players"][side[0]], game["players"][other[0]]
+        before = pairs.get(key, Met(0, 0.0))
+        outcome = fmean(game["outcomes"][seat] for seat in side)
+        pairs[key] = Met(before.results + 1, before.total + outcome)
+
+
+def payoff_cells(pairs: Mapping[tuple[str, str], Met]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The heat-map's cells, and the players in its order: versions in groups, then the others."""
+    names = {name for pair in pairs for name in pair}
+    labels = _labels(names)
+    merged: Pairs = {}
+    for (player, opponent), met in pairs.items():
+        key = labels[player], labels[opponent]
+        before = merged.get(key, Met(0, 0.0))
+        merged[key] = Met(before.results + met.results, before.total + met.total)
+    cells = [
+        {
+            "row": row,
+            "column": column,
+            "mean": met.total / met.results,
+            "label": signed(met.total / met.results),
+            "count": met.results,
+        }
+        for (row, column), met in merged.items()
+    ]
+    return cells, list(dict.fromkeys(labels.values()))
+
+
+def _labels(names: set[str]) -> dict[str, str]:
+    """What each player is called in the heat-map, in its order."""
+    players = {name: PlayerId.parse(name) for name in names}
+    versions = sorted(player.version for player in players.values() if player.version is not None)
+    labels = {f"policy@{version}": _group(version, versions) for version in versions}
+    return labels | {name: name for name in sorted(names - labels.keys())}
+
+
+def _group(version: int, versions: list[int]) -> str:
+    """The version's name, or that of its stretch of versions where there are many."""
+    if len(versions) <= MOST_GROUPS:
+        return f"v{version}"
+    first, last = versions[0], versions[-1]
+    width = -(-(last - first + 1) // MOST_GROUPS)
+    begin = first + (version - first) // width * width
+    return f"v{begin}–{min(begin + width - 1, last)}"

@@ -1,0 +1,119 @@
+"""Did it learn? Sentences on what was measured, and nothing that was not."""
+
+from collections import Counter
+from typing import Literal, NamedTuple
+
+from unstable.report.run import Evaluation, Run, against, evaluations, signed
+
+Kind = Literal["better", "mixed", "same", "worse", "unknown"]
+MARGIN = 0.1
+"""An exploitability differs from the first where it is off by at least so much of it."""
+
+
+class Verdict(NamedTuple):
+    """Verdict("better", "It learned.", ["against random: 0.93, +0.35 to version 0 (...)"])"""
+
+    kind: Kind
+    answer: str
+    reasons: list[str]
+
+
+class _Finding(NamedTuple):
+    sign: int  # 1: better, -1: worse, 0: no difference can be seen
+    text: str
+
+
+def verdict(run: Run) -> Verdict:
+    """By the last paired gain against each opponent, and by exploitability if it was measured."""
+    if not run.is_training:
+        return Verdict("unknown", "Games that were played.", ["Nothing was trained here."])
+    findings = [*_gains(run), *_exploitabilities(run)]
+    if not findings:
+        why = (
+            "Nothing was measured at two versions" if run.version else "No update was finished yet"
+        )
+        answer = "Whether it learned was not measured."
+        return Verdict("unknown", answer, [f"{why}{_measured(run)}."])
+    counts = Counter(finding.sign for finding in findings)
+    return Verdict(*_answer(counts), [finding.text for finding in findings])
+
+
+def _answer(counts: Counter[int]) -> tuple[Kind, str]:
+    """By how many measures are better (1), worse (-1) and neither (0)."""
+    total, better, worse = counts.total(), counts[1], counts[-1]
+    if better and worse:
+        return "mixed", f"Mixed: {better} of {total} measures became better, {worse} worse."
+    if not better and not worse:
+        return "same", "No difference to version 0 can be seen."
+    found = max(better, worse)
+    by = "" if found == total else f" by {found} of {total} measures; the others show no difference"
+    return ("better", f"It learned{by}.") if better else ("worse", f"It became worse{by}.")
+
+
+def latest(run: Run) -> list[Evaluation]:
+    """The last evaluation against each opponent that has a gain, or else the last one."""
+    found: dict[str, Evaluation] = {}
+    for each in evaluations(run):
+        if each.figures.get("gain") is not None or against(run, each) not in found:
+            found[against(run, each)] = each
+    return list(found.values())
+
+
+def _measured(run: Run) -> str:
+    """What was measured once, and where."""
+    once = [
+        f"exploitability in {name.split('/')[1]} at version {row['version']}"
+        for row in run.rows
+        for name in row
+        if name.startswith("exploit/") and name.endswith("/low") and row[name] is not None
+    ]
+    once += [f"the score against {against(run, e)} at version {e.version}" for e in latest(run)]
+    return f"; measured once: {', '.join(once)}" if once else ""
+
+
+def _gains(run: Run) -> list[_Finding]:
+    findings = []
+    for each in latest(run):
+        values = each.figures
+        gain, low, high = (values.get(name) for name in ("gain", "gain_low", "gain_high"))
+        if gain is None or low is None or high is None:
+            continue
+        text = (
+            f"Against {against(run, each)}: score {values['score']:.2f} at version {each.version},"
+            f" {signed(gain)} (95 % interval {signed(low)} to {signed(high)}) compared "
+            f"with version 0 in the same {values['games']:.0f} games."
+        )
+        findings.append(_Finding(1 if low > 0 else -1 if high < 0 else 0, text))
+    return findings
+
+
+def _exploitabilities(run: Run) -> list[_Finding]:
+    findings = []
+    for name in run.names("exploit/"):
+        if not name.endswith("/low"):
+            continue
+        measure = name.removesuffix("/low")
+        rows = [row for row in run.rows if row.get(name) is not None]
+        if len({row["version"] for row in rows}) < 2:
+            continue
+        first, last = (
+            (row[f"{measure}/low"], row[f"{measure}/high"]) for row in (rows[0], rows[-1])
+        )
+        sign, why = _compared(first, last)
+        text = (
+            f"Exploitability in {measure.removeprefix('exploit/')}: {first[1]:.3f} at version "
+            f"{rows[0]['version']}, {last[1]:.3f} at version {rows[-1]['version']}, {why} (upper "
+            "bounds, in the game's pay-offs; 0 is an equilibrium)."
+        )
+        findings.append(_Finding(sign, text))
+    return findings
+
+
+def _compared(first: tuple[float, float], last: tuple[float, float]) -> tuple[int, str]:
+    """A finding's sign, and why, of an exploitability's lower and upper bounds, first and last."""
+    (low, high), (last_low, last_high) = first, last
+    if last_low <= high and low <= last_high:
+        return 0, f"about the same: {low:.3f}–{high:.3f} and {last_low:.3f}–{last_high:.3f} overlap"
+    if abs(last_high - high) < MARGIN * high:
+        return 0, f"about the same: less than {100 * MARGIN:.0f} % apart"
+    return (1, "lower") if last_high < high else (-1, "higher")

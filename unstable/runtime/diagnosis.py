@@ -1,0 +1,141 @@
+"""What a run does, waits for and has come to, read from its folder alone: `unstable doctor RUN`."""
+
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unstable.config import one_line
+from unstable.records.files import read_small_json
+from unstable.records.folder import RunFolder, existing_run
+from unstable.tracking.text import duration, phase_line
+
+SILENT_S = 30.0
+"""A run that goes on replaces its state every second; after so long it does not go on."""
+STILL_S = 60.0
+"""Without a game, an answer or a new phase for so long, it is worth a word."""
+_MOST = 1e12
+"""No time and no count of a run comes to that; neither infinity nor what is no number is less."""
+_TAIL_BYTES = 2**18
+_RECORD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ (\w+) ")
+
+
+class Condition(NamedTuple):
+    """What a run is: a word for it, why, what to do next, and whether something is wrong."""
+
+    word: str  # running, stopped, died, failed, interrupted, ended, unknown
+    why: str
+    next: str
+    wrong: bool = False
+
+
+def diagnose(run_dir: Path) -> int:
+    """Print what the run is at; returns 1 where something is wrong with it, else 0.
+
+    Raises `ConfigError` for a folder that is no run's.
+    """
+    folder = existing_run(run_dir)
+    state, now = status_of(folder), time.time()
+    condition = condition_of(folder, state, now)
+    for label, text in _lines(folder, state, condition, now):
+        print(f"{label:11}{one_line(text)}")
+    return int(condition.wrong)
+
+
+def status_of(folder: RunFolder) -> dict[str, Any]:
+    """What the run has last said of itself; {} where it has said nothing that can be read."""
+    return read_small_json(folder.status) or {}
+
+
+def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condition:
+    """What a run is that has last said `state` of itself."""
+    resume = f"unstable {state.get('command', 'train')} --resume {folder.root}"
+    again = f"to go on: {resume}" if folder.versions() else "it has no checkpoint; begin anew"
+    if not state:
+        return Condition("unknown", "it has no state.json, as runs of earlier versions", again)
+    word, reason = str(state.get("state")), str(state.get("reason"))
+    if word == "ended":
+        return Condition("ended", reason, f"unstable eval {folder.root}")
+    if word != "running":
+        return Condition(word, reason, again, word == "failed")
+    silent, pid = now - _number(state, "written"), state.get("pid")
+    if silent < -SILENT_S:
+        return Condition(
+            "unknown", f"its state.json is {duration(-silent)} ahead of the clock", again
+        )
+    if silent < SILENT_S:
+        return Condition("running", f"process {pid} on {state.get('host')}", "nothing to do")
+    since = f"nothing was written for {duration(silent)}"
+    if state.get("host") != socket.gethostname():
+        return Condition("died", f"{since} on {state.get('host')}", again, True)
+    if isinstance(pid, int) and pid > 0 and _is_there(pid):
+        stopped = f"process {pid} is there, but {since}: it is stopped, or starved"
+        return Condition("stopped", stopped, f"kill -CONT {pid}, or end it; then {again}", True)
+    return Condition("died", f"process {pid} is gone, and {since}", again, True)
+
+
+def _lines(
+    folder: RunFolder, state: dict[str, Any], condition: Condition, now: float
+) -> Iterator[tuple[str, str]]:
+    yield "run", str(folder.root)
+    yield "state", f"{condition.word}: {condition.why}" if condition.why else condition.word
+    if state:
+        at = _number(state, "written") if condition.word != "running" else now
+        phase = state["phase"] if isinstance(state.get("phase"), dict) else {}
+        total, done = _number(phase, "total"), _number(phase, "done")
+        seconds = max(0.0, at - _number(phase, "since", at))
+        yield "doing", phase_line(str(phase.get("name")), done, total or None, seconds)
+        waits = state.get("waits")
+        for wait in waits if isinstance(waits, list) else []:
+            if isinstance(wait, dict):
+                since = duration(max(0.0, at - _number(wait, "since", at)))
+                yield "waits for", f"{wait.get('what')} · {since}"
+        still = max(0.0, now - _number(state, "moved", now))
+        is_long = still > STILL_S and condition.word not in ("ended", "interrupted")
+        yield "moved", f"{duration(still)} ago" + (", which is long" if is_long else "")
+        failed = f", {state['failures']} games failed" if state.get("failures") else ""
+        yield "version", f"{state.get('version')} of {state.get('versions')}{failed}"
+    if versions := folder.versions():
+        written = now - folder.checkpoint(versions[-1]).stat().st_mtime
+        yield "checkpoint", f"{versions[-1]}, {duration(max(0.0, written))} ago"
+    for path in sorted((folder.root / "logs").glob("*.log")):
+        if (error := _last_error(path)) is not None:
+            yield "error", f"{path.name}: {error}"
+    yield "next", condition.next
+
+
+def _last_error(path: Path) -> str | None:
+    """The last error of a log, with what its traceback ends with; only the log's end is read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    starts = [index for index, line in enumerate(lines) if _RECORD.match(line)] + [len(lines)]
+    for begin, end in reversed(list(zip(starts, starts[1:], strict=False))):
+        found = _RECORD.match(lines[begin])
+        if found and found[1] in ("ERROR", "CRITICAL"):
+            raised = [line for line in lines[begin + 1 : end] if re.match(r"[\w.]+(:|$)", line)]
+            return lines[begin] + (f" ({raised[-1][:300]})" if raised else "")
+    return None
+
+
+def _number(values: dict[str, Any], name: str, default: float = 0.0) -> float:
+    value = values.get(name)
+    if isinstance(value, int | float) and abs(value) < _MOST:
+        return float(value)
+    return default
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,301 @@
+"""The dashboard's panes: each draws a part of a `View` for the room that it is given."""
+
+from typing import NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from unstable.prompts import load_style
+from unstable.tracking.metrics import current_policy, part
+from unstable.tracking.text import Text, bounds, duration, number, opponent_text, percent, sparkline
+from unstable.tracking.view import View
+from unstable.types import Rating
+
+LEARNER_FIRST = (
+    "collect/reward",
+    "learn/loss",
+    "learn/grad_norm",
+    "learn/entropy",
+    "learn/mismatch_kl",
+    "learn/importance_capped",
+    "learn/staleness_mean",
+    "learn/truncated_share",
+)
+SEAT_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
+
+
+def grid(*justify: str) -> Table:
+    """A table without lines whose first column gives way when it is narrow."""
+    table = Table(box=None, pad_edge=False, expand=True, show_header=False, padding=(0, 1, 0, 0))
+    for index, side in enumerate(justify):
+        table.add_column(
+            justify=side,  # type: ignore[arg-type]
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=None if index else 1,
+        )
+    return table
+
+
+def _cells(*cells: str, style: str = "") -> list[Text]:
+    """Cells whose brackets are no markup."""
+    return [Text(cell, style=style) for cell in cells]
+
+
+def head(view: View) -> RenderableType:
+    """Name, model, games and machine."""
+    config = view.config
+    games = ", ".join(game.key for game in config.games)
+    parts = [games, config.model.name, config.loop.mode, view.device, view.name]
+    table = grid("left", "right")
+    table.add_row(
+        Text.assemble(
+            (" unstable ", "bold reverse"), "  " + " · ".join(part for part in parts if part)
+        ),
+        Text(duration(view.clock() - view.started)),
+    )
+    return table
+
+
+def brief(view: View) -> list[str]:
+    """The run in a few short lines, for a terminal that has no room for panes."""
+    left, phase = view.seconds_left(view.clock()), view.phase
+    done = f" {number(phase.done)}/{number(phase.total)}" if phase.total else ""
+    lines = [
+        f"update {min(view.version + 1, view.config.loop.steps)} of {view.config.loop.steps}",
+        f"{phase.name}{done}",
+        f"{duration(left)} left" if left is not None else "first update",
+        f"{view.games:,} games" + (f", {view.failures} failed" if view.failures else ""),
+        *(f"{opponent_text(score)} {score.score:.2f}" for score in view.scores[:3]),
+    ]
+    return [*lines, *filter(None, (view.alarm or view.notice,))]
+
+
+def foot(view: View, width: int) -> RenderableType:
+    """Progress of the run and of its phase."""
+    steps, phase = view.config.loop.steps, view.phase
+    left = view.seconds_left(view.clock())
+    table = Table.grid(padding=(0, 1), expand=True)
+    table.add_column(width=min(28, width // 3), no_wrap=True)
+    table.add_column(ratio=1)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_row(
+        Text(f" update {min(view.version + 1, steps)} of {steps}"),
+        ProgressBar(total=max(steps, 1), completed=view.version),
+        Text(f"{duration(left)} left " if left is not None else "first update "),
+    )
+    count = f"{number(phase.done)}/{number(phase.total)} " if phase.total else ""
+    table.add_row(
+        Text(f" {phase.name}"),
+        ProgressBar(total=phase.total or 1, completed=phase.done if phase.total else 0),
+        Text(count or f"{duration(view.clock() - phase.started)} "),
+    )
+    return table
+
+
+def last_line(view: View, *, has_machine: bool) -> Text | None:
+    """What a person has to know, alarms first, else the machine if it has no pane."""
+    if view.alarm:
+        count = f"{view.alarms} alarms, the last: " if view.alarms > 1 else ""
+        line = f" {count}{view.alarm}"
+        return Text(line, style="bold red", no_wrap=True, overflow="ellipsis")
+    if view.notice:
+        return Text(f" {view.notice}", style="yellow", no_wrap=True, overflow="ellipsis")
+    return None if has_machine or not view.machine else machine_line(view)
+
+
+def machine_line(view: View) -> Text:
+    """The machine in one line."""
+    busy = [f"{bar.name} {bar.percent:.0f} %" for bar in bars(view) if bar.name != "memory"]
+    parts = [*busy, f"memory {number(view.machine['device/process_memory_gb'])} GB"]
+    return Text(" " + " · ".join(parts), style="dim")
+
+
+class Bar(NamedTuple):
+    """How busy a part of the machine is, in percent, and of its memory: what stands beside it."""
+
+    name: str
+    percent: float
+    memory: str = ""
+
+
+def bars(view: View) -> list[Bar]:
+    """Processor, memory and every GPU; of a GPU that knows no use, how full its memory is."""
+    row = view.machine
+    found = [Bar("processor", row["device/cpu_percent"])] if "device/cpu_percent" in row else []
+    if "device/memory_percent" in row:
+        own = f" · ours {number(row['device/process_memory_gb'])} GB"
+        found.append(Bar("memory", row["device/memory_percent"], own))
+    for name, full in row.items():
+        gpu = name.removeprefix("device/").removesuffix("_memory_percent")
+        if name == f"device/{gpu}_memory_percent":
+            memory = f" · {number(row[f'device/{gpu}_memory_gb'])} GB, {full:.0f} %"
+            busy = row.get(f"device/{gpu}_percent")
+            found.append(Bar(gpu, full) if busy is None else Bar(gpu, busy, memory))
+    return found
+
+
+def machine_lines(view: View) -> int:
+    """Lines that the machine's pane can fill."""
+    return len(bars(view)) + len(view.actors)
+
+
+def machine_pane(view: View, width: int, height: int) -> RenderableType:
+    """How full processor, memory and GPUs are, and what each actor does."""
+    table = grid("left", "left", "right")
+    table.columns[0].ratio, table.columns[1].ratio = None, 1
+    actors = sorted(view.actors.items())
+    for bar in bars(view)[:height]:
+        drawn = ProgressBar(total=100, completed=min(bar.percent, 100))
+        table.add_row(Text(bar.name), drawn, Text(f"{bar.percent:.0f} %{bar.memory}"))
+    facts = grid("left", "right")
+    facts.columns[0].ratio, facts.columns[1].ratio = None, 1
+    room = max(height - len(bars(view)), 0)
+    shown = actors if len(actors) <= room else actors[: max(room - 1, 0)]
+    for index, row in shown:
+        tokens = number(row.get("collect/engine/tokens_per_second"))
+        games = number(row.get("collect/engine/games_in_flight"))
+        running = number(row.get("collect/engine/running"))
+        line = f"{tokens} tokens/s · {games} games · {running} requests"
+        facts.add_row(Text(f"actor {index}"), Text(line))
+    if len(shown) < len(actors) and room:
+        facts.add_row(Text(f"{len(actors) - len(shown)} more actors", style="dim"), Text(""))
+    return Group(table, facts)
+
+
+def collection_pane(view: View, width: int, height: int) -> RenderableType:
+    """How playing goes: speed, waste, and results by opponent."""
+    engine, buffer = view.engine, view.buffer
+    seconds = view.clock() - view.recent[0].finished if len(view.recent) > 1 else None
+    rate = f" · {number(len(view.recent) / seconds)}/s" if seconds else ""
+    tokens = number(engine.get("collect/engine/tokens_per_second"))
+    cached = percent(engine.get("collect/engine/cached_share"))
+    flying = number(engine.get("collect/engine/games_in_flight"))
+    running = number(engine.get("collect/engine/running"))
+    facts = grid("left", "right")
+    rows = {
+        "games": f"{view.games:,}{rate}" + (f" · {view.failures} failed" if view.failures else ""),
+        "tokens/s": f"{tokens} · {cached} cached",
+        "in flight": f"{flying} games · {running} requests",
+        "buffer": f"{number(buffer.get('buffer/size'))} samples",
+        "legal moves": f"{percent(view.legal_moves())} · forfeits {percent(view.forfeits())}",
+    }
+    for name, value in rows.items():
+        facts.add_row(Text(name, style="dim"), Text(value))
+    facts.columns[0].ratio, facts.columns[1].ratio = None, 1
+    results = grid("left", "right", "right", "right", "right")
+    results.add_row(
+        *_cells(f"last {len(view.recent)}", "games", "won", "drawn", "lost", style="dim")
+    )
+    recent = view.results()
+    # What is fixed is shown by name, and "others" are the sum of what is shown.
+    kinds = [kind for kind in ("alone", "self", "past") if kind in recent]
+    names = sorted(set(recent) - {*kinds, "others", "fixed"})
+    for name in [*kinds, *names][: max(height - len(rows) - 1, 0)]:
+        counts = recent[name]
+        total = counts["win"] + counts["draw"] + counts["loss"]
+        shares = (counts[standing] / total for standing in ("win", "draw", "loss"))
+        results.add_row(*_cells(name, f"{counts['games']}", *map(percent, shares)))
+    return Group(facts, results)
+
+
+def game_pane(view: View, width: int, height: int) -> RenderableType:
+    """The last training game: who played, every move, and the board before the last one."""
+    game = view.newest_game()
+    if game is None:
+        return Text("none yet", style="dim")
+    text = Text(overflow="ellipsis")
+    styles: dict[int, str] = {}  # by seat
+    for place, (side, player, outcome) in enumerate(game.sides):
+        style = SEAT_STYLES[place % len(SEAT_STYLES)]
+        styles |= dict.fromkeys(side, style)
+        text.append(" against " if place else "").append(player, style=style)
+        text.append(f" ({outcome:+g})", style="dim")
+    text.append("\n")
+    for seat, action, invalid in game.moves:
+        style = styles[seat]
+        words = " ".join(action.split())[:width]
+        text.append(words, style=f"{style} strike" if invalid else style).append(" ")
+    if game.forfeit is not None:
+        text.append(f"forfeit by seat {game.forfeit}", style="red")
+    lines = list(text.wrap(Console(width=width), width))
+    request = load_style(view.config.game_by_key[game.env].prompt).request
+    board = game.board.removesuffix(request).rstrip().splitlines()
+    room = height - len(lines)
+    tail = [Text(line, no_wrap=True, overflow="ellipsis") for line in board[-room:] if room > 0]
+    return Group(*lines, *tail)
+
+
+def ratings_pane(view: View, width: int, height: int) -> RenderableType:
+    """Players by strength; freq is the share of recent games that had them as the opponent."""
+    wide = width >= 46
+    header = ["player", "mu", "±", *(["games", "won", "lost"] if wide else []), "freq"]
+    table = grid("left", *(["right"] * (len(header) - 1)))
+    table.add_row(*_cells(*header, style="dim"))
+    frequencies, current = view.frequencies(), current_policy(view.ratings)
+
+    def precedence(rating: Rating) -> tuple[bool, bool, float]:
+        is_past = rating.player.version is not None
+        return rating.player != current, is_past, -rating.mu
+
+    shown = sorted(view.ratings, key=precedence)[: max(height - 1, 0)]
+    for rating in sorted(shown, key=lambda rating: -rating.mu):
+        games = [f"{rating.games:,}", f"{rating.wins:,}", f"{rating.losses:,}"] if wide else []
+        numbers = [f"{rating.mu:.1f}", f"{rating.sigma:.1f}", *games]
+        style = "bold cyan" if rating.player == current else ""
+        frequency = percent(frequencies.get(rating.player, 0.0))
+        table.add_row(*_cells(rating.player.name, *numbers, frequency, style=style))
+    return table
+
+
+def learner_pane(view: View, width: int, height: int) -> RenderableType:
+    """The learner's last numbers and how they came about."""
+    last = view.rows[-1] if view.rows else {}
+    rest = sorted(name for name in last if name.startswith("learn/"))
+    names = dict.fromkeys([*(name for name in LEARNER_FIRST if name in last), *rest])
+    table = grid("left", "right", "left")
+    for name in list(names)[:height]:
+        series = view.series(name)
+        known = [value for value in series if value is not None]
+        curve = sparkline(series, max(width - 30, 6))
+        label = name.removeprefix("learn/").removeprefix("collect/")
+        value = number(known[-1] if known else None)
+        table.add_row(Text(label), Text(value), Text(curve, style="cyan"))
+    return table if names else Text("no update yet", style="dim")
+
+
+def evaluation_pane(view: View, width: int, height: int) -> RenderableType:
+    """Exploitability from the first to the newest, and the newest evaluations with intervals."""
+    if not view.scores and not view.exploitability:
+        return Text("none yet", style="dim")
+    wide = width >= 46
+    falls = _exploitability(view, wide)
+    if not view.scores:
+        return falls
+    several = len(view.config.games) > 1
+    header = ["against", "version", "score", "95 %", *(["legal"] if wide else [])]
+    table = grid("left", *(["right"] * (len(header) - 1)))
+    table.add_row(*_cells(*header, style="dim"))
+    for score in view.scores[: max(height - 1 - len(view.exploitability), 0)]:
+        opponent = opponent_text(score)
+        name = f"{opponent} ({score.env})" if several else opponent
+        interval = f"{score.low:.2f}–{score.high:.2f}"
+        cells = [name, str(score.version), f"{score.score:.2f}", interval]
+        table.add_row(*_cells(*cells, *([percent(score.legal_moves)] if wide else [])))
+    return Group(falls, table)
+
+
+def _exploitability(view: View, wide: bool) -> Table:
+    """How it has moved since the run began, in each game: bounds, and from which to which version.
+
+    One figure where the bounds are alike, and no arrow where there is one measurement.
+    """
+    table = grid("left", *(["right"] * (2 + wide)))
+    for found in view.exploitability.values():
+        now = found.low, found.high
+        first = view.first_exploitability.get(part(found.env), now)
+        ends = dict.fromkeys(bounds(*each, between="–") for each in (first, now))
+        cells = [f"exploit. {found.env}", str(found.version), " → ".join(ends)]
+        table.add_row(*_cells(*cells, *([f"{percent(1 - found.residual)} legal"] if wide else [])))
+    return table

@@ -1,0 +1,63 @@
+"""TensorBoard."""
+
+import time
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from unstable.config import ConfigError
+from unstable.records.files import read_rows
+from unstable.records.folder import RunFolder
+from unstable.tracking.sinks.base import Row, Sink
+
+
+def check_tensorboard() -> None:
+    """Raise `ConfigError` where the package is not installed, or does not work."""
+    if find_spec("tensorboard") is None:
+        raise ConfigError(
+            "tracking.tensorboard = true: the package tensorboard is not installed; run: pip "
+            "install tensorboard, or leave tracking.tensorboard out"
+        )
+    try:
+        import_module("tensorboard.summary.writer.event_file_writer")
+    except Exception as error:  # as one of another time than its protobuf raises
+        raise ConfigError(
+            f"tracking.tensorboard = true: the package tensorboard cannot be imported ({error}); "
+            "install it anew, or leave tracking.tensorboard out"
+        ) from None
+
+
+class TensorBoard(Sink):
+    """Scalars in `tensorboard/` of the run's folder, over the version.
+
+    A resumed run adds a file of events to them, which begins by withdrawing what came after the
+    version that it goes on from.
+    """
+
+    name = "TensorBoard"
+
+    def __init__(self, folder: RunFolder) -> None:
+        check_tensorboard()
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._events = event_pb2
+        self._writer = EventFileWriter(str(folder.tensorboard))
+        if rows := read_rows(folder.metrics):
+            again = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._add(rows[-1]["version"] + 1, session_log=again)
+
+    def row(self, row: Row) -> None:
+        """Write what has a value, so that it can be seen at once."""
+        given = {name: value for name, value in row.items() if value is not None}
+        version = given.pop("version")
+        values = [{"tag": name, "simple_value": value} for name, value in given.items()]
+        self._add(version, summary={"value": values})
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+    def _add(self, version: int, **what: Any) -> None:
+        self._writer.add_event(self._events.Event(wall_time=time.time(), step=version, **what))
+        self._writer.flush()

@@ -1,0 +1,116 @@
+"""A run's own word on what it does: `state.json`, replaced once a second while it goes on.
+
+`unstable doctor RUN` reads it, and so may anything else that watches a run from outside.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from unstable.records.files import json_line, write_whole
+from unstable.records.folder import RunFolder
+from unstable.tracking.repeated import repeated
+from unstable.tracking.view import View
+
+EVERY_S = 1.0
+
+
+class Wait(NamedTuple):
+    """What is waited for, and since when. Wait("learner: update", since=1763800000.0)"""
+
+    what: str
+    since: float  # of the clock, in seconds
+
+
+class Waits:
+    """What the run's loop waits for, by name, and when something last moved.
+
+    `processes` are the ids of those that it waits for.
+    """
+
+    def __init__(self) -> None:
+        self.moved = time.time()
+        self.processes: dict[str, int] = {}
+        self._open: dict[int, Wait] = {}
+        self._count = 0
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Meanwhile it is waited for."""
+        self.move()
+        self._count += 1
+        number, self._open[self._count] = self._count, Wait(what, self.moved)
+        try:
+            yield
+        finally:
+            del self._open[number]
+            self.move()
+
+    def move(self) -> None:
+        """Something has moved now."""
+        self.moved = time.time()
+
+    def open(self) -> list[Wait]:
+        """What is waited for, the longest first."""
+        return sorted(self._open.copy().values(), key=lambda wait: wait.since)
+
+
+def state_of(view: View, waits: Waits) -> dict[str, Any]:
+    """What `state.json` says of a run, but for what the dashboard shows."""
+    since = time.time() - time.monotonic()
+    return {
+        "command": "train",
+        "phase": {
+            "name": view.phase.name,
+            "done": view.phase.done,
+            "total": view.phase.total,
+            "since": since + view.phase.started,
+        },
+        "moved": waits.moved,
+        "waits": [wait._asdict() for wait in waits.open()],
+        "processes": dict(waits.processes),
+        "version": view.version,
+        "versions": view.config.loop.steps,
+        "games": view.games,
+        "failures": view.failures,
+        "games_in_flight": view.engine.get("collect/engine/games_in_flight"),
+        "notice": view.notice,
+    }
+
+
+class StatusFile:
+    """Writes `state.json`; what cannot be written is reported by `guard`, and stops nothing.
+
+    `read` returns what the run is at; the file also names the host, the process and the time.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        read: Callable[[], Mapping[str, Any]],
+        guard: Callable[[str, Callable[[], None]], None],
+    ) -> None:
+        self._path, self._read, self._guard = folder.status, read, guard
+        self._own = {"host": socket.gethostname(), "pid": os.getpid(), "started": time.time()}
+
+    @contextmanager
+    def kept_up(self) -> Iterator[None]:
+        """Meanwhile a thread replaces the file, also while the loop itself is blocked."""
+        self._write_running()
+        with repeated(self._write_running, EVERY_S):
+            yield
+
+    def _write_running(self) -> None:
+        self.write("running")
+
+    def write(self, state: str, reason: str = "") -> None:
+        """Replace the file: `state` is running, ended, interrupted or failed, and why."""
+        self._guard("state.json", lambda: self._write(state, reason))
+
+    def _write(self, state: str, reason: str) -> None:
+        own = {"state": state, "reason": reason, **self._own, "written": time.time()}
+        # Not synced: after a power cut nobody asks what the run was at that second.
+        write_whole(self._path, json_line({**own, **self._read()}), synced=False)

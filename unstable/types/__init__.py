@@ -1,0 +1,24 @@
+"""What crosses a wall between rooms: values, one word per thing.
+
+game (one play of an env) > seat (a player's place in it) > turn (one observation, one action).
+A trajectory is one seat's turns; a group is the trajectories whose advantages are computed
+together; a sample is one turn as trained.
+"""
+
+from unstable.types.answers import Completion, FinishReason, Likeliest, SampledTokens, TokenSample
+from unstable.types.games import (
+    GameFailure,
+    GameResult,
+    GameSpec,
+    Observation,
+    Purpose,
+    SeatSpec,
+    Side,
+    SpentError,
+    Standing,
+    Turn,
+    standing,
+)
+from unstable.types.judging import Alarm, EvalScore, Exploitability, Rating
+from unstable.types.players import BASE, Adapter, PlayerId
+from unstable.types.training import Batch, Group, Reward, Sample, Trajectory, Update

@@ -1,0 +1,230 @@
+"""A game as it was decided on, as a seat sees it, and as it was played."""
+
+import math
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Literal
+
+from unstable.types.answers import SampledTokens
+from unstable.types.players import PlayerId
+
+Purpose = Literal["train", "eval"]
+Side = tuple[int, ...]
+"""Seats that win and lose together: a team, or one seat that is for itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatSpec:
+    """Who sits there. SeatSpec(player=PlayerId.policy(3), temperature=1.0, group_id=17)"""
+
+    player: PlayerId
+    temperature: float
+    group_id: int | None = None  # None: this seat is not trained on
+    group_size: int = 1  # trajectories in the group
+    votes: int = (
+        1  # answers that are sampled for each turn, of which the most frequent action counts
+    )
+
+    @property
+    def trained(self) -> bool:
+        """Whether the seat's turns are trained on."""
+        return self.group_id is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GameSpec:
+    """One game to be played, decided in full: two plays of it differ only by an engine's rounding.
+
+    GameSpec(game_id=5, purpose="train", env="TicTacToe-v0", seed=90210, seats=(SeatSpec(...), ...))
+    """
+
+    game_id: int  # unique in training; an evaluation's game k is the same for every version
+    purpose: Purpose
+    env: str  # a GameConfig's key
+    seed: int  # of the env's own random state; a group's games share it
+    seats: tuple[SeatSpec, ...]
+    teams: tuple[Side, ...] = ()  # seats that win and lose together; (): each is for itself
+    member: int = 0  # place among its group's games, which are started one after another
+    branches: int = 0  # continuations that it is forked into, with the ids that follow its own
+    opening: int = 0  # first moves that `opener` makes, whoever's seat it is; never trained on
+    opener: SeatSpec | None = None
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """What plays against each other: the teams, or each seat. One player holds a side."""
+        return self.teams or tuple(zip(range(len(self.seats))))
+
+    @property
+    def trained_sides(self) -> list[Side]:
+        """Those with a seat that is trained on."""
+        return [side for side in self.sides if any(self.seats[seat].trained for seat in side)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What the seat to move needs to know. The rules come first and stay, so that games share them.
+
+    Observation(seat=1, rules="You are X ...", events=["Player 0 ..."], board="...", notice="")
+    """
+
+    seat: int
+    rules: str
+    events: list[str]  # oldest first; the first ones are left out when a prompt is too long
+    board: str  # the last one
+    notice: str  # why the seat's last move was refused, else empty
+    brief: str = ""  # rules and request, short, the same in every turn; only for the compact style
+    position: str = ""  # all that changes from turn to turn, as short as can be; only for it too
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """One observation and one action of a seat."""
+
+    seat: int
+    index: int  # 0-based place among the game's turns
+    player: PlayerId
+    observation: str  # as the player saw it
+    sampled: SampledTokens | None  # None: no local model answered
+    text: str  # the answer; of a local model, its token_ids as text
+    action: str  # what the env and, through it, the other seats were given
+    formatted: bool  # the parser found an action in the text
+    invalid: bool  # the env refused the action
+    seconds: float  # until the player answered
+    cut_characters: int = 0  # of what the seat was shown, answered or did, left out as too long
+    votes: int | None = None  # for the action, of those that were sampled; None: there was no vote
+
+
+Standing = Literal["win", "draw", "loss"]
+
+
+def standing(own: float, all_scores: Sequence[float]) -> Standing:
+    """How one of several scores did: a win is the best, if somebody did worse."""
+    if own < max(all_scores):
+        return "loss"
+    return "win" if min(all_scores) < own else "draw"
+
+
+@dataclass(slots=True, kw_only=True)
+class GameResult:
+    """A finished game.
+
+    `payoffs` are what it was worth by seat, in the game's unit; `outcomes` are these over its scale
+    (or a forfeit's), unshaped. A forfeit pays nothing: what it is worth is an outcome.
+    """
+
+    spec: GameSpec
+    turns: list[Turn]
+    payoffs: list[float]
+    outcomes: list[float]
+    forfeit: int | None  # the seat that forfeited by invalid moves
+    raised: bool = False  # it forfeited by an action at which the env raised
+    truncated: bool  # cut off by the step cap
+    reason: str  # the env's last word on why the game ended
+    seconds: float
+    stakes: float | None = None
+    """The most that a seat can win or lose, in the game's unit; None: a game without pay-offs.
+
+    Records of games do not hold it.
+    """
+    fork: int = 0  # of a branch: index of its first own turn
+    branches: list["GameResult"] = field(default_factory=list)
+
+    @property
+    def games(self) -> list["GameResult"]:
+        """The game and its branches."""
+        return [self, *self.branches]
+
+    @property
+    def own_turns(self) -> list[Turn]:
+        """The turns that were played for this game and not for one that it was forked from."""
+        return self.turns[self.fork :]
+
+    @property
+    def trained(self) -> list["GameResult"]:
+        """The games that are trained on: itself, or its branches.
+
+        What was forked is not among them: it was played before the fork was drawn among its turns,
+        so that games which end soon after are too many.
+        """
+        return self.branches if self.spec.branches else [self]
+
+    @property
+    def trained_turns(self) -> list[Turn]:
+        """Own turns of trained seats, in order, without the opening's."""
+        seats, own = self.spec.seats, self.own_turns
+        return [t for t in own if t.index >= self.spec.opening and seats[t.seat].trained]
+
+    @property
+    def ended_in_opening(self) -> bool:
+        """Whether it was over before any seat's own player had a turn."""
+        return self.spec.opening > 0 and len(self.turns) <= self.spec.opening
+
+    def seat_turns(self, seat: int) -> list[Turn]:
+        """The turns of a seat's own player, in order: none of the opening."""
+        return [t for t in self.turns if t.seat == seat and t.index >= self.spec.opening]
+
+    def standing(self, seat: int) -> Standing:
+        """How a seat and its team did: a win has the best outcome, and somebody did worse.
+
+        A forfeit is a loss, whatever it is worth. Alone, 1 is a win and anything above 0 a draw;
+        so it is with one team of all seats.
+        """
+        ranked = self.ranked_outcomes
+        own = ranked[seat]
+        if own == -math.inf:
+            return "loss"
+        if len(self.spec.sides) == 1:
+            return "win" if own >= 1 else "draw" if own > 0 else "loss"
+        return standing(own, ranked)
+
+    @property
+    def ranked_outcomes(self) -> list[float]:
+        """Outcomes by seat for comparing only: a team's mean stands for each of its seats.
+
+        Who forfeited is last, and so is its team, whatever that is worth.
+        """
+        ranked = list(self.outcomes)
+        for team in self.spec.teams:
+            worth = mean(self.outcomes[seat] for seat in team)  # exact, so that equal teams tie
+            for seat in team:
+                ranked[seat] = worth
+        if self.forfeit is not None:
+            for seat in next(side for side in self.spec.sides if self.forfeit in side):
+                ranked[seat] = -math.inf
+        return ranked
+
+    @property
+    def num_trained(self) -> int:
+        """Number of turns that can be trained on, in all branches."""
+        return sum(len(game.trained_turns) for game in self.trained)
+
+
+class SpentError(Exception):
+    """What an opponent may cost is spent: it plays no more. SpentError("openai:some", "why")"""
+
+    def __init__(self, opponent: str, why: str) -> None:
+        super().__init__(opponent, why)
+        self.opponent = opponent
+
+    def __str__(self) -> str:
+        return self.args[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GameFailure:
+    """A game that raised, or a reward term of it: counted, logged, never trained on."""
+
+    spec: GameSpec
+    error: str  # one line
+    traceback: str
+    spent: str | None = None  # the opponent that may cost no more, if that is why
+
+    @classmethod
+    def of(cls, spec: GameSpec, error: BaseException) -> "GameFailure":
+        """The failure of a game that raised `error`."""
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        trace = "".join(traceback.format_exception(error))
+        spent = error.opponent if isinstance(error, SpentError) else None
+        return cls(spec=spec, error=line, traceback=trace, spent=spent)

@@ -1,0 +1,84 @@
+"""How strong a version is found to be, and what is wrong with it."""
+
+from dataclasses import dataclass
+
+from unstable.types.players import PlayerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rating:
+    """A player's place in the registry. TrueSkill: skill is believed to be mu +- sigma."""
+
+    player: PlayerId
+    mu: float
+    sigma: float
+    games: int
+    wins: int
+    draws: int
+    losses: int
+    forfeits: int  # of the losses, those by invalid moves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalScore:
+    """How one version did against one opponent in one env."""
+
+    version: int
+    env: str
+    opponent: str
+    temperature: float  # the version's, in these games
+    games: int
+    distinct: int  # of these, with those that repeat another counted once
+    wins: int
+    draws: int
+    losses: int
+    forfeits: int  # of the losses, those by the version's own invalid moves
+    legal_moves: float  # share of the version's moves that the env accepted
+    votes: int  # answers sampled for each of the version's turns
+    agreement: float | None  # share of them that named the action played; None: one answer a turn
+    score: float  # wins plus half the draws, per game
+    low: float  # 95 % interval of score
+    high: float
+    gain: float | None = None  # mean difference to the first version's score in the same games
+    gain_low: float | None = None  # 95 % interval of gain
+    gain_high: float | None = None
+    needed: int | None = None  # games to see a difference of 0.05; None: they repeat one another
+    payoff: float | None = None  # mean of a game, in its unit; None: it is won, drawn or lost
+    payoff_low: float | None = None  # 95 % interval of payoff; None: too few deals, or all alike
+    payoff_high: float | None = None
+    payoff_gain: float | None = None  # mean difference to the first version's, in the same games
+    payoff_gain_low: float | None = None  # 95 % interval of payoff_gain; None as above
+    payoff_gain_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exploitability:
+    """How far one version, in all seats of a small game, is from an equilibrium, exactly.
+
+    In the game's own pay-offs. Answers that are no legal action, its residual, forfeit or are
+    spread over the legal ones: `low` and `high` are what comes of the two, the rest is of the last.
+    """
+
+    version: int
+    env: str
+    low: float  # NashConv / 2
+    high: float
+    values: tuple[float, ...]  # by seat, against itself
+    best: tuple[float, ...]  # by seat, of its best response against the version
+    residual: float  # chance that a game against itself comes to an answer that is no legal action
+    decisions: int  # what a seat to move can be shown
+    prompts: int = 0  # that ask for them, each scored once; 0: an earlier run did not say
+    seconds: float
+    samples: int = 0  # answers to each prompt that stand for the policy; 0: it is exact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """That a rule of the guard is broken; its name is that of its threshold in the config."""
+
+    rule: str
+    name: str  # of the metric
+    version: int  # that it was found at
+    figure: float
+    threshold: float
+    since: int  # version
