@@ -63,7 +63,7 @@ def test_a_run_survives_the_death_of_its_actor(tmp_path: Path) -> None:
     assert not list(scratch.glob("unstable-adapters-*"))
     assert no_developers_lines(output)
     assert [row["version"] for row in rows(metrics)] == [0, 1, 2]
-    assert "actor 0 died and is started again" in (tmp_path / "run/logs/loop.log").read_text()
+    assert "actor-0 died and is started again" in (tmp_path / "run/logs/loop.log").read_text()
     for row in rows(metrics)[1:]:
         assert row["learn/mismatch_abs_mean"] < 0.2
     assert (tmp_path / "run/logs/engine-0.log").read_text(), "vLLM writes there"
