@@ -162,10 +162,12 @@ class PlayMetrics:
         self._add_turns(trained)
         if not result.ended_in_opening:
             self._add_standings(result)
-        for owner, sample in ((each, sample) for each in trajectories for sample in each.samples):
-            sums.add("collect/reward", sample.reward + owner.terminal_reward)
-            for term, reward in (owner.rewards | sample.rewards).items():
-                sums.add(f"collect/reward/{part(term)}", reward.raw)
+        for trajectory in trajectories:
+            terminal = trajectory.terminal_reward
+            for sample in trajectory.samples:
+                sums.add("collect/reward", sample.reward + terminal)
+                for term, reward in (trajectory.rewards | sample.rewards).items():
+                    sums.add(f"collect/reward/{part(term)}", reward.raw)
         self._actions[env].update(turn.action for turn in trained)
         self._courses[env][tuple(turn.action for turn in result.turns)] += 1
 

@@ -16,23 +16,22 @@ class GameFiles(Sink):
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._open: dict[Purpose, LineFile] = {}
+        self._open: dict[Purpose, tuple[int, LineFile]] = {}
         folder.games("train", 0).parent.mkdir(parents=True, exist_ok=True)
 
     def game(self, version: int, record: Record) -> None:
         """Append a line."""
         purpose: Purpose = record["purpose"]
-        path = self._folder.games(purpose, version)
-        file = self._open.get(purpose)
-        if file is None or file.path != path:
-            if file is not None:
-                file.close()
-            file = self._open[purpose] = LineFile(path)
-        file.write(record)
+        opened = self._open.get(purpose)
+        if opened is None or opened[0] != version:
+            if opened is not None:
+                opened[1].close()
+            opened = self._open[purpose] = (version, LineFile(self._folder.games(purpose, version)))
+        opened[1].write(record)
 
     def close(self) -> None:
         """Close what is open."""
-        for file in self._open.values():
+        for _, file in self._open.values():
             file.close()
 
 
