@@ -110,8 +110,8 @@ def test_a_run_of_another_host_is_judged_by_time(
     ("word", "reason", "code", "then"),
     [
         ("ended", "all updates made", 0, "unstable eval "),
-        ("interrupted", "interrupted", 0, "to go on: unstable train --resume "),
-        ("failed", "failed", 1, "to go on: unstable train --resume "),
+        ("interrupted", "", 0, "to go on: unstable train --resume "),
+        ("failed", "no space is left", 1, "to go on: unstable train --resume "),
     ],
 )
 def test_a_run_that_is_over(
@@ -125,7 +125,7 @@ def test_a_run_that_is_over(
     put(folder, state=word, reason=reason, written=time.time() - 1e6)
     checkpoint(folder)
     given, lines = said(folder, capsys)
-    assert (given, lines["state"]) == (code, f"{word}: {reason}")
+    assert (given, lines["state"]) == (code, f"{word}: {reason}" if reason else word)
     assert lines["next"].startswith(then)
 
 

@@ -63,7 +63,8 @@ def test_a_killed_learner_names_memory_and_how_to_go_on(project: Path) -> None:
     assert "the learner's process has died" in line and "ran out of memory" in line
     assert "then: unstable train --resume run; details in run/logs/loop.log" in line
     whole(project / "run")
-    assert state(project / "run")["state"] == "failed"
+    last = state(project / "run")
+    assert last["state"] == "failed" and last["reason"] == line.removeprefix("error: ")
 
 
 def test_a_learner_that_stops_ends_the_run(project: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.builders import game
 from tests.test_loop import make_rooms
-from tests.tracking_helpers import lines, make_score
+from tests.tracking_helpers import lines, make_score, make_tracker, printed
 from unstable import state
 from unstable.collectors.play import play_game
 from unstable.collectors.players.expert import ExpertPlayer
@@ -27,6 +27,8 @@ from unstable.league.evaluation import (
     student_interval,
 )
 from unstable.loop import train
+from unstable.report.card import Export, model_card
+from unstable.report.run import Run
 from unstable.tracking.text import gain_text, payoff_text, score_line
 from unstable.types import GameResult, PlayerId
 
@@ -206,3 +208,24 @@ async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(
     assert rooms.first_payoffs == before
     await state.restore(rooms, {k: v for k, v in kept.items() if k != "first_payoffs"})
     assert rooms.first_payoffs == {}
+
+
+def test_the_summary_and_the_card_show_pay_offs_where_there_are_any(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    paid = {"payoff": -0.31, "payoff_low": -0.62, "payoff_high": 0.004}
+    paying = dataclasses.replace(make_score(1), env="Leduc", **paid)
+    tracker.log_evaluation([paying, make_score(1)])
+    tracker.end_update(1)
+    tracker.finish("all updates made")
+    table = printed(tracker).partition("Evaluation: wins")[2].splitlines()
+    assert table[1].endswith("last pay-off, 95 %")
+    assert table[2].rstrip().endswith("90 %  -0.31 (-0.62 to +0.00)")
+    assert table[3].rstrip().endswith("90 %")
+    run = Run("run", tracker.folder, tracker.view.config, lines(tracker.folder.metrics), None)
+    about: dict[str, Any] = {"base": "tiny", "base_hint": "", "fingerprint": None}
+    made: dict[str, Any] = {"dtype": "float32", "max_lora_rank": 4}
+    prompt = {"style": "answer", "parser": "exact", "max_tokens": 6, "temperature": 1.0}
+    made["prompts"] = {"Leduc": prompt}
+    card = model_card(run, Export(version=1, merged=False, **about, **made))
+    assert "| sampled | 0.50 (0.30 to 0.70) | −0.31 (−0.62 to 0.00) | 6 | 4 | 6 | 2 | 16 |" in card
+    assert "| TicTacToe-v0 | random | sampled | 0.50 (0.30 to 0.70) | – | 6 |" in card

@@ -21,6 +21,7 @@ from unstable.report.report import write_report
 from unstable.report.run import Run
 from unstable.report.verdict import verdict
 from unstable.runtime.report import state
+from unstable.tracking.status import Ending
 
 Bounds = tuple[float, float]
 
@@ -151,20 +152,22 @@ def test_a_run_before_its_first_row_was_to_be_trained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "reason, line",
+    "ending, reason, line",
     [
-        ("all updates made", "State of the run: ended (all updates made)."),
-        ("interrupted", "State of the run: interrupted."),
-        ("failed", "State of the run: failed."),
+        ("ended", "all updates made", "State of the run: ended (all updates made)."),
+        ("interrupted", "", "State of the run: interrupted."),
+        ("failed", "no space is left", "State of the run: failed (no space is left)."),
     ],
 )
-def test_the_head_says_how_the_run_ended(tmp_path: Path, reason: str, line: str) -> None:
+def test_the_head_says_how_the_run_ended(
+    tmp_path: Path, ending: Ending, reason: str, line: str
+) -> None:
     folder = recorded(tmp_path / "run")
     tracker = make_tracker(folder.root)
     with tracker.kept_up():
         run_updates(tracker)
         assert page_of(folder)["runs"][0]["state"].startswith("State of the run: running (process")
-    tracker.finish(reason)
+    tracker.finish(reason, ending)
     tracker.close()
     (run,) = page_of(folder)["runs"]
     assert run["state"] == line

@@ -469,8 +469,8 @@ def test_ratings_of_another_format_are_an_error_that_stops_no_run(old_folder: Ru
 
 def test_the_summary_of_a_run_that_did_nothing(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
-    tracker.finish("failed")
-    assert "failed" in printed(tracker)
+    tracker.finish("no space is left", "failed")
+    assert "The run ended: failed" in printed(tracker)
 
 
 def test_a_terminal_that_goes_away_stops_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from unstable.config import escape_control
 from unstable.report.charts import line_chart
 from unstable.report.run import Run, evaluations
-from unstable.report.sections import score_curves
+from unstable.report.sections import score_curves, signed_interval
 from unstable.report.settings import differences
 
 PICTURE = "scores.png"
@@ -110,19 +110,21 @@ def _scores(run: Run, export: Export) -> str:
     newest = max((each.version for each in found), default=None)
     if newest is None:
         return "## How good it is\n\nIt was not evaluated."
+    paid = any(each.figures.get("payoff") is not None for each in found)
     first = "sampled" if run.config.eval.temperature[0] else "greedy"
     rows = [
         [
             *(each.env, each.opponent, each.way or first),
             _interval(each.figures),
+            *([signed_interval(each.figures, "payoff")] if paid else []),
             *(_number(each.figures.get(name)) for name in ("wins", "draws", "losses")),
             *(_number(each.figures.get(name)) for name in ("forfeits", "games")),
         ]
         for each in found
         if each.version == newest
     ]
-    columns = ["game", "against", "play", "score (95 %)", "won", "drawn", "lost"]
-    table = _table([*columns, "of these by forfeit", "games"], rows)
+    columns = ["game", "against", "play", "score (95 %)", *(["pay-off (95 %)"] if paid else [])]
+    table = _table([*columns, "won", "drawn", "lost", "of these by forfeit", "games"], rows)
     text = (
         f"## How good it is\n\n{table}\n\nEvaluation of version {newest}. A score is wins plus "
         f"half the draws, per game, with its 95 % interval; each deal is played from every side."

@@ -15,6 +15,7 @@ MOST_SERIES = 8
 """Curves of a chart; no reader keeps more colours apart."""
 HEIGHT = 220
 FEW_POINTS = 40
+NAMED_VERSIONS = 8
 ROW_HEIGHT = 44
 SHORT = 12  # characters of a name, of which three fit beside each other on a phone
 
@@ -35,10 +36,13 @@ def thinned(points: Points, most: int = MOST_POINTS) -> Points:
     ]
 
 
-def _x(title: str = "version") -> Spec:
-    axis = {"tickMinStep": 1, "format": "d", "grid": False}
+def _x(values: Points) -> Spec:
+    axis: Spec = {"tickMinStep": 1, "format": "d", "grid": False}
+    versions = sorted({point["x"] for point in values})
+    if len(versions) <= NAMED_VERSIONS:  # between few of them it would name halves as well
+        axis["values"] = versions
     scale = {"nice": False, "zero": False}
-    return {"field": "x", "type": "quantitative", "title": title, "axis": axis, "scale": scale}
+    return {"field": "x", "type": "quantitative", "title": "version", "axis": axis, "scale": scale}
 
 
 def _colour(names: Sequence[str]) -> Spec:
@@ -104,7 +108,7 @@ def line_chart(
     spec = {
         "height": HEIGHT,
         "data": {"values": values},
-        "encoding": {"x": _x(), "color": _colour(names or list(shown))},
+        "encoding": {"x": _x(values), "color": _colour(names or list(shown))},
         "layer": [band, *marks] if banded else marks,
     }
     return {"title": title, "caption": caption.strip(), "spec": spec}
@@ -117,12 +121,13 @@ def area_chart(
     y: Spec = {"field": "y", "type": "quantitative", "title": unit, "stack": "zero"}
     if share:
         y |= {"stack": "normalize", "axis": {"format": "%"}}
+    values = _values(curves)
     spec = {
         "height": HEIGHT,
-        "data": {"values": _values(curves)},
+        "data": {"values": values},
         "mark": {"type": "area", "opacity": 0.85, "line": False},
         "encoding": {
-            "x": _x(),
+            "x": _x(values),
             "y": y,
             "color": _colour(list(curves)),
             "tooltip": _tooltip(unit, has_interval=False),

@@ -233,8 +233,8 @@ def _scores(runs: Sequence[Run]) -> list[Table]:
                 against(run, each),
                 f"{each.version}",
                 f"{values['score']:.2f} ({values['low']:.2f} to {values['high']:.2f})",
-                _signed(values, "gain"),
-                *([_signed(values, "payoff"), _signed(values, "payoff_gain")] if pays else []),
+                signed_interval(values, "gain"),
+                *(signed_interval(values, name) for name in ("payoff", "payoff_gain") if pays),
                 " / ".join(f"{values[name]:.0f}" for name in ("wins", "draws", "losses")),
                 f"{values['forfeits']:.0f}",
                 f"{100 * values['legal_moves']:.0f} %",
@@ -252,7 +252,7 @@ def _scores(runs: Sequence[Run]) -> list[Table]:
     return [_table("Last evaluations", columns, rows, caption)] if rows else []
 
 
-def _signed(values: Mapping[str, Any], name: str) -> str:
+def signed_interval(values: Mapping[str, Any], name: str) -> str:
     """A figure that may be negative, with its interval if it has one."""
     text = signed(values.get(name))
     if values.get(f"{name}_low") is None:

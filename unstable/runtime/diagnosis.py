@@ -31,6 +31,11 @@ class Condition(NamedTuple):
     next: str
     wrong: bool = False
 
+    @property
+    def said(self) -> str:
+        """The word, and why where that is known: "failed: no space left on device"."""
+        return f"{self.word}: {self.why}" if self.why else self.word
+
 
 def diagnose(run_dir: Path) -> int:
     """Print what the run is at; returns 1 where something is wrong with it, else 0.
@@ -60,7 +65,8 @@ def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condit
     if word == "ended":
         return Condition("ended", reason, f"unstable eval {folder.root}")
     if word != "running":
-        return Condition(word, reason, again, word == "failed")
+        why = "" if reason == word else reason  # as earlier releases have it
+        return Condition(word, why, again, word == "failed")
     silent, pid = now - _number(state, "written"), state.get("pid")
     if silent < -SILENT_S:
         return Condition(
@@ -81,7 +87,7 @@ def _lines(
     folder: RunFolder, state: dict[str, Any], condition: Condition, now: float
 ) -> Iterator[tuple[str, str]]:
     yield "run", str(folder.root)
-    yield "state", f"{condition.word}: {condition.why}" if condition.why else condition.word
+    yield "state", condition.said
     if state:
         at = _number(state, "written") if condition.word != "running" else now
         phase = state["phase"] if isinstance(state.get("phase"), dict) else {}

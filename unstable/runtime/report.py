@@ -67,7 +67,7 @@ def state(folder: RunFolder) -> str:
     if not status:
         return ""
     word, why, *_ = condition_of(folder, status, time.time())
-    return f"State of the run: {word}." if why == word else f"State of the run: {word} ({why})."
+    return f"State of the run: {word} ({why})." if why else f"State of the run: {word}."
 
 
 def sources(config: RunConfig) -> Sources:

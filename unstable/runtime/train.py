@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from unstable.buffers.buffer import Buffer
-from unstable.config import ConfigError, RunConfig, RunFailedError
+from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.routing import Router
@@ -36,6 +36,7 @@ from unstable.runtime.session import (
 )
 from unstable.runtime.sinks import Callback, own_sinks
 from unstable.state import State, restore
+from unstable.tracking.status import Ending
 from unstable.tracking.tracker import Tracker
 from unstable.types import PlayerId
 
@@ -84,20 +85,25 @@ def go_on(
 
 def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: State | None) -> None:
     interrupt = Interrupt()
-    reason: str | None = "failed"
+    ending: Ending = "failed"
+    reason, shown = "", True
     try:
         with tracker.kept_up(), failures_logged(folder.log("loop")), _needing(folder):
             training = _train(resolved.config, resolved.plan, folder, tracker, interrupt, state)
             reason = run_to_end(training, tracker.print, interrupt)
+        ending = "ended"
     except (ConfigError, KeyboardInterrupt) as stop:
-        reason = "interrupted" if isinstance(stop, KeyboardInterrupt) else "failed"
-        reason = reason if folder.versions() else None
+        ending = "interrupted" if isinstance(stop, KeyboardInterrupt) else "failed"
+        reason, shown = str(stop), bool(folder.versions())
+        raise
+    except Exception as error:
+        reason = str(error) or type(error).__name__
         raise
     finally:
-        if reason is not None:
-            tracker.finish(reason)
+        if shown:
+            tracker.finish(one_line(reason), ending)
             wanted = resolved.config.tracking.report
-            tracker.end(reason, report_at_end(folder) if wanted else None)
+            tracker.end(one_line(reason) or ending, report_at_end(folder) if wanted else None)
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ class Watched:
         if not is_running:
             view.phase = view.phase._replace(name=condition.word)
             view.engine, view.actors, view.machine = {}, {}, {}  # of the last second that it had
-            view.notice = f"{condition.word}: {condition.why} · {condition.next}"
+            view.notice = f"{condition.said} · {condition.next}"
             view.alarm = "" if condition.wrong else view.alarm
         return view
 

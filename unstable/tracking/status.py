@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from unstable.records.files import json_line, write_whole
 from unstable.records.folder import RunFolder
@@ -16,6 +16,8 @@ from unstable.tracking.repeated import repeated
 from unstable.tracking.view import View
 
 EVERY_S = 1.0
+Ending = Literal["ended", "interrupted", "failed"]
+"""How a run came to its end, as `state.json` has it; `running` is what it is before."""
 
 
 class Wait(NamedTuple):

@@ -11,7 +11,7 @@ from unstable.config import check_format
 from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import Row
-from unstable.tracking.text import Text, duration, number, percent
+from unstable.tracking.text import Text, duration, number, percent, signed
 
 DONE = "all updates made"
 """Why a run ends that has nothing left to do."""
@@ -89,8 +89,12 @@ def _results(rows: list[Row]) -> Table:
 def _evaluations(rows: list[Row]) -> Table:
     """First against last evaluation."""
     columns = ("env", "against", "first", "95 %", "last", "95 %", "games", "legal moves")
-    table = _table("Evaluation: wins plus half the draws, per game", *columns)
     names = {name.rpartition("/")[0]: None for row in rows for name in row if name[:5] == "eval/"}
+    pays = any(row.get(f"{name}/payoff") is not None for name in names for row in rows)
+    title = "Evaluation: wins plus half the draws, per game"
+    if pays:
+        title, columns = f"{title}; pay-off: mean of a game", (*columns, "last pay-off, 95 %")
+    table = _table(title, *columns)
     for name in names:
         scored = [row for row in rows if row.get(f"{name}/score") is not None]
         if not scored:
@@ -103,10 +107,11 @@ def _evaluations(rows: list[Row]) -> Table:
         last = scored[-1]
         games, distinct = last[f"{name}/games"], last.get(f"{name}/distinct")
         repeated = f" ({number(distinct)} distinct)" if distinct != games and distinct else ""
-        legal = percent(last[f"{name}/legal_moves"])
-        table.add_row(
-            Text(env), Text(", ".join(opponent)), *cells, f"{number(games)}{repeated}", legal
-        )
+        cells += [f"{number(games)}{repeated}", percent(last[f"{name}/legal_moves"])]
+        if pays:
+            value, *ends = (last.get(f"{name}/payoff{end}") for end in ("", "_low", "_high"))
+            cells.append("" if value is None else signed(value, *ends))
+        table.add_row(Text(env), Text(", ".join(opponent)), *cells)
     return table
 
 

@@ -31,7 +31,7 @@ from unstable.tracking.metrics import (
 )
 from unstable.tracking.sinks import SinkMaker, open_sinks
 from unstable.tracking.sinks.base import Guard, Sink, name_of
-from unstable.tracking.status import StatusFile, Waits, state_of
+from unstable.tracking.status import Ending, StatusFile, Waits, state_of
 from unstable.tracking.summary import summary
 from unstable.tracking.text import (
     Text,
@@ -306,12 +306,16 @@ class Tracker:
         self.view.row_started = time.monotonic() - state["seconds"]
         self._play.restore(state["play"])
 
-    def finish(self, reason: str) -> None:
-        """Stops the dashboard and prints what came out of the run, which ended by `reason`."""
-        self._state.write(reason if reason in ("failed", "interrupted") else "ended", reason)
+    def finish(self, reason: str, ending: Ending = "ended") -> None:
+        """Stops the dashboard and prints what came out of the run, which ended by `reason`.
+
+        Why it failed is on file, for others; whoever calls says it to the person at the terminal.
+        """
+        self._state.write(ending, reason)
         self._stop_dashboard()
         reported = self.view.config.tracking.report
-        text = partial(summary, self.folder, reason, reported=reported)
+        short = reason if ending == "ended" else ending
+        text = partial(summary, self.folder, short, reported=reported)
         self._guard("the summary", lambda: self._console.print(text()))
 
     def end(self, reason: str, report: Path | None) -> None:
