@@ -212,7 +212,7 @@ async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(
 
 def test_the_summary_and_the_card_show_pay_offs_where_there_are_any(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
-    paid = {"payoff": -0.31, "payoff_low": -0.62, "payoff_high": 0.004}
+    paid: dict[str, Any] = {"payoff": -0.31, "payoff_low": -0.62, "payoff_high": 0.004}
     paying = dataclasses.replace(make_score(1), env="Leduc", **paid)
     tracker.log_evaluation([paying, make_score(1)])
     tracker.end_update(1)

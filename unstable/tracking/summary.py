@@ -88,12 +88,12 @@ def _results(rows: list[Row]) -> Table:
 
 def _evaluations(rows: list[Row]) -> Table:
     """First against last evaluation."""
-    columns = ("env", "against", "first", "95 %", "last", "95 %", "games", "legal moves")
+    columns = ["env", "against", "first", "95 %", "last", "95 %", "games", "legal moves"]
     names = {name.rpartition("/")[0]: None for row in rows for name in row if name[:5] == "eval/"}
     pays = any(row.get(f"{name}/payoff") is not None for name in names for row in rows)
     title = "Evaluation: wins plus half the draws, per game"
     if pays:
-        title, columns = f"{title}; pay-off: mean of a game", (*columns, "last pay-off, 95 %")
+        title, columns = f"{title}; pay-off: mean of a game", [*columns, "last pay-off, 95 %"]
     table = _table(title, *columns)
     for name in names:
         scored = [row for row in rows if row.get(f"{name}/score") is not None]
