@@ -104,6 +104,10 @@ def test_a_run_that_is_over_stands_still_and_says_how_it_ended(tmp_path: Path) -
     watched.refresh()
     text = render(watched.view, 200, 60)
     assert "died: process 4194305 is gone, and nothing was written for 2 h 00 min" in text
+    changed(folder, state="failed", reason="the disk is full; " + 20 * "make room ")
+    watched.refresh()
+    text = render(watched.view, 200, 60)
+    assert "failed · it has no checkpoint; begin anew · the disk is full" in text
     folder.status.write_text("{")  # as none that is replaced whole ever is
     watched.refresh()
     assert render(watched.view, 200, 60) == text

@@ -64,7 +64,10 @@ class Watched:
         if not is_running:
             view.phase = view.phase._replace(name=condition.word)
             view.engine, view.actors, view.machine = {}, {}, {}  # of the last second that it had
-            view.notice = f"{condition.said} · {condition.next}"
+            parts = [condition.said, condition.next]
+            if condition.word == "failed":  # why is long, and the line is cut at its end
+                parts = [condition.word, condition.next, condition.why]
+            view.notice = " · ".join(filter(None, parts))
             view.alarm = "" if condition.wrong else view.alarm
         return view
 
