@@ -1,6 +1,7 @@
 """Fixtures: a tiny model on disk, which every part takes by `model.name`."""
 
 import os
+import signal
 from pathlib import Path
 
 # Before torch reads it: threads that spin while they wait lose far more to a busy machine.
@@ -18,7 +19,12 @@ hypothesis.settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """GPUs are hidden, from processes too, but with `-m gpu`: the other tests are a processor's."""
+    """GPUs are hidden, from processes too, but with `-m gpu`: the other tests are a processor's.
+
+    Ctrl-C is heeded, also where pytest is a script's background job, which ignores it.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "gpu" not in config.getoption("-m"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
