@@ -211,7 +211,7 @@ def test_a_run_shows_itself_and_is_watched(project: Path, columns: int, rows: in
             other.sees(draws(r"policy@\d+ +\d+\.\d", r"update \d+ of 200"))
             own.press("\x03")
             assert own.end(120) == 130
-            other.sees(lambda text: "interrupted: " in text)
+            other.sees(lambda text: "interrupted · to go on: " in text)
             other.press("\x03")
             assert other.end() == 0
     assert "to go on    unstable train --resume run" in own.shown
