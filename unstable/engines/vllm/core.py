@@ -49,6 +49,9 @@ def start_core(settings: VLLMSettings, log: Path) -> Any:
     """vLLM's engine, ready to answer."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if " " in torch.__file__ and not torch.cuda.is_available():
+        # torch's compiler for processors names the headers beside it without quotes.
+        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     log.touch()
     begin = log.stat().st_size  # what is there already is of an engine before this one
     with output_into(log), _owned():
