@@ -8,8 +8,9 @@ which they end; with their trajectories they go to the tracker, round after roun
 - update: what a batch of 384 samples and a row cost besides, shared out over the batch's games.
 
 Processor seconds of this process, system calls included, since the machine may do other work. A
-file as large as all that is written comes first and is removed: in a virtual machine memory that
-was never in use costs its first user more than the write itself (0.05 ms a line against 0.008).
+file far larger than all that is written comes first and is removed: in a virtual machine memory
+that was never in use costs its first user more than the write itself (0.05 ms a line against
+0.008).
 
 Run: OMP_NUM_THREADS=1 python bench/tracking.py [--games 768] [--in-flight 384] [--rounds 9]
 """

@@ -11,7 +11,7 @@ from unstable.config import check_format
 from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import Row
-from unstable.tracking.text import Text, duration, number, percent, signed
+from unstable.tracking.text import Text, duration, number, percent, with_interval
 
 DONE = "all updates made"
 """Why a run ends that has nothing left to do."""
@@ -110,7 +110,7 @@ def _evaluations(rows: list[Row]) -> Table:
         cells += [f"{number(games)}{repeated}", percent(last[f"{name}/legal_moves"])]
         if pays:
             value, *ends = (last.get(f"{name}/payoff{end}") for end in ("", "_low", "_high"))
-            cells.append("" if value is None else signed(value, *ends))
+            cells.append("" if value is None else with_interval(value, *ends))
         table.add_row(Text(env), Text(", ".join(opponent)), *cells)
     return table
 

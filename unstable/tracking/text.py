@@ -210,10 +210,10 @@ def payoff_text(score: EvalScore) -> str:
     """What a game was worth on average, if it pays anything but a win or a loss."""
     if score.payoff is None:
         return ""
-    return f" · pay-off {signed(score.payoff, score.payoff_low, score.payoff_high)}"
+    return f" · pay-off {with_interval(score.payoff, score.payoff_low, score.payoff_high)}"
 
 
-def signed(value: float, low: float | None, high: float | None) -> str:
+def with_interval(value: float, low: float | None, high: float | None) -> str:
     """A figure that may be negative, with its interval if it has one: "+0.50 (+0.02 to +0.98)"."""
     interval = "" if low is None or high is None else f" ({low:+.2f} to {high:+.2f})"
     return f"{value:+.2f}{interval}"
@@ -247,7 +247,7 @@ def gain_text(score: EvalScore) -> str:
     text = f" · {score.gain:+.2f} to version 0 ({score.gain_low:+.2f} to {score.gain_high:+.2f})"
     if score.payoff_gain is None:
         return text
-    gain = signed(score.payoff_gain, score.payoff_gain_low, score.payoff_gain_high)
+    gain = with_interval(score.payoff_gain, score.payoff_gain_low, score.payoff_gain_high)
     return f"{text}, pay-off {gain}"
 
 
