@@ -21,7 +21,7 @@ GAMES = {
     "TicTacToe": "TicTacToe-v0",
     "Nim": "Nim-v0",
     "ConnectFour": "ConnectFour-v0",
-    "Kuhn": "unstable.games.kuhn:KuhnPoker",
+    "Kuhn": "unstable.games.catalog.kuhn:KuhnPoker",
 }
 
 

@@ -30,7 +30,7 @@ REPORT = """
 import resource, sys, time
 from pathlib import Path
 began = time.monotonic()
-from unstable.runtime.report import report
+from unstable.commands.report import report
 report([Path(sys.argv[1])])
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 print(f"{time.monotonic() - began:.1f} s with all imports, {peak:.2f} GB at most")

@@ -15,9 +15,9 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from unstable.commands.report import make_report
+from unstable.commands.watch import Watched
 from unstable.records.folder import RunFolder
-from unstable.runtime.report import make_report
-from unstable.runtime.watch import Watched
 from unstable.tracking.dashboard import screenshot
 
 WIDTH, HEIGHT = 1240, 900

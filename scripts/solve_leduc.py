@@ -1,4 +1,4 @@
-"""Makes unstable/games/leduc.json: an equilibrium of Leduc hold'em, by what a seat is shown.
+"""Makes games/catalog/leduc.json: an equilibrium of Leduc hold'em, by what a seat is shown.
 
 Run: python scripts/solve_leduc.py [ROUNDS]
 """
@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 from unstable.config import GameConfig
-from unstable.games import leduc
-from unstable.games.best_response import assess
-from unstable.games.solver import Solver
-from unstable.games.tree import as_key, grow
+from unstable.games.catalog import leduc
+from unstable.solving.best_response import assess
+from unstable.solving.solver import Solver
+from unstable.solving.tree import as_key, grow
 
 rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
-tree = grow(GameConfig(env="unstable.games.leduc:Leduc"))
+tree = grow(GameConfig(env="unstable.games.catalog.leduc:Leduc"))
 solver = Solver(tree)
 solver.run(rounds)
 policy = solver.policy()

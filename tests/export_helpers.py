@@ -17,8 +17,8 @@ from unstable.config import RunConfig, dump
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.learners.checkpoint import write_checkpoint
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
-from unstable.runtime.environment import write_environment
 from unstable.tracking.tracker import Tracker
 from unstable.types import Adapter, Completion, GameResult
 

@@ -18,7 +18,7 @@ from unstable.records.folder import RunFolder
 from unstable.records.games import game_record
 from unstable.types import BASE, GameFailure, GameResult, GameSpec, PlayerId, SeatSpec
 
-KUHN = "unstable.games.kuhn:KuhnPoker"
+KUHN = "unstable.games.catalog.kuhn:KuhnPoker"
 
 
 def run_config(model: Path, **changes: Any) -> RunConfig:

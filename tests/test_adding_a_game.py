@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from unstable.commands.prepare import check_games
 from unstable.config import GameConfig, parse
 from unstable.games.game import Game
-from unstable.runtime.prepare import check_games
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/adding_a_game.md").read_text(encoding="utf-8")

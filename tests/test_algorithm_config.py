@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
-from unstable.learners.algorithms import built_in
+from unstable.learners.algorithms import BUILT_IN
 
 DOCS = Path(__file__).parent.parent / "docs" / "algorithms.md"
 
@@ -18,7 +18,7 @@ def test_a_floor_that_nothing_reads_is_not_compared():
 
 
 def test_every_algorithm_of_the_config_is_built_and_described():
-    assert list(built_in()) == list(ALGORITHMS)
+    assert list(BUILT_IN) == list(ALGORITHMS)
     text = DOCS.read_text(encoding="utf-8")
     assert re.findall(r"^\| `([^`:]+)` \|", text, re.MULTILINE) == list(ALGORITHMS)
     for name in ALGORITHMS:

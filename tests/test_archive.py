@@ -15,6 +15,8 @@ from safetensors.torch import load, load_file, save_file
 from tests.helpers import random_adapter, tiny_model
 from tests.learner_helpers import make_batch, make_learner, make_sample, save_model, trained
 from unstable.cli import SHORT_FORMS, parse_options
+from unstable.commands import prepare as preparing
+from unstable.commands.prepare import prepare
 from unstable.config import AdapterConfig, ConfigError, ModelConfig, parse
 from unstable.models import archive
 from unstable.models.adapters import read_adapter
@@ -29,8 +31,6 @@ from unstable.models.archive import (
 )
 from unstable.models.cache import cache_folder
 from unstable.records.files import one_process
-from unstable.runtime import prepare as preparing
-from unstable.runtime.prepare import prepare
 from unstable.types import Adapter
 
 LORA = AdapterConfig(rank=4, alpha=8)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.test_loop import make_rooms
+from tests.test_loop import make_context
 from tests.tracking_helpers import make_game, make_trajectories
+from unstable.commands.report import make_report
 from unstable.config import dump
-from unstable.loop import train
+from unstable.loop.train import train
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_record
-from unstable.runtime.report import make_report
 from unstable.types import SampledTokens
 
 CHROMIUM = shutil.which("chromium")
@@ -58,11 +58,11 @@ def hostile_games() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def page_file(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a real run, with some hostile games among its own."""
-    rooms = make_rooms(tiny_folder, tmp_path_factory.mktemp("run") / "run")
-    asyncio.run(train(rooms))
-    rooms.tracker.close()
-    folder: RunFolder = rooms.folder
-    folder.config.write_text(dump(rooms.config), encoding="utf-8")
+    context = make_context(tiny_folder, tmp_path_factory.mktemp("run") / "run")
+    asyncio.run(train(context))
+    context.tracker.close()
+    folder: RunFolder = context.folder
+    folder.config.write_text(dump(context.config), encoding="utf-8")
     own = [json.loads(line) for line in folder.games("train", 2).read_text().splitlines()]
     write_lines(folder.games("train", 2), [*hostile_games(), *own])
     make_report([folder.root], folder.report)

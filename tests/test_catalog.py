@@ -7,6 +7,7 @@ import pytest
 
 from tests.hostile import adapter_files
 from tests.test_games import COUNT_UP, LISTED, MIXED
+from unstable.collectors.players.kinds import player_class
 from unstable.config import (
     CheckpointOpponent,
     ConfigError,
@@ -20,7 +21,6 @@ from unstable.config import (
 )
 from unstable.games.check import check_game
 from unstable.games.envs import known_ids
-from unstable.plugins import load_target
 
 
 def takes_anything(text):
@@ -91,7 +91,7 @@ def test_ids_are_written_without_variants():
 
 
 def check_opponent(opponent: FixedOpponent, game: GameConfig) -> None:
-    load_target(opponent.player).check(opponent, game, "opponents.fixed.0")
+    player_class(opponent).check(opponent, game, "opponents.fixed.0")
 
 
 class Bot:

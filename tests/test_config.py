@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from unstable.cli import parse_options
+from unstable.commands.prepare import check_counted
 from unstable.config import CONFIGS, ConfigError, RunConfig, dump, load, parse
-from unstable.plugins import load_target
-from unstable.runtime.prepare import check_counted
+from unstable.config.plugins import load_target
 
 
 def test_dump_reads_back_equal(tmp_path: Path) -> None:

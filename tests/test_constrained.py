@@ -18,13 +18,13 @@ from tests.test_players import STOP
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.base import Answer
 from unstable.collectors.players.constrained import ConstrainedPlayer
+from unstable.commands.prepare import check_games
 from unstable.config import ConfigError, GameConfig, parse
 from unstable.engines.base import Engine
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.check import check_constrained
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, load_style, write_answer
-from unstable.runtime.prepare import check_games
 from unstable.types import GameResult
 
 NIM = GameConfig(env="Nim-v0", args={"piles": [12, 2]})  # [0 1], [0 10], [1 1], ...: three forks

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import unstable
-from tests.test_loop import make_rooms
+from tests.test_loop import make_context
 from tests.tracking_helpers import lines
 from unstable.config import ConfigError
-from unstable.loop import train
+from unstable.loop.train import train
 from unstable.records.data import GAME_COLUMNS, LIBRARIES, TURN_COLUMNS, TURN_KEYS, Library
 from unstable.records.files import read_lines, write_lines
 from unstable.records.folder import RunFolder
@@ -25,10 +25,10 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(scope="module")
 def run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A real run of three updates, with evaluations."""
-    rooms = make_rooms(tiny_folder, tmp_path_factory.mktemp("run") / "run")
-    asyncio.run(train(rooms))
-    rooms.tracker.close()
-    return rooms.folder
+    context = make_context(tiny_folder, tmp_path_factory.mktemp("run") / "run")
+    asyncio.run(train(context))
+    context.tracker.close()
+    return context.folder
 
 
 def listed(frame: Any, column: str) -> list[Any]:

@@ -26,7 +26,7 @@ from unstable.records.games import game_record
 from unstable.types import PlayerId, TokenSample
 
 TICTACTOE = GameConfig()
-KUHN = GameConfig(env="unstable.games.kuhn:KuhnPoker", name="Kuhn")
+KUHN = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", name="Kuhn")
 THINK = {"prompt": "think", "parser": "boxed"}
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.machine_helpers import QWEN, VERSIONS, machine
 from unstable.cli import run
+from unstable.commands.doctor import examine
+from unstable.commands.prepare import check
 from unstable.config import ConfigError, RunConfig, load
-from unstable.planning.doctor import examine
 from unstable.planning.machine import Machine
-from unstable.runtime.prepare import check
 
 
 @pytest.fixture

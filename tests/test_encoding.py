@@ -187,7 +187,7 @@ def test_the_ids_of_ordinary_text_are_the_templates(kind, text):
         assert built.encode_answer(text)[:-1] == plain
 
 
-GAMES = ("TicTacToe-v0", "Nim-v0", "ConnectFour-v0", "unstable.games.kuhn:KuhnPoker")
+GAMES = ("TicTacToe-v0", "Nim-v0", "ConnectFour-v0", "unstable.games.catalog.kuhn:KuhnPoker")
 
 
 @pytest.mark.parametrize("style", STYLES)

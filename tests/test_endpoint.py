@@ -15,18 +15,17 @@ import pytest
 from tests.builders import spec
 from tests.helpers import tiny_tokenizer
 from tests.test_collector import Scripted
-from tests.test_loop import make_rooms
+from tests.test_loop import make_context
 from tests.test_tracking import lines
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.ledger import Ledger, Spent
 from unstable.collectors.players.openai import OpenAIPlayer
+from unstable.commands.prepare import check_games
 from unstable.config import ConfigError, GameConfig, OpenAIOpponent, parse
 from unstable.games.game import Game
 from unstable.league.schedule import Schedule
-from unstable.loop import train
+from unstable.loop.train import train
 from unstable.records.folder import RunFolder
-from unstable.runtime.prepare import check_games
-from unstable.runtime.session import with_ledgers
 from unstable.types import GameFailure, GameResult, SpentError
 
 
@@ -149,7 +148,7 @@ def collector(
             "actors": {"games_in_flight": 2},
         }
     )
-    config = with_ledgers(config, RunFolder(tmp_path))
+    config = config.with_ledgers(RunFolder(tmp_path).endpoint)
     return Collector(config, Scripted(), tiny_tokenizer())
 
 
@@ -246,19 +245,19 @@ async def test_a_run_goes_on_without_an_opponent_whose_cap_is_reached(
 ) -> None:
     folder = tmp_path / "run"
     remote = opponent(server, max_calls=4, ledger=str(tmp_path / "calls.json")).model_dump()
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         folder,
         opponents={"fixed": [remote], "draw": {"self": 0.2, "past": 0, "fixed": 0.8}},
         eval={"every": 2, "games": 2, "opponents": ["remote", "random"]},
         loop={"mode": "sync", "steps": 2, "max_failures": 0},
     )
-    assert await train(rooms) == "all updates made"
+    assert await train(context) == "all updates made"
     assert server.asked == 4
-    assert rooms.schedule.leave_out("remote") is False, "it was left out before"
-    drawn = [game for _ in range(20) for game in rooms.schedule.draw(2, [])]
+    assert context.schedule.leave_out("remote") is False, "it was left out before"
+    drawn = [game for _ in range(20) for game in context.schedule.draw(2, [])]
     assert {seat.player.name for game in drawn for seat in game.seats} == {"policy@2"}
-    rooms.tracker.close()
+    context.tracker.close()
     assert capsys.readouterr().out.count("max_calls = 4 of opponent 'remote' does not allow") == 1
 
 

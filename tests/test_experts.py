@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from unstable.collectors.players.expert import ExpertPlayer
 from unstable.config import GameConfig
-from unstable.games.connect_four import DEPTH
+from unstable.games.catalog.connect_four import DEPTH
 from unstable.games.game import Game
 from unstable.games.services import has_expert
 
-KUHN = "unstable.games.kuhn:KuhnPoker"
+KUHN = "unstable.games.catalog.kuhn:KuhnPoker"
 GAMES = ["TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0-large", "ConnectFour-v0", KUHN]
 QUIET = settings(deadline=None, derandomize=True, max_examples=60)
 

@@ -23,11 +23,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.export_helpers import VERSION, card_code, greedy_text, make_run, prompts_of
 from tests.helpers import random_adapter
 from unstable.cli import run
+from unstable.commands.export import export
 from unstable.config import ConfigError, ModelConfig, RunConfig, parse
 from unstable.models.base import load_model
 from unstable.models.merge import add_adapter
 from unstable.records.folder import RunFolder
-from unstable.runtime.export import export
 from unstable.types import Adapter
 
 SECRET = "sk-a-key-that-nobody-may-see"

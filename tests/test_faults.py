@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from tests.test_cli import children, no_developers_lines, project, rows, start, unstable
+from unstable.commands.resume import find_point
 from unstable.records.folder import RunFolder
-from unstable.runtime.resume import find_point
 
 __all__ = ["project"]  # a fixture
 pytestmark = pytest.mark.slow
@@ -189,7 +189,7 @@ BLOCKED_LOG = """
 import logging, sys
 from pathlib import Path
 from unstable.records.folder import RunFolder
-from unstable.runtime.logs import setup_logging
+from unstable.records.logs import setup_logging
 
 folder = RunFolder(Path("run"))
 folder.log("x").parent.mkdir(parents=True)

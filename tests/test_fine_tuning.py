@@ -16,8 +16,7 @@ from tests.test_loop import lines
 from unstable.config import parse
 from unstable.datasets.examples import Example
 from unstable.league.evaluation import evaluation_scores
-from unstable.records.folder import RunFolder
-from unstable.runtime.fine_tuning import (
+from unstable.loop.sft import (
     EPOCH,
     HELD_OUT_LOSS,
     FineTuning,
@@ -27,6 +26,7 @@ from unstable.runtime.fine_tuning import (
     held_out_loss,
     is_over,
 )
+from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker
 from unstable.types import Batch, TokenSample, Update

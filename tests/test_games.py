@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unstable.config import GameConfig, InvalidMovesConfig
+from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.chance import Chance
 from unstable.games.game import Game
-from unstable.games.kuhn import KuhnPoker
 from unstable.games.services import lists_legal_moves
 from unstable.prompts import observation_text
-from unstable.seeds import derive_seed
+from unstable.types.seeds import derive_seed
 
-KUHN = "unstable.games.kuhn:KuhnPoker"
-LEDUC = "unstable.games.leduc:Leduc"
+KUHN = "unstable.games.catalog.kuhn:KuhnPoker"
+LEDUC = "unstable.games.catalog.leduc:Leduc"
 
 
 class CountUp(ta.Env):

@@ -11,13 +11,13 @@ import pytest
 from tests.builders import game
 from tests.test_collector import Scripted, collector, specs
 from tests.test_collector import played as results_of
-from tests.test_loop import lines, make_rooms, played
+from tests.test_loop import lines, make_context, played
 from unstable.buffers.buffer import Buffer
 from unstable.collectors.branches import Forks
 from unstable.config import ConfigError, RewardConfig, RunConfig, parse
 from unstable.engines.base import EngineDiedError
 from unstable.league.schedule import Schedule
-from unstable.loop import train
+from unstable.loop.train import train
 from unstable.rewards.terms import Rewards
 from unstable.types import GameFailure, GameResult, GameSpec, PlayerId
 
@@ -285,10 +285,10 @@ def test_forks_go_where_outcomes_differ_and_come_back_to_the_others() -> None:
 # The whole loop
 
 
-def groups_trained(rooms: Any) -> dict[tuple[int, int], list[dict[str, Any]]]:
+def groups_trained(context: Any) -> dict[tuple[int, int], list[dict[str, Any]]]:
     groups: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for update in range(1, rooms.config.loop.steps + 1):
-        for sample in lines(rooms.folder.samples(update)):
+    for update in range(1, context.config.loop.steps + 1):
+        for sample in lines(context.folder.samples(update)):
             groups.setdefault((update, sample["group"]), []).append(sample)
     return groups
 
@@ -298,7 +298,7 @@ def groups_trained(rooms: Any) -> dict[tuple[int, int], list[dict[str, Any]]]:
 async def test_batches_are_made_of_whole_groups_of_one_version(
     tiny_folder: Path, tmp_path: Path, by: str, mode: str
 ) -> None:
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         learner=GRPO,
@@ -306,9 +306,9 @@ async def test_batches_are_made_of_whole_groups_of_one_version(
         loop={"mode": mode, "steps": 2},
         eval={"every": 0},
     )
-    assert await train(rooms) == "all updates made"
-    on_file = {record["game"]: record for record in played(rooms.folder)}
-    groups = groups_trained(rooms)
+    assert await train(context) == "all updates made"
+    on_file = {record["game"]: record for record in played(context.folder)}
+    groups = groups_trained(context)
     assert groups
     for samples in groups.values():
         games = [on_file[game] for game in {sample["game"] for sample in samples}]
@@ -327,7 +327,7 @@ async def test_batches_are_made_of_whole_groups_of_one_version(
     assert max(len({s["game"] for s in samples}) for samples in groups.values()) == 4
     if mode == "async":  # games that finish after the last update are on file, but not rated
         return
-    rated = sum(row.games for row in rooms.registry.ratings())
+    rated = sum(row.games for row in context.registry.ratings())
     trunks = [record for record in on_file.values() if by == "game" or record["member"] == 0]
     players = [set(record["players"]) for record in trunks]
     assert rated == sum(len(each) for each in players if len(each) > 1)  # none against itself
@@ -336,7 +336,7 @@ async def test_batches_are_made_of_whole_groups_of_one_version(
 async def test_grouped_turns_are_reproducible(tiny_folder: Path, tmp_path: Path) -> None:
     runs = []
     for name in ("a", "b"):
-        rooms = make_rooms(
+        context = make_context(
             tiny_folder,
             tmp_path / name,
             learner=GRPO,
@@ -344,15 +344,15 @@ async def test_grouped_turns_are_reproducible(tiny_folder: Path, tmp_path: Path)
             loop={"mode": "sync", "steps": 2},
             eval={"every": 0},
         )
-        await train(rooms)
-        runs.append(json.dumps(played(rooms.folder)))
+        await train(context)
+        runs.append(json.dumps(played(context.folder)))
     assert runs[0] == runs[1]
 
 
 async def test_a_raw_model_whose_groups_all_tie_stops_with_the_reason(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         learner=GRPO,
@@ -361,4 +361,4 @@ async def test_a_raw_model_whose_groups_all_tie_stops_with_the_reason(
         eval={"every": 0},
     )
     with pytest.raises(RuntimeError, match="groups.drop_tied"):  # every game is a forfeit
-        await train(rooms)
+        await train(context)

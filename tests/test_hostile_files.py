@@ -19,6 +19,7 @@ from tests.learner_helpers import make_learner, save_model
 from tests.test_endpoint import Reply, Server, ask, says
 from tests.test_endpoint import server as server
 from unstable.cli import run
+from unstable.commands.prepare import check
 from unstable.config import ConfigError, ModelConfig, escape_control, keep_secret, parse
 from unstable.learners.checkpoint import read_checkpoint
 from unstable.models.adapters import read_adapter, write_adapter
@@ -26,8 +27,7 @@ from unstable.models.archive import MEMBERS, unpack
 from unstable.models.inspection import inspect
 from unstable.records.files import json_line
 from unstable.records.folder import RunFolder
-from unstable.runtime.logs import Escaping, _show_error
-from unstable.runtime.prepare import check
+from unstable.records.logs import Escaping, _show_error
 
 CANARY = "sk-canary-0123456789abcdef"
 

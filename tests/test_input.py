@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.hostile import ADAPTERS, CHECKED, FILES, OPTIONS, ZIPS, adapter_files, zip_file
 from unstable.cli import parse_options, run
+from unstable.commands.prepare import check
 from unstable.config import CONFIGS, ConfigError, RunConfig, dump, fields, load
 from unstable.models.archive import misfit, unpack
-from unstable.runtime.prepare import check
 
 
 def refused(error: object, expected: str) -> None:

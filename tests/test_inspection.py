@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.helpers import random_adapter, tiny_model
 from unstable import cli
+from unstable.commands.evaluate import evaluate
+from unstable.commands.prepare import check
 from unstable.config import AdapterConfig, ConfigError, ModelConfig, dump, parse
 from unstable.models.adapters import (
     CONFIG_FILE,
@@ -22,8 +24,6 @@ from unstable.models.adapters import (
 from unstable.models.archive import BASE_FILE, describe_base, misfit, pack_adapter, unpack
 from unstable.models.base import load_model
 from unstable.models.inspection import check_start, inspect
-from unstable.runtime.evaluate import evaluate
-from unstable.runtime.prepare import check
 
 ROOT = Path(__file__).parent.parent
 KEY = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"

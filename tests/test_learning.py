@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 
 import unstable
 from tests.helpers import tiny_model, tiny_tokenizer
+from unstable.commands.evaluate import evaluate
 from unstable.prompts import PromptBuilder, load_style
-from unstable.runtime.evaluate import evaluate
 from unstable.types import Observation
 
 DIGITS = "0123"  # random play scores .5, 3 in all deals .6875, the best play .875

@@ -8,12 +8,12 @@ import pytest
 
 from tests.draws import Node, nodes
 from unstable.config import GameConfig
-from unstable.games import kuhn, leduc
+from unstable.games.catalog import kuhn, leduc
+from unstable.games.catalog.kuhn import KuhnPoker
+from unstable.games.catalog.leduc import Leduc
 from unstable.games.game import Game
-from unstable.games.kuhn import KuhnPoker
-from unstable.games.leduc import Leduc
 
-LEDUC = "unstable.games.leduc:Leduc"
+LEDUC = "unstable.games.catalog.leduc:Leduc"
 FOLDED = ["bet fold", "bet raise fold", "check bet fold", "check bet raise fold"]
 CLOSED = ["check check", "bet call", "bet raise call", "check bet call", "check bet raise call"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from unstable.records import logs
 from unstable.records.folder import RunFolder
-from unstable.runtime import logs
-from unstable.runtime.logs import LOG_BYTES, OLDER_FILES, LogFile, logging_to
+from unstable.records.logs import LOG_BYTES, OLDER_FILES, LogFile, logging_to
 
 SMALL = 1000
 log = logging.getLogger("unstable.tests")

@@ -1,4 +1,4 @@
-"""The loop on real rooms, in this process: tiny model, real games, no Ray."""
+"""The loop on real objects of this process: tiny model, real games, no Ray."""
 
 import asyncio
 import json
@@ -14,21 +14,21 @@ import textarena
 
 from tests.builders import game
 from unstable.collectors.collector import Collector
-from unstable.collectors.exploit import Exploiter
+from unstable.commands.prepare import counted_games, prepare
+from unstable.commands.train import make_buffer, make_registry
 from unstable.config import RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.league.guard import Guard
 from unstable.league.routing import Router
 from unstable.league.schedule import Schedule
 from unstable.learners.learner import Learner
-from unstable.loop import evaluate, train
+from unstable.loop.context import Context, asleep, spread
+from unstable.loop.train import evaluate, train
 from unstable.models.adapters import read_adapter
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
-from unstable.rooms import Rooms, asleep, spread
-from unstable.runtime.prepare import counted_games, prepare
-from unstable.runtime.train import make_buffer, make_registry
+from unstable.solving.exploiter import Exploiter
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     Batch,
@@ -139,7 +139,7 @@ class LocalLearner:
         self.learner.restore(self.folder.checkpoint(version))
 
 
-def make_rooms(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes: Any) -> Rooms:
+def make_context(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes: Any) -> Context:
     data = {
         "model": {"name": str(tiny_folder), "dtype": "float32", "adapter": {"rank": 4}},
         "sampling": {"max_tokens": 4},
@@ -153,7 +153,7 @@ def make_rooms(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes:
     assert isinstance(config.buffer.capacity, int)
     folder = RunFolder(run_dir)
     schedule = Schedule(config)
-    return Rooms(
+    return Context(
         config=config,
         folder=folder,
         actors=[LocalActor(config, folder) for _ in range(num_actors)],
@@ -191,9 +191,9 @@ def losses(folder: RunFolder) -> list[float | None]:
 
 
 async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path: Path) -> None:
-    rooms = make_rooms(tiny_folder, tmp_path / "run")
-    assert await train(rooms) == "all updates made"
-    folder = rooms.folder
+    context = make_context(tiny_folder, tmp_path / "run")
+    assert await train(context) == "all updates made"
+    folder = context.folder
     assert [row["version"] for row in lines(folder.metrics)] == [0, 1, 2, 3]
     assert all(loss is not None for loss in losses(folder)[1:])
     for update in (1, 2, 3):
@@ -201,7 +201,7 @@ async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path:
         assert len(samples) >= 16
         assert all(sample["staleness"] <= 4 for sample in samples)
     assert len(played(folder, "eval")) == 3 * 4  # before, after update 2, after the last
-    players = {row.player for row in rooms.registry.ratings()}
+    players = {row.player for row in context.registry.ratings()}
     assert {PlayerId.policy(0), PlayerId.policy(3), PlayerId("random")} <= players
     # Adapters of opponents stay; what a resume needs stays for the newest two.
     assert folder.versions() == [0, 1, 2, 3]
@@ -212,18 +212,18 @@ async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path:
 async def test_the_start_stays_when_other_old_versions_go(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         opponents={"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": [], "pool_size": 1},
         tracking={"run_dir": str(tmp_path / "run"), "dashboard": "off", "keep_checkpoints": 1},
         loop={"mode": "sync", "steps": 5},
     )
-    await train(rooms)
-    versions = rooms.folder.versions()
+    await train(context)
+    versions = context.folder.versions()
     assert (versions[0], versions[-1]) == (0, 5)
     assert 1 not in versions
-    assert {p.name for p in rooms.folder.checkpoint(0).iterdir()} == {
+    assert {p.name for p in context.folder.checkpoint(0).iterdir()} == {
         "adapter_config.json",
         "adapter_model.safetensors",
     }
@@ -231,15 +231,15 @@ async def test_the_start_stays_when_other_old_versions_go(
 
 async def test_what_is_trained_on_is_what_was_sampled(tiny_folder: Path, tmp_path: Path) -> None:
     """Invariant 1: ids and logprobs travel from the engine to the loss as they are."""
-    rooms = make_rooms(tiny_folder, tmp_path / "run")
-    await train(rooms)
+    context = make_context(tiny_folder, tmp_path / "run")
+    await train(context)
     turns = {
         (game["game"], index): turn
-        for game in played(rooms.folder)
+        for game in played(context.folder)
         for index, turn in enumerate(game["turns"])
     }
-    tokenizer = load_tokenizer(rooms.config.model)
-    trained = [sample for update in (1, 2, 3) for sample in lines(rooms.folder.samples(update))]
+    tokenizer = load_tokenizer(context.config.model)
+    trained = [sample for update in (1, 2, 3) for sample in lines(context.folder.samples(update))]
     assert trained
     for sample in trained:
         turn = turns[sample["game"], sample["turn"]]
@@ -255,9 +255,9 @@ async def test_what_is_trained_on_is_what_was_sampled(tiny_folder: Path, tmp_pat
 async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_path: Path) -> None:
     runs = []
     for name in ("one", "two"):
-        rooms = make_rooms(tiny_folder, tmp_path / name, num_actors=2)
-        await train(rooms)
-        runs.append(rooms.folder)
+        context = make_context(tiny_folder, tmp_path / name, num_actors=2)
+        await train(context)
+        runs.append(context.folder)
     one, two = runs
     assert losses(one) == losses(two)
     for purpose in ("train", "eval"):
@@ -265,7 +265,7 @@ async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_pa
         assert games[0] == games[1]
     weights = [(f.checkpoint(3) / "adapter_model.safetensors").read_bytes() for f in runs]
     assert weights[0] == weights[1]
-    other = make_rooms(tiny_folder, tmp_path / "three", seed=1)
+    other = make_context(tiny_folder, tmp_path / "three", seed=1)
     await train(other)
     assert losses(other.folder) != losses(one)
 
@@ -274,7 +274,7 @@ async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_pa
 async def test_both_at_once_makes_all_updates_within_the_staleness(
     tiny_folder: Path, tmp_path: Path, max_staleness: int
 ) -> None:
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         num_actors=2,
@@ -282,11 +282,11 @@ async def test_both_at_once_makes_all_updates_within_the_staleness(
         actors={"games_in_flight": 4},
         buffer={"max_staleness": max_staleness},
     )
-    assert await train(rooms) == "all updates made"
-    assert rooms.registry.current == 4
+    assert await train(context) == "all updates made"
+    assert context.registry.current == 4
     for update in (1, 2, 3, 4):
         assert all(
-            sample["staleness"] <= max_staleness for sample in lines(rooms.folder.samples(update))
+            sample["staleness"] <= max_staleness for sample in lines(context.folder.samples(update))
         )
 
 
@@ -294,7 +294,7 @@ async def test_both_at_once_makes_all_updates_within_the_staleness(
 async def test_time_runs_out(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         loop={"mode": mode, "steps": 10_000, "max_time": 60.0},
@@ -305,24 +305,24 @@ async def test_time_runs_out(
 
     def monotonic() -> float:
         """Stands still until there is an update; then a second is left, however slow this is."""
-        if not rooms.registry.current:
+        if not context.registry.current:
             return 0.0
         updated.append(time.monotonic())
         return 59.0 + updated[-1] - updated[0]
 
-    monkeypatch.setattr("unstable.loop.time", SimpleNamespace(monotonic=monotonic))
-    assert await train(rooms) == "time is up"
-    last = rooms.registry.current
+    monkeypatch.setattr("unstable.loop.train.time", SimpleNamespace(monotonic=monotonic))
+    assert await train(context) == "time is up"
+    last = context.registry.current
     assert 0 < last < 10_000
-    assert rooms.evaluated == last
-    assert len(played(rooms.folder, "eval")) == 2 * 4  # at the start, and as it ended
+    assert context.evaluated == last
+    assert len(played(context.folder, "eval")) == 2 * 4  # at the start, and as it ended
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 async def test_time_runs_out_even_where_a_batch_is_always_ready(
     tiny_folder: Path, tmp_path: Path, mode: str
 ) -> None:
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         loop={"mode": mode, "steps": 10_000, "max_time": 1.0},
@@ -332,9 +332,9 @@ async def test_time_runs_out_even_where_a_batch_is_always_ready(
     )
     for game_id in range(5000):
         result = game(game_id=10**6 + game_id)
-        rooms.buffer.add(result.spec, rooms.rewards.trajectories(result))
-    assert await train(rooms) == "time is up"
-    assert rooms.buffer.size > 0
+        context.buffer.add(result.spec, context.rewards.trajectories(result))
+    assert await train(context) == "time is up"
+    assert context.buffer.size > 0
 
 
 async def test_evaluation_touches_nothing_that_is_trained(
@@ -344,9 +344,9 @@ async def test_evaluation_touches_nothing_that_is_trained(
     folders = []
     for every in (0, 1):
         evaluation = {"every": every, "games": 4}
-        rooms = make_rooms(tiny_folder, tmp_path / str(every), eval=evaluation)
-        await train(rooms)
-        folders.append(rooms.folder)
+        context = make_context(tiny_folder, tmp_path / str(every), eval=evaluation)
+        await train(context)
+        folders.append(context.folder)
     silent, judged = folders
     assert not played(silent, "eval")
     assert len(played(judged, "eval")) == 4 * 4
@@ -355,23 +355,23 @@ async def test_evaluation_touches_nothing_that_is_trained(
 
 
 async def test_evaluating_twice_plays_the_same_games(tiny_folder: Path, tmp_path: Path) -> None:
-    rooms = make_rooms(tiny_folder, tmp_path / "run", loop={"mode": "sync", "steps": 0})
-    await train(rooms)
-    first = played(rooms.folder, "eval")
-    before = (rooms.buffer.stats(), rooms.schedule.state(), rooms.registry.current)
-    await evaluate(rooms)
-    assert played(rooms.folder, "eval")[len(first) :] == first
-    assert (rooms.buffer.stats(), rooms.schedule.state(), rooms.registry.current) == before
+    context = make_context(tiny_folder, tmp_path / "run", loop={"mode": "sync", "steps": 0})
+    await train(context)
+    first = played(context.folder, "eval")
+    before = (context.buffer.stats(), context.schedule.state(), context.registry.current)
+    await evaluate(context)
+    assert played(context.folder, "eval")[len(first) :] == first
+    assert (context.buffer.stats(), context.schedule.state(), context.registry.current) == before
 
 
 async def test_constrained_games_are_legal_and_not_rated(tiny_folder: Path, tmp_path: Path) -> None:
     evaluation = {"constrained": True, "games": 4, "opponents": ["random", "base"]}
-    rooms = make_rooms(tiny_folder, tmp_path / "run", loop={"steps": 0}, eval=evaluation)
-    await train(rooms)
-    games = played(rooms.folder, "eval")
+    context = make_context(tiny_folder, tmp_path / "run", loop={"steps": 0}, eval=evaluation)
+    await train(context)
+    games = played(context.folder, "eval")
     assert len(games) == 8
     assert not any(turn["invalid"] for game in games for turn in game["turns"])
-    assert not any(rating.games for rating in rooms.registry.ratings())
+    assert not any(rating.games for rating in context.registry.ratings())
 
 
 async def test_greedy_games_are_played_beside_and_change_nothing_else(
@@ -381,10 +381,10 @@ async def test_greedy_games_are_played_beside_and_change_nothing_else(
     for name, temperature in (("one", [1.0]), ("two", [1.0, 0.0])):
         evaluation = {"games": 4, "temperature": temperature}
         loop = {"mode": "sync", "steps": 1}
-        rooms = make_rooms(tiny_folder, tmp_path / name, eval=evaluation, loop=loop)
-        await train(rooms)
-        folders.append(rooms.folder)
-        ratings.append(rooms.registry.state())
+        context = make_context(tiny_folder, tmp_path / name, eval=evaluation, loop=loop)
+        await train(context)
+        folders.append(context.folder)
+        ratings.append(context.registry.state())
     one, two = folders
     assert played(one) == played(two)
     assert ratings[0] == ratings[1]
@@ -422,23 +422,23 @@ MOODY: dict[str, Any] = {
 
 async def test_a_failed_game_costs_one_game(tiny_folder: Path, tmp_path: Path) -> None:
     """Invariant 17: counted, logged with its traceback, and the run goes on."""
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         **MOODY,
         loop={"mode": "sync", "steps": 2, "max_failures": 99},
     )
-    assert await train(rooms) == "all updates made"
-    assert rooms.failures > 0
-    rows = lines(rooms.folder.metrics)
-    assert sum(row["collect/failures"] for row in rows) == rooms.failures
+    assert await train(context) == "all updates made"
+    assert context.failures > 0
+    rows = lines(context.folder.metrics)
+    assert sum(row["collect/failures"] for row in rows) == context.failures
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 async def test_too_many_failed_games_end_the_run(
     tiny_folder: Path, tmp_path: Path, mode: str
 ) -> None:
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         **MOODY,
@@ -447,7 +447,7 @@ async def test_too_many_failed_games_end_the_run(
     with pytest.raises(
         RuntimeError, match=r"\d+ of the last \d+ games failed, more than"
     ) as raised:
-        await train(rooms)
+        await train(context)
     assert str(raised.value).endswith("the dice are gone")
     failed = int(str(raised.value).split()[0])
     assert failed == 4 or mode == "async" and failed > 4  # others may have failed at that moment
@@ -462,13 +462,13 @@ class BrokenLearner(LocalLearner):
 async def test_a_dead_learner_ends_the_run_with_its_own_error(
     tiny_folder: Path, tmp_path: Path, mode: str
 ) -> None:
-    rooms = make_rooms(tiny_folder, tmp_path / "run", loop={"mode": mode, "steps": 3})
-    rooms.learner = BrokenLearner(rooms.config, rooms.folder)
+    context = make_context(tiny_folder, tmp_path / "run", loop={"mode": mode, "steps": 3})
+    context.learner = BrokenLearner(context.config, context.folder)
     with pytest.raises(FloatingPointError, match="the loss is nan"):
-        await asyncio.wait_for(train(rooms), timeout=60)
+        await asyncio.wait_for(train(context), timeout=60)
 
 
-# What rooms.py gives the loop
+# What loop/context.py gives the loop
 
 
 class Played(NamedTuple):
@@ -584,15 +584,15 @@ async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_t
         note(LocalActor, method, getattr(LocalActor, method))
     for method in ("update", "save"):
         note(LocalLearner, method, getattr(LocalLearner, method))
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         loop={"mode": "sync", "steps": 2},
         eval={"every": 1, "games": 4},
     )
-    actors = rooms.config.actors.model_copy(update={"share_gpu": "sleep"})
-    rooms.config = rooms.config.model_copy(update={"actors": actors})
-    await train(rooms)
+    actors = context.config.actors.model_copy(update={"share_gpu": "sleep"})
+    context.config = context.config.model_copy(update={"actors": actors})
+    await train(context)
     once = [name for name, _ in groupby(deeds)]  # a batch may take several rounds of play
     turn = ["play", "sleep", "update", "wake", "save", "publish"]
     assert once == ["save", "publish", *turn, *turn, "play"]
@@ -610,30 +610,30 @@ async def judge(result: GameResult, seat: int) -> float:
 async def test_a_judge_runs_beside_the_games_and_costs_those_that_it_fails(
     tiny_folder: Path, tmp_path: Path, mode: str
 ) -> None:
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         buffer={"rewards": [{"term": f"{__name__}:judge"}]},
         loop={"mode": mode, "steps": 2, "max_failures": 99},
     )
-    assert await train(rooms) == "all updates made"
-    judged = [each for each in played(rooms.folder) if any(t["rewards"] for t in each["turns"])]
+    assert await train(context) == "all updates made"
+    judged = [each for each in played(context.folder) if any(t["rewards"] for t in each["turns"])]
     assert judged and all(each["game"] % 4 for each in judged)
-    rows = lines(rooms.folder.metrics)
+    rows = lines(context.folder.metrics)
     written = sum(row["collect/failures"] for row in rows)
-    assert 0 < written <= rooms.failures
-    assert written == rooms.failures or mode == "async"  # which ends with games in flight
+    assert 0 < written <= context.failures
+    assert written == context.failures or mode == "async"  # which ends with games in flight
     assert {row["learn/reward_mean"] for row in rows[1:]} == {2.0}
 
 
 async def test_failures_are_judged_by_rate(tiny_folder: Path, tmp_path: Path) -> None:
-    rooms = make_rooms(tiny_folder, tmp_path / "run", loop={"max_failures": 2})
+    context = make_context(tiny_folder, tmp_path / "run", loop={"max_failures": 2})
     good = game(purpose="eval")
     bad = GameFailure.of(good.spec, OSError("the dice are gone"))
     for _ in range(5):  # one game in fifty, for as long as it likes
-        rooms.count(bad)
+        context.count(bad)
         for _ in range(49):
-            rooms.count(good)
-    rooms.count(bad)
+            context.count(good)
+    context.count(bad)
     with pytest.raises(RuntimeError, match="3 of the last 100 games failed, more than loop"):
-        rooms.count(bad)
+        context.count(bad)

@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from tests.machine_helpers import machine
+from unstable.commands.doctor import examine
 from unstable.config import load
 from unstable.planning import machine as machine_module
-from unstable.planning.doctor import examine
 from unstable.planning.machine import this_machine
 
 

@@ -14,18 +14,18 @@ from tests.helpers import tiny_tokenizer
 from tests.test_collector import Scripted, collector, specs
 from tests.test_collector import played as results_of
 from tests.test_groups import branching
-from tests.test_loop import lines, make_rooms, played
+from tests.test_loop import lines, make_context, played
 from tests.tracking_helpers import make_config, make_tracker
 from unstable.buffers.buffer import Buffer
+from unstable.commands.prepare import check
 from unstable.config import ConfigError, RewardConfig, RunConfig, parse
 from unstable.datasets.recorded import recorded_examples
 from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
-from unstable.loop import train
+from unstable.loop.train import train
 from unstable.records.games import game_record
 from unstable.rewards.terms import Rewards
-from unstable.runtime.prepare import check
 from unstable.types import Completion, GameResult, GameSpec, PlayerId, SeatSpec
 
 RANDOM, START = PlayerId("random"), PlayerId.policy(0)
@@ -353,7 +353,7 @@ def test_supervised_training_leaves_them_out(tmp_path: Path) -> None:
 async def test_the_start_opens_games_to_the_end_of_the_run(
     tiny_folder: Path, tmp_path: Path, mode: str
 ) -> None:
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         games=[{"env": f"{__name__}:Talk", "name": "Talk", "parser": "raw"}],
@@ -365,10 +365,10 @@ async def test_the_start_opens_games_to_the_end_of_the_run(
         actors={"games_in_flight": 4},
         eval={"every": 4, "games": 2, "opponents": ["base"]},
     )
-    assert await train(rooms) == "all updates made"
-    assert 0 in rooms.folder.versions()
-    assert 1 not in rooms.folder.versions()
-    games = {record["game"]: record for record in played(rooms.folder)}
+    assert await train(context) == "all updates made"
+    assert 0 in context.folder.versions()
+    assert 1 not in context.folder.versions()
+    games = {record["game"]: record for record in played(context.folder)}
     assert {record["opening"] for record in games.values()} == {0, 1, 2, 3}
     late = [r for r in games.values() if r["version"] >= 3 and r["opening"]]
     assert late
@@ -381,7 +381,7 @@ async def test_the_start_opens_games_to_the_end_of_the_run(
         if record["member"] == 0 and mate is not None:
             begun = [r["turns"][: record["opening"]] for r in (record, mate)]
             assert [t["token_ids"] for t in begun[0]] == [t["token_ids"] for t in begun[1]]
-    samples = [s for update in range(1, 5) for s in lines(rooms.folder.samples(update))]
+    samples = [s for update in range(1, 5) for s in lines(context.folder.samples(update))]
     assert samples
     assert all(s["turn"] >= games[s["game"]]["opening"] for s in samples)
-    assert all(record["opening"] == 0 for record in played(rooms.folder, "eval"))
+    assert all(record["opening"] == 0 for record in played(context.folder, "eval"))

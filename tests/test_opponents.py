@@ -7,6 +7,8 @@ import pytest
 
 from tests.test_players import Recorder, model_player
 from unstable.collectors.players.base import OpponentPlayer, Player
+from unstable.collectors.players.kinds import PLAYERS, player_class
+from unstable.commands.prepare import check_games
 from unstable.config import (
     CheckpointOpponent,
     ConfigError,
@@ -21,8 +23,6 @@ from unstable.config import (
 )
 from unstable.config.opponents import OPPONENT_KINDS
 from unstable.games.game import Game
-from unstable.plugins import load_target
-from unstable.runtime.prepare import check_games
 from unstable.types import PlayerId, SeatSpec
 
 SECTIONS = get_args(FixedOpponent)
@@ -47,7 +47,7 @@ def test_every_kind_is_tried_here() -> None:
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
 def test_a_section_names_the_class_that_plays_it(section: type[FixedOpponent]) -> None:
-    player: Any = load_target(section.player)
+    player: Any = PLAYERS[section]
     assert isinstance(player, type) and issubclass(player, OpponentPlayer)
     assert isinstance(player.per_game, bool)
     for name in ("check", "make"):  # asked before there is an instance
@@ -67,7 +67,7 @@ async def test_the_class_makes_a_player_of_the_seat(
 
     config = GameConfig(env="SimpleTak-v0" if opponent.kind == "rules" else "TicTacToe-v0")
     seat = SeatSpec(player=PlayerId(opponent.key), temperature=0.7)
-    player = load_target(opponent.player).make(opponent, config, seat, model)
+    player = player_class(opponent).make(opponent, config, seat, model)
     assert asked == (["checkpoint:checkpoint:warm"] if opponent.kind == "checkpoint" else [])
     if opponent.kind != "openai":  # which has an endpoint in test_players.py
         game = Game(config, seed=0)

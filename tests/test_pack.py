@@ -11,10 +11,10 @@ import textarena
 from tests.draws import nodes, scripted
 from unstable.cli import run
 from unstable.config import GameConfig
-from unstable.games import bargaining, kuhn
+from unstable.games.catalog import bargaining, kuhn
+from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.envs import make_env
 from unstable.games.game import Game
-from unstable.games.kuhn import KuhnPoker
 from unstable.games.pack import COLUMNS, PACK, Vetted
 from unstable.games.services import with_teams
 from unstable.prompts import observation_text
@@ -23,8 +23,8 @@ every_game = pytest.mark.parametrize("vetted", PACK, ids=lambda vetted: vetted.c
 GAMES = {vetted.config.env: vetted for vetted in PACK}
 PAGE = Path(__file__).parent.parent / "docs/games.md"
 CHANCE = {
-    "unstable.games.kuhn:KuhnPoker",
-    "unstable.games.leduc:Leduc",
+    "unstable.games.catalog.kuhn:KuhnPoker",
+    "unstable.games.catalog.leduc:Leduc",
     "PigDice-v0",
     "LiarsDice-v0",
     "LiarsDice-v0-small",

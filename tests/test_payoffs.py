@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.builders import game
-from tests.test_loop import make_rooms
+from tests.test_loop import make_context
 from tests.tracking_helpers import lines, make_score, make_tracker, printed
-from unstable import state
 from unstable.collectors.play import play_game
 from unstable.collectors.players.expert import ExpertPlayer
 from unstable.collectors.players.random import RandomPlayer
 from unstable.collectors.players.rules import RulesPlayer
+from unstable.commands.card import Export, model_card
 from unstable.config import RunConfig, parse
 from unstable.league.evaluation import (
     _student,
@@ -26,14 +26,13 @@ from unstable.league.evaluation import (
     game_scores,
     student_interval,
 )
-from unstable.loop import train
-from unstable.report.card import Export, model_card
+from unstable.loop.train import state, train
 from unstable.report.run import Run
 from unstable.tracking.text import gain_text, payoff_text, score_line
 from unstable.types import GameResult, PlayerId
 
-LEDUC = {"env": "unstable.games.leduc:Leduc", "name": "Leduc"}
-KUHN = {"env": "unstable.games.kuhn:KuhnPoker", "name": "Kuhn", "args": {"max_rounds": 1}}
+LEDUC = {"env": "unstable.games.catalog.leduc:Leduc", "name": "Leduc"}
+KUHN = {"env": "unstable.games.catalog.kuhn:KuhnPoker", "name": "Kuhn", "args": {"max_rounds": 1}}
 DILEMMA = {"env": "IteratedPrisonersDilemma-v0", "name": "Dilemma"}
 
 
@@ -193,21 +192,21 @@ async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(
         "eval": {"every": 1, "games": 32, "temperature": [1.0, 0.5]},
         "loop": {"mode": "sync", "steps": 1},
     }
-    rooms = make_rooms(tiny_folder, tmp_path / "run", **changes)
-    await train(rooms)
-    first, last = lines(rooms.folder.metrics)
+    context = make_context(tiny_folder, tmp_path / "run", **changes)
+    await train(context)
+    first, last = lines(context.folder.metrics)
     for way in ("random", "random/t0.5"):
         name = f"eval/Kuhn/{way}/payoff"
         assert -2 < first[f"{name}_low"] < first[name] < 2 and first[f"{name}_gain"] is None
         assert last[f"{name}_gain"] == pytest.approx(last[name] - first[name])
-    kept = json.loads(rooms.folder.state(1).read_text(encoding="utf-8"))
+    kept = json.loads(context.folder.state(1).read_text(encoding="utf-8"))
     kept |= {"published": [], "actors": []}  # who hold it already
-    before, rooms.first_payoffs = rooms.first_payoffs, {}
+    before, context.first_payoffs = context.first_payoffs, {}
     assert len(before) == 64
-    await state.restore(rooms, kept)
-    assert rooms.first_payoffs == before
-    await state.restore(rooms, {k: v for k, v in kept.items() if k != "first_payoffs"})
-    assert rooms.first_payoffs == {}
+    await state.restore(context, kept)
+    assert context.first_payoffs == before
+    await state.restore(context, {k: v for k, v in kept.items() if k != "first_payoffs"})
+    assert context.first_payoffs == {}
 
 
 def test_the_summary_and_the_card_show_pay_offs_where_there_are_any(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_a_hidden_action_is_not_shown_and_an_equilibrium_is_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    game = "unstable.games.kuhn:KuhnPoker"
+    game = "unstable.games.catalog.kuhn:KuhnPoker"
     with typed("!why\n!probs\n!hint\n?\ncheck\n!probs\n"):
         assert run(["play", "--game", game, "--seed", "3", "--seat", "1"]) == 0
     shown = capsys.readouterr().out

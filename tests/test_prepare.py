@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.machine_helpers import QWEN, machine
+from unstable.commands import evaluate, prepare
+from unstable.commands.session import make_folder
 from unstable.config import ConfigError, RunConfig, load, parse
 from unstable.planning.machine import Machine
 from unstable.planning.plan import Ids, plan
 from unstable.records.folder import RunFolder
-from unstable.runtime import evaluate, prepare
-from unstable.runtime.session import make_folder
 
 SMALL = {"model.name": "smollm2-135m"}
 LARGE = {"model.name": str(QWEN)}

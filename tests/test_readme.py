@@ -10,9 +10,9 @@ import yaml
 
 from tests.machine_helpers import machine
 from unstable.cli import run
+from unstable.commands.prepare import Resolved, check_games
 from unstable.config import RunConfig, load, parse
 from unstable.planning.plan import plan
-from unstable.runtime.prepare import Resolved, check_games
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -103,8 +103,8 @@ def test_the_commands_are_understood(
     ):
         monkeypatch.setattr(f"unstable.{place}", begin)
     for follows in ("audit", "explore"):  # with what was found
-        monkeypatch.setattr(f"unstable.runtime.interactive.replay.{follows}", lambda *_: True)
-    monkeypatch.setattr("unstable.runtime.prepare.prepare", begin_prepare)
+        monkeypatch.setattr(f"unstable.commands.audit.replay.{follows}", lambda *_: True)
+    monkeypatch.setattr("unstable.commands.prepare.prepare", begin_prepare)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.yaml").write_text(blocks("yaml")[0])
     given = commands((ROOT / name).read_text(encoding="utf-8"))

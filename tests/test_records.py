@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import game, sampled
-from tests.test_loop import make_rooms
+from tests.test_loop import make_context
 from tests.tracking_helpers import lines, make_game, make_trajectories
 from unstable.config import ConfigError
-from unstable.loop import publish
+from unstable.loop.train import publish
 from unstable.records import files
 from unstable.records.files import (
     LineFile,
@@ -134,7 +134,7 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     """Models, a program, forfeits and branches, as a run writes them."""
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         learner={"algorithm": {"name": "grpo"}, "batch_size": 4, "micro_batch_size": 4},
@@ -142,15 +142,15 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
         opponents={"draw": {"self": 1, "past": 0, "fixed": 1}},
         tracking={"alternatives": 2},
     )
-    await publish(rooms, 0)
-    specs = [spec for _ in range(12) for spec in rooms.router.draw(0, 0, [])]
+    await publish(context, 0)
+    specs = [spec for _ in range(12) for spec in context.router.draw(0, 0, [])]
     played: list[GameResult] = []
-    async for result in rooms.actors[0].play(specs):
+    async for result in context.actors[0].play(specs):
         assert isinstance(result, GameResult)
         played += [dataclasses.replace(each, branches=[]) for each in result.games]
-        trajectories = rooms.rewards.trajectories(result)
-        rooms.tracker.add_trajectory(result, trajectories, version=0)
-    path = rooms.folder.games("train", 0)
+        trajectories = context.rewards.trajectories(result)
+        context.tracker.add_trajectory(result, trajectories, version=0)
+    path = context.folder.games("train", 0)
     assert [read_game(place, row) for place, row in read_lines(path)] == played
     turns = [turn for each in played for turn in each.turns]
     assert {turn.sampled is None for turn in turns} == {True, False}

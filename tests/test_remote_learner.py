@@ -172,7 +172,7 @@ def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
 ) -> None:
     """What a pass through the model has used stays with the process until its cache is emptied."""
     monkeypatch.setattr(
-        "unstable.runtime.logs.setup_logging", lambda *_: None
+        "unstable.records.logs.setup_logging", lambda *_: None
     )  # pytest has its own
     config = config_of(model, actors={"share_gpu": share})
     process = LearnerProcess(config, RunFolder(tmp_path), threads=torch.get_num_threads())

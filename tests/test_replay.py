@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from tests.play_helpers import listing, make_run, run_config, typed
 from tests.screens import PseudoTerminal
 from unstable.cli import run
+from unstable.commands.audit.rounding import distance, rounding
 from unstable.config import ConfigError
 from unstable.engines.embedded.sampling import uniforms
 from unstable.engines.make import make_engine
 from unstable.records.files import read_lines, write_lines
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record, read_game
-from unstable.runtime.interactive.rounding import distance, rounding
 from unstable.types import GameResult, SampledTokens
 
 TRAIN, EVAL = ("--purpose", "train"), ("--purpose", "eval")

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.test_loop import make_rooms
+from tests.test_loop import make_context
 from tests.tracking_helpers import lines, make_config, make_game, make_tracker, printed
 from unstable import cli
+from unstable.commands.report import report_at_end
 from unstable.config import ConfigError, dump, load
-from unstable.loop import train
+from unstable.loop.train import train
+from unstable.records.environment import write_environment
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_record
@@ -27,8 +29,6 @@ from unstable.report.sections import sections
 from unstable.report.settings import config_tables, differences
 from unstable.report.survey import Met, Survey, payoff_cells, survey
 from unstable.report.verdict import verdict
-from unstable.runtime.environment import write_environment
-from unstable.runtime.report import report_at_end
 
 LIBRARY = "window.vegaEmbed = null;"
 
@@ -36,11 +36,11 @@ LIBRARY = "window.vegaEmbed = null;"
 @pytest.fixture(scope="module")
 def folder(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A real run of three updates, with evaluations."""
-    rooms = make_rooms(tiny_folder, tmp_path_factory.mktemp("run") / "run")
-    asyncio.run(train(rooms))
-    rooms.tracker.close()
-    rooms.folder.config.write_text(dump(rooms.config), encoding="utf-8")
-    return rooms.folder
+    context = make_context(tiny_folder, tmp_path_factory.mktemp("run") / "run")
+    asyncio.run(train(context))
+    context.tracker.close()
+    context.folder.config.write_text(dump(context.config), encoding="utf-8")
+    return context.folder
 
 
 @pytest.fixture

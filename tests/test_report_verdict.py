@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracking_helpers import make_config, make_game, make_tracker, run_updates
+from unstable.commands.report import state
 from unstable.config import dump
 from unstable.records.files import json_line, write_lines
 from unstable.records.folder import RunFolder
@@ -20,7 +21,6 @@ from unstable.records.games import game_record
 from unstable.report.report import write_report
 from unstable.report.run import Run
 from unstable.report.verdict import verdict
-from unstable.runtime.report import state
 from unstable.tracking.status import Ending
 
 Bounds = tuple[float, float]

@@ -14,18 +14,17 @@ from typing import Any
 
 import pytest
 
-from tests.test_loop import LocalLearner, lines, make_rooms, played
-from unstable import state
+from tests.test_loop import LocalLearner, lines, make_context, played
+from unstable.commands.resume import MAY_CHANGE, changed, find_point, fork, resume, rewind
+from unstable.commands.train import make_registry
 from unstable.config import ConfigError, RunConfig, fields
 from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
-from unstable.loop import evaluate, play, publish, train
+from unstable.loop.context import Context
+from unstable.loop.train import evaluate, play, publish, state, train
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
 from unstable.records.run_state import is_run_state
-from unstable.rooms import Rooms
-from unstable.runtime.resume import MAY_CHANGE, changed, find_point, fork, resume, rewind
-from unstable.runtime.train import make_registry
 
 TIMED = ("time", "time/", "collect/games_per", "collect/turns_per", "collect/seconds", "device/")
 SLOWLY = ("collect/engine", "learn/tokens_per_second")  # depend on the machine or on the actor
@@ -35,7 +34,7 @@ class CutError(BaseException):
     """Stands for the end of the process: nothing may catch it."""
 
 
-def cut_off(rooms: Rooms, at: int) -> None:
+def cut_off(context: Context, at: int) -> None:
     """Have the process end at the `at`-th of what it does that is seen from outside."""
     left = at
 
@@ -53,27 +52,27 @@ def cut_off(rooms: Rooms, at: int) -> None:
         setattr(owner, name, counted)
 
     for name in ("phase", "add_trajectory", "add_eval_episode", "log_samples", "end_update"):
-        counting(rooms.tracker, name)
-    counting(rooms.learner, "save")
-    for actor in rooms.actors:
+        counting(context.tracker, name)
+    counting(context.learner, "save")
+    for actor in context.actors:
         counting(actor, "publish")
         counting(actor, "retire")
 
 
 async def resumed(
     folder: Path, run_dir: Path, said: list[str] | None = None, **changes: Any
-) -> Rooms:
+) -> Context:
     """As `runtime.resume` has it, without processes; `said` is where its lines go."""
     run = RunFolder(run_dir)
     point = find_point(run, "--resume")
     rewind(run, point, is_synchronous=changes["loop"]["mode"] == "sync")
-    rooms = make_rooms(folder, run_dir, **changes)
-    assert isinstance(rooms.learner, LocalLearner)
+    context = make_context(folder, run_dir, **changes)
+    assert isinstance(context.learner, LocalLearner)
     if said is not None:
-        rooms.tracker.print = said.append  # type: ignore[method-assign, assignment]
-    await rooms.learner.load(point.version)
-    await state.restore(rooms, point.state)
-    return rooms
+        context.tracker.print = said.append  # type: ignore[method-assign, assignment]
+    await context.learner.load(point.version)
+    await state.restore(context, point.state)
+    return context
 
 
 def settings(mode: str, **more: Any) -> dict[str, Any]:
@@ -104,37 +103,39 @@ def trained_on(folder: RunFolder) -> list[tuple[int, int]]:
     return [(sample["game"], sample["turn"]) for path in files for sample in lines(path)]
 
 
-async def broken_off(folder: Path, run_dir: Path, cuts: list[int], **changes: Any) -> Rooms:
+async def broken_off(folder: Path, run_dir: Path, cuts: list[int], **changes: Any) -> Context:
     """A run that is cut off at each of `cuts`, counted from where it went on, and then ends."""
-    rooms = make_rooms(folder, run_dir, **changes)
+    context = make_context(folder, run_dir, **changes)
     for at in cuts:
-        cut_off(rooms, at)
+        cut_off(context, at)
         with pytest.raises(CutError):
-            await train(rooms)
-        rooms.tracker.close()
+            await train(context)
+        context.tracker.close()
         try:
-            rooms = await resumed(folder, run_dir, **changes)
+            context = await resumed(folder, run_dir, **changes)
         except ConfigError:  # it ended before its first version was whole
             shutil.rmtree(run_dir)
-            rooms = make_rooms(folder, run_dir, **changes)
-    assert await train(rooms) == "all updates made"
-    return rooms
+            context = make_context(folder, run_dir, **changes)
+    assert await train(context) == "all updates made"
+    return context
 
 
 @pytest.fixture(scope="module")
 def whole(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run in synchronous mode that nothing cut off."""
-    rooms = make_rooms(tiny_folder, tmp_path_factory.mktemp("whole") / "run", **settings("sync"))
-    asyncio.run(train(rooms))
-    return rooms.folder
+    context = make_context(
+        tiny_folder, tmp_path_factory.mktemp("whole") / "run", **settings("sync")
+    )
+    asyncio.run(train(context))
+    return context.folder
 
 
 @pytest.mark.parametrize("cuts", [[6], [30], [33, 1, 2], [70, 40], [75, 3, 50, 9]])
 async def test_taking_turns_a_run_that_goes_on_is_the_same_to_the_bit(
     tiny_folder: Path, tmp_path: Path, whole: RunFolder, cuts: list[int]
 ) -> None:
-    rooms = await broken_off(tiny_folder, tmp_path / "run", cuts, **settings("sync"))
-    folder = rooms.folder
+    context = await broken_off(tiny_folder, tmp_path / "run", cuts, **settings("sync"))
+    folder = context.folder
     assert weights(folder, 4) == weights(whole, 4)
     assert folder.versions() == whole.versions()
     assert rows(folder) == rows(whole)
@@ -147,18 +148,18 @@ async def test_taking_turns_a_run_that_goes_on_is_the_same_to_the_bit(
 async def test_wherever_it_is_cut_off(tiny_folder: Path, tmp_path: Path, whole: RunFolder) -> None:
     """Each sixth event of the whole run."""
     for at in range(0, 120, 6):
-        rooms = await broken_off(tiny_folder, tmp_path / str(at), [at], **settings("sync"))
-        assert weights(rooms.folder, 4) == weights(whole, 4), at
-        assert rows(rooms.folder) == rows(whole), at
+        context = await broken_off(tiny_folder, tmp_path / str(at), [at], **settings("sync"))
+        assert weights(context.folder, 4) == weights(whole, 4), at
+        assert rows(context.folder) == rows(whole), at
 
 
-def recounted(rooms: Rooms) -> dict[str, Any]:
+def recounted(context: Context) -> dict[str, Any]:
     """What a new registry counts in the games on file."""
-    registry: Registry = make_registry(rooms.config)
+    registry: Registry = make_registry(context.config)
     for version in range(5):
         registry.add(version)
     for purpose in ("train", "eval"):
-        for path in sorted((rooms.folder.root / "games").glob(f"{purpose}-*")):
+        for path in sorted((context.folder.root / "games").glob(f"{purpose}-*")):
             for line in lines(path):
                 registry.record(read_game("", line))
     return registry.state()["results"]
@@ -171,28 +172,28 @@ async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
 ) -> None:
     changes = settings("async", groups={"by": "game", "size": size})
     run_dir, before = tmp_path / "run", Counter[int]()
-    rooms = make_rooms(tiny_folder, run_dir, **changes)
+    context = make_context(tiny_folder, run_dir, **changes)
     for at in [*cuts, 10**6]:
-        if rooms.folder.versions():
-            rooms = await resumed(tiny_folder, run_dir, **changes)
-        cut_off(rooms, at)
+        if context.folder.versions():
+            context = await resumed(tiny_folder, run_dir, **changes)
+        cut_off(context, at)
         with contextlib.suppress(CutError):
-            assert await train(rooms) == "all updates made"
-        rooms.tracker.close()
-        on_file = Counter(game["game"] for game in played(rooms.folder))
+            assert await train(context) == "all updates made"
+        context.tracker.close()
+        on_file = Counter(game["game"] for game in played(context.folder))
         assert max(on_file.values(), default=1) == 1
         assert before <= on_file, "a game that had ended is gone"
         before = on_file
-    assert [row["version"] for row in lines(rooms.folder.metrics)] == [0, 1, 2, 3, 4]
-    trained = Counter(trained_on(rooms.folder))
+    assert [row["version"] for row in lines(context.folder.metrics)] == [0, 1, 2, 3, 4]
+    trained = Counter(trained_on(context.folder))
     assert max(trained.values()) == 1
     assert {game for game, _ in trained} <= set(before)
-    assert sum(row["collect/games"] for row in lines(rooms.folder.metrics)) <= len(before)
-    counted = rooms.registry.state()["results"]
-    assert counted == recounted(rooms)
+    assert sum(row["collect/games"] for row in lines(context.folder.metrics)) <= len(before)
+    counted = context.registry.state()["results"]
+    assert counted == recounted(context)
     # Nothing is left out between the first game and the last ones, which were still in flight.
-    assert set(range(max(before))) - set(before) <= set(rooms.in_flight) | set(
-        spec.game_id for spec in rooms.router.ahead(4)
+    assert set(range(max(before))) - set(before) <= set(context.in_flight) | set(
+        spec.game_id for spec in context.router.ahead(4)
     )
 
 
@@ -204,7 +205,7 @@ async def test_branches_and_all_that_waits_is_there_again(
         groups={"by": "branch", "size": 3, "fork": "uncertain"},
         learner={"batch_size": 10, "micro_batch_size": 8, "algorithm": {"name": "grpo"}},
     )
-    one = make_rooms(tiny_folder, tmp_path / "one", **changes)
+    one = make_context(tiny_folder, tmp_path / "one", **changes)
     await train(one)
     two = await broken_off(tiny_folder, tmp_path / "two", [22, 13], **changes)
     assert weights(two.folder, 4) == weights(one.folder, 4)
@@ -215,16 +216,16 @@ async def test_an_evaluation_takes_no_training_game_out_of_those_in_flight(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     """Its own games have the numbers 0, 1, ... too, here more than were dealt for training."""
-    rooms = make_rooms(tiny_folder, tmp_path, **settings("async", eval={"games": 12}))
-    await publish(rooms, version=0)
-    dealt = [spec for _ in range(4) for spec in rooms.router.draw(0, 0, [])]
-    rooms.in_flight = {spec.game_id: spec for spec in dealt}
-    await evaluate(rooms)
-    assert len(played(rooms.folder, "eval")) == 12 > len(dealt)
-    assert [*rooms.in_flight.values()] == dealt
-    for _ in [result async for result in play(rooms, 0, dealt[:2])]:
+    context = make_context(tiny_folder, tmp_path, **settings("async", eval={"games": 12}))
+    await publish(context, version=0)
+    dealt = [spec for _ in range(4) for spec in context.router.draw(0, 0, [])]
+    context.in_flight = {spec.game_id: spec for spec in dealt}
+    await evaluate(context)
+    assert len(played(context.folder, "eval")) == 12 > len(dealt)
+    assert [*context.in_flight.values()] == dealt
+    for _ in [result async for result in play(context, 0, dealt[:2])]:
         pass
-    assert [*rooms.in_flight.values()] == dealt[2:]
+    assert [*context.in_flight.values()] == dealt[2:]
 
 
 @pytest.mark.parametrize(
@@ -242,12 +243,12 @@ async def test_gains_are_of_the_same_games_where_the_evaluation_has_changed(
     tiny_folder: Path, tmp_path: Path, changes: dict[str, Any], left: int
 ) -> None:
     before = {"games": 4, "opponents": ["random", "base"], "temperature": [1.0, 0.0]}
-    rooms = make_rooms(tiny_folder, tmp_path / "run", **settings("sync", eval=before))
-    await publish(rooms, version=0)
-    specs = evaluation_games(rooms.config, 0)
-    rooms.first_scores = {spec.game_id: spec.game_id / 100 for spec in specs}
-    state.keep(rooms, await state.of_actors(rooms))
-    rooms.tracker.close()
+    context = make_context(tiny_folder, tmp_path / "run", **settings("sync", eval=before))
+    await publish(context, version=0)
+    specs = evaluation_games(context.config, 0)
+    context.first_scores = {spec.game_id: spec.game_id / 100 for spec in specs}
+    state.keep(context, await state.of_actors(context))
+    context.tracker.close()
     said: list[str] = []
     after = await resumed(
         tiny_folder, tmp_path / "run", said, **settings("sync", eval=before | changes)
@@ -273,8 +274,8 @@ async def test_a_checkpoint_that_is_not_whole_is_left_out(
     part.write_bytes(part.read_bytes()[:-100])
     point = find_point(folder, "--resume")
     assert (point.version, point.broken) == (3, (4,))
-    rooms = await resumed(tiny_folder, run_dir, **settings("sync"))
-    await train(rooms)
+    context = await resumed(tiny_folder, run_dir, **settings("sync"))
+    await train(context)
     assert weights(folder, 4) == weights(whole, 4)
     assert rows(folder) == rows(whole)
 

@@ -10,22 +10,22 @@ import pytest
 import torch
 
 from tests.builders import game
-from tests.test_loop import LocalLearner, lines, make_rooms
+from tests.test_loop import LocalLearner, lines, make_context
+from unstable.commands.train import make_buffer, make_registry
 from unstable.config import parse
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.routing import Router
 from unstable.league.rules import figures
 from unstable.league.schedule import Schedule
-from unstable.loop import train
+from unstable.loop.context import Context
+from unstable.loop.train import train
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
-from unstable.rooms import Rooms
-from unstable.runtime.train import make_buffer, make_registry
-from unstable.seeds import derive_seed
 from unstable.tracking.tracker import Tracker
 from unstable.types import Batch, Exploitability, GameResult, GameSpec, TokenSample, Update
+from unstable.types.seeds import derive_seed
 
 SOUND, NOISE = {"win": 0.8, "entropy": 0.4}, {"win": 0.0, "entropy": 0.02}
 
@@ -125,7 +125,7 @@ class StandInActor:
         raise AssertionError("no GPU is shared")
 
 
-def stand_ins(run_dir: Path, ruin: int | None, mode: str = "sync", **guard: Any) -> Rooms:
+def stand_ins(run_dir: Path, ruin: int | None, mode: str = "sync", **guard: Any) -> Context:
     config = parse(
         {
             "actors": {"games_in_flight": 4},
@@ -140,7 +140,7 @@ def stand_ins(run_dir: Path, ruin: int | None, mode: str = "sync", **guard: Any)
     folder, schedule = RunFolder(run_dir), Schedule(config)
     learner, registry = StandInLearner(folder, ruin), make_registry(config)
     learner.registry = registry
-    return Rooms(
+    return Context(
         config=config,
         folder=folder,
         actors=[StandInActor(folder)],
@@ -163,95 +163,95 @@ def weights(folder: RunFolder) -> list[dict[str, float]]:
     ]
 
 
-def rate(rooms: Rooms) -> float:
-    assert isinstance(rooms.learner, StandInLearner)
-    return rooms.learner.rate
+def rate(context: Context) -> float:
+    assert isinstance(context.learner, StandInLearner)
+    return context.learner.rate
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 async def test_a_policy_that_turned_to_noise_is_replaced_by_the_best_version(
     tmp_path: Path, mode: str
 ) -> None:
-    rooms = stand_ins(tmp_path / "run", ruin=12, mode=mode, action=["warn", "rollback"])
-    assert await train(rooms) == "all updates made"
-    rows = lines(rooms.folder.metrics)
+    context = stand_ins(tmp_path / "run", ruin=12, mode=mode, action=["warn", "rollback"])
+    assert await train(context) == "all updates made"
+    rows = lines(context.folder.metrics)
     assert [row["version"] for row in rows] == list(range(25))
     (back,) = [row["version"] for row in rows if row.get("guard/rolled_back_to") is not None]
     best = rows[back]["guard/rolled_back_to"]
     assert 12 < back <= 15 and best < 12 and best % 2 == 0
     # Nothing was overwritten; noise was published until the alarm, and the best one from then on.
-    assert weights(rooms.folder) == [SOUND] * 12 + [NOISE] * (back - 12) + [SOUND] * (25 - back)
+    assert weights(context.folder) == [SOUND] * 12 + [NOISE] * (back - 12) + [SOUND] * (25 - back)
     assert sum(row["guard/alarms"] for row in rows[:12]) == 0
     assert sum(row["guard/alarms"] for row in rows[back + 1 :]) == 0
     assert rows[back]["learn/entropy"] == NOISE["entropy"]  # of the update that was thrown away
     assert rows[-1]["eval/TicTacToe-v0/random/score"] > 0.5
-    assert isinstance(rooms.learner, StandInLearner)
-    ratings = rooms.learner.ratings[back]
+    assert isinstance(context.learner, StandInLearner)
+    ratings = context.learner.ratings[back]
     mu, bad, good = (ratings[f"policy@{v}"][0] for v in (back, back - 1, best))
     assert mu == good > bad + 1
-    whole = [v for v in range(25) if (rooms.folder.checkpoint(v) / "learner.json").exists()]
+    whole = [v for v in range(25) if (context.folder.checkpoint(v) / "learner.json").exists()]
     assert whole == [22, 23, 24], "the best one, as of the last publishing, and the newest two"
-    assert rooms.guard.needed == {24}
+    assert context.guard.needed == {24}
 
 
 async def test_a_sound_run_hears_nothing(tmp_path: Path) -> None:
-    rooms = stand_ins(tmp_path / "run", ruin=None, action="rollback")
-    await train(rooms)
-    rows = lines(rooms.folder.metrics)
+    context = stand_ins(tmp_path / "run", ruin=None, action="rollback")
+    await train(context)
+    rows = lines(context.folder.metrics)
     assert [row["guard/alarms"] for row in rows] == [0] * 25
     assert not any(name.startswith(("guard/alarm/", "guard/action/")) for name in rows[-1])
 
 
 async def test_a_warning_changes_nothing(tmp_path: Path) -> None:
-    rooms = stand_ins(tmp_path / "run", ruin=12)
-    await train(rooms)
-    rows = lines(rooms.folder.metrics)
+    context = stand_ins(tmp_path / "run", ruin=12)
+    await train(context)
+    rows = lines(context.folder.metrics)
     assert sum(row["guard/alarms"] for row in rows) > 0
-    assert weights(rooms.folder) == [SOUND] * 12 + [NOISE] * 13
-    assert rows[-1]["guard/draw/self"] == 0.5 and rate(rooms) == 1.0
+    assert weights(context.folder) == [SOUND] * 12 + [NOISE] * 13
+    assert rows[-1]["guard/draw/self"] == 0.5 and rate(context) == 1.0
 
 
 async def test_an_alarm_changes_opponents_and_rate(tmp_path: Path) -> None:
     shares = {"self": 0.0, "past": 0.0, "fixed": 1.0}
     actions = ["opponents", "learning_rate"]
-    rooms = stand_ins(tmp_path / "run", ruin=12, action=actions, factor=0.25, opponents=shares)
-    await train(rooms)
-    rows = lines(rooms.folder.metrics)
+    context = stand_ins(tmp_path / "run", ruin=12, action=actions, factor=0.25, opponents=shares)
+    await train(context)
+    rows = lines(context.folder.metrics)
     first = next(row["version"] for row in rows if row.get("guard/action/opponents"))
     acted = sum(row.get("guard/action/learning_rate") or 0 for row in rows)
-    assert rate(rooms) == 0.25**acted < 1
+    assert rate(context) == 0.25**acted < 1
     before, after = rows[first - 1], rows[first]
     assert (before["guard/draw/self"], after["guard/draw/self"]) == (0.5, 0.0)
     assert before["collect/opponent/self"] > 0
     drawn = [row["collect/opponent/fixed"] for row in rows[first + 1 :]]
     assert {share for share in drawn if share is not None} == {1.0}
     # A run that goes on from the checkpoint draws by the same shares.
-    state = json.loads((rooms.folder.checkpoint(24) / "run_state.json").read_text())
-    resumed = Schedule(rooms.config)
-    assert resumed.shares != rooms.schedule.shares
+    state = json.loads((context.folder.checkpoint(24) / "run_state.json").read_text())
+    resumed = Schedule(context.config)
+    assert resumed.shares != context.schedule.shares
     resumed.restore(state["schedule"])
     assert resumed.shares.model_dump() == shares
     del state["schedule"]["shares"]  # as earlier runs wrote it
-    earlier = Schedule(rooms.config)
+    earlier = Schedule(context.config)
     earlier.restore(state["schedule"])
-    assert earlier.shares == rooms.config.opponents.draw
+    assert earlier.shares == context.config.opponents.draw
 
 
 async def test_what_the_guard_sees_is_what_metrics_say(tmp_path: Path) -> None:
     """So a finished run can be looked at again, with other thresholds."""
-    rooms = stand_ins(tmp_path / "run", ruin=12)
-    await train(rooms)
-    rows = lines(rooms.folder.metrics)
-    again = Guard(rooms.config)
+    context = stand_ins(tmp_path / "run", ruin=12)
+    await train(context)
+    rows = lines(context.folder.metrics)
+    again = Guard(context.config)
     found = {row["version"]: again.check(row["version"], row) for row in rows[1:]}
-    courses = rooms.guard.state()["courses"]
+    courses = context.guard.state()["courses"]
     assert again.state()["courses"] == courses
     assert {"collect/versus/self/draw", "collect/versus/forfeit", "learn/entropy"} <= set(courses)
     assert "collect/action_entropy/TicTacToe-v0" in courses
     assert figures(rows[5], 5)["collect/versus/forfeit"].size > 10
     counted = {version: sum(a.rule == "entropy" for a in each) for version, each in found.items()}
     assert [version for version, count in counted.items() if count] == [14, 24]
-    state = json.loads((rooms.folder.checkpoint(24) / "run_state.json").read_text())
+    state = json.loads((context.folder.checkpoint(24) / "run_state.json").read_text())
     assert state["guard"]["courses"] == courses
 
 
@@ -260,7 +260,7 @@ async def test_a_real_learner_goes_back_to_the_best_weights(
 ) -> None:
     # Any KL is alarming here, so that the third update is the first to be thrown away.
     guard = {"action": ["rollback", "learning_rate"], "kl_sampling": 1e-30, "patience": 5}
-    rooms = make_rooms(
+    context = make_context(
         tiny_folder,
         tmp_path / "run",
         guard=guard,
@@ -269,12 +269,12 @@ async def test_a_real_learner_goes_back_to_the_best_weights(
         learner={"batch_size": 16, "micro_batch_size": 8, "learning_rate": 0.01},
         tracking={"run_dir": str(tmp_path / "run"), "dashboard": "off", "keep_checkpoints": 1},
     )
-    await train(rooms)
-    rows = lines(rooms.folder.metrics)
+    await train(context)
+    rows = lines(context.folder.metrics)
     assert [row["guard/rolled_back_to"] for row in rows if "guard/rolled_back_to" in row][0] == 2
-    assert isinstance(rooms.learner, LocalLearner) and rooms.learner.learner.version == 4
-    saved = [read_adapter(rooms.folder.checkpoint(v), "any").weights for v in range(5)]
+    assert isinstance(context.learner, LocalLearner) and context.learner.learner.version == 4
+    saved = [read_adapter(context.folder.checkpoint(v), "any").weights for v in range(5)]
     assert saved[3] == saved[2] and len({saved[0], saved[2], saved[4]}) == 3
-    states = [torch.load(rooms.folder.checkpoint(v) / "learner.pt") for v in (2, 4)]
+    states = [torch.load(context.folder.checkpoint(v) / "learner.pt") for v in (2, 4)]
     moments = [state["optimizer"]["adamw"]["state"][0]["step"] for state in states]
     assert moments == [2, 3], "the third step was thrown away"

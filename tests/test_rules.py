@@ -14,16 +14,16 @@ from tests.test_experts import duplicate
 from unstable.collectors.play import play_game
 from unstable.collectors.players.random import RandomPlayer
 from unstable.collectors.players.rules import RulesPlayer
+from unstable.commands.prepare import check_games
 from unstable.config import GameConfig, parse
-from unstable.games import secret_mafia
+from unstable.games.catalog import secret_mafia
+from unstable.games.catalog.rules import _chance_of, stones_lacking
 from unstable.games.game import Game
 from unstable.games.pack import PACK
-from unstable.games.rules import _chance_of, stones_lacking
 from unstable.games.services import GAMES as KNOWN
 from unstable.games.services import has_expert, lists_legal_moves, rules, with_teams
 from unstable.league.evaluation import mean_interval
-from unstable.runtime.prepare import check_games
-from unstable.seeds import derive_seed
+from unstable.types.seeds import derive_seed
 
 
 def trades(env: Any) -> list[str]:

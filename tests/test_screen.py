@@ -8,15 +8,15 @@ import textarena as ta
 from textarena.envs.registration import ENV_REGISTRY
 
 from tests.machine_helpers import machine
+from unstable.commands.prepare import Resolved, show_plan
 from unstable.config import ConfigError, GameConfig, parse
+from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.check import check_game
 from unstable.games.defects import DEFECTS, known_defect
 from unstable.games.envs import env_class
 from unstable.games.game import Game
-from unstable.games.kuhn import KuhnPoker
 from unstable.games.screen import screen
 from unstable.planning.plan import plan
-from unstable.runtime.prepare import Resolved, show_plan
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_every_known_defect_is_of_an_env_of_textarena() -> None:
 
 def test_a_known_defect_is_said_of_the_original_alone() -> None:
     assert "no chips" in (known_defect(GameConfig(env="KuhnPoker-v0")) or "")
-    ours = GameConfig(env="unstable.games.kuhn:KuhnPoker")
+    ours = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker")
     assert issubclass(env_class(ours), env_class(GameConfig(env="KuhnPoker-v0")))
     assert env_class(ours) is KuhnPoker and known_defect(ours) is None
     assert known_defect(GameConfig(env="TicTacToe-v0")) is None

@@ -6,11 +6,11 @@ from textarena.envs.registration import ENV_REGISTRY
 
 from tests.test_games import COUNT_UP, LISTED
 from unstable.config import ConfigError, GameConfig
+from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.check import check_game
 from unstable.games.envs import env_class, known_ids
 from unstable.games.game import Game
 from unstable.games.info import GameInfo
-from unstable.games.kuhn import KuhnPoker
 from unstable.games.services import (
     EXPERT_GAMES,
     GAMES,

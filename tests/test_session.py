@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 
 import pytest
 
+from unstable.commands import session, train
 from unstable.config import ConfigError, RunConfig, RunFailedError, parse
 from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
-from unstable.runtime import session, train
 from unstable.runtime.cluster import in_time
 
 
@@ -84,7 +84,7 @@ def test_a_run_leaves_the_callers_logging_as_it_was(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def loud(*_: Any) -> str:
-        logging.getLogger("unstable.runtime.train").info("ours")
+        logging.getLogger("unstable.commands.train").info("ours")
         logging.getLogger("mine").warning("the caller's")
         raise RuntimeError("on purpose")
 

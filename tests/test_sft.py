@@ -23,16 +23,16 @@ from tests.test_cli import command, no_developers_lines, unstable
 from tests.test_datasets import recorded_game
 from tests.test_loop import LocalActor, LocalLearner, lines
 from unstable.cli import run
+from unstable.commands.sft import resume, sft
 from unstable.config import ConfigError, ModelConfig, RunConfig, dump, load, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.league.evaluation import evaluation_games
+from unstable.loop.sft import HELD_OUT_LOSS
 from unstable.models.adapters import read_adapter
 from unstable.models.archive import describe_base
 from unstable.models.base import load_model
 from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
-from unstable.runtime.fine_tuning import HELD_OUT_LOSS
-from unstable.runtime.sft import resume, sft
 from unstable.types import GameResult, Observation, TokenSample, Update
 
 NIM = {"env": "Nim-v0", "args": {"piles": [3, 2]}, "prompt": f"{__name__}:brief"}

@@ -27,10 +27,10 @@ from unstable.config import ConfigError, RunConfig
 from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record, game_record
-from unstable.runtime.sinks import check_sinks, own_sinks
 from unstable.tracking.sft import SFTTracker
 from unstable.tracking.sinks import samples
 from unstable.tracking.sinks.base import Sink
+from unstable.tracking.sinks.own import check_sinks, own_sinks
 from unstable.tracking.sinks.samples import SampleGames, sample_game
 from unstable.tracking.tracker import Tracker
 from unstable.types import EvalScore

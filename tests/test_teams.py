@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests import builders
 from tests.relay import GAME, ROLES, TEAMS
-from tests.test_loop import lines, make_rooms, played
+from tests.test_loop import lines, make_context, played
+from unstable.commands.prepare import check_games, prepare
 from unstable.config import ConfigError, GameConfig, RunConfig, dump, parse
 from unstable.games.check import check_game
 from unstable.games.game import Game
@@ -21,9 +22,8 @@ from unstable.league import guard
 from unstable.league.evaluation import evaluation_games, evaluation_scores, game_scores
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
-from unstable.loop import train
+from unstable.loop.train import train
 from unstable.records.games import game_record, read_game
-from unstable.runtime.prepare import check_games, prepare
 from unstable.tracking.metrics import PlayMetrics
 from unstable.tracking.view import Played
 from unstable.types import GameResult, GameSpec, PlayerId
@@ -347,10 +347,10 @@ RUN: dict[str, Any] = {
 @pytest.mark.parametrize("isolated", [False, True])
 async def test_a_run_seats_teams(tiny_folder: Path, tmp_path: Path, isolated: bool) -> None:
     changes = RUN | {"games": [GAME | {"isolated": isolated}]}
-    rooms = make_rooms(tiny_folder, tmp_path / "run", **changes)
-    check_games(rooms.config)
-    await train(rooms)
-    games = played(rooms.folder)
+    context = make_context(tiny_folder, tmp_path / "run", **changes)
+    check_games(context.config)
+    await train(context)
+    games = played(context.folder)
     sizes = set()
     for game in games:
         assert game["teams"] == [[0, 1], [2, 3]]
@@ -360,19 +360,19 @@ async def test_a_run_seats_teams(tiny_folder: Path, tmp_path: Path, isolated: bo
             assert f", the {ROLES[turn['seat']]}." in turn["observation"]
             assert turn["player"] == game["players"][turn["seat"]]
     assert sizes == {2, 4}
-    trained = {s["seat"] for k in (1, 2, 3) for s in lines(rooms.folder.samples(k))}
+    trained = {s["seat"] for k in (1, 2, 3) for s in lines(context.folder.samples(k))}
     assert trained <= {0, 1, 2, 3} and len(trained) > 1
-    rows = lines(rooms.folder.metrics)
+    rows = lines(context.folder.metrics)
     assert rows[0]["eval/Relay/random/games"] == 4
-    rated = {row.player.name: row.games for row in rooms.registry.ratings()}
-    compared = [g for g in [*games, *played(rooms.folder, "eval")] if len(set(g["players"])) == 2]
+    rated = {row.player.name: row.games for row in context.registry.ratings()}
+    compared = [g for g in [*games, *played(context.folder, "eval")] if len(set(g["players"])) == 2]
     assert sum(rated.values()) == 2 * len(compared)
 
 
 async def test_groups_and_forks_of_team_games_fill(tiny_folder: Path, tmp_path: Path) -> None:
     for by in ("game", "branch"):
         changes = RUN | {"groups": {"by": by, "size": 2}, "loop": {"mode": "sync", "steps": 1}}
-        rooms = make_rooms(tiny_folder, tmp_path / by, **changes)
-        assert await train(rooms) == "all updates made"
-        groups = Counter(sample["group"] for sample in lines(rooms.folder.samples(1)))
-        assert groups and rooms.failures == 0
+        context = make_context(tiny_folder, tmp_path / by, **changes)
+        assert await train(context) == "all updates made"
+        groups = Counter(sample["group"] for sample in lines(context.folder.samples(1)))
+        assert groups and context.failures == 0

@@ -498,7 +498,7 @@ from pathlib import Path
 early = logging.getLogger("early")
 early.addHandler(logging.StreamHandler())
 from unstable.records.folder import RunFolder
-from unstable.runtime.logs import setup_logging
+from unstable.records.logs import setup_logging
 setup_logging(RunFolder(Path({str(tmp_path)!r})), "actor-0")
 import torch
 from transformers.utils import logging as transformers_logging
@@ -507,7 +507,7 @@ logging.getLogger("torch.distributed").warning("from torch")
 transformers_logging.get_logger("transformers.modeling_utils").warning("from transformers")
 warnings.warn("from warnings")
 logging.getLogger("httpx").info("chatter")
-logging.getLogger("unstable.loop").info("from us")
+logging.getLogger("unstable.loop.train").info("from us")
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

@@ -28,7 +28,7 @@ from unstable.games.game import Game
 from unstable.prompts import MAX_CHARACTERS, MAX_EVENTS
 from unstable.records.files import json_line
 from unstable.records.games import game_record, read_game
-from unstable.runtime.logs import Escaping
+from unstable.records.logs import Escaping
 from unstable.tracking.dashboard import Dashboard, screenshot
 from unstable.types import Alarm, GameFailure, GameSpec, PlayerId, SeatSpec
 

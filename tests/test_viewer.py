@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import tiny_tokenizer
 from tests.tracking_helpers import make_game, make_trajectories
+from unstable.commands import report as runtime
 from unstable.config import GameConfig, ModelConfig, parse
 from unstable.games.game import Game
 from unstable.games.replay import is_known, replay
@@ -25,7 +26,6 @@ from unstable.report.chosen import chosen, rule, spread
 from unstable.report.games import Sources, packed_games, point_of_view
 from unstable.report.run import Run
 from unstable.report.survey import survey
-from unstable.runtime import report as runtime
 from unstable.types import GameResult
 
 # Which games
@@ -206,7 +206,7 @@ def test_a_replay_has_the_position_before_each_action_and_the_last() -> None:
 
 
 def test_hidden_games_have_an_equilibriums_mix() -> None:
-    config = GameConfig(env="unstable.games.kuhn:KuhnPoker", args={"max_rounds": 1})
+    config = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", args={"max_rounds": 1})
     first, *_ = replay(config, 3, played(config, 3))
     assert first.worths is None and first.mix is not None
     assert sum(first.mix.values()) == pytest.approx(1)

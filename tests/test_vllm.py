@@ -27,6 +27,7 @@ from tests.helpers import assert_likeliest, likeliest
 from tests.vllm_helpers import Scorer, needs_vllm, workers
 from unstable.collectors.play import play_game
 from unstable.collectors.players.constrained import ConstrainedPlayer
+from unstable.commands.export import export
 from unstable.config import AdapterConfig, GameConfig, ModelConfig, parse
 from unstable.engines.base import EngineDiedError
 from unstable.engines.make import make_engine
@@ -40,7 +41,6 @@ from unstable.engines.probe import (
 from unstable.models.base import load_model, load_tokenizer, model_path
 from unstable.models.shape import read_shape
 from unstable.prompts import PromptBuilder, load_style
-from unstable.runtime.export import export
 from unstable.types import Adapter, Completion, PlayerId
 
 pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="module")]

@@ -18,9 +18,9 @@ from unstable.games.game import Game
 from unstable.league.evaluation import evaluation_games, evaluation_scores, rated_games
 from unstable.league.schedule import Schedule
 from unstable.records.games import game_record, read_game
-from unstable.seeds import derive_seed
 from unstable.tracking.text import score_line
 from unstable.types import GameResult
+from unstable.types.seeds import derive_seed
 
 
 async def vote(*texts: str) -> tuple[Answer, Recorder]:

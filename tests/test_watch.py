@@ -19,13 +19,13 @@ from tests.screens import Screen
 from tests.test_cli import command, project
 from tests.tracking_helpers import make_config, make_tracker, printed, run_updates
 from unstable.cli import run
+from unstable.commands.finished import checkpoint_of
+from unstable.commands.runs import newest_score, runs
+from unstable.commands.session import make_folder
+from unstable.commands.watch import Watched, watch
 from unstable.config import ConfigError, dump
 from unstable.records.files import read_last_lines
 from unstable.records.folder import RunFolder
-from unstable.runtime.finished import checkpoint_of
-from unstable.runtime.runs import newest_score, runs
-from unstable.runtime.session import make_folder
-from unstable.runtime.watch import Watched, watch
 from unstable.tracking.dashboard import Dashboard
 from unstable.tracking.view import View
 

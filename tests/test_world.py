@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import unstable
+from unstable.commands.world import make_world
 from unstable.config import ConfigError, GameConfig, ModelConfig, RunConfig, WorldConfig, load
 from unstable.datasets.world import constant_texts, quiz_lessons, random_play
+from unstable.games.catalog.nim import what_is_left
+from unstable.games.catalog.tic_tac_toe import what_completes, who_has_three
 from unstable.games.game import Game
-from unstable.games.nim import what_is_left
 from unstable.games.services import prompt_style, quizzes
-from unstable.games.tic_tac_toe import what_completes, who_has_three
 from unstable.models import tiny
 from unstable.models.base import load_model, load_tokenizer, named_stop_token_ids
 from unstable.prompts import PromptBuilder
-from unstable.runtime.world import make_world
 
 TICTACTOE = GameConfig(env="TicTacToe-v0", prompt="compact")
 NIM = GameConfig(env="Nim-v0", prompt="compact")

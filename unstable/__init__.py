@@ -34,6 +34,6 @@ def train(
 
     `callbacks` are sinks (docs/tracking.md), or what makes one of the run's config and folder.
     """
-    from unstable.runtime import train as runtime  # loads torch, which not every caller needs
+    from unstable.commands import train as runtime
 
     return runtime.train(config, callbacks=callbacks)

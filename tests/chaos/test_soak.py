@@ -27,12 +27,12 @@ import pytest
 import torch
 
 from tests.chaos.victim import ScriptedActor, ScriptedEngine
-from tests.test_loop import make_rooms
+from tests.test_loop import make_context
 from unstable.league.routing import Router
-from unstable.loop import train
+from unstable.loop.context import Context
+from unstable.loop.train import train
 from unstable.records.folder import RunFolder
-from unstable.rooms import Rooms
-from unstable.runtime.logs import LOG_BYTES, OLDER_FILES, logging_to
+from unstable.records.logs import LOG_BYTES, OLDER_FILES, logging_to
 from unstable.types import Completion
 
 GAMES = 26_000
@@ -84,14 +84,14 @@ class Measured:
     threads: int
 
 
-def measure(rooms: Rooms) -> Measured:
+def measure(context: Context) -> Measured:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later is held by nobody
     objects = gc.get_objects()
-    (actor,), process = rooms.actors, psutil.Process()
+    (actor,), process = context.actors, psutil.Process()
     assert isinstance(actor, ScriptedActor)
     return Measured(
-        games=rooms.tracker.view.games,
+        games=context.tracker.view.games,
         in_flight=actor.collector.stats()["games_in_flight"],
         rss=process.memory_info().rss,
         objects=len(objects),
@@ -102,13 +102,13 @@ def measure(rooms: Rooms) -> Measured:
     )
 
 
-async def watch(rooms: Rooms, games: int) -> list[Measured]:
+async def watch(context: Context, games: int) -> list[Measured]:
     """Measurements until so many games are played."""
     found: list[Measured] = []
     for mark in range(EVERY, games + 1, EVERY):
-        while rooms.tracker.view.games < mark:
+        while context.tracker.view.games < mark:
             await asyncio.sleep(0.001)
-        found.append(measure(rooms))
+        found.append(measure(context))
     return found
 
 
@@ -116,7 +116,7 @@ async def live(model: Path, run_dir: Path, games: int) -> list[Measured]:
     gc.collect()
     gc.freeze()  # as an actor does: libraries are not walked over again, nor measured
     fixed = [{"kind": "random"}, {"kind": "expert"}]
-    rooms = make_rooms(
+    context = make_context(
         model,
         run_dir,
         num_actors=0,
@@ -126,11 +126,11 @@ async def live(model: Path, run_dir: Path, games: int) -> list[Measured]:
         eval={"every": 20, "games": 16},
         loop={"mode": "async", "steps": 10_000},
     )
-    rooms.actors = [ScriptedActor(rooms.config, rooms.folder, SlowEngine)]
-    rooms.router = Router(rooms.config, rooms.schedule, num_actors=1)
-    with logging_to(rooms.folder, "loop"), rooms.tracker.kept_up():
-        training = asyncio.create_task(train(rooms))
-        watching = asyncio.create_task(watch(rooms, games))
+    context.actors = [ScriptedActor(context.config, context.folder, SlowEngine)]
+    context.router = Router(context.config, context.schedule, num_actors=1)
+    with logging_to(context.folder, "loop"), context.tracker.kept_up():
+        training = asyncio.create_task(train(context))
+        watching = asyncio.create_task(watch(context, games))
         await asyncio.wait([training, watching], return_when=asyncio.FIRST_COMPLETED)
         if training.done():
             training.result()

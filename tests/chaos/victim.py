@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 
-from tests.test_loop import LocalActor, LocalLearner, make_rooms
-from unstable import state
+from tests.test_loop import LocalActor, LocalLearner, make_context
 from unstable.collectors.collector import Collector
+from unstable.commands.resume import find_point, rewind
 from unstable.config import ConfigError, RunConfig
-from unstable.loop import train
+from unstable.loop.train import state, train
 from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
-from unstable.runtime.resume import find_point, rewind
 from unstable.types import Adapter, Completion
 
 STEPS = 60
@@ -101,16 +100,16 @@ async def live(model: Path, run_dir: Path, mode: str) -> None:
     changes["model"] |= {"name": str(model), "dtype": "float32", "adapter": {"rank": 4}}
     if point is None and run.versions():
         run.rewind(-1, {})  # it was killed before its first version was announced
-    rooms = make_rooms(model, run_dir, num_actors=0, **changes)
-    rooms.actors = [ScriptedActor(rooms.config, rooms.folder)]
+    context = make_context(model, run_dir, num_actors=0, **changes)
+    context.actors = [ScriptedActor(context.config, context.folder)]
     if point is not None:
-        assert isinstance(rooms.learner, LocalLearner)
-        await rooms.learner.load(point.version)
-        await state.restore(rooms, point.state)
-    await train(rooms)
-    drawn = [spec.game_id for spec in rooms.router.ahead(rooms.registry.current)]
-    in_flight = sorted({*rooms.in_flight, *drawn})
-    left = {"dealt": rooms.schedule.next_game, "in_flight": in_flight}
+        assert isinstance(context.learner, LocalLearner)
+        await context.learner.load(point.version)
+        await state.restore(context, point.state)
+    await train(context)
+    drawn = [spec.game_id for spec in context.router.ahead(context.registry.current)]
+    in_flight = sorted({*context.in_flight, *drawn})
+    left = {"dealt": context.schedule.next_game, "in_flight": in_flight}
     left_by(run_dir).write_text(json.dumps(left))
 
 

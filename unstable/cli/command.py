@@ -33,14 +33,12 @@ def main() -> NoReturn:
 
     Exits with 0, 1 (failed), 2 (user's mistake), 130 (interrupt) or 143 (SIGTERM).
     """
-    from unstable.runtime.logs import take_over
-    from unstable.runtime.session import Terminated, heeding_sigterm
+    from unstable.commands.session import Terminated, as_program
 
     # So that module:Class finds a user's own files, which take no package's place.
     sys.path.append(os.getcwd())
-    take_over()
     try:
-        with heeding_sigterm():
+        with as_program():
             sys.exit(run(sys.argv[1:]))
     except ConfigError as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
@@ -70,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def completion_command(arguments: Sequence[str]) -> int:
     """`unstable completion`; returns its exit code."""
-    from unstable.runtime.completion import SHELLS, completion
+    from unstable.cli.completion import SHELLS, completion
 
     if len(arguments) != 1 or arguments[0] not in SHELLS:
         print(COMPLETION_USAGE)

@@ -29,7 +29,7 @@ def play_command(arguments: Sequence[str]) -> int:
     folder, version = run_and_version("RUN_DIR", arguments[0]) if is_run else (None, None)
     options = parse_options(arguments[1:] if is_run else arguments, SHORT_FORMS)
     config = text_of(options, "config")
-    from unstable.runtime.interactive.play import Choices, play
+    from unstable.commands.play.play import Choices, play
 
     choices = Choices(
         game=text_of(options, "game"),
@@ -53,8 +53,8 @@ def replay_command(arguments: Sequence[str]) -> int:
     options = parse_options(arguments[2:], SHORT_FORMS)
     version = version_of("--version", options.pop("version", None))
     purpose, turn = text_of(options, "purpose"), number_of("--from", options.pop("from", None), int)
-    from unstable.runtime.interactive.found import find
-    from unstable.runtime.interactive.replay import Change, audit, explore
+    from unstable.commands.audit.replay import Change, audit, explore
+    from unstable.commands.play.found import find
 
     if turn is None and options:
         raise ConfigError(f"--{[*options][0]}: only with --from TURN, which plays the game on")
@@ -77,7 +77,7 @@ def games_command(arguments: Sequence[str]) -> int:
     if arguments:
         print(USAGE)
         return 0 if any(argument in HELP for argument in arguments) else EXIT_USER_ERROR
-    from unstable.runtime.games import vetted_games
+    from unstable.commands.games import vetted_games
 
     columns, rows = vetted_games()
     blocks = (
@@ -95,7 +95,7 @@ def model_command(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print(USAGE)
         return 0 if any(argument in HELP for argument in arguments) else EXIT_USER_ERROR
-    from unstable.runtime.prepare import base_folder
+    from unstable.commands.prepare import base_folder
 
     print(base_folder(arguments[0]))
     return 0

@@ -38,15 +38,13 @@ def doctor_command(arguments: Sequence[str]) -> int:
         run_dir, *rest = arguments
         if rest:
             raise ConfigError(f"{rest[0]!r}: doctor RUN_DIR takes nothing else; leave it out")
-        from unstable.runtime.diagnosis import diagnose
+        from unstable.commands.diagnosis import diagnose
 
         return diagnose(folder_at("RUN_DIR", run_dir))
     config = configured(arguments)
-    from unstable.planning.doctor import examine
-    from unstable.planning.machine import this_machine
-    from unstable.runtime.prepare import check
+    from unstable.commands.doctor import doctor
 
-    return examine(config, this_machine(), check)
+    return doctor(config)
 
 
 def evaluate_command(arguments: Sequence[str]) -> int:
@@ -60,7 +58,7 @@ def evaluate_command(arguments: Sequence[str]) -> int:
     if None not in (version, option):
         raise ConfigError(f"--version = {option}: {run_dir} names a version; give one of the two")
     version = option if version is None else version
-    from unstable.runtime.evaluate import evaluate
+    from unstable.commands.evaluate import evaluate
 
     evaluate(folder, version, options)
     return 0
@@ -73,7 +71,7 @@ def exploit_command(arguments: Sequence[str]) -> int:
     run_dir, *rest = arguments
     folder, version = run_and_version("RUN_DIR", run_dir)
     if "--learn" in rest:
-        from unstable.runtime.exploit import learn
+        from unstable.commands.exploit import learn
 
         rest.remove("--learn")
         command = typed("exploit", arguments)
@@ -82,7 +80,7 @@ def exploit_command(arguments: Sequence[str]) -> int:
     short = {f"--{name}": f"eval.exploitability.{name}" for name in ("games", "samples")}
     options = parse_options(rest, short)
     games = options.pop("eval.exploitability.games", [])
-    from unstable.runtime.exploit import measure
+    from unstable.commands.exploit import measure
 
     measure(folder, version, [games] if isinstance(games, str) else games, options)
     return 0
@@ -98,7 +96,7 @@ def report_command(arguments: Sequence[str]) -> int:
     out = text_of(options, "out")
     if options:
         raise ConfigError(f"--{[*options][0]} is no option of unstable report; it has --out FILE")
-    from unstable.runtime.report import report
+    from unstable.commands.report import report
 
     report(folders, None if out is None else folder_at("--out", out))
     return 0
@@ -111,7 +109,7 @@ def watch_command(arguments: Sequence[str]) -> int:
     run_dir, *rest = arguments
     if rest not in ([], ["--once"]):
         raise ConfigError(f"{' '.join(rest)}: unstable watch has --once alone; leave it out")
-    from unstable.runtime.watch import watch
+    from unstable.commands.watch import watch
 
     watch(folder_at("RUN_DIR", run_dir), once=bool(rest))
     return 0
@@ -127,7 +125,7 @@ def runs_command(arguments: Sequence[str]) -> int:
     tag = text_of(options, "tag")
     if options:
         raise ConfigError(f"--{[*options][0]} is no option of unstable runs; it has --tag WORD")
-    from unstable.runtime.runs import runs
+    from unstable.commands.runs import runs
 
     runs(folder_at("FOLDER", arguments[0] if named else "outputs"), tag)
     return 0
@@ -145,7 +143,7 @@ def export_command(arguments: Sequence[str]) -> int:
     if options:
         known = "--merged, --out FOLDER and --push OWNER/NAME"
         raise ConfigError(f"--{[*options][0]} is no option of unstable export; it has {known}")
-    from unstable.runtime.export import export
+    from unstable.commands.export import export
 
     place = None if out is None else folder_at("--out", out)
     export(folder, version, place, merged=merged, repository=repository)

@@ -26,13 +26,13 @@ def train_command(arguments: Sequence[str]) -> int:
     resumed, forked = text_of(options, "resume"), text_of(options, "fork")
     if resumed is None and forked is None:
         config = loaded(options)
-        from unstable.runtime.train import train
+        from unstable.commands.train import train
 
         train(config, typed("train", arguments))
         return 0
     if "config" in options or (resumed and forked):
         raise ConfigError("--resume, --fork and --config: give one of them")
-    from unstable.runtime.resume import fork, resume
+    from unstable.commands.resume import fork, resume
 
     if resumed is not None:
         resume(folder_at("--resume", resumed), options)
@@ -51,7 +51,7 @@ def sft_command(arguments: Sequence[str]) -> int:
     run_dir = text_of(options, "resume")
     if run_dir is None:
         config = loaded(options)
-        from unstable.runtime.sft import sft
+        from unstable.commands.sft import sft
 
         sft(config, typed("sft", arguments))
         return 0
@@ -59,7 +59,7 @@ def sft_command(arguments: Sequence[str]) -> int:
         raise ConfigError(
             f"--resume goes on with a run as it was begun; leave out --{[*options][0]}"
         )
-    from unstable.runtime.sft import resume
+    from unstable.commands.sft import resume
 
     resume(folder_at("--resume", run_dir))
     return 0
@@ -70,7 +70,7 @@ def world_command(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
         return show_help("unstable world", arguments)
     config = configured(arguments)
-    from unstable.runtime.world import make_world
+    from unstable.commands.world import make_world
 
     make_world(config)
     return 0
@@ -81,7 +81,7 @@ def config_command(arguments: Sequence[str]) -> int:
     if any(argument in HELP for argument in arguments):
         return show_help("unstable config", arguments)
     config = configured(arguments)
-    from unstable.runtime.prepare import prepare
+    from unstable.commands.prepare import prepare
 
     print(dump(prepare(config).config), end="")
     return 0

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from unstable.collectors.watch import task_name
 from unstable.engines.base import EngineDiedError
-from unstable.seeds import derive_seed
 from unstable.types import GameResult, GameSpec, Turn
+from unstable.types.seeds import derive_seed
 
 DECAY = 0.8
 """How much of a turn's estimated spread remains when a group forked there has ended."""

@@ -6,6 +6,7 @@ from typing import Any
 from unstable.collectors.players.base import OpponentPlayer, Player
 from unstable.collectors.players.checkpoint import adapter_name
 from unstable.collectors.players.constrained import ConstrainedPlayer
+from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.limited import LimitedPlayer
 from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer
 from unstable.collectors.players.opening import with_opening
@@ -14,7 +15,6 @@ from unstable.config import GameConfig, RunConfig
 from unstable.engines.base import Engine
 from unstable.games.services import prompt_style
 from unstable.models.adapters import read_adapter
-from unstable.plugins import load_target
 from unstable.prompts import PromptBuilder
 from unstable.types import BASE, GameSpec, PlayerId, Purpose, SeatSpec
 
@@ -107,7 +107,7 @@ class Cast:
     def _opponent(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
         """A fixed opponent, which games share unless it needs one for each."""
         opponent = self._opponents[seat.player.name]
-        kind: type[OpponentPlayer] = load_target(opponent.player)
+        kind: type[OpponentPlayer] = player_class(opponent)
         model = partial(self._model, game, seat, purpose)
 
         def make() -> Player:

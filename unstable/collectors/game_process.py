@@ -20,9 +20,9 @@ from typing import Any, cast
 from unstable.collectors.apart import OPENER, Ask, Job, Message, frame, read_frame
 from unstable.collectors.play import play_game
 from unstable.collectors.players.base import Answer, OpponentPlayer, Player
+from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.opening import with_opening
 from unstable.games.game import Game
-from unstable.plugins import load_target
 from unstable.types import GameFailure, Observation, SeatSpec
 
 
@@ -75,7 +75,7 @@ def _player(job: Job, connection: _Connection, place: int, seat: SeatSpec) -> Pl
     opponent = job.opponents.get(seat.player.name)
     if opponent is None:
         return model
-    kind: type[OpponentPlayer] = load_target(opponent.player)
+    kind: type[OpponentPlayer] = player_class(opponent)
     player = kind.make(opponent, job.config, seat, lambda adapter: model)
     return player if player is model else _Ticking(connection=connection, player=player)
 

@@ -10,8 +10,8 @@ from unstable.config import GameConfig
 from unstable.games.game import Game
 from unstable.games.services import game_info
 from unstable.prompts import bounded
-from unstable.seeds import derive_seed
 from unstable.types import GameResult, GameSpec, Turn
+from unstable.types.seeds import derive_seed
 
 
 @contextmanager

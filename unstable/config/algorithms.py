@@ -17,8 +17,6 @@ Normalize = Literal["none", "center", "zscore"]
 class AlgorithmConfig(Section):
     """What all algorithms have."""
 
-    implementation: ClassVar[str]
-    """The class that does it, package.module:Class."""
     grouped: ClassVar[bool] = False
     """Whether it compares a group's trajectories, and so learns nothing from groups of one."""
     without: ClassVar[dict[str, str]] = {}
@@ -132,7 +130,6 @@ _NO_RATIO = {"old_logprobs": "has no ratio to an old policy; leave it out"}
 class ReinforceConfig(BuiltInConfig):
     """Policy gradient with a baseline for each role."""
 
-    implementation = "unstable.learners.algorithms.reinforce:Reinforce"
     without = _NO_RATIO
     name: Literal["reinforce"] = Field("reinforce", description="the algorithm")
     baseline_decay: BaselineDecay = Field(
@@ -192,14 +189,12 @@ class SurrogateConfig(ClippedConfig):
 class ReinforcePlusPlusConfig(SurrogateConfig):
     """Rewards normalised over the batch."""
 
-    implementation = "unstable.learners.algorithms.reinforce_plus_plus:ReinforcePlusPlus"
     name: Literal["reinforce++"] = Field("reinforce++", description="the algorithm")
 
 
 class RLOOConfig(SurrogateConfig):
     """Leave-one-out baselines."""
 
-    implementation = "unstable.learners.algorithms.rloo:RLOO"
     grouped: ClassVar[bool] = True
     name: Literal["rloo"] = Field("rloo", description="the algorithm")
     ratio: RatioLevel = Field(
@@ -216,7 +211,6 @@ class RLOOConfig(SurrogateConfig):
 class GRPOConfig(SurrogateConfig):
     """Rewards relative to the group's."""
 
-    implementation = "unstable.learners.algorithms.grpo:GRPO"
     grouped: ClassVar[bool] = True
     name: Literal["grpo"] = Field("grpo", description="the algorithm")
     scale: Literal["none", "group", "batch"] = Field(
@@ -229,7 +223,6 @@ class GRPOConfig(SurrogateConfig):
 class GSPOConfig(SurrogateConfig):
     """GRPO with one ratio a sequence."""
 
-    implementation = "unstable.learners.algorithms.gspo:GSPO"
     grouped: ClassVar[bool] = True
     name: Literal["gspo"] = Field("gspo", description="the algorithm")
     ratio: Literal["turn", "sequence"] = Field(
@@ -249,7 +242,6 @@ class GSPOConfig(SurrogateConfig):
 class CISPOConfig(ClippedConfig):
     """GRPO with a clipped weight."""
 
-    implementation = "unstable.learners.algorithms.cispo:CISPO"
     grouped: ClassVar[bool] = True
     name: Literal["cispo"] = Field("cispo", description="the algorithm")
     clip_low: ClipLow = Field(1.0, description="ratios below 1 - clip_low are clipped; 1: none are")
@@ -287,7 +279,6 @@ class CriticConfig(Section):
 class PPOConfig(SurrogateConfig):
     """A critic's advantages, or rewards minus their role's baseline; clipped ratios."""
 
-    implementation = "unstable.learners.algorithms.ppo:PPO"
     name: Literal["ppo"] = Field("ppo", description="the algorithm")
     critic: CriticConfig | None = Field(
         CriticConfig(), description="null: a baseline for each (env, seat) in its place"
@@ -321,7 +312,6 @@ class PPOConfig(SurrogateConfig):
 class A2CConfig(BuiltInConfig):
     """A critic's advantages, the plain policy gradient."""
 
-    implementation = "unstable.learners.algorithms.a2c:A2C"
     without = _NO_RATIO
     name: Literal["a2c"] = Field("a2c", description="the algorithm")
     critic: CriticConfig = CriticConfig()
@@ -330,7 +320,6 @@ class A2CConfig(BuiltInConfig):
 class RFTConfig(BuiltInConfig):
     """Imitation of the turns of those who won."""
 
-    implementation = "unstable.learners.algorithms.rft:RFT"
     without = _NO_RATIO | {
         "kl_reward": "imitates won turns whatever they earned; set learner.algorithm.kl_loss "
         "instead",

@@ -1,10 +1,10 @@
 """Opponents of the policy: a section for each kind.
 
-A section says which class of `collectors/players` plays it; that file and an entry here are a new
-kind.
+`collectors/players/kinds.py` says which class plays each.
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self, get_args
 from urllib.parse import urlsplit
@@ -35,8 +35,6 @@ class DrawConfig(Section):
 class OpponentConfig(Section):
     """An opponent that never changes."""
 
-    player: ClassVar[str]
-    """The class that plays it, package.module:Class."""
     is_program: ClassVar[bool] = False
     """Whether its skill is fixed by a program, so that ratings can be anchored to it."""
 
@@ -58,7 +56,6 @@ class OpponentConfig(Section):
 class RandomOpponent(OpponentConfig):
     """Any legal move."""
 
-    player = "unstable.collectors.players.random:RandomPlayer"
     is_program = True
     kind: Literal["random"] = Field(
         "random", description="random, expert, rules, python, checkpoint or openai"
@@ -68,7 +65,6 @@ class RandomOpponent(OpponentConfig):
 class ExpertOpponent(OpponentConfig):
     """The perfect or strong player that a game comes with."""
 
-    player = "unstable.collectors.players.expert:ExpertPlayer"
     is_program = True
     kind: Literal["expert"] = "expert"
 
@@ -76,7 +72,6 @@ class ExpertOpponent(OpponentConfig):
 class RulesOpponent(OpponentConfig):
     """The passable player, by a rule of thumb, of a game that comes without an expert."""
 
-    player = "unstable.collectors.players.rules:RulesPlayer"
     is_program = True
     kind: Literal["rules"] = "rules"
 
@@ -84,7 +79,6 @@ class RulesOpponent(OpponentConfig):
 class PythonOpponent(OpponentConfig):
     """A user's own player."""
 
-    player = "unstable.collectors.players.python:PythonPlayer"
     is_program = True
     kind: Literal["python"] = "python"
     target: str = Field(description="module:Class, called with an observation, returns the action")
@@ -97,7 +91,6 @@ class PythonOpponent(OpponentConfig):
 class CheckpointOpponent(OpponentConfig):
     """The same base model with another adapter."""
 
-    player = "unstable.collectors.players.checkpoint:CheckpointPlayer"
     kind: Literal["checkpoint"] = "checkpoint"
     path: PathText = Field(description="folder of a LoRA adapter of the same base model")
     temperature: NonNegativeFloat | None = Field(
@@ -116,7 +109,6 @@ class CheckpointOpponent(OpponentConfig):
 class OpenAIOpponent(OpponentConfig):
     """A model behind an OpenAI-compatible endpoint."""
 
-    player = "unstable.collectors.players.openai:OpenAIPlayer"
     kind: Literal["openai"] = "openai"
     model: str = Field(description="model name at the endpoint")
     base_url: str = Field("https://api.openai.com/v1", description="an OpenAI-compatible endpoint")
@@ -211,3 +203,13 @@ class OpponentsConfig(Section):
             else entry
             for entry in value
         ]
+
+    def with_ledgers(self, place: Callable[[str], Path]) -> Self:
+        """Endpoints count in the file that `place` gives for their name, unless they have one."""
+        fixed = [
+            opponent.model_copy(update={"ledger": str(place(opponent.key))})
+            if isinstance(opponent, OpenAIOpponent) and opponent.ledger is None
+            else opponent
+            for opponent in self.fixed
+        ]
+        return self.model_copy(update={"fixed": fixed})

@@ -1,5 +1,7 @@
 """A whole run as one value."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -132,6 +134,10 @@ class RunConfig(Section):
     def fixed_opponents(self) -> dict[str, FixedOpponent]:
         """Fixed opponents by name: those listed, and the built-in ones, which need no entry."""
         return {each.key: each for each in [*BUILT_IN_OPPONENTS, *self.opponents.fixed]}
+
+    def with_ledgers(self, place: Callable[[str], Path]) -> Self:
+        """Endpoints count in the file that `place` gives for their name, unless they have one."""
+        return self.model_copy(update={"opponents": self.opponents.with_ledgers(place)})
 
     @property
     def game_by_key(self) -> dict[str, GameConfig]:

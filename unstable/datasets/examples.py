@@ -12,8 +12,8 @@ from pathlib import Path
 from unstable.config import GameConfig
 from unstable.prompts import PromptBuilder
 from unstable.records.files import read_lines, write_lines
-from unstable.seeds import derive_seed
 from unstable.types import Observation, TokenSample
+from unstable.types.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

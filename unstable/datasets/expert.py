@@ -9,7 +9,7 @@ from unstable.config import ConfigError, GameConfig
 from unstable.datasets.examples import Example, make_example
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, write_answer
-from unstable.seeds import derive_seed
+from unstable.types.seeds import derive_seed
 
 _PATIENCE = 200  # games in a row without a new position, after which there are taken to be no more
 

@@ -6,8 +6,8 @@ from math import ceil
 from random import Random
 
 from unstable.datasets.examples import Example
-from unstable.seeds import derive_seed
 from unstable.types import TokenSample
+from unstable.types.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

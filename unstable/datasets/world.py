@@ -14,7 +14,7 @@ from unstable.games.game import Game
 from unstable.games.info import Quiz
 from unstable.games.services import lists_legal_moves, prompt_style, quizzes
 from unstable.prompts import PromptBuilder, PromptStyle, write_answer
-from unstable.seeds import derive_seed
+from unstable.types.seeds import derive_seed
 
 MAX_TURNS = 200
 

@@ -16,7 +16,7 @@ from numpy.random import MT19937
 from numpy.random.bit_generator import ISeedSequence
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
-from unstable.seeds import derive_seed
+from unstable.types.seeds import derive_seed
 
 _FORMAT = "i624I"  # CPython's `_random.Random` after the object's head: index and words
 _Bytes = ctypes.c_char * struct.calcsize(_FORMAT)

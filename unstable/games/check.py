@@ -9,11 +9,11 @@ from typing import Any
 import textarena
 
 from unstable.config import ConfigError, GameConfig, nearest, shown
+from unstable.config.plugins import FAULTS, bounded, check_target, described, load_target
 from unstable.games.envs import env_class, known_ids, make_env
 from unstable.games.game import Game
 from unstable.games.screen import fitting_seats, screen
 from unstable.games.services import SeatingError, lists_legal_moves, prompt_style
-from unstable.plugins import FAULTS, bounded, check_target, described, load_target
 from unstable.prompts import PARSERS, STYLES, PromptStyle
 from unstable.types import Observation
 

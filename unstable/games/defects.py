@@ -13,7 +13,7 @@ _NUMBER = "gives a number, its score, as the reason of a refused move"
 DEFECTS = {
     "KuhnPokerEnv": (
         "moves no chips when a player bets or calls, so that to fold never pays; "
-        "play unstable.games.kuhn:KuhnPoker"
+        "play unstable.games.catalog.kuhn:KuhnPoker"
     ),
     "IndianPokerEnv": _SIGN,
     "PokerEnv": f"{_RANK}, and equal stacks by seat",

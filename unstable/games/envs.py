@@ -8,8 +8,8 @@ import textarena
 from textarena.envs.registration import ENV_REGISTRY
 
 from unstable.config import GameConfig
-from unstable.games.words import supply_words
-from unstable.plugins import load_target
+from unstable.config.plugins import load_target
+from unstable.games.catalog.words import supply_words
 
 
 def known_ids() -> list[str]:

@@ -17,8 +17,8 @@ from unstable.games import services
 from unstable.games.chance import Chance
 from unstable.games.envs import make_env
 from unstable.prompts import MAX_EVENTS, bounded
-from unstable.seeds import derive_seed
 from unstable.types import Observation
+from unstable.types.seeds import derive_seed
 
 _LEADING_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 _TOKEN = re.compile(r"\[[^\[\]]*\]")

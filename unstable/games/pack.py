@@ -96,7 +96,7 @@ PACK = (
         "none; a path of stones alone, without the walls and stacks of Tak",
     ),
     Vetted(
-        GameConfig(env="unstable.games.kuhn:KuhnPoker", args={"max_rounds": 1}),
+        GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", args={"max_rounds": 1}),
         "its card, and what was done",
         "chips, 1 or 2 a hand; zero-sum",
         True,
@@ -107,7 +107,7 @@ PACK = (
         "left out, and player 1 opens the odd hands",
     ),
     Vetted(
-        GameConfig(env="unstable.games.leduc:Leduc"),
+        GameConfig(env="unstable.games.catalog.leduc:Leduc"),
         "its card, the public card, and what was done",
         "chips, up to 13 a hand; zero-sum",
         True,

@@ -6,9 +6,9 @@ import time
 from typing import NamedTuple
 
 from unstable.config import GameConfig, InvalidMovesConfig
+from unstable.config.plugins import FAULTS, described
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
-from unstable.plugins import FAULTS, described
 from unstable.types import Observation
 
 SECONDS = 0.5

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from unstable.config import GameConfig
-from unstable.games import (
+from unstable.config.plugins import load_target
+from unstable.games.catalog import (
     bargaining,
     cards,
     codenames,
@@ -24,7 +25,6 @@ from unstable.games import (
 )
 from unstable.games.envs import env_class, make_env
 from unstable.games.info import Compact, Events, Expert, GameInfo, Mix, Quiz
-from unstable.plugins import load_target
 from unstable.prompts import PromptStyle, load_style
 
 GAMES: tuple[GameInfo, ...] = (

@@ -7,8 +7,8 @@ from itertools import product
 from typing import NamedTuple
 
 from unstable.config import RunConfig
-from unstable.seeds import derive_seed
 from unstable.types import EvalScore, GameResult, GameSpec, PlayerId, SeatSpec, Side
+from unstable.types.seeds import derive_seed
 
 Z = 1.959964  # of a normal distribution's 95 %
 POWER_Z = 0.841621  # likewise, of its lower 80 %

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from unstable.config import DrawConfig, GameConfig, RunConfig
-from unstable.seeds import derive_seed
 from unstable.types import BASE, GameSpec, PlayerId, SeatSpec
+from unstable.types.seeds import derive_seed
 
 OPENERS = {"start": PlayerId.policy(0), "random": PlayerId("random"), "base": BASE}
 """Who makes the first moves, by `openings.by`."""

@@ -53,8 +53,8 @@ from unstable.learners.regularization import (
 )
 from unstable.learners.scoring import Scorer
 from unstable.models.adapters import export_adapter, load_weights
-from unstable.seeds import derive_seed
 from unstable.types import Adapter, Batch, PlayerId, TokenSample, Update
+from unstable.types.seeds import derive_seed
 
 
 class Learner:

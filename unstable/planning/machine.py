@@ -17,7 +17,7 @@ import psutil
 from packaging.utils import canonicalize_name
 
 from unstable.models.base import computes_bfloat16
-from unstable.nvml import NVMLError, find_card, opened_nvml
+from unstable.planning.nvml import NVMLError, find_card, opened_nvml
 
 _CGROUP = Path("/sys/fs/cgroup")
 _BFLOAT16_SINCE = 8  # CUDA compute capability of Ampere

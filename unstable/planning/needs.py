@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from unstable.config import ENGINES, ConfigError, RunConfig
+from unstable.config.plugins import load_target
 from unstable.models.shape import ModelShape
 from unstable.planning.machine import Machine
 from unstable.planning.memory import EngineMemory
-from unstable.plugins import load_target
 
 Dtype = Literal["bfloat16", "float32"]
 

@@ -12,7 +12,7 @@ from functools import cache, cached_property, lru_cache, partial
 from typing import Any
 
 from unstable.config import ConfigError, GameConfig
-from unstable.plugins import load_target
+from unstable.config.plugins import load_target
 from unstable.prompts.encoding import TextEncoder
 from unstable.prompts.parsers import Action, parse_action
 from unstable.types import Observation

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from unstable.plugins import load_target
+from unstable.config.plugins import load_target
 
 _MAX_UNPARSED = 200  # characters of an answer without an action that are passed on as one
 _BRACKETS = re.compile(r"\[[^\[\]]*[^\[\]\s][^\[\]]*\]")

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from unstable.config import ConfigError, RewardConfig, nearest, shown
-from unstable.plugins import bounded, check_call, load_target
+from unstable.config.plugins import bounded, check_call, load_target
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
 
 Judged = tuple[GameResult, list[Trajectory]]

@@ -1,4 +1,4 @@
-"""Runtime: a person's words become a run; processes are made, watched and ended. Ray is here alone.
+"""Runtime: the processes of a run are made, watched and ended. Ray is here alone.
 
-A config comes in, a run's folder goes out. What is played, learned and shown is the other rooms'.
+A resolved config and its plan come in, actors and a learner go out, as the loop asks for them.
 """

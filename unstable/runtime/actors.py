@@ -23,7 +23,6 @@ from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import MEMORY, again, in_time, process_options
 from unstable.runtime.heartbeat import watch
-from unstable.runtime.session import with_ledgers
 from unstable.tracking.status import Waits
 from unstable.types import (
     Adapter,
@@ -35,7 +34,7 @@ from unstable.types import (
 )
 
 if TYPE_CHECKING:
-    from unstable.collectors.exploit import Exploiter
+    from unstable.solving.exploiter import Exploiter
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
@@ -65,14 +64,14 @@ class ActorProcess:
         from unstable.collectors.collector import Collector
         from unstable.collectors.watch import Watch
         from unstable.engines.make import make_engine
-        from unstable.runtime.logs import setup_logging
+        from unstable.records.logs import setup_logging
 
         setup_logging(self._folder, f"actor-{self._index}")
         torch.set_num_threads(1)
         log_file = self._folder.log(f"engine-{self._index}")
         with _ends_with_engine():
             self._engine, tokenizer = await make_engine(self._config, log_file)
-            config = with_ledgers(self._config, self._folder)
+            config = self._config.with_ledgers(self._folder.endpoint)
             self._collector = Collector(config, self._engine, tokenizer)
             await self._collector.start()
         for env in self._folder.blocking_games:
@@ -127,7 +126,7 @@ class ActorProcess:
         return self._exploiter(game).assess(version, shares, began)
 
     def _exploiter(self, game: str) -> "Exploiter":
-        from unstable.collectors.exploit import Exploiter
+        from unstable.solving.exploiter import Exploiter
 
         if game not in self._exploiters:
             config, most = self._config.game_by_key[game], self._config.sampling.max_tokens

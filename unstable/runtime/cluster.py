@@ -18,7 +18,7 @@ import ray
 
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
-from unstable.runtime import warden
+from unstable.runtime import reaper as warden
 
 LOOPBACK = "127.0.0.1"
 """Where a run's processes talk to each other: what comes in there is unpickled, so no other machine

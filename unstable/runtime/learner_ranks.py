@@ -48,7 +48,7 @@ class LearnerProcess:
 
         from unstable.learners.learner import Learner
         from unstable.learners.ranks import ALONE, join
-        from unstable.runtime.logs import setup_logging
+        from unstable.records.logs import setup_logging
 
         setup_logging(self._folder, f"learner-{self._index}" if self._index else "learner")
         torch.set_num_threads(self._threads)

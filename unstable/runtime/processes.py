@@ -13,10 +13,10 @@ from unstable.engines.probe import (
     probe_adapters,
     probe_samples,
 )
+from unstable.loop.context import asleep
 from unstable.models.shape import read_shape
 from unstable.planning.plan import Ids, Plan
 from unstable.records.folder import RunFolder
-from unstable.rooms import asleep
 from unstable.runtime.actors import Adapters, RemoteActor
 from unstable.runtime.cluster import cluster
 from unstable.runtime.learner_ranks import RemoteLearner

@@ -6,8 +6,8 @@ For evaluation alone: what is sampled so is not the distribution that training d
 from unstable.collectors.players.answers import legal_answers
 from unstable.collectors.players.model import ModelPlayer
 from unstable.games.game import Game
-from unstable.seeds import derive_seed
 from unstable.types import Completion, Likeliest
+from unstable.types.seeds import derive_seed
 
 
 class ConstrainedPlayer(ModelPlayer):

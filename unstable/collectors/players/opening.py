@@ -11,8 +11,8 @@ from unstable.collectors.players.base import Answer, Player
 from unstable.collectors.players.random import RandomPlayer
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
-from unstable.seeds import derive_seed
 from unstable.types import GameSpec, Observation, PlayerId
+from unstable.types.seeds import derive_seed
 
 
 def with_opening(spec: GameSpec, own: Sequence[Player], opener: Player) -> list[Player]:

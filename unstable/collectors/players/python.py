@@ -8,8 +8,8 @@ from typing import Any
 
 from unstable.collectors.players.base import Answer, OpponentPlayer, Player, ServeAdapter, scripted
 from unstable.config import ConfigError, FixedOpponent, GameConfig, PythonOpponent, shown
+from unstable.config.plugins import check_call, load_target
 from unstable.games.game import Game
-from unstable.plugins import check_call, load_target
 from unstable.prompts import observation_text
 from unstable.types import Observation, SeatSpec
 

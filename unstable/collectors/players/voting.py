@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from unstable.collectors.players.base import Answer, Player
 from unstable.games.game import Game
-from unstable.seeds import derive_seed
 from unstable.types import Observation
+from unstable.types.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

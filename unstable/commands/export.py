@@ -1,0 +1,175 @@
+"""A version of a run as a folder that others load: an adapter or merged weights, with a card."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from unstable.commands.card import PICTURE, PROMPTS, Export, model_card, scores_picture
+from unstable.commands.finished import Version, checkpoint_of
+from unstable.commands.session import said
+from unstable.config import ConfigError, RunConfig, hide_secrets
+from unstable.games.services import prompt_style
+from unstable.models.adapters import padded_rank, read_adapter, write_adapter
+from unstable.models.archive import fingerprint
+from unstable.models.base import check_model, load_decoder, load_tokenizer, named_stop_token_ids
+from unstable.models.hub import check_push, push
+from unstable.models.inspection import inspect
+from unstable.models.merge import is_shipped, public_name, write_merged, write_tokenizer
+from unstable.records.files import new_folder, read_lines
+from unstable.records.folder import RunFolder
+from unstable.report.run import read_runs
+from unstable.types import Adapter, PlayerId
+
+CARD = "README.md"
+MOST_GAMES = 500
+"""Recorded games that are looked through for an example of each game's prompt."""
+
+
+def export(
+    run_dir: Path,
+    version: Version | None,
+    out: Path | None = None,
+    *,
+    merged: bool = False,
+    repository: str | None = None,
+) -> Path:
+    """Write a version, or the newest one for None, into a folder that is new or empty; returns it.
+
+    A PEFT adapter or, if `merged`, whole weights; with tokenizer, prompts and a model card. With
+    `repository` it is pushed to the hub too. Raises `ConfigError` for a run, a version or a folder
+    that cannot be, and `RunFailedError` for what the hub refuses; half a folder is never left.
+    """
+    folder = RunFolder(run_dir)
+    version = checkpoint_of(folder, version)
+    if folder.examples.is_file():
+        raise ConfigError(
+            f"RUN_DIR = {str(run_dir)!r} is a run of unstable sft, which never played; give one of "
+            f"unstable train, or load {folder.adapter} with PEFT as it is"
+        )
+    out = folder.export(version, merged=merged) if out is None else out
+    _check_out(out)
+    if repository is not None:
+        check_push(repository)
+    with said():
+        try:
+            _write(folder, version, out, merged=merged)
+        except OSError as error:
+            raise ConfigError(
+                f"--out = {str(out)!r}: cannot be written ({error.strerror or error}); give a "
+                "folder that you may write to, on a disk that has room"
+            ) from error
+    print(f"version {version} is in {out}")
+    if repository is not None:
+        print(f"pushed: {push(out, repository, f'Version {version}')}")
+    return out
+
+
+def _check_out(out: Path) -> None:
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise ConfigError(f"--out = {str(out)!r} is there already; give a folder that is not")
+
+
+def _write(folder: RunFolder, version: int, out: Path, *, merged: bool) -> None:
+    (run,) = read_runs([folder.root])
+    config = run.config
+    check_model(config.model)
+    adapter = _adapter(folder, config, version)
+    export = Export(
+        version=version,
+        merged=merged,
+        base=public_name(config.model),
+        base_hint=_base_hint(config),
+        fingerprint=_fingerprint(config),
+        dtype=config.model.dtype,
+        max_lora_rank=padded_rank(adapter.config["r"]),
+        prompts=dict(_prompts(folder, config, version)),
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with new_folder(out) as scratch:
+        if merged:
+            write_merged(config.model, adapter, scratch)
+        else:
+            write_adapter(adapter, scratch)
+        write_tokenizer(config.model, scratch)
+        prompts = hide_secrets(json.dumps(export.prompts, indent=1))
+        (scratch / PROMPTS).write_text(prompts, encoding="utf-8")
+        (scratch / CARD).write_text(model_card(run, export), encoding="utf-8")
+        if (picture := scores_picture(run)) is not None:
+            (scratch / PICTURE).write_bytes(picture)
+
+
+def _adapter(folder: RunFolder, config: RunConfig, version: int) -> Adapter:
+    """The version's adapter alone, without what a learner keeps; it names its base for others."""
+    place = folder.checkpoint(version)
+    try:
+        inspect(place)
+    except ValueError as error:
+        raise ConfigError(f"{place}: {error}") from None
+    adapter = read_adapter(place, PlayerId.policy(version).name)
+    base = {"base_model_name_or_path": public_name(config.model)}
+    return Adapter(name=adapter.name, weights=adapter.weights, config=adapter.config | base)
+
+
+def _base_hint(config: RunConfig) -> str:
+    if is_shipped(config.model):
+        return f"the folder that `unstable model {config.model.name}` prints"
+    return "" if public_name(config.model) == config.model.name else "the folder of the base"
+
+
+def _fingerprint(config: RunConfig) -> str | None:
+    try:
+        return fingerprint(config.model)
+    except ConfigError:  # it is not in safetensors files
+        return None
+
+
+def _prompts(
+    folder: RunFolder, config: RunConfig, version: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """How each game is put, with an example out of the run's own games where there is one."""
+    examples = _examples(folder, config, version)
+    stops = sorted(named_stop_token_ids(config.model, load_tokenizer(config.model)))
+    for game in config.games:
+        style = prompt_style(game)
+        system = [{"role": "system", "content": style.system}] if style.system else []
+        example = examples.get(game.key, {"user": "the observation"})
+        user = {"role": "user", "content": example.pop("user")}
+        yield (
+            game.key,
+            {
+                "style": style.name,
+                "parser": style.chosen(game.parser),
+                "request": style.request,
+                "chat_template": config.model.chat_template,
+                "max_tokens": config.sampling.max_tokens,
+                "temperature": config.sampling.temperature,
+                "stop_token_ids": stops,
+                "messages": [*system, user],
+                **example,
+            },
+        )
+
+
+def _examples(folder: RunFolder, config: RunConfig, version: int) -> dict[str, dict[str, str]]:
+    """Of each game a turn that the version answered: user text, whole prompt and answer."""
+    decode = load_decoder(config.model)
+    player = PlayerId.policy(version).name
+    found: dict[str, dict[str, str]] = {}
+    looked = 0
+    for purpose in ("eval", "train"):
+        path = folder.games(purpose, version)
+        for _, game in read_lines(path) if path.is_file() else ():
+            looked += 1
+            turns = [turn for turn in game["turns"] if turn["player"] == player]
+            turns = [turn for turn in turns if turn["token_ids"]]
+            if turns and decode is not None and game["env"] not in found:
+                turn = turns[-1]
+                found[game["env"]] = {
+                    "user": turn["observation"],
+                    "prompt": decode(turn["prompt_ids"]),
+                    "answer": turn["text"],
+                }
+            if looked >= MOST_GAMES or len(found) == len(config.games):
+                return found
+    return found

@@ -1,0 +1,74 @@
+"""A run that was made before: one of its versions, served by actors again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from unstable.commands.prepare import Resolved
+from unstable.commands.session import failures_logged, heeding_sigterm, run_to_end, say
+from unstable.config import ConfigError, RunConfig, load
+from unstable.loop.protocols import Actor
+from unstable.planning.resolve import UNDECIDED
+from unstable.records.folder import RunFolder, existing_run
+from unstable.records.logs import logging_to
+from unstable.tracking.lines import Lines
+
+T = TypeVar("T")
+
+
+Version = int | Literal["best"]
+"""A version by its number, or the best in evaluation."""
+
+
+def checkpoint_of(folder: RunFolder, version: Version | None) -> int:
+    """A version's number, for None the newest one's.
+
+    Raises `ConfigError` where it has no checkpoint, and for a folder with links that lead out.
+    """
+    existing_run(folder.root).check_links()
+    place = f"RUN_DIR = {str(folder.root)!r}"
+    versions = folder.versions()
+    if not versions:
+        raise ConfigError(f"{place} holds no checkpoint; give a run that has made one")
+    if version == "best":
+        if folder.best_version is None:
+            raise ConfigError(f"{place}: no version is known to be the best, give one's number")
+        return folder.best_version
+    version = versions[-1] if version is None else version
+    if version not in versions:
+        known = ", ".join(map(str, versions))
+        raise ConfigError(
+            f"version = {version}: no such checkpoint in {folder.root}; known: {known}"
+        )
+    return version
+
+
+def from_folder(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
+    """The run's config with what is changed, to be planned for this machine."""
+    return load(str(folder.config), {**UNDECIDED, **overrides})
+
+
+def run_on_actors(
+    resolved: Resolved,
+    folder: RunFolder,
+    version: int,
+    component: str,
+    work: Callable[[Sequence[Actor], Lines], Awaitable[T]],
+) -> T:
+    """What `work` makes of actors that serve a version, with lines that say how far it is.
+
+    Logs go to `logs/<component>.log`. Raises `RunFailedError` for what failed, and what an
+    interrupt raises.
+    """
+
+    async def main() -> T:
+        from unstable.runtime.processes import acting  # Ray takes a second
+
+        lines = Lines(say)
+        with lines.kept_up():
+            async with acting(resolved.config, resolved.plan.actors, folder, lines.phase) as actors:
+                await asyncio.gather(*(actor.publish(version) for actor in actors))
+                return await work(actors, lines)
+
+    with heeding_sigterm(), logging_to(folder, component), failures_logged(folder.log(component)):
+        return run_to_end(main(), say)

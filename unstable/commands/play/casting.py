@@ -1,0 +1,175 @@
+"""Who plays in one game, from the words of a command line, and the engine that the models need."""
+
+import contextlib
+import math
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from unstable.collectors.cast import Cast
+from unstable.collectors.players.answers import answer_chances, legal_answers
+from unstable.collectors.players.checkpoint import adapter_name
+from unstable.commands.finished import Version, checkpoint_of
+from unstable.commands.play.table import Asked
+from unstable.config import (
+    CheckpointOpponent,
+    ConfigError,
+    FixedOpponent,
+    GameConfig,
+    RunConfig,
+    nearest,
+    path_problem,
+    shown,
+)
+from unstable.engines.base import ScoringEngine
+from unstable.games.pack import PACK
+from unstable.records.folder import RunFolder
+from unstable.types import BASE, GameSpec, PlayerId
+
+PERSON = PlayerId("person")
+"""Who sits at the terminal, in specs and files."""
+FEW = {"actors.num": 1, "actors.games_in_flight": 8}
+"""What one game needs of an engine: votes and scores are requests side by side."""
+_MOST_TOKENS = 60  # of an answer whose tokens are listed
+
+
+def game_of(config: RunConfig, name: str | None) -> GameConfig:
+    """The config's game of that name, else the vetted one, else an env with its defaults.
+
+    None is the config's first.
+    """
+    if name is None:
+        return config.games[0]
+    vetted = {each.config.env: each.config for each in reversed(PACK)}  # of several the first
+    return (vetted | config.game_by_key).get(name) or GameConfig(env=name)
+
+
+def as_opponent(folder: RunFolder, version: Version | None) -> CheckpointOpponent:
+    """A version of a run as an opponent; `ConfigError` where it has no checkpoint."""
+    version = checkpoint_of(folder, version)
+    root = folder.root.resolve()
+    name = "run" if root.name == "policy" else root.name  # policy@N is a run's own
+    return CheckpointOpponent(
+        path=str(folder.checkpoint(version).resolve()), name=f"{name}@{version}"
+    )
+
+
+def player_of(
+    config: RunConfig, word: str, option: str
+) -> tuple[PlayerId, FixedOpponent | None, int]:
+    """The player of a word: its id, its section if it has one, and its version, or else 0.
+
+    random, expert, rules, base, an opponent of the config, or RUN[@VERSION].
+    """
+    known = config.fixed_opponents
+    if word == BASE.name:
+        return BASE, None, 0
+    if word in known:
+        return PlayerId(word), known[word], 0
+    path, at, number = word.rpartition("@")
+    is_number = number.isascii() and number.isdecimal()
+    is_version = bool(at) and (is_number or number == "best")
+    root = path if is_version else word
+    if path_problem(root) is None and Path(root).expanduser().is_dir():
+        folder = RunFolder(Path(root).expanduser())
+        wanted: Version | None = int(number[:9]) if is_number else "best"
+        version = checkpoint_of(folder, wanted if is_version else None)
+        opponent = as_opponent(folder, version)
+        return PlayerId(opponent.key), opponent, version
+    hint = nearest(word, [*known, BASE.name])
+    raise ConfigError(f"{option} = {shown(word)}: no player and no run's folder; {hint}, or a RUN")
+
+
+def for_one_game(
+    config: RunConfig, game: GameConfig, opponents: Iterable[FixedOpponent]
+) -> RunConfig:
+    """The config with one game, and no other players than those that sit there."""
+    fixed = list({each.key: each for each in opponents}.values())
+    draw = config.opponents.draw.model_copy(update={"self": 1.0, "past": 0.0, "fixed": 0.0})
+    seated = config.opponents.model_copy(update={"fixed": fixed, "draw": draw})
+    measure = config.eval.exploitability.model_copy(update={"every": 0, "games": []})
+    evaluation = config.eval.model_copy(update={"opponents": [], "exploitability": measure})
+    guard = config.guard.model_copy(update={"action": ["warn"]})
+    changes = {"games": [game], "opponents": seated, "eval": evaluation, "guard": guard}
+    return config.model_copy(update=changes)
+
+
+def needs_model(config: RunConfig, spec: GameSpec) -> bool:
+    """Whether a local model sits at one of the seats."""
+    adapters = {o.key for o in config.opponents.fixed if o.adapter_folder is not None}
+    return any(
+        seat.player == BASE or seat.player.version is not None or seat.player.name in adapters
+        for seat in spec.seats
+    )
+
+
+class Served(NamedTuple):
+    """What makes a game's players, and the engine of those that are local models."""
+
+    config: RunConfig
+    cast: Cast
+    engine: ScoringEngine | None
+
+    async def chances(self, player: PlayerId, asked: Asked) -> list[str]:
+        """How likely a model was to choose what it did, in lines: its actions, or its tokens."""
+        if self.engine is None or asked.answer.sampled is None:
+            return [f"{player} is no local model: it has no probabilities."]
+        (prompts,) = self.cast.prompts.values()
+        sampled = asked.answer.sampled
+        if asked.moves and not (prompts.style.reasoning or prompts.opens_reasoning):
+            with contextlib.suppress(ConfigError, ValueError):  # it cannot write one of them
+                found = await self._of_actions(player, sampled.prompt_ids, asked.moves)
+                return [f"{player} in its last turn, at temperature 1:", *found]
+        pairs = zip(sampled.token_ids, sampled.logprobs, strict=True)
+        tokens = [
+            f"  {prompts.read_answer([token_id])!r}  {_percent(logprob)}"
+            for token_id, logprob in list(pairs)[:_MOST_TOKENS]
+        ]
+        left_out = len(sampled.token_ids) - len(tokens)
+        more = [f"  and {left_out} more"] if left_out else []
+        head = f"{player} in its last turn, the tokens that it sampled:"
+        return [head, *tokens, *more]
+
+    async def _of_actions(
+        self, player: PlayerId, prompt_ids: Sequence[int], moves: Sequence[str]
+    ) -> list[str]:
+        ((_, game),) = self.config.game_by_key.items()
+        (prompts,) = self.cast.prompts.values()
+        assert self.engine is not None
+        opponent = self.config.fixed_opponents.get(player.name)
+        adapter = None if opponent is None else adapter_name(opponent)
+        answers = legal_answers(game, prompts, moves, self.config.sampling.max_tokens)
+        chances = await answer_chances(self.engine, adapter, prompt_ids, answers)
+        ranked = sorted(zip(moves, chances, strict=True), key=lambda pair: -pair[1])
+        lines = [f"  {move}  {100 * chance:.1f} %" for move, chance in ranked]
+        rest = max(0.0, 1 - sum(chances))
+        return [*lines, f"  anything else  {100 * rest:.1f} %"]
+
+
+def _percent(logprob: float) -> str:
+    return f"{100 * math.exp(logprob):.1f} %"
+
+
+@contextlib.asynccontextmanager
+async def served(config: RunConfig, folder: RunFolder, *, model: bool) -> AsyncIterator[Served]:
+    """The players of a resolved config's game, with the model loaded if one of them needs it.
+
+    In this process: a game with a person is one game, and its model waits for the person.
+    """
+    if not model:
+        yield Served(config, Cast(config, None, None), None)
+        return
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+
+    from unstable.engines.make import make_engine
+
+    disable_progress_bar()  # which would draw between what is shown
+    torch.set_num_threads(1)  # as in an actor: the same numbers come out
+    engine, tokenizer = await make_engine(config, folder.log("engine"))
+    cast = Cast(config, engine, tokenizer)
+    try:
+        await cast.start()
+        yield Served(config, cast, engine)
+    finally:
+        await engine.close()

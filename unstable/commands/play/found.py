@@ -1,0 +1,83 @@
+"""Which recorded game of a run is meant."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+from unstable.commands.finished import Version, checkpoint_of
+from unstable.config import ConfigError, GameConfig, RunConfig, load, nearest
+from unstable.records.folder import RunFolder, existing_run
+from unstable.records.games import Record, read_game
+from unstable.records.scan import Place, read_game_at, scan_games
+from unstable.types import GameResult
+
+
+class Found(NamedTuple):
+    """A recorded game, with the run's folder and config."""
+
+    folder: RunFolder
+    config: RunConfig
+    row: Record
+    result: GameResult
+
+    @property
+    def game(self) -> GameConfig:
+        """The game's config."""
+        return self.config.game_by_key[self.result.spec.env]
+
+    @property
+    def title(self) -> str:
+        """The game in a line."""
+        spec = self.result.spec
+        kind = {"eval": "evaluation", "train": "training"}[spec.purpose]
+        players = ", ".join(seat.player.name for seat in spec.seats)
+        return f"{kind} game {spec.game_id} of version {self.row['version']}: {spec.env}, {players}"
+
+
+def find(root: Path, game: int, purpose: str | None, version: Version | None) -> Found:
+    """A run's game of that number; evaluations of several versions have games of one number.
+
+    Raises `ConfigError` where there is none, or more than one.
+    """
+    folder = existing_run(root)
+    place = f"RUN_DIR = {str(folder.root)!r}"
+    if purpose not in (None, "train", "eval"):
+        raise ConfigError(f"--purpose = {purpose!r}: give train or eval")
+    if version == "best":
+        version = checkpoint_of(folder, version)
+    places = [
+        each
+        for each, _ in scan_games(folder)
+        if purpose in (None, each.file.purpose) and version in (None, each.file.version)
+    ]
+    if not places:
+        if purpose is None and version is None:
+            raise ConfigError(f"{place} holds no recorded games; give a run that has played some")
+        options = {"--purpose": purpose, "--version": version}
+        given = ", ".join(
+            f"{name} = {value}" for name, value in options.items() if value is not None
+        )
+        raise ConfigError(f"{given}: {place} holds no such games; leave out what limits them")
+    meant = [each for each in places if each.game == game]
+    if len(meant) != 1:
+        raise ConfigError(f"GAME = {game}: {_several(meant) if meant else _none(places)}")
+    config = load(str(folder.config))
+    row = read_game_at(meant[0])
+    result = read_game(str(meant[0].file.path), row)
+    if result.spec.env not in config.game_by_key:
+        hint = nearest(result.spec.env, list(config.game_by_key))
+        raise ConfigError(f"{folder.config}: no game {result.spec.env!r} is in it; {hint}")
+    return Found(folder, config, row, result)
+
+
+def _several(places: list[Place]) -> str:
+    versions = defaultdict(list)
+    for place in places:
+        versions[place.file.purpose].append(str(place.file.version))
+    listed = "; ".join(f"{kind} of version {', '.join(of)}" for kind, of in versions.items())
+    return f"there are {len(places)} of that number ({listed}); add --purpose or --version"
+
+
+def _none(places: list[Place]) -> str:
+    numbers = [place.game for place in places]
+    return f"no such recorded game; their numbers are from {min(numbers)} to {max(numbers)}"

@@ -1,0 +1,238 @@
+"""A game as a person at a terminal sees and plays it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from unstable.collectors.players.base import Answer, LeftError, Player, scripted
+from unstable.commands.play.terminal import LEFT, Terminal
+from unstable.config import one_line
+from unstable.games.game import Game
+from unstable.games.services import board_shows_all, game_info, lists_legal_moves
+from unstable.types import GameResult, GameSpec, Observation
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+PROMPT = "your action> "
+MOST_MOVES = 60  # that are listed
+PATIENCE_S = 1.0
+"""After which a person is shown that another player has not answered yet."""
+HELP = """\
+Type an action as the rules say. Brackets of a listed action may be left out.
+?       this list, and the legal actions where the game lists them
+!hint   what a solver holds each legal action to be worth, if there is one
+!why    the last answer of each other player, and the action in it
+!probs  how likely a model was to choose each action in its last turn
+!quit   end the game and save it; so do Ctrl-D and Ctrl-C"""
+
+
+class Asked(NamedTuple):
+    """Another player's last turn."""
+
+    answer: Answer
+    moves: list[str] | None  # that were legal; None: the game does not list them
+
+
+class Table:
+    """The person's seat, if there is one, and the others as they are seen from it.
+
+    `chances` says how likely a seat's model was to give each action, in lines.
+    """
+
+    def __init__(
+        self,
+        terminal: Terminal,
+        spec: GameSpec,
+        own: int | None,
+        chances: Callable[[int, Asked], Awaitable[list[str]]],
+    ) -> None:
+        self._terminal, self._spec, self._own, self._chances = terminal, spec, own, chances
+        self._asked: dict[int, Asked] = {}
+        self._events: list[str] = []
+        self._rules = ""
+        self._doubtful = ""  # an action that is not listed, which was asked about
+        self._game: Game | None = None
+        self.failure = ""
+        """Why another player could not go on."""
+
+    def seated(self, players: Sequence[Player | None]) -> list[Player]:
+        """The players with the person among them: None at the person's seat."""
+        return [
+            _Person(self) if player is None else _Other(self, player, place)
+            for place, player in enumerate(players)
+        ]
+
+    def name(self, seat: int) -> str:
+        """Who sits there."""
+        return "you" if seat == self._own else self._spec.seats[seat].player.name
+
+    async def ask(self, observation: Observation, game: Game) -> str:
+        """The person's action; `LeftError` where there comes none."""
+        self._game, self._doubtful = game, ""
+        self._show_position(observation)
+        while True:
+            line = await _or_leave(self._terminal.ask(PROMPT))
+            if line == "!quit":
+                raise LeftError(LEFT)
+            if line == "?" or line.startswith("!"):
+                for shown in await _or_leave(self._helped(line, game)):
+                    self._terminal.show(shown)
+            elif line and (action := self._action(line, game)) is not None:
+                return action
+
+    def _show_position(self, observation: Observation) -> None:
+        """What is new since the person's last turn: the rules once, events once, the board."""
+        known = len(self._events)
+        is_more = observation.events[:known] == self._events
+        events = observation.events[known:] if is_more else observation.events
+        rules = "" if observation.rules == self._rules else observation.rules
+        self._events, self._rules = list(observation.events), observation.rules
+        parts = (rules, "\n".join(events), observation.board, observation.notice)
+        for part in filter(None, parts):
+            self._terminal.show(f"\n{part}")
+
+    def _action(self, line: str, game: Game) -> str | None:
+        """What is played for a line; None where the person is to think again."""
+        if not line.isprintable():
+            self._terminal.show("The line holds control characters; type it again.")
+            return None
+        if not lists_legal_moves(game.config):
+            return line
+        moves = game.legal_moves()
+        if line in moves:
+            return line
+        if (bracketed := f"[{line}]") in moves:
+            return bracketed
+        if line == self._doubtful:
+            return line
+        self._doubtful = line
+        self._terminal.show(
+            "That is not among the legal actions (? lists them). The same line again plays it "
+            "all the same."
+        )
+        return None
+
+    async def _helped(self, command: str, game: Game) -> list[str]:
+        """As `_said`; what fails there must not end the game."""
+        try:
+            return await self._said(command, game)
+        except LeftError:
+            raise
+        except Exception as error:
+            log.exception("%s failed", command)
+            return [one_line(f"{command} failed ({type(error).__name__}: {error})")]
+
+    async def _said(self, command: str, game: Game) -> list[str]:
+        """The answer to a command, in lines."""
+        if command == "?":
+            moves = game.legal_moves() if lists_legal_moves(game.config) else []
+            more = f" and {len(moves) - MOST_MOVES:,} more" if len(moves) > MOST_MOVES else ""
+            listed = f"Legal actions: {' '.join(moves[:MOST_MOVES])}{more}"
+            return [HELP, *([listed] if moves else [])]
+        if command == "!hint":
+            return hint(game)
+        if command not in ("!why", "!probs"):
+            return [f"{command} is no command; ? lists them."]
+        if not self._asked:
+            return ["No other player has moved yet."]
+        if command == "!why":
+            return [line for seat, asked in self._asked.items() for line in self._why(seat, asked)]
+        found = [await self._chances(seat, asked) for seat, asked in self._asked.items()]
+        return [line for lines in found for line in lines]
+
+    def _why(self, seat: int, asked: Asked) -> list[str]:
+        answer, who = asked.answer, f"{self.name(seat)} (seat {seat})"
+        if answer.text == answer.action:
+            return [f"{who} answered {answer.action} and nothing else."]
+        action = answer.action if answer.formatted else f"{answer.action} (it holds no action)"
+        return [f"{who} answered:", answer.text, f"The action in it: {action}"]
+
+    async def watch(self, seat: int, player: Player, turn: tuple[Observation, Game, int]) -> Answer:
+        """Another player's turn, of which the person sees what the game shows to all."""
+        observation, game, seed = turn
+        self._game = game
+        moves = game.legal_moves() if lists_legal_moves(game.config) else None
+        waiting = f"{self.name(seat)} (seat {seat}) is thinking ..."
+        notice = asyncio.get_running_loop().call_later(PATIENCE_S, self._terminal.show, waiting)
+        try:
+            answer = await _or_leave(player.act(observation, game, seed))
+        except LeftError:
+            raise
+        except Exception as error:  # the fault border of a game, which is saved as far as it went
+            log.exception("seat %d", seat)
+            self.failure = one_line(f"{self.name(seat)} has failed: {error}")
+            raise LeftError(self.failure) from error
+        finally:
+            notice.cancel()
+        self._asked[seat] = Asked(answer, moves)
+        if self._own is None and observation.board:
+            self._terminal.show(f"\n{observation.board}")
+        # Elsewhere an action may be for nobody else's eyes; the game says what the person may know.
+        is_seen = self._own is None or self._shows_all()
+        done = f"plays {answer.action}" if is_seen else "has moved"
+        self._terminal.show(f"\n{self.name(seat)} (seat {seat}) {done}")
+        return answer
+
+    def _shows_all(self) -> bool:
+        return self._game is not None and board_shows_all(self._game.env)
+
+    def show_end(self, result: GameResult) -> None:
+        """How the game ended."""
+        left = result.reason == LEFT
+        if self._game is not None and not left and (self._own is None or self._shows_all()):
+            self._terminal.show(f"\n{self._game.board}")
+        self._terminal.show(f"\nThe game is over: {result.reason or 'it gives no reason'}")
+        if result.truncated:
+            return
+        for seat, outcome in enumerate(result.outcomes):
+            self._terminal.show(
+                f"  seat {seat}, {self.name(seat)}: {result.standing(seat)}, outcome {outcome:+g}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Person:
+    """The player who sits at the terminal."""
+
+    table: Table
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        return scripted(observation, await self.table.ask(observation, game))
+
+
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """Any other player, whose turns the person sees."""
+
+    table: Table
+    player: Player
+    seat: int
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        return await self.table.watch(self.seat, self.player, (observation, game, seed))
+
+
+async def _or_leave(waited: Awaitable[T]) -> T:
+    """Ctrl-C ends the wait and so the game, which is then still saved."""
+    try:
+        return await waited
+    except asyncio.CancelledError:
+        raise LeftError(LEFT) from None
+
+
+def hint(game: Game) -> list[str]:
+    """What is known of the legal actions of the seat to move, best first."""
+    if (worths := game.worths()) is not None:
+        ranked = sorted(worths.items(), key=lambda pair: -pair[1])
+        lines = [
+            f"  {action}  {worth:+g}" if worth else f"  {action}  0" for action, worth in ranked
+        ]
+        return ["Outcome of each action, if all play perfectly after it:", *lines]
+    info = game_info(type(game.env))
+    if info.expert is None:
+        return [f"There is no solver for {game.config.key}."]
+    ranked = sorted(game.expert_moves().items(), key=lambda pair: -pair[1])
+    what = "An equilibrium plays" if info.counted is not None else "The expert plays"
+    return [f"{what}:", *(f"  {action}  {100 * share:.0f} %" for action, share in ranked)]

@@ -1,0 +1,175 @@
+"""From a config as it was read to one that runs here: check, plan, resolve, in this order."""
+
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from unstable.collectors.players.kinds import player_class
+from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
+from unstable.games.check import check_constrained, check_game
+from unstable.games.defects import known_defect
+from unstable.games.services import (
+    COUNTED_GAMES,
+    can_be_counted,
+    lists_legal_moves,
+    prompt_style,
+    with_teams,
+)
+from unstable.models.archive import misfit, unpack_newer
+from unstable.models.base import check_model, model_path
+from unstable.models.cache import cache_folder
+from unstable.models.inspection import check_opponents, check_start
+from unstable.planning.machine import Machine, this_machine
+from unstable.planning.plan import Plan, plan
+from unstable.planning.resolve import resolve
+from unstable.rewards.terms import Rewards
+from unstable.tracking.sinks.own import check_sinks
+
+LORA_FOLDER = Path(__file__).resolve().parent.parent.parent / "lora_ckpt"
+"""Where the adapter that is shipped beside the package, as a zip, is unpacked, if it is there."""
+
+
+class Resolved(NamedTuple):
+    """A config that is ready to run: no "auto" is left in it that a plan decides."""
+
+    config: RunConfig
+    plan: Plan
+    machine: Machine
+
+
+def prepare(config: RunConfig, *, learner: bool = True) -> Resolved:
+    """Plan a checked config for this machine and resolve it by the plan; name its games' teams.
+
+    Without a learner, as when a finished run is evaluated, the whole machine is the actors'.
+    """
+    machine = this_machine()
+    games = [with_teams(game) for game in config.games]
+    config = config.model_copy(update={"games": games})
+    chosen = plan(config, machine, learner=learner)
+    start = starting_adapter(config) if config.model.init == "auto" else config.model.init
+    return Resolved(resolve(config, chosen, start), chosen, machine)
+
+
+def show_plan(resolved: Resolved) -> None:
+    """Print on stderr the plan, where there is something in it that a person should know.
+
+    And which games are put in another prompt style than their own, or have a known defect.
+    """
+    if resolved.machine.gpus or resolved.plan.notes:
+        print(resolved.plan.text(), file=sys.stderr)
+    for index, game in enumerate(resolved.config.games):
+        if (defect := known_defect(game)) is not None:
+            print(f"games.{index}.env = {game.env!r}: TextArena's game {defect}", file=sys.stderr)
+        if game.prompt == "compact" and (style := prompt_style(game).name) != game.prompt:
+            print(
+                f"games.{index}.prompt = 'compact': {game.key} has no such form and is put in the "
+                f"style {style!r}",
+                file=sys.stderr,
+            )
+
+
+def starting_adapter(config: RunConfig) -> str:
+    """The shipped adapter where it was made for this model, else a fresh one."""
+    folder = LORA_FOLDER
+    if not os.access(folder.parent, os.W_OK):  # a checkout that others own
+        folder = cache_folder() / folder.name
+    unpack_newer(LORA_FOLDER.with_suffix(".zip"), folder)
+    if not folder.is_dir():
+        return "fresh"
+    problem = misfit(folder, config.model)
+    if problem is None:
+        return str(folder)
+    # On stderr: what `unstable config` prints must stay YAML.
+    print(f"{folder} is not used, training starts fresh: {problem}", file=sys.stderr)
+    return "fresh"
+
+
+def base_folder(name: str) -> str:
+    """Where a base model is for other programs, made if need be; of a hub's model, its name.
+
+    Raises `ConfigError` for a model that is not there.
+    """
+    model = ModelConfig(name=name)
+    check_model(model)
+    return model_path(model)
+
+
+def check(config: RunConfig) -> None:
+    """Raise `ConfigError` for what would fail later; loads no model."""
+    check_games(config)
+    check_openings(config)
+    check_counted(config)
+    check_sinks(config)
+    Rewards(config.buffer.rewards)
+    check_model(config.model)
+    if config.model.init not in ("auto", "fresh"):
+        check_start(Path(config.model.init).expanduser(), config.model, "model.init")
+    check_opponents(config)
+    if config.learner.algorithm.target is not None:
+        from unstable.learners.algorithms import algorithm_class
+
+        algorithm_class(config.learner.algorithm)
+
+
+def check_games(config: RunConfig) -> None:
+    """Raise `ConfigError` for a game that cannot be played, or a player that cannot play it."""
+    places = {o.key: f"opponents.fixed.{i}" for i, o in enumerate(config.opponents.fixed)}
+    for index, game in enumerate(config.games):
+        check_game(game, f"games.{index}")
+        if config.eval.every and config.eval.constrained:
+            check_constrained(game, f"games.{index}")
+        if len(game.sides) > 1:
+            for name, opponent in opponents_of(config).items():
+                kind = player_class(opponent)
+                kind.check(opponent, game, places.get(name, "eval.opponents"))
+
+
+def counted_games(config: RunConfig) -> list[str]:
+    """The games whose exploitability is measured: those that are named, or all that can be."""
+    named = config.eval.exploitability.games
+    return named or [game.key for game in config.games if can_be_counted(game)]
+
+
+def check_counted(config: RunConfig) -> None:
+    """Raise `ConfigError` where exploitability is asked for and cannot be computed."""
+    if not config.eval.exploitability.every:
+        return
+    place = "eval.exploitability"
+    for index, name in enumerate(config.eval.exploitability.games):
+        if not can_be_counted(config.game_by_key[name]):
+            raise ConfigError(
+                f"{place}.games.{index} = {name!r}: cannot be counted out; these can, in small "
+                f"variants: {COUNTED_GAMES}"
+            )
+    if not counted_games(config):
+        raise ConfigError(
+            f"{place}.every = {config.eval.exploitability.every}: no game of this run can be "
+            f"counted out; set it to 0, or play one of these: {COUNTED_GAMES}"
+        )
+
+
+def check_openings(config: RunConfig) -> None:
+    """Raise `ConfigError` for a game whose openings cannot be played, or leave nothing of it."""
+    openings = config.openings
+    if not openings.share:
+        return
+    for index, game in enumerate(config.games):
+        if openings.by == "random" and not lists_legal_moves(game):
+            raise ConfigError(
+                f"openings.by = 'random' in {game.key}: the game does not list its legal moves; "
+                f"set games.{index}.legal_moves to module:function(env), or openings.by to start"
+            )
+        if openings.moves[1] >= game.max_turns:
+            raise ConfigError(
+                f"openings.moves = {openings.moves}: games.{index}.max_turns = {game.max_turns} "
+                "leaves no turn after them; make openings shorter"
+            )
+
+
+def opponents_of(config: RunConfig) -> dict[str, FixedOpponent]:
+    """Fixed opponents that play in this run, by name."""
+    known = config.fixed_opponents
+    named = [name for name in config.eval.opponents if name in known] if config.eval.every else []
+    trained = [opponent.key for opponent in config.opponents.fixed]
+    return {name: known[name] for name in [*trained, *named]}

@@ -1,0 +1,100 @@
+"""A report of runs, finished or ending: what it needs of other rooms is put together."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from unstable.commands.diagnosis import condition_of, status_of
+from unstable.config import ConfigError, RunConfig
+from unstable.games.replay import is_known, replay
+from unstable.models.base import load_decoder
+from unstable.models.cache import cache_folder
+from unstable.prompts.pieces import TokenTexts
+from unstable.records.folder import RunFolder
+from unstable.records.games import Record
+from unstable.report.games import Sources
+from unstable.report.plots import plot_library
+from unstable.report.report import write_report
+
+logger = logging.getLogger(__name__)
+SEVERAL = Path("report.html")
+REPLAY_S = 8.0
+"""What replaying the games of a run may take; those after it have no boards and solutions."""
+
+
+def report(run_dirs: Sequence[Path], out: Path | None = None) -> None:
+    """Write the report of runs and say where it is.
+
+    By default it lies in the run's folder, or as `report.html` in this one where there are several
+    runs. Raises `ConfigError` for a folder that is no run's.
+    """
+    if out is None and len(run_dirs) == 1:
+        RunFolder(run_dirs[0]).check_links()
+    path = out or (RunFolder(run_dirs[0]).report if len(run_dirs) == 1 else SEVERAL)
+    if out is not None and not path.parent.is_dir():
+        raise ConfigError(f"--out = {str(path)!r}: no such folder; give one that is there")
+    if path.is_dir():
+        raise ConfigError(f"--out = {str(path)!r}: a folder; give the file that it shall be")
+    size = make_report(run_dirs, path)
+    print(f"report: {path} ({size / 1e6:.1f} MB)")
+
+
+def make_report(run_dirs: Sequence[Path], out: Path) -> int:
+    """Write the report of runs; returns its size in bytes. Errors as above."""
+    return write_report(run_dirs, out, plot_library(cache_folder()), sources, state)
+
+
+def report_at_end(folder: RunFolder) -> Path | None:
+    """Write the report of a run that ends; returns where.
+
+    What goes wrong is a line of its log and no error, and there is none.
+    """
+    began = time.monotonic()
+    try:
+        make_report([folder.root], folder.report)
+    except Exception:  # it is like a sink: the run is over and whole
+        logger.exception("no report was made; `unstable report %s` tries again", folder.root)
+        return None
+    logger.info("the report took %.1f s", time.monotonic() - began)
+    return folder.report
+
+
+def state(folder: RunFolder) -> str:
+    """How the run ended or what it is at, as `unstable doctor` says; "" without a state.json."""
+    status = status_of(folder)
+    if not status:
+        return ""
+    word, why, *_ = condition_of(folder, status, time.time())
+    return f"State of the run: {word} ({why})." if why else f"State of the run: {word}."
+
+
+def sources(config: RunConfig) -> Sources:
+    """What this machine knows of a run's games: its tokenizer's texts, positions of known games."""
+    return Sources(_tokens(config), _positions(config))
+
+
+def _tokens(config: RunConfig) -> TokenTexts | None:
+    decode = load_decoder(config.model)
+    return None if decode is None else TokenTexts(decode)
+
+
+def _positions(config: RunConfig) -> Callable[[Record], list[dict[str, Any]] | None]:
+    """Replays a game of the table of games; others may be of any cost, and are not played again."""
+    known = {key: game for key, game in config.game_by_key.items() if is_known(game)}
+    spent = 0.0
+
+    def positions(record: Record) -> list[dict[str, Any]] | None:
+        nonlocal spent
+        if record["env"] not in known:
+            return []
+        if spent > REPLAY_S:
+            return None
+        began = time.monotonic()
+        actions = [turn["action"] for turn in record["turns"]]
+        found = replay(known[record["env"]], record["seed"], actions)
+        spent += time.monotonic() - began
+        return [position._asdict() for position in found]
+
+    return positions

@@ -1,0 +1,236 @@
+"""Going on with a run, and beginning another from one of its versions."""
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unstable.commands.finished import Version, checkpoint_of
+from unstable.commands.prepare import check, prepare, show_plan
+from unstable.commands.session import said, say
+from unstable.commands.train import go_on, train
+from unstable.config import (
+    AlgorithmConfig,
+    ConfigError,
+    LearnerConfig,
+    RunConfig,
+    check_format,
+    dump,
+    load,
+)
+from unstable.loop.state import State
+from unstable.models.inspection import inspect
+from unstable.records.files import cut, write_whole
+from unstable.records.folder import RunFolder
+from unstable.records.run_state import is_run_state
+
+MAY_CHANGE = (
+    *(f"loop.{name}" for name in ("steps", "max_time", "max_failures")),
+    *(f"loop.{name}" for name in ("start_timeout", "stall_timeout")),
+    *(f"actors.{name}" for name in ("num", "engine", "games_in_flight", "enforce_eager")),
+    *(f"actors.{name}" for name in ("tensor_parallel", "max_loras", "max_cpu_loras")),
+    *(f"actors.{name}" for name in ("gpu_memory", "share_gpu")),
+    *("eval.*", "guard.*", "tracking.*"),
+    *(f"learner.{name}" for name in ("num", "parallel", "gradient_checkpointing", "compile")),
+    *(f"learner.{name}" for name in ("micro_batch_size", "micro_batch_tokens")),
+    *(f"opponents.fixed.*.{name}" for name in ("max_calls", "max_total_tokens", "max_retries")),
+    *(f"opponents.fixed.*.{name}" for name in ("timeout", "base_url", "api_key_env")),
+    *(f"games.*.{name}" for name in ("timeout", "turn_timeout", "isolated")),
+)
+"""Fields that may be another when a run goes on: they decide how long, where and how it is seen."""
+LEARNERS_FILE = "learner.pt"
+
+
+class Point(NamedTuple):
+    """Where a run goes on: its newest version that is on file whole."""
+
+    state: State
+    broken: tuple[int, ...]  # newer versions that were announced and are not whole
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return int(self.state["version"])
+
+
+def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
+    """Go on with a run; returns its folder.
+
+    `overrides` are changes of its config, of `MAY_CHANGE` alone. Raises as `train` does.
+    """
+    folder = RunFolder(run_dir)
+    place = f"--resume = {str(run_dir)!r}"
+    if not folder.config.is_file():
+        raise ConfigError(f"{place} holds no config.yaml; give a folder that unstable train left")
+    folder.check_links()
+    config = changed(folder, overrides)
+    point = find_point(folder, place)
+    if point.version >= config.loop.steps and point.state["settled"]:
+        raise ConfigError(
+            f"loop.steps = {config.loop.steps}: the run has made {point.version} updates; "
+            "give --steps a higher number"
+        )
+    with said():
+        started = begun_from_its_own(config)
+        check(started)
+        resolved = prepare(started)
+    show_plan(resolved)
+    begins = {"model": {"init": config.model.init}, "learner": {"state": config.learner.state}}
+    kept = {
+        section: getattr(resolved.config, section).model_copy(update=own)
+        for section, own in begins.items()
+    }
+    with folder.held(place):
+        for line in _news(point):
+            say(line)
+        write_whole(folder.config, dump(resolved.config.model_copy(update=kept)).encode())
+        rewind(folder, point, is_synchronous=resolved.config.loop.mode == "sync")
+        go_on(resolved, folder, point.state)
+    return folder
+
+
+def _news(point: Point) -> Iterator[str]:
+    for version in point.broken:
+        yield f"checkpoint {version} is not whole and is left out, with all that came after it"
+    yield f"the run goes on from version {point.version}"
+
+
+def changed(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
+    """The run's config with its changes; raises `ConfigError` for one that a run cannot take."""
+    before, after = load(str(folder.config), {}), load(str(folder.config), overrides)
+    old, new = dict(_flat(before.model_dump())), dict(_flat(after.model_dump()))
+    for path in sorted(old.keys() | new.keys()):
+        if old.get(path) != new.get(path) and not any(fnmatch(path, may) for may in MAY_CHANGE):
+            raise ConfigError(
+                f"{path} = {new.get(path)!r}: cannot change in a run that goes on "
+                f"(it is {old.get(path)!r}); leave it out, or begin another with --fork"
+            )
+    if after.tracking.run_dir is not None:
+        raise ConfigError("tracking.run_dir: a run goes on in its own folder; leave it out")
+    return after
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict | list) or not value:
+        yield path, value
+        return
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, each in items:
+        yield from _flat(each, f"{path}.{key}" if path else str(key))
+
+
+def begun_from_its_own(config: RunConfig) -> RunConfig:
+    """The config of a run whose start lies in its own folder: where it came from may be gone."""
+    model = config.model.model_copy(update={"init": "fresh"})
+    learner = config.learner.model_copy(update={"state": None})
+    return config.model_copy(update={"model": model, "learner": learner})
+
+
+def find_point(folder: RunFolder, place: str) -> Point:
+    """The newest version with all that a run needs; raises `ConfigError` where there is none."""
+    broken: list[int] = []
+    for version in reversed(folder.versions()):
+        if not folder.state(version).exists():
+            continue  # never announced: its run ended as it was written; or pruned
+        state = read_whole(folder, version)
+        if state is not None:
+            return Point(state, tuple(broken))
+        broken.append(version)
+    why = f"version {broken[0]} is not whole" if broken else "it ended before its first version"
+    raise ConfigError(f"{place}: there is nothing to go on from ({why}); begin it again")
+
+
+def read_whole(folder: RunFolder, version: int) -> State | None:
+    """The state kept with a version, or None if any of the files that go with it is not whole."""
+    path, learner = folder.state(version), folder.checkpoint(version) / LEARNERS_FILE
+    try:
+        text = path.read_bytes()
+        state = json.loads(text)
+        if not isinstance(state, dict):
+            return None
+        inspect(folder.checkpoint(version))
+        with zipfile.ZipFile(learner) as archive:
+            if archive.testzip() is not None:
+                return None
+    except (OSError, ValueError, RecursionError, zipfile.BadZipFile):
+        return None
+    check_format(state, path)
+    if not {"version", "marks"} <= state.keys():
+        raise ConfigError(
+            f"{path} is of a release whose runs do not go on; begin another from it by "
+            f"--fork {folder.root} --fork_state false"
+        )
+    fits = is_run_state(text, version) and state["marks"].keys() == folder.marks(version).keys()
+    return state if fits else None
+
+
+def rewind(folder: RunFolder, point: Point, *, is_synchronous: bool) -> None:
+    """Make the files those of the run at its point.
+
+    In asynchronous play what was played since then stays, unless it is by a version that is gone.
+    """
+    marks = dict(point.state["marks"])
+    played = folder.games("train", point.version)
+    if not (is_synchronous or point.broken):
+        del marks[folder.relative(played)]
+        cut(played)
+    folder.rewind(point.version, marks)
+
+
+def fork(
+    run_dir: Path,
+    version: Version | None,
+    overrides: Mapping[str, Any],
+    *,
+    with_state: bool = True,
+    command: str | None = None,
+) -> RunFolder:
+    """Train from a version of a run on, as another run; returns its folder.
+
+    `version` None is the newest. `with_state`: with its optimizer, baselines and reference too.
+    `command` is what began it, for the record.
+    Numbers, ratings and schedules begin anew. The new config names where it began.
+    """
+    origin = RunFolder(run_dir)
+    version = checkpoint_of(origin, version)
+    folder = origin.checkpoint(version).resolve()
+    if with_state and not (folder / LEARNERS_FILE).is_file():
+        raise ConfigError(
+            f"--fork = {run_dir}@{version}: its optimizer is not kept any more (see "
+            "tracking.keep_checkpoints); add --fork_state false"
+        )
+    state = str(folder) if with_state else None
+    begins = {
+        "model.init": str(folder),
+        "learner.state": state,
+        "tracking.run_dir": None,
+        "tracking.name": None,
+    }
+    config = load(str(origin.config), {**begins, **overrides})
+    if with_state:
+        for problem in _misfits(load(str(origin.config), {}).learner, config.learner):
+            raise ConfigError(f"{problem}; add --fork_state false")
+    return train(config, command)
+
+
+def _misfits(kept: LearnerConfig, wanted: LearnerConfig) -> Iterator[str]:
+    """What the state of a learner lacks for another, a line each."""
+    old, new = kept.algorithm, wanted.algorithm
+    if new.name != old.name:
+        yield f"learner.algorithm.name = {new.name!r}: the state is one of {old.name!r}"
+    of, to = _critic(old), _critic(new)
+    if to != of:  # its weights are the optimizer's too
+        yield f"learner.algorithm.critic.kind = {to!r}: the state is one of a run with {of!r}"
+    if new.uses_reference and not old.uses_reference:
+        name = "kl_loss" if new.kl_loss else "kl_reward"
+        yield f"learner.algorithm.{name} = {getattr(new, name)}: the state has no reference"
+    if wanted.ema is not None and kept.ema is None:
+        yield f"learner.ema = {wanted.ema}: the state has no running mean of the weights"
+
+
+def _critic(algorithm: AlgorithmConfig) -> str | None:
+    """The kind of an algorithm's critic, if it has one."""
+    critic = getattr(algorithm, "critic", None)
+    return None if critic is None else str(critic.kind)

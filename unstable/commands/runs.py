@@ -1,0 +1,113 @@
+"""The runs in a folder, a line each: `unstable runs`."""
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from unstable.commands.diagnosis import condition_of, status_of
+from unstable.config import ConfigError, read_yaml
+from unstable.records.files import read_last_lines
+from unstable.records.folder import RunFolder
+from unstable.tracking.lines import RunConsole
+from unstable.tracking.text import Text, duration
+
+ROWS = 200
+"""In so many last rows of metrics the newest evaluation is looked for."""
+
+
+class Listed(NamedTuple):
+    """A run: Listed("outputs/first", "running", 12, 52, "random 0.75", 3600.0, ("kl",))"""
+
+    path: str
+    state: str
+    version: int
+    versions: int | None
+    score: str
+    age_s: float  # since anything was written
+    tags: tuple[str, ...]
+
+
+def runs(root: Path, tag: str | None = None) -> list[Listed]:
+    """Print the runs in a folder, the newest last, and return them; `tag`: those that have it.
+
+    Raises `ConfigError` where the folder is not there.
+    """
+    if not root.is_dir():
+        raise ConfigError(f"FOLDER = {str(root)!r}: no such folder; give the one that holds runs")
+    found = sorted(_listed(root), key=lambda run: -run.age_s)
+    found = [run for run in found if tag is None or tag in run.tags]
+    RunConsole().print(_table(found) if found else f"no runs in {root}")
+    return found
+
+
+def _listed(root: Path) -> list[Listed]:
+    found: list[Listed] = []
+    for path in root.iterdir():
+        with contextlib.suppress(OSError):  # it goes away just then, or is not ours to read
+            if (run := _read(RunFolder(path))) is not None:
+                found.append(run)
+    return found
+
+
+def _read(folder: RunFolder) -> Listed | None:
+    """A run as its folder shows it; None for the folder of none, or of a game of a person's."""
+    dates = [each for each in (folder.metrics, folder.status) if each.exists()]
+    if not (dates and folder.config.is_file()):
+        return None
+    now = time.time()
+    config = _read_config(folder)
+    tags = _at(config, "tracking", "tags") or []
+    steps = _at(config, "loop", "steps")
+    return Listed(
+        path=str(folder.root),
+        state=condition_of(folder, status_of(folder), now).word,
+        version=max(folder.versions(), default=0),
+        versions=steps if isinstance(steps, int) else None,
+        score=newest_score(read_last_lines(folder.metrics, ROWS)),
+        age_s=now - max(each.stat().st_mtime for each in dates),
+        tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
+    )
+
+
+def _read_config(folder: RunFolder) -> Any:
+    """As it stands: a run of an older release is listed too."""
+    try:
+        return read_yaml(folder.config.read_text(encoding="utf-8"), str(folder.config))
+    except (ConfigError, OSError, ValueError):
+        return {}
+
+
+def _at(value: Any, *names: str) -> Any:
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def newest_score(rows: Sequence[dict[str, Any]]) -> str:
+    """What the newest evaluation found, against the opponent that is named first; "" for none."""
+    for row in reversed(rows):
+        for name, value in row.items():
+            parts = name.split("/")
+            if parts[0] == "eval" and parts[-1] == "score" and isinstance(value, float | int):
+                return f"{value:.2f} against {parts[-2]}"
+            if parts[0] == "exploit" and parts[-1] == "high" and isinstance(value, float | int):
+                return f"exploitability {value:.3g}"
+    return ""
+
+
+def _table(found: Sequence[Listed]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "state", "version", "newest score", "written", "tags"):
+        table.add_column(name, overflow="fold")
+    for run in found:
+        of = "" if run.versions is None else f" of {run.versions}"
+        table.add_row(
+            *map(Text, (run.path, run.state, f"{run.version}{of}", run.score)),
+            Text(f"{duration(max(run.age_s, 0.0))} ago"),
+            Text(", ".join(run.tags)),
+        )
+    return table

@@ -1,0 +1,206 @@
+"""What surrounds a run: its folder, and what becomes of errors and signals."""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import chain, count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from unstable.config import ConfigError, RunConfig, RunFailedError, dump
+from unstable.records.folder import RunFolder
+from unstable.records.logs import take_over
+from unstable.tracking.lines import FIRST_S, Lines
+
+if TYPE_CHECKING:
+    from unstable.loop.interrupt import Interrupt
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def make_folder(config: RunConfig, against: str | None = None, head: str = "") -> RunFolder:
+    """The run's folder with its config in it, which runs again, in a folder of its own.
+
+    `against` stands in its name where the opponents would, `head` above the config's YAML.
+    """
+    run_dir = config.tracking.run_dir
+    if against is None:
+        against = "+".join(opponent.key for opponent in config.opponents.fixed) or "self"
+    path = _new_run_dir(config, against) if run_dir is None else Path(run_dir).expanduser()
+    folder = RunFolder(path)
+    field = f"tracking.run_dir = {str(folder.root)!r}"
+    elsewhere = config.tracking.model_copy(update={"run_dir": None})
+    try:
+        folder.root.mkdir(parents=True)
+        again = config.model_copy(update={"tracking": elsewhere})
+        folder.config.write_text(head + dump(again), encoding="utf-8")
+    except FileExistsError:
+        raise ConfigError(f"{field} exists; give a folder that does not exist yet") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{field} cannot be made ({error.strerror}); give a folder that you may write to"
+        ) from None
+    return folder
+
+
+def _new_run_dir(config: RunConfig, opponents: str) -> Path:
+    """outputs/<name or model-games-opponents-time>, with a number where that is taken."""
+    model = Path(config.model.name).name
+    games = "+".join(game.key.rpartition(":")[2] for game in config.games)
+    if config.tracking.name is not None:
+        return _free(config.tracking.name)
+    return new_output(f"{model}-{games}-{opponents}")
+
+
+def new_output(name: str) -> Path:
+    """outputs/<name-time>, with a number where that is taken."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return _free(f"{name}-{stamp}".replace("/", "_").replace(":", "_"))
+
+
+def _free(name: str) -> Path:
+    """outputs/<name>, with a number where that is taken."""
+    numbered = (f"{name}-{number}" for number in count(2))
+    paths = (Path("outputs") / candidate for candidate in chain([name], numbered))
+    return next(path for path in paths if not path.exists())
+
+
+def say(line: str) -> None:
+    """Show a line that is no result."""
+    print(line, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def said() -> Iterator[None]:
+    """Say that a run is made ready, if that takes seconds; some have gone by with imports."""
+
+    def show(line: str) -> None:
+        lines.patience_s = FIRST_S
+        say(line)
+
+    lines = Lines(show)
+    lines.patience_s = FIRST_S / 2
+    lines.phase("starting: checking what is asked for")
+    with lines.kept_up():
+        yield
+
+
+@contextlib.contextmanager
+def removed_if_empty(folder: RunFolder) -> Iterator[None]:
+    """A mistake or an interrupt before the first version takes the folder along.
+
+    The repaired command may then use its name.
+    """
+    try:
+        yield
+    except (ConfigError, KeyboardInterrupt):
+        if not folder.versions():
+            shutil.rmtree(folder.root, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def failures_logged(log_file: Path) -> Iterator[None]:
+    """What ends a run by a fault goes to the log with its traceback, and on as one line."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        log.exception("the run failed")
+        raise RunFailedError(f"{_first_line(error)}; details in {log_file}") from error
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, RunFailedError):
+        return str(error)
+    cause = getattr(error, "cause", None) or error  # Ray wraps what another process raised
+    text = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {text[0]}" if text else type(cause).__name__
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: a run ends in order, as by Ctrl-C."""
+
+
+@contextlib.contextmanager
+def heeding_sigterm() -> Iterator[None]:
+    """SIGTERM raises `Terminated` meanwhile."""
+
+    def end(number: int, _: object) -> NoReturn:
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    with _handled(end):
+        yield
+
+
+@contextlib.contextmanager
+def as_program() -> Iterator[None]:
+    """This process is ours: libraries log where the run does, and SIGTERM raises `Terminated`."""
+    take_over()
+    with heeding_sigterm():
+        yield
+
+
+def run_to_end(
+    main: Coroutine[Any, Any, T],
+    say: Callable[[str], None] = lambda _: None,
+    interrupt: "Interrupt | None" = None,
+) -> T:
+    """`asyncio.run` of a run's coroutine, which Ctrl-C and SIGTERM cancel, and `say` so.
+
+    Ctrl-C lets it finish what `interrupt` holds. Then it raises `KeyboardInterrupt` or
+    `Terminated`; a second signal raises it at once.
+    """
+    stop: KeyboardInterrupt | None = None
+
+    async def cancelled_by_signals() -> T:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+
+        def end(number: int, _: object) -> None:
+            nonlocal stop
+            if stop is not None:
+                raise stop
+            name, first = signal.Signals(number).name, ""
+            if number == signal.SIGINT and interrupt is not None:
+                interrupt.wanted, first = True, interrupt.holding
+            stop = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+            if not first:
+                loop.call_soon_threadsafe(task.cancel)
+            once = first and f" once {first} is finished"
+            say(f"{name}: the run ends in order{once}; a second one ends it now")
+
+        with _handled(end):
+            return await main
+
+    try:
+        return asyncio.run(cancelled_by_signals())
+    except asyncio.CancelledError:
+        if stop is not None:
+            raise stop from None
+        raise
+
+
+@contextlib.contextmanager
+def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """SIGTERM and, unless it is ignored, Ctrl-C call the handler meanwhile."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may
+        yield
+        return
+    heeded = [signal.SIGTERM, signal.SIGINT]
+    before = {n: signal.getsignal(n) for n in heeded if signal.getsignal(n) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)

@@ -1,0 +1,250 @@
+"""A run of `unstable sft`: examples are gathered, a LoRA learns them, the result is packed."""
+
+import asyncio
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from unstable.commands.evaluate import play_evaluation
+from unstable.commands.prepare import Resolved, check, prepare, show_plan
+from unstable.commands.session import (
+    failures_logged,
+    heeding_sigterm,
+    make_folder,
+    removed_if_empty,
+    run_to_end,
+    said,
+)
+from unstable.config import ConfigError, GameConfig, RFTConfig, RunConfig, load
+from unstable.datasets.examples import Split, read_examples, split_by_prompt, write_examples
+from unstable.datasets.fine_tuning import FineTuning
+from unstable.datasets.gather import check_data, gather_examples
+from unstable.games.services import has_expert, prompt_style
+from unstable.league.evaluation import evaluation_games, evaluation_scores
+from unstable.loop.context import asleep
+from unstable.loop.protocols import Actor
+from unstable.loop.sft import EPOCH, HELD_OUT_LOSS, Row, fine_tune
+from unstable.models.adapters import read_adapter, write_adapter
+from unstable.models.archive import describe_base, pack_adapter, weight_files
+from unstable.models.base import load_tokenizer, model_path, named_stop_token_ids
+from unstable.planning.plan import Plan
+from unstable.planning.resolve import UNDECIDED
+from unstable.prompts import PromptBuilder
+from unstable.records.folder import RunFolder
+from unstable.records.logs import logging_to
+from unstable.tracking.metrics import evaluation_metrics
+from unstable.tracking.sft import SFTTracker, card, rewind
+from unstable.tracking.sinks.own import own_sinks
+
+WAYS = {"greedy": 0.0, "sampled": 1.0}
+"""Temperatures at which every epoch is evaluated."""
+EXPERT = "expert"
+PACKAGES = ("unstable", "torch", "transformers", "peft", "textarena")
+
+
+def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
+    """Train a fresh LoRA, or `model.init`'s, on examples; returns the run's folder.
+
+    `command` is how it was asked for, for the card. Raises as `train` does; what an interrupt
+    leaves, `resume` goes on with.
+    """
+    check(_evaluated(config))
+    check_data(config)
+    _check_zip(config)
+    model_path(config.model)  # the embedded weights are unpacked once, before many processes ask
+    tokenizer = load_tokenizer(config.model)
+    _check_stop_token(config, tokenizer)
+    sides = split_by_prompt(gather_examples(config, tokenizer), config.sft.held_out, config.seed)
+    if not sides[0]:
+        raise ConfigError(
+            f"sft.held_out = {config.sft.held_out}: leaves no example to train on; set it lower"
+        )
+    with said():
+        resolved = prepare(_fine_tuned(config, _task(config, sides)))
+    show_plan(resolved)
+    # A comment is one line of what is printable.
+    line = "".join(character if character.isprintable() else " " for character in command)
+    folder = make_folder(resolved.config, "sft", head=f"# {line}\n")
+    with removed_if_empty(folder), heeding_sigterm(), logging_to(folder, "sft"):
+        write_examples(folder.examples, sides)
+        _run(resolved, folder, sides)
+    return folder
+
+
+def resume(run_dir: Path) -> RunFolder:
+    """Go on with a run of `sft` from its newest whole checkpoint, as fits where it now runs."""
+    folder = RunFolder(run_dir)
+    if not (folder.config.is_file() and folder.examples.is_file()):
+        raise ConfigError(
+            f"--resume = {str(run_dir)!r}: holds no {folder.examples.name}; "
+            "give a folder that unstable sft left"
+        )
+    folder.check_links()
+    with said():
+        resolved = prepare(load(str(folder.config), UNDECIDED))
+    show_plan(resolved)
+    with heeding_sigterm(), logging_to(folder, "sft"):
+        _run(resolved, folder, read_examples(folder.examples))
+    return folder
+
+
+def _evaluated(config: RunConfig) -> RunConfig:
+    """The config whose `eval.opponents` play, however seldom training would have them."""
+    return config.model_copy(update={"eval": config.eval.model_copy(update={"every": 1})})
+
+
+def _check_zip(config: RunConfig) -> None:
+    if config.sft.zip is None:
+        return
+    weight_files(config.model)
+    path = Path(config.sft.zip).expanduser()
+    if not path.parent.is_dir():
+        raise ConfigError(
+            f"sft.zip = {config.sft.zip!r}: its folder is not there; make it, or give another"
+        )
+    if path.is_dir():
+        raise ConfigError(f"sft.zip = {config.sft.zip!r}: is a folder; give a file's name")
+
+
+def _check_stop_token(config: RunConfig, tokenizer: Any) -> None:
+    """What answers are trained to end with must be what engines stop at."""
+    game = config.games[0]
+    prompts = PromptBuilder(
+        tokenizer, prompt_style(game), config.model.chat_template, max_prompt_tokens=1
+    )
+    if prompts.stop_token_id not in named_stop_token_ids(config.model, tokenizer):
+        token = tokenizer.decode([prompts.stop_token_id])
+        raise ConfigError(
+            f"model.name = {config.model.name!r}: its chat template ends an answer with {token!r}, "
+            "where no engine stops; name its id in the model's generation_config.json, as "
+            "eos_token_id"
+        )
+
+
+def _task(config: RunConfig, sides: Split) -> FineTuning:
+    train, held_out = sides
+    return FineTuning(
+        train=train,
+        held_out=held_out,
+        epochs=config.sft.epochs,
+        patience=config.sft.patience,
+        batch_size=config.learner.batch_size,
+        seed=config.seed,
+    )
+
+
+def _fine_tuned(config: RunConfig, task: FineTuning) -> RunConfig:
+    """The config of a learner that makes an optimizer step an update; "auto" starts fresh."""
+    learner = {"algorithm": RFTConfig(), "steps_per_batch": 1, "epochs": 1}
+    init = "fresh" if config.model.init == "auto" else config.model.init
+    mode = "sync" if config.loop.mode == "auto" else config.loop.mode
+    steps = task.version(task.epochs)
+    return config.model_copy(
+        update={
+            "model": config.model.model_copy(update={"init": init}),
+            "learner": config.learner.model_copy(update=learner),
+            "loop": config.loop.model_copy(update={"mode": mode, "steps": steps}),
+        }
+    )
+
+
+def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
+    """Train, from the newest checkpoint on if there is one, and write the result."""
+    config, task = resolved.config, _task(resolved.config, sides)
+    versions = folder.versions()
+    rows = rewind(folder, versions[-1] if versions else -1)
+    tracker = SFTTracker(config, folder, steps=config.loop.steps, sinks=own_sinks(config))
+    counts = {"to train on": len(sides[0]), "held out": len(sides[1])}
+    tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
+    try:
+        with tracker.kept_up(), failures_logged(folder.log("sft")):
+            main = _train(config, resolved.plan, folder, task, tracker, rows)
+            row = run_to_end(main, tracker.print)
+            _write_result(config, folder, row, counts)
+        tracker.print(f"the adapter of epoch {row[EPOCH]} is in {folder.adapter}")
+        if config.sft.zip is not None:
+            tracker.print(f"packed as {config.sft.zip}")
+    except KeyboardInterrupt:
+        if folder.versions():
+            tracker.print(f"interrupted; to go on: unstable sft --resume {folder.root}")
+        raise
+    finally:
+        tracker.close()
+
+
+async def _train(
+    config: RunConfig,
+    plan: Plan,
+    folder: RunFolder,
+    task: FineTuning,
+    tracker: SFTTracker,
+    rows: Sequence[Row],
+) -> Row:
+    from unstable.runtime.processes import processes  # Ray takes a second
+
+    async with processes(config, plan, folder, tracker.phase) as (actors, learner):
+        saved = -1
+        if versions := folder.versions():
+            async with asleep(actors, config):
+                await learner.load(versions[-1])
+                saved = task.epoch(versions[-1])
+        return await fine_tune(
+            task,
+            learner,
+            partial(evaluate_epoch, config, actors),
+            tracker,
+            partial(asleep, actors, config),
+            rows=[row for row in rows if HELD_OUT_LOSS in row],
+            saved=saved,
+        )
+
+
+async def evaluate_epoch(config: RunConfig, actors: Sequence[Actor], version: int) -> Row:
+    """Play the evaluation's games with a version, greedy and sampled; metrics by name."""
+    row: Row = {}
+    await asyncio.gather(*(actor.publish(version) for actor in actors))
+    for way, temperature in WAYS.items():
+        for game in config.games:
+            specs = evaluation_games(_of_epoch(config, game, temperature), version)
+            results = await play_evaluation(actors, specs)
+            row |= evaluation_metrics(evaluation_scores(version, results), prefix=way)
+    await asyncio.gather(*(actor.retire(version) for actor in actors))
+    return row
+
+
+def _of_epoch(config: RunConfig, game: GameConfig, temperature: float) -> RunConfig:
+    """The config of an evaluation in one game, against its expert too if it has one."""
+    expert = [EXPERT] if has_expert(game) else []
+    opponents = list(dict.fromkeys([*config.eval.opponents, *expert]))
+    changes = {"temperature": [temperature], "opponents": opponents}
+    evaluation = config.eval.model_copy(update=changes)
+    return config.model_copy(update={"games": [game], "eval": evaluation})
+
+
+def _write_result(config: RunConfig, folder: RunFolder, row: Row, counts: dict[str, int]) -> None:
+    """The best epoch's adapter in a folder of its own, and as a zip if that is asked for."""
+    version = row["version"]
+    assert isinstance(version, int)
+    adapter = read_adapter(folder.checkpoint(version), "sft")
+    folder.adapter.mkdir(exist_ok=True)
+    write_adapter(adapter, folder.adapter)
+    if config.sft.zip is None:
+        return
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
+    text = folder.config.read_text(encoding="utf-8")
+    command = text.partition("\n")[0].removeprefix("# ")
+    pack_adapter(
+        adapter,
+        Path(config.sft.zip).expanduser(),
+        base=describe_base(config.model),
+        card=card(
+            text,
+            command,
+            row,
+            counts,
+            ", ".join([f"Python {platform.python_version()}", *versions]),
+        ),
+    )

@@ -1,0 +1,172 @@
+"""A training run, from a config to its folder."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from unstable.buffers.buffer import Buffer
+from unstable.commands.prepare import (
+    Resolved,
+    check,
+    counted_games,
+    opponents_of,
+    prepare,
+    show_plan,
+)
+from unstable.commands.report import report_at_end
+from unstable.commands.session import (
+    failures_logged,
+    heeding_sigterm,
+    make_folder,
+    removed_if_empty,
+    run_to_end,
+    said,
+)
+from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
+from unstable.league.guard import Guard
+from unstable.league.ratings import Registry
+from unstable.league.routing import Router
+from unstable.league.schedule import Schedule
+from unstable.loop.context import Context, asleep
+from unstable.loop.interrupt import Interrupt
+from unstable.loop.state import State, restore
+from unstable.loop.train import train as run_loop
+from unstable.models.base import model_path
+from unstable.planning.plan import Plan
+from unstable.records.environment import write_environment
+from unstable.records.folder import RunFolder
+from unstable.records.logs import logging_to
+from unstable.rewards.terms import Rewards
+from unstable.tracking.sinks.own import Callback, own_sinks
+from unstable.tracking.status import Ending
+from unstable.tracking.tracker import Tracker
+from unstable.types import PlayerId
+
+
+def train(
+    config: RunConfig, command: str | None = None, callbacks: Sequence[Callback] = ()
+) -> RunFolder:
+    """Run a whole training; returns its folder. `command` is what began it, for the record.
+
+    `callbacks` are sinks besides those of the config, or what makes one of config and folder.
+
+    Raises `ConfigError` for a user's mistake, before any model is loaded where that can be, and
+    `RunFailedError` for whatever ended the run otherwise. An interrupt leaves a folder that is
+    whole up to the last version. In a notebook, call it in a thread: it runs its own event loop.
+    """
+    with said():
+        check(config)
+        own_sinks(config, callbacks)
+        resolved = prepare(config)
+    show_plan(resolved)
+    folder = make_folder(resolved.config)
+    with removed_if_empty(folder), folder.held(f"tracking.run_dir = {str(folder.root)!r}"):
+        write_environment(folder, command)
+        go_on(resolved, folder, None, callbacks)
+    return folder
+
+
+def go_on(
+    resolved: Resolved,
+    folder: RunFolder,
+    state: State | None,
+    callbacks: Sequence[Callback] = (),
+) -> None:
+    """Train in a run's folder, from a state that was kept or, if None, from the start.
+
+    Shows what came out of it unless nothing was made.
+    """
+    config = resolved.config
+    with heeding_sigterm(), logging_to(folder, "loop"):
+        model_path(config.model)  # the embedded weights are unpacked once, before many ask
+        sinks = own_sinks(resolved.config, callbacks)
+        tracker = Tracker(resolved.config, folder, device=resolved.machine.summary, sinks=sinks)
+        with contextlib.closing(tracker):
+            _run(resolved, folder, tracker, state)
+
+
+def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: State | None) -> None:
+    interrupt = Interrupt()
+    ending: Ending = "failed"
+    reason, shown = "", True
+    try:
+        with tracker.kept_up(), failures_logged(folder.log("loop")), _needing(folder):
+            training = _train(resolved.config, resolved.plan, folder, tracker, interrupt, state)
+            reason = run_to_end(training, tracker.print, interrupt)
+        ending = "ended"
+    except (ConfigError, KeyboardInterrupt) as stop:
+        ending = "interrupted" if isinstance(stop, KeyboardInterrupt) else "failed"
+        reason, shown = str(stop), bool(folder.versions())
+        raise
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise
+    finally:
+        if shown:
+            tracker.finish(one_line(reason), ending)
+            wanted = resolved.config.tracking.report
+            tracker.end(one_line(reason) or ending, report_at_end(folder) if wanted else None)
+
+
+@contextlib.contextmanager
+def _needing(folder: RunFolder) -> Iterator[None]:
+    """Whatever fails once the folder is gone fails for that reason."""
+    try:
+        yield
+    except Exception as error:
+        if not folder.root.is_dir():
+            raise RunFailedError(f"{folder.root} is gone, with all that was in it") from error
+        raise
+
+
+async def _train(
+    config: RunConfig,
+    plan: Plan,
+    folder: RunFolder,
+    tracker: Tracker,
+    interrupt: Interrupt,
+    state: State | None,
+) -> str:
+    from unstable.runtime.processes import processes  # Ray takes a second
+
+    async with processes(config, plan, folder, tracker.phase, tracker.waits) as (actors, learner):
+        schedule = Schedule(config)
+        context = Context(
+            config=config,
+            folder=folder,
+            actors=actors,
+            learner=learner,
+            buffer=make_buffer(config),
+            rewards=Rewards(config.buffer.rewards),
+            registry=make_registry(config),
+            schedule=schedule,
+            router=Router(config, schedule, len(actors)),
+            guard=Guard(config),
+            tracker=tracker,
+            counted=counted_games(config),
+            interrupt=interrupt,
+        )
+        if state is not None:
+            async with asleep(actors, config):
+                await learner.load(state["version"])
+            await restore(context, state)
+        return await run_loop(context)
+
+
+def make_buffer(config: RunConfig) -> Buffer:
+    """The buffer of a run."""
+    assert isinstance(config.buffer.capacity, int), "planning resolves auto"
+    batch_size, groups = config.learner.batch_size, config.groups
+    return Buffer(
+        config.buffer.capacity,
+        batch_size,
+        config.buffer.max_staleness,
+        groups.max_refills * batch_size if groups.drop_tied else None,
+    )
+
+
+def make_registry(config: RunConfig) -> Registry:
+    """The registry of a run; its anchor is the first opponent that is a program of fixed skill."""
+    opponents = opponents_of(config)
+    programs = [PlayerId(name) for name, opponent in opponents.items() if opponent.is_program]
+    anchor = programs[0] if programs else None
+    return Registry([PlayerId(name) for name in opponents], anchor, config.opponents.pool_size)

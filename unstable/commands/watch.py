@@ -1,0 +1,127 @@
+"""A run's dashboard in any terminal, from its folder alone: `unstable watch RUN`."""
+
+import contextlib
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from unstable.commands.diagnosis import condition_of, status_of
+from unstable.commands.session import Terminated
+from unstable.config import ConfigError, RunConfig, load
+from unstable.records.files import read_last_lines
+from unstable.records.folder import RunFolder, existing_run
+from unstable.tracking.dashboard import Dashboard
+from unstable.tracking.metrics import Row
+from unstable.tracking.view import HISTORY, View
+
+EVERY_S = 0.5
+FRAMES_A_SECOND = 4
+ONCE_SIZE = 100, 40
+"""Columns and lines of what is printed where there is no terminal."""
+LEAVE = b"q\x03\x04"
+
+
+class Watched:
+    """A run as its files show it now. Raises `ConfigError` for a folder that says nothing."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._config: RunConfig = load(str(folder.config), {})
+        self._rows: tuple[Row, ...] = ()
+        self._read_of: tuple[int, int] | None = None  # the time and size of the rows' file
+        self.view = self._read()
+
+    def refresh(self) -> None:
+        """Look again; what cannot be read just then stays as it was."""
+        with contextlib.suppress(ConfigError, OSError):
+            self.view = self._read()
+
+    def _read(self) -> View:
+        folder, now = self._folder, time.time()
+        status = status_of(folder)
+        condition = condition_of(folder, status, now)
+        written = status.get("written")
+        written = written if isinstance(written, float | int) else now
+        is_running = condition.word == "running"
+        seconds: Callable[[], float] = (
+            (lambda: time.time() - written) if is_running else (lambda: 0)
+        )
+        try:
+            view = View.read(status["view"], self._config, self._newest_rows(), seconds)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"RUN_DIR = {str(folder.root)!r}: its state.json shows no dashboard; only a run "
+                "that unstable train of this release began has one"
+            ) from error
+        if not is_running:
+            view.phase = view.phase._replace(name=condition.word)
+            view.engine, view.actors, view.machine = {}, {}, {}  # of the last second that it had
+            parts = [condition.said, condition.next]
+            if condition.word == "failed":  # why is long, and the line is cut at its end
+                parts = [condition.word, condition.next, condition.why]
+            view.notice = " · ".join(filter(None, parts))
+            view.alarm = "" if condition.wrong else view.alarm
+        return view
+
+    def _newest_rows(self) -> tuple[Row, ...]:
+        """The last rows of metrics, read again if there are more."""
+        with contextlib.suppress(FileNotFoundError):
+            found = self._folder.metrics.stat()
+            is_of = (found.st_mtime_ns, found.st_size)
+            if is_of != self._read_of:
+                self._rows = tuple(read_last_lines(self._folder.metrics, HISTORY))
+                self._read_of = is_of
+        return self._rows
+
+
+def watch(run_dir: Path, *, once: bool = False) -> None:
+    """Show a run's dashboard until q is pressed or Ctrl-C; `once`: print it as it is now.
+
+    Where there is no terminal it is printed once. Raises `ConfigError` for a folder that is no
+    run's.
+    """
+    watched = Watched(existing_run(run_dir))
+    console = Console()
+    if once or not (console.is_terminal and sys.stdin.isatty()):
+        width, height = console.size if console.is_terminal else ONCE_SIZE
+        Console(width=width, height=height).print(Dashboard(watched.view), height=height)
+        return
+    live = Live(
+        get_renderable=lambda: Dashboard(watched.view),
+        console=console,
+        screen=True,
+        refresh_per_second=FRAMES_A_SECOND,
+    )
+    try:
+        with _keys() as key, live:
+            while key(EVERY_S) not in LEAVE:
+                watched.refresh()
+    except Terminated:
+        raise
+    except KeyboardInterrupt:
+        pass  # as good as q
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], bytes]]:
+    """A function that waits so many seconds for a key; b"\\0" if none was pressed."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def key(seconds: float) -> bytes:
+        ready, _, _ = select.select([descriptor], [], [], seconds)
+        return (os.read(descriptor, 1) or b"q") if ready else b"\0"
+
+    tty.setcbreak(descriptor)
+    try:
+        yield key
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

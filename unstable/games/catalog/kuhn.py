@@ -1,0 +1,187 @@
+"""Kuhn poker as it should be (Kuhn 1950, Contributions to the Theory of Games 1), and its expert.
+
+TextArena's own game moves no chips when a player bets or calls, and deals once more after the end.
+Ours pays chips. The expert plays an equilibrium: of the family in alpha, from 0 to 1/3, the one
+with alpha = 1/3, where a king always bets. A match of several rounds pays their sum, so that it is
+an equilibrium of the match too.
+"""
+
+import re
+from random import Random
+from typing import Any
+
+from textarena.envs.KuhnPoker.env import KuhnPokerEnv
+
+from unstable.games.catalog import poker
+from unstable.games.catalog.poker import chips, line_of_play
+from unstable.games.info import Compact, Counted, Expert, GameInfo, Payoffs, Quiz
+
+_ALPHA = 1 / 3  # how often the opener bluffs with a jack
+_BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # opener or not: of J, Q, K
+_CALL = {True: (0.0, _ALPHA + 1 / 3, 1.0), False: (0.0, 1 / 3, 1.0)}
+_WHY = {
+    "bet": (
+        "A jack loses every showdown, so a bet can only win by making the other fold.",
+        "A queen beats only a jack, so a bet wins more only if a jack calls it.",
+        "A king wins every showdown, so a bet wins more if it is called.",
+    ),
+    "check": (
+        "A jack loses every showdown, so a check risks no more chips.",
+        "A queen beats a jack and loses to a king, so a check keeps the pot small.",
+        "A king wins every showdown, so a check gives up the chip that a call would add.",
+    ),
+    "call": (
+        "A jack loses every showdown, so a call only adds a chip to the loss.",
+        "A queen beats a jack that bluffs, so a call wins the pot from a bluff.",
+        "A king wins every showdown, so a call wins the pot.",
+    ),
+    "fold": (
+        "A jack loses every showdown, so a fold saves a chip.",
+        "A queen loses to a king that bets, so a fold saves a chip against a king.",
+        "A king wins every showdown, so a fold gives the pot away.",
+    ),
+}
+_ACTION = re.compile(r"\[(check|bet|fold|call)\]", re.IGNORECASE)
+
+
+class KuhnPoker(KuhnPokerEnv):
+    """Several rounds for chips; each costs one or two. Player 1 opens the odd rounds."""
+
+    def __init__(self, max_rounds: int = 3) -> None:
+        super().__init__(max_rounds=max_rounds)
+
+    def reset(self, num_players: int, seed: int | None = None) -> None:
+        """Begin anew; TextArena's would shuffle the deck as the last game left it."""
+        self.deck = [0, 1, 2]
+        super().reset(num_players, seed)
+
+    def _prompt(self, player_id: int, game_state: dict[str, Any]) -> str:
+        text = super()._prompt(player_id, game_state)
+        return text.replace(
+            "The player with the most chips after all rounds wins",
+            "Chips are added up over all rounds: win as many as you can",
+        )
+
+    def step(self, action: str) -> tuple[bool, dict]:
+        """TextArena's step, with the chip of a bet or call moved first."""
+        state = self.state.game_state
+        move = _ACTION.search(action)
+        if move and move[1].lower() in {"bet", "call"} & state["current_legal_action_tree"].keys():
+            state["player_chips"][self.state.current_player_id] -= 1
+            state["pot"] += 1
+        return super().step(action)
+
+    def _init_round(self) -> None:
+        state = self.state.game_state
+        if state["current_round"] < self.max_rounds:
+            super()._init_round()
+            return
+        chips = state["player_chips"]
+        if chips[0] == chips[1]:
+            self.state.set_draw(reason=f"Both have as many chips after {self.max_rounds} rounds.")
+            return
+        winner = 0 if chips[0] > chips[1] else 1
+        self.state.set_winner(
+            player_id=winner, reason=f"Player {winner} won {chips[winner]} chips."
+        )
+
+
+def moves(env: Any) -> dict[str, float]:
+    """The equilibrium's mix by the seat's own card, who opened, and whether there is a bet."""
+    state = env.state.game_state
+    seat = env.state.current_player_id
+    card, opener = state["player_cards"][seat], seat == state["starting_player"]
+    if "bet" in state["current_legal_action_tree"]:
+        active, passive, share = "[bet]", "[check]", _BET[opener][card]
+    else:
+        active, passive, share = "[call]", "[fold]", _CALL[opener][card]
+    mix = {active: share, passive: 1 - share}
+    return {action: share for action, share in mix.items() if share > 0}
+
+
+def reason(env: Any, action: str) -> str:
+    """What the seat's own card makes of the action."""
+    card = env.state.game_state["player_cards"][env.state.current_player_id]
+    return _WHY[action.strip("[]")][card]
+
+
+def legal_moves(env: Any) -> list[str]:
+    """The actions that the round has come to."""
+    return [f"[{action}]" for action in env.state.game_state["current_legal_action_tree"]]
+
+
+def position(env: Any) -> str:
+    """The seat's card, the round, its lead in chips, the round's moves, and the legal actions.
+
+    K 1/3 +0 check: check bet. What happened in earlier rounds is in the lead alone.
+    """
+    state, seat = env.state.game_state, env.state.current_player_id
+    chips, legal = state["player_chips"], list(state["current_legal_action_tree"])
+    opens = seat == state["starting_player"]
+    moves = ([] if opens else ["check"]) if "check" in legal else ["check"] * opens + ["bet"]
+    card = "JQK"[state["player_cards"][seat]]
+    lead = chips[seat] - chips[1 - seat] - (state["pot"] - 2 * env.ante)  # but for an open bet
+    played = "".join(f" {move}" for move in moves)
+    number = f"{state['current_round']}/{env.max_rounds}"
+    return f"{card} {number} {lead:+d}{played}: {' '.join(legal)}"
+
+
+def which_wins(rng: Random) -> tuple[str, list[str]]:
+    """Two cards, and the one that wins a showdown."""
+    cards = rng.sample("JQK", 2)
+    return " ".join(cards), [max(cards, key="JQK".index)]
+
+
+def which_card(rng: Random) -> tuple[str, list[str]]:
+    """A line as a seat sees it, with a mark that play never has, and the seat's card."""
+    line = _line(rng)
+    return f"{line} ?", [line[0]]
+
+
+def named_move(rng: Random) -> tuple[str, list[str]]:
+    """A line, another mark and a legal move, which is the answer."""
+    return poker.named_move(_line(rng), rng)
+
+
+def _line(rng: Random) -> str:
+    env = KuhnPoker(max_rounds=rng.choice([1, 3]))
+    return line_of_play(env, position, legal_moves, 3 * env.max_rounds, rng)
+
+
+def most_chips(env: Any) -> float:
+    """The most that can be won: in each round the ante and a bet."""
+    return float(env.max_rounds * (env.ante + 1))
+
+
+def brief(goal: str) -> str:
+    """The rules and the request, with what the seats play for."""
+    return (
+        f"Kuhn poker with a jack, a queen and a king; the higher card wins the pot, and {goal}. A "
+        "line is your card, the round, your lead in chips before it, the moves of the round, and "
+        "after the colon the actions that you may choose from. Answer with one of these, nothing "
+        "else."
+    )
+
+
+_BRIEF = brief("chips of all rounds add up")
+QUIZZES = (
+    Quiz("Kuhn poker, two cards: the one that wins the showdown.", which_wins),
+    Quiz(_BRIEF, which_card),
+    Quiz(_BRIEF, named_move),
+)
+INFO = GameInfo(
+    env="KuhnPoker",
+    name="unstable.games.catalog.kuhn:KuhnPoker",
+    legal_moves=legal_moves,
+    counted=Counted(is_open=False, fits=lambda env: env.max_rounds == 1),
+    payoffs=Payoffs(chips, most_chips),
+    expert=Expert(moves, reason),
+    compact=Compact(_BRIEF, position),
+    quizzes=QUIZZES,
+)
+TEXTARENA = GameInfo(
+    env="KuhnPokerEnv",
+    name="KuhnPoker",
+    legal_moves=legal_moves,
+    compact=Compact(brief("whoever has more chips after all rounds wins"), position),
+)

@@ -1,0 +1,78 @@
+"""What the loop asks of an actor and of a learner, wherever they run."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from unstable.types import (
+    Batch,
+    Exploitability,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    TokenSample,
+    Update,
+)
+
+
+class Actor(Protocol):
+    """A process with an engine that plays."""
+
+    def play(
+        self, specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncIterator[GameResult | GameFailure]:
+        """Play games, as `collectors.collector.Collector.play` says."""
+
+    async def state(self) -> dict[str, Any]:
+        """What play so far has to do with play to come, as JSON holds it."""
+
+    async def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+
+    async def publish(self, version: int) -> None:
+        """Let games name a version of the policy that has a checkpoint."""
+
+    async def retire(self, version: int) -> None:
+        """Forget a version that no new game will ask for."""
+
+    async def stats(self) -> dict[str, float]:
+        """The engine's counters, and those of games."""
+
+    async def decide(
+        self, game: str, version: int, part: int, parts: int
+    ) -> dict[int, list[float]]:
+        """Probabilities of the legal actions at every `parts`-th decision of a small game."""
+
+    async def assess(
+        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
+    ) -> Exploitability:
+        """What they are worth, where `shares` are those of all decisions."""
+
+    async def sleep(self) -> None:
+        """Give the memory of a shared GPU back; no game may be in flight."""
+
+    async def wake(self) -> None:
+        """Take it again."""
+
+
+class Learner(Protocol):
+    """The owner of weights and optimizer."""
+
+    async def update(self, batch: Batch) -> Update:
+        """Train on a batch, which makes the next version."""
+
+    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
+        """One supervised step, which makes the next version."""
+
+    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
+        """Of the samples' tokens, in nats, under the policy as it is."""
+
+    async def save(self, version: int) -> None:
+        """Write the checkpoint of a version."""
+
+    async def scale_rate(self, factor: float) -> None:
+        """Multiply the learning rate of all updates to come."""
+
+    async def restore(self, version: int) -> None:
+        """Take weights, optimizer and algorithm of an earlier version's checkpoint; the number of
+        the version stays.
+        """

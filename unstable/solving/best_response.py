@@ -1,0 +1,168 @@
+"""What a policy is worth in a game that is counted out, and what its best opponent makes of it.
+
+Exploitability is NashConv / 2 as in Lanctot et al. (2017, https://arxiv.org/abs/1711.00832): how
+much the seats would win together if each alone changed to its best response, shared by two.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unstable.solving.tree import Node, Shown, Tree, as_key
+
+Policy = Mapping[Shown, Mapping[str, float]]
+"""By what a seat is shown: the probability of each legal action. What lacks to 1 is the residual:
+answers that are none of them."""
+_NEGLIGIBLE = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """A policy in all seats, in the game's own pay-offs."""
+
+    values: tuple[float, ...]  # by seat, against itself
+    best: tuple[float, ...]  # of each seat's best response against the policy in the others
+    residual: float  # chance that a game against itself comes to an answer that is no legal action
+
+    @property
+    def nash_conv(self) -> float:
+        """What the seats could win more, each alone."""
+        return sum(best - value for best, value in zip(self.best, self.values, strict=True))
+
+    @property
+    def exploitability(self) -> float:
+        """Half of it: 0 for an equilibrium of two seats."""
+        return self.nash_conv / 2
+
+
+def assess(tree: Tree, policy: Policy, *, forfeits: bool) -> Assessment:
+    """Assess a policy exactly. A residual `forfeits`, or is spread over the legal actions.
+
+    A forfeit costs the seat the most that can be lost, and pays it to the others in equal parts. A
+    best response makes legal moves alone.
+    """
+    worth = Worth(tree, policy, forfeits)
+    best = (BestResponse(worth, seat).value() for seat in range(tree.seats))
+    return Assessment(worth.of(tree.root), tuple(best), worth.residual(tree.root))
+
+
+class Worth:
+    """What each position is worth to the seats, the policy in all of them."""
+
+    def __init__(self, tree: Tree, policy: Policy, forfeits: bool) -> None:
+        self.tree = tree
+        self._policy, self._forfeits = policy, forfeits
+        self._values: dict[int, tuple[float, ...]] = {}
+        self._residuals: dict[int, float] = {}
+        self._shares: dict[int, tuple[tuple[float, ...], float]] = {}
+
+    def shares(self, node: Node) -> tuple[tuple[float, ...], float]:
+        """The probability of each child, and that of a forfeit."""
+        if node.chances:
+            return node.chances, 0.0
+        if id(node) not in self._shares:
+            given, residual = self._given(node)
+            if not self._forfeits:
+                named, even = 1 - residual, 1 / len(given)
+                given = tuple(p / named if named > _NEGLIGIBLE else even for p in given)
+            self._shares[id(node)] = given, residual if self._forfeits else 0.0
+        return self._shares[id(node)]
+
+    def _given(self, node: Node) -> tuple[tuple[float, ...], float]:
+        """The policy's probabilities of the legal actions, and its residual."""
+        assert node.observation is not None
+        table = self._policy[as_key(node.observation)]
+        given = tuple(table.get(action, 0.0) for action in node.actions)
+        return given, max(0.0, 1 - sum(given))
+
+    def forfeit(self, seat: int) -> tuple[float, ...]:
+        """What a forfeit of the seat pays."""
+        most, seats = self.tree.most, self.tree.seats
+        gain = most / (seats - 1) if seats > 1 else 0.0
+        return tuple(-most if place == seat else gain for place in range(seats))
+
+    def of(self, node: Node) -> tuple[float, ...]:
+        """The pay-offs to expect at a position."""
+        if not node.children:
+            return node.payoffs
+        if id(node) not in self._values:
+            shares, lost = self.shares(node)
+            total = [lost * payoff for payoff in self.forfeit(node.seat)]
+            for share, child in zip(shares, node.children, strict=True):
+                for seat, value in enumerate(self.of(child)):
+                    total[seat] += share * value
+            self._values[id(node)] = tuple(total)
+        return self._values[id(node)]
+
+    def residual(self, node: Node) -> float:
+        """The chance that play from here comes to an answer that is no legal action."""
+        if not node.children:
+            return 0.0
+        if id(node) not in self._residuals:
+            given, residual = (node.chances, 0.0) if node.chances else self._given(node)
+            ways = zip(given, node.children, strict=True)
+            self._residuals[id(node)] = residual + sum(p * self.residual(c) for p, c in ways)
+        return self._residuals[id(node)]
+
+
+class BestResponse:
+    """The best that a seat can do where the others play the policy, by what it has been shown."""
+
+    def __init__(self, worth: Worth, seat: int) -> None:
+        self.seat, self._worth = seat, worth
+        self._sets: dict[int, list[tuple[Node, float]]] = defaultdict(list)
+        self._choices: dict[int, int] = {}
+        self._values: dict[int, float] = {}
+        self._seen: set[int] = set()
+        self._reach(worth.tree.root, 1.0)
+
+    def value(self) -> float:
+        """What it wins."""
+        return self._of(self._worth.tree.root)
+
+    def _reach(self, node: Node, reach: float) -> None:
+        """Collect the positions of each information set, with how likely the others lead there.
+
+        Where the board shows all a set is one position (its number is -1) and needs no chance.
+        """
+        if id(node) in self._seen:
+            return
+        if node.memory < 0 and node.seat >= 0:
+            self._seen.add(id(node))
+        if not node.children:
+            return
+        if node.seat == self.seat:
+            self._sets[node.memory].append((node, reach))
+            shares: tuple[float, ...] = (1.0,) * len(node.children)
+        else:
+            shares, _ = self._worth.shares(node)
+        for share, child in zip(shares, node.children, strict=True):
+            self._reach(child, reach * share)
+
+    def _of(self, node: Node) -> float:
+        if not node.children:
+            return node.payoffs[self.seat]
+        if id(node) not in self._values:
+            self._values[id(node)] = self._compute(node)
+        return self._values[id(node)]
+
+    def _compute(self, node: Node) -> float:
+        if node.seat == self.seat:
+            return self._of(node.children[self.choice(node)])
+        shares, lost = self._worth.shares(node)
+        won = lost * self._worth.forfeit(node.seat)[self.seat]
+        return won + sum(
+            p * self._of(child) for p, child in zip(shares, node.children, strict=True)
+        )
+
+    def choice(self, node: Node) -> int:
+        """The number of the action that is best over all positions of the node's set."""
+        name = node.memory if node.memory >= 0 else -id(node)
+        if name not in self._choices:
+            held = self._sets[node.memory] if node.memory >= 0 else [(node, 1.0)]
+            worths = [
+                sum(reach * self._of(each.children[action]) for each, reach in held)
+                for action in range(len(node.children))
+            ]
+            self._choices[name] = worths.index(max(worths))
+        return self._choices[name]
