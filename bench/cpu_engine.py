@@ -31,7 +31,7 @@ from unstable.prompts import STYLES
 from unstable.types import Adapter
 
 TEMPERATURE = 0.8
-NAMES = ("policy@0", "policy@1", "policy@2")
+NAMES = ("main@0", "main@1", "main@2")
 
 
 def random_adapter(peft_model: PeftModel, name: str, seed: int) -> Adapter:

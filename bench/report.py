@@ -48,7 +48,7 @@ def make_game(number: int, prompt: int, answer: int) -> dict[str, Any]:
         game.step(action)
         turns.append(
             {
-                **{"player": "policy@0", "seat": seat, "index": len(turns), "action": action},
+                **{"player": "main@0", "seat": seat, "index": len(turns), "action": action},
                 **{"observation": f"{observation.rules}\n{observation.board}", "text": action * 20},
                 **{"formatted": True, "invalid": False, "seconds": 1.0, "cut_characters": 0},
                 **{"votes": None, "temperature": 1.0, "finish_reason": "stop", "version": 0},
@@ -58,11 +58,11 @@ def make_game(number: int, prompt: int, answer: int) -> dict[str, Any]:
                 **{"prompt_cut": 0, "rewards": {"outcome": {"raw": 1.0, "weighted": 1.0}}},
             }
         )
-    seat_of_policy = {"player": "policy@0", "temperature": 1.0, "group_id": 1, "group_size": 1}
+    seat_of_policy = {"player": "main@0", "temperature": 1.0, "group_id": 1, "group_size": 1}
     return {
         **{"format": 1, "game": number, "purpose": "train", "env": "TicTacToe-v0", "seed": number},
         **{"version": 0, "actor": 0, "member": 0, "branches": 0, "fork": 0, "opening": 0},
-        **{"opener": None, "players": ["policy@0"] * 2, "seats": [seat_of_policy] * 2},
+        **{"opener": None, "players": ["main@0"] * 2, "seats": [seat_of_policy] * 2},
         **{"payoffs": game.payoffs, "outcomes": game.outcomes, "forfeit": None, "raised": False},
         **{"truncated": False, "reason": game.reason, "seconds": 5.0, "turns": turns},
     }

@@ -14,7 +14,7 @@ from unstable.types import (
 
 
 def spec(
-    players: Sequence[str] = ("policy@0", "random"),
+    players: Sequence[str] = ("main@0", "random"),
     *,
     game_id: int = 0,
     env: str = "TicTacToe-v0",
@@ -75,7 +75,7 @@ def turn(seat: int, index: int, player: str, **changes: object) -> Turn:
 
 
 def game(
-    players: Sequence[str] = ("policy@0", "random"),
+    players: Sequence[str] = ("main@0", "random"),
     outcomes: Sequence[float] = (1.0, -1.0),
     *,
     turns: int = 4,

@@ -47,7 +47,7 @@ def _engine(config: RunConfig) -> EmbeddedEngine:
 async def _play(config: RunConfig, adapter: Adapter) -> GameResult:
     engine = _engine(config)
     await engine.add_adapter(adapter)
-    spec = make_spec([f"policy@{VERSION}"] * 2, purpose="eval", env=config.games[0].key)
+    spec = make_spec([f"main@{VERSION}"] * 2, purpose="eval", env=config.games[0].key)
     collector = Collector(config, engine, load_tokenizer(config.model))
     [result] = [result async for result in collector.play([spec])]
     assert isinstance(result, GameResult), result.error

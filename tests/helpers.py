@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Tokeniz
 
 from unstable.config import AdapterConfig
 from unstable.models.adapters import attach_lora, export_adapter
-from unstable.types import Adapter, Completion, Likeliest
+from unstable.types import Adapter, Completion, TopLogprobs
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>"
@@ -77,14 +77,14 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def likeliest(
+def top_logprobs(
     model: torch.nn.Module,
     prompt_ids: Sequence[int],
     answer: Completion,
     temperature: float,
     allowed: Sequence[int] | None,
     count: int,
-) -> Likeliest:
+) -> TopLogprobs:
     """What an engine has to name at each token of an answer, by a plain forward."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[*prompt_ids, *answer.token_ids]])).logits[0]
@@ -98,7 +98,7 @@ def likeliest(
     return [list(zip(each, chances, strict=True)) for each, chances in pairs]
 
 
-def assert_likeliest(found: Likeliest | None, expected: Likeliest, within: float) -> None:
+def assert_top_logprobs(found: TopLogprobs | None, expected: TopLogprobs, within: float) -> None:
     """The same ids in the same order, and log-probabilities that differ by rounding at most."""
     assert found is not None
     for mine, other in zip(found, expected, strict=True):

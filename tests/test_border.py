@@ -80,8 +80,8 @@ async def test_whatever_is_raised_costs_one_game(who: str, what: str, error: str
 
 @pytest.mark.parametrize("what", ["exit", "cancel"])
 async def test_what_a_branch_raises_costs_its_game(what: str) -> None:
-    branching = spec(0, "policy@0", "counts", branches=2)
-    failing = replace(branching, game_id=10, seats=spec(0, "policy@0", f"bot_{what}").seats)
+    branching = spec(0, "main@0", "counts", branches=2)
+    failing = replace(branching, game_id=10, seats=spec(0, "main@0", f"bot_{what}").seats)
     results = await played(collector(), branching, failing)
     assert [type(each) for each in results] == [GameResult, GameFailure]
 
@@ -120,17 +120,17 @@ async def test_a_game_that_nobody_wants_leaves_no_process() -> None:
 
 async def test_games_apart_are_the_same_games() -> None:
     specs = [
-        spec(0, "policy@0", "random", env="TicTacToe-v0"),
-        spec(1, "expert", "policy@0", env="TicTacToe-v0"),
-        spec(2, "policy@0", "policy@0", env="TicTacToe-v0"),
+        spec(0, "main@0", "random", env="TicTacToe-v0"),
+        spec(1, "expert", "main@0", env="TicTacToe-v0"),
+        spec(2, "main@0", "main@0", env="TicTacToe-v0"),
         spec(
             3,
-            *("policy@0", "base"),
+            *("main@0", "base"),
             env="TicTacToe-v0",
             opening=2,
             opener=SeatSpec(player=PlayerId("random"), temperature=1.0),
         ),
-        spec(4, "policy@0", "random", env="TicTacToe-v0", branches=2),
+        spec(4, "main@0", "random", env="TicTacToe-v0", branches=2),
     ]
 
     async def games(isolated: bool) -> list[GameResult]:
@@ -174,7 +174,7 @@ async def test_a_game_has_its_time_besides_that_of_local_models() -> None:
 
     engine.generate = generate  # type: ignore[method-assign]
     playing = collector(engine, timeout=0.25)
-    good, failed = await played(playing, spec(0, "policy@0", "policy@0"), spec(1, "slow", "slow"))
+    good, failed = await played(playing, spec(0, "main@0", "main@0"), spec(1, "slow", "slow"))
     assert isinstance(good, GameResult) and good.seconds > 0.5
     assert isinstance(failed, GameFailure)
     assert failed.error == "TimeoutError: unruly is not over after games.timeout = 0.25 s"

@@ -237,7 +237,7 @@ def test_only_a_refused_action_is_called_not_legal(
 ) -> None:
     found = Opened(browser, page_file, 1400)
     script = """turn => {
-      const position = { worths: { "[4]": 1, "[0]": -1 } };
+      const position = { action_values: { "[4]": 1, "[0]": -1 } };
       return [mistaken(turn, position), solution(turn, position).querySelector("p").textContent];
     }"""
     shown, verdict = found.page.evaluate(script, turn)

@@ -13,7 +13,7 @@ REWARDS = Rewards([RewardConfig()])
 
 
 def add(buffer: Buffer, game_id: int, version: int = 0, turns: int = 4) -> None:
-    result = game((f"policy@{version}", "random"), game_id=game_id, turns=turns)
+    result = game((f"main@{version}", "random"), game_id=game_id, turns=turns)
     buffer.add(result.spec, REWARDS.trajectories(result))
 
 
@@ -104,7 +104,7 @@ def test_no_sample_is_lost_unseen(
 
 
 def test_seats_of_a_mirror_game_are_groups_of_their_own() -> None:
-    result = game(("policy@0", "policy@0"))
+    result = game(("main@0", "main@0"))
     trajectories = REWARDS.trajectories(result)
     assert [t.group_id for t in trajectories] == [s.group_id for s in result.spec.seats]
-    assert spec(("policy@0", "policy@0")).seats[0].group_id != result.spec.seats[1].group_id
+    assert spec(("main@0", "main@0")).seats[0].group_id != result.spec.seats[1].group_id

@@ -210,7 +210,7 @@ def test_a_users_game_and_bot_come_in_through_yaml_alone(project: Path) -> None:
     assert done.returncode == 0, done.stderr
     games = [g for path in (project / "run/games").glob("*.jsonl") for g in rows(path)]
     players = {player for game in games for player in game["players"]}
-    assert {"policy@0", "random", "python:TakeOne"} <= players
+    assert {"main@0", "random", "python:TakeOne"} <= players
     bots = [t for g in games for t in g["turns"] if t["player"] == "python:TakeOne"]
     assert bots
     assert all(turn["action"] == "[1]" and not turn["invalid"] for turn in bots)

@@ -108,7 +108,7 @@ def collector(engine, in_flight=4, **changes) -> Collector:
     return Collector(parse(data | changes), engine, tiny_tokenizer())
 
 
-def specs(count: int, players=("policy@0", "policy@0"), env="count", purpose="train"):
+def specs(count: int, players=("main@0", "main@0"), env="count", purpose="train"):
     trained = purpose == "train"
     seats = tuple(
         SeatSpec(
@@ -178,7 +178,7 @@ async def test_games_in_flight_are_bounded_and_shared_by_all_calls():
 
 async def test_a_fault_costs_its_own_game_only():
     mixed = specs(9)
-    mixed[4] = specs(5, players=("bot", "policy@0"))[4]
+    mixed[4] = specs(5, players=("bot", "main@0"))[4]
     mixed[6] = specs(7, env="nowhere")[6]
     faulty = collector(Scripted(lambda: 1))
     results = {result.spec.game_id: result for result in await played(faulty.play(mixed))}
@@ -193,7 +193,7 @@ async def test_a_fault_costs_its_own_game_only():
 
 
 async def test_a_failure_says_what_happened():
-    games = specs(6, players=("bot", "policy@0"))
+    games = specs(6, players=("bot", "main@0"))
     results = await played(collector(Scripted()).play(games))
     failure = next(result for result in results if isinstance(result, GameFailure))
     assert failure.error == "RuntimeError: out of patience"
@@ -258,11 +258,11 @@ async def test_games_are_cancelled_when_nobody_wants_them():
 async def test_a_retired_version_is_removed_once_no_game_in_flight_needs_it():
     engine = Scripted(delay=lambda: 3)
     playing = collector(engine)
-    await playing.publish(7, random_adapter(tiny_model(), "policy@7", seed=0))
-    async with aclosing(playing.play(specs(2, players=("policy@7", "base")))) as results:
+    await playing.publish(7, random_adapter(tiny_model(), "main@7", seed=0))
+    async with aclosing(playing.play(specs(2, players=("main@7", "base")))) as results:
         await anext(results)
         await playing.retire(7)
-        assert engine.adapters == ["policy@7"]
+        assert engine.adapters == ["main@7"]
         async for result in results:
             assert isinstance(result, GameResult)
     assert engine.adapters == []
@@ -293,22 +293,22 @@ async def test_versions_that_retire_at_once_are_removed_once_each():
     playing = collector(engine := Slow())
     for version in range(4):
         await playing.publish(version, adapter_of(version))
-    assert engine.adapters == [f"policy@{version}" for version in range(4)]
+    assert engine.adapters == [f"main@{version}" for version in range(4)]
     await asyncio.gather(*(playing.retire(version) for version in range(4)))
     assert engine.adapters == []
 
 
 async def test_players_by_name(tmp_path):
-    adapter = random_adapter(tiny_model(), "policy@7", seed=0)
+    adapter = random_adapter(tiny_model(), "main@7", seed=0)
     write_adapter(adapter, tmp_path)
     fixed = [{"kind": "checkpoint", "path": str(tmp_path), "name": "warm"}, {"kind": "random"}]
     engine = Scripted()
     playing = collector(engine, opponents={"fixed": fixed})
     await playing.start()
     await playing.publish(7, adapter)
-    assert engine.adapters == ["checkpoint:warm", "policy@7"]
-    await played(playing.play(specs(1, players=("policy@7", "warm"))))
-    assert set(engine.asked) == {"policy@7", "checkpoint:warm"}
+    assert engine.adapters == ["checkpoint:warm", "main@7"]
+    await played(playing.play(specs(1, players=("main@7", "warm"))))
+    assert set(engine.asked) == {"main@7", "checkpoint:warm"}
     await played(playing.play(specs(1, players=("base", "base"))))
     assert engine.asked[-1] is None
     results = await played(playing.play(specs(2, players=("random", "expert"), env="TicTacToe-v0")))
@@ -341,7 +341,7 @@ async def test_a_users_player_is_made_for_each_game_and_others_are_shared(monkey
 async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_each_turn():
     engine = Scripted(delay=lambda: 3)
     ours = collector(engine, actors={"games_in_flight": 4, "policy_refresh": "turn"})
-    players = ("policy@0", "policy@0")
+    players = ("main@0", "main@0")
     trained, frozen = specs(1, players)[0], specs(1, players, purpose="eval")[0]
 
     async def publish_in_between() -> None:
@@ -361,7 +361,7 @@ async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_e
     assert len(set(versions)) > 1
     assert {turn.player for turn in result.turns} == {PlayerId.policy(0)}  # as it is rated
     assert {turn.sampled.version for turn in judged.turns} == {0}  # evaluation judges one version
-    named = [f"policy@{turn.sampled.version}" for turn in [*result.turns, *judged.turns]]
+    named = [f"main@{turn.sampled.version}" for turn in [*result.turns, *judged.turns]]
     assert sorted(map(str, engine.asked)) == sorted(named)
 
 
@@ -374,9 +374,9 @@ async def test_a_version_is_not_removed_while_a_turn_is_played_with_it():
         await asyncio.sleep(0)
     await ours.publish(2, adapter_of(2))
     await ours.retire(1)
-    assert "policy@1" in engine.adapters
+    assert "main@1" in engine.adapters
     await playing
-    assert engine.adapters == ["policy@2"]
+    assert engine.adapters == ["main@2"]
 
 
 def adapter_of(version: int) -> Adapter:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from unstable.cli import parse_options
-from unstable.commands.prepare import check_counted
+from unstable.commands.prepare import check_exact_games
 from unstable.config import CONFIGS, ConfigError, RunConfig, dump, load, parse
 from unstable.config.plugins import load_target
 
@@ -38,7 +38,7 @@ def test_every_shipped_config_parses(name: str) -> None:
 @pytest.mark.parametrize("name", ["tiny", "tiny_nim", "tiny_kuhn", "tiny_leduc"])
 def test_the_small_worlds_measure_exploitability_at_least_five_times(name: str) -> None:
     config = load(name)
-    check_counted(config)
+    check_exact_games(config)
     assert config.eval.exploitability.every
     assert config.loop.steps // config.eval.exploitability.every >= 4, "beside that of the start"
 
@@ -116,8 +116,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "list an opponent there or set opponents.draw.fixed to 0",
     ),
     (
-        {"opponents": {"fixed": [{"kind": "random", "name": "policy@0"}]}},
-        "opponents.fixed.0.name = 'policy@0' has a meaning of its own; give it another name",
+        {"opponents": {"fixed": [{"kind": "random", "name": "main@0"}]}},
+        "opponents.fixed.0.name = 'main@0' has a meaning of its own; give it another name",
     ),
     (
         {"opponents": {"draw": {"self": 0, "past": 0, "fixed": 0}}},

@@ -166,8 +166,8 @@ async def play(constrained: bool, purpose: str, **changes: object) -> list[GameR
     model = sharp_model()
     async with serving(model) as engine:
         ours: Collector = collector(engine, eval={"constrained": constrained}, **changes)
-        await ours.publish(0, random_adapter(model, "policy@0", seed=0))
-        games = specs(16, ("policy@0", "base"), "TicTacToe-v0", purpose)
+        await ours.publish(0, random_adapter(model, "main@0", seed=0))
+        games = specs(16, ("main@0", "base"), "TicTacToe-v0", purpose)
         results = await played(ours.play(games))
     games_played = [result for result in results if isinstance(result, GameResult)]
     assert len(games_played) == len(results)

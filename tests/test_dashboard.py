@@ -63,13 +63,13 @@ def test_it_fills_the_terminal_and_shows_the_numbers(
     for title in ("collection", "last game", "ratings", "learner", "evaluation"):
         assert f"─ {title} ─" in text
     assert re.search(r"games +4 .*· 2 failed", text)
-    assert re.search(r"policy@2 +26\.0 +2\.0", text)
+    assert re.search(r"main@2 +26\.0 +2\.0", text)
     assert re.search(r"loss +0\.042 +▄▄", text)
     assert re.search(r"random +2 +0\.60 +0\.40–0\.80", text)
     assert re.search(r"random +2 +100 % +0 % +0 %", text)
     assert re.search(r"playing +[━╸╺ ]+ +30/128", text)
     assert "update 3 of 3" in text and "75 % cached" in text
-    assert "policy@1 (+0) against policy@1 (+0)" in text
+    assert "main@1 (+0) against main@1 (+0)" in text
     assert "[0] [1] [2]" in text, "a game's brackets are no markup"
     assert "board 2" in text
 
@@ -136,9 +136,9 @@ def test_ratings_and_scores_may_come_before_the_first_training_game(
 ) -> None:
     """As they do after the evaluation of version 0."""
     tracker = make_tracker(tmp_path)
-    tracker.log_ratings([make_rating("policy@0", 20.0), make_rating("random", 25.0)])
+    tracker.log_ratings([make_rating("main@0", 20.0), make_rating("random", 25.0)])
     text = render(tracker.view, width, height)
-    assert "policy@0" in text
+    assert "main@0" in text
     assert "cannot be shown" not in text
 
 
@@ -165,7 +165,7 @@ def test_a_notice_is_shown(tmp_path: Path) -> None:
 def test_long_games_and_many_players_fit(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker, updates=60)
-    game: GameResult = make_game(7, ("policy@60", "a/very:long-" + "name" * 30), turns=400)
+    game: GameResult = make_game(7, ("main@60", "a/very:long-" + "name" * 30), turns=400)
     tracker.add_trajectory(game, make_trajectories(game), version=60)
     for width, height in SIZES:
         lines = render(tracker.view, width, height).splitlines()
@@ -195,7 +195,7 @@ def test_the_time_left_follows_from_the_updates(tmp_path: Path) -> None:
 def test_names_are_no_markup(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     tracker.log_ratings([make_rating("[red]bot", 20.0)])
-    game = make_game(0, ("policy@0", "[red]bot"))
+    game = make_game(0, ("main@0", "[red]bot"))
     tracker.add_trajectory(game, make_trajectories(game), version=0)
     text = render(tracker.view, 120, 40)
     assert len(re.findall(r"│ \[red\]bot +(20\.0|1 )", text)) == 2
@@ -269,7 +269,7 @@ def test_a_screenshot_is_an_svg(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path / "some-run")
     run_updates(tracker)
     svg = screenshot(tracker.view)
-    assert svg.startswith("<svg") and "some-run" in svg and "policy@2" in svg
+    assert svg.startswith("<svg") and "some-run" in svg and "main@2" in svg
 
 
 def live_tracker(root: Path, config: RunConfig, terminal: bool) -> tuple[Tracker, io.StringIO]:
@@ -285,12 +285,12 @@ def test_on_a_terminal_it_lives_in_its_own_thread_and_gives_the_terminal_back(
     tracker, file = live_tracker(tmp_path, config, terminal=True)
     run_updates(tracker)
     deadline = time.monotonic() + 20
-    while "policy@2" not in file.getvalue() and time.monotonic() < deadline:
+    while "main@2" not in file.getvalue() and time.monotonic() < deadline:
         time.sleep(0.05)
     tracker.finish("all updates made")
     tracker.close()
     screen, _, after = file.getvalue().rpartition("\x1b[?1049l")
-    assert "\x1b[?1049h" in screen and "policy@2" in screen
+    assert "\x1b[?1049h" in screen and "main@2" in screen
     assert "update 1/3" not in file.getvalue(), "no lines beside the dashboard"
     assert "all updates made" in after
 

@@ -211,7 +211,7 @@ def test_a_split_keeps_prompts_apart_and_depends_on_nothing_else(seed, order):
 async def recorded_game(*answers: str, **changes) -> dict:
     """The line of a game in which seat 0 is the policy's and seat 1 the base model's."""
     engine = Recorder(*answers)
-    names = changes.pop("players", ("policy@3", "base"))
+    names = changes.pop("players", ("main@3", "base"))
     players = [
         model_player(
             engine,
@@ -235,7 +235,7 @@ WON = ("[4]", "[0]", "I say [1]", "[8]", "[7]")
 async def test_winners_turns_are_taken_as_they_were_recorded(tmp_path):
     won = await recorded_game(*WON)
     lost = await recorded_game("[0]", "[4]", "[1]", "[2]", "[8]", "[6]")
-    both = await recorded_game(*WON, players=("policy@3", "policy@2"))
+    both = await recorded_game(*WON, players=("main@3", "main@2"))
     tokenizer = tiny_tokenizer()
     path = write(tmp_path / "train-000003.jsonl", won, lost, both, won)
     examples = recorded_examples([path], tokenizer)

@@ -207,7 +207,7 @@ def test_the_tracker_keeps_it_up(tmp_path: Path, capsys: pytest.CaptureFixture[s
     folder.config.write_text("{}")
     tracker.phase("updating")
     tracker.waits.processes["learner"] = 7
-    with tracker.kept_up(), tracker.waits.on("learner: update"):
+    with tracker.refreshing(), tracker.waits.on("learner: update"):
         deadline = time.monotonic() + 20
         while "learner: update" not in (
             folder.status.read_text() if folder.status.exists() else ""
@@ -227,7 +227,7 @@ def test_the_tracker_keeps_it_up(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_run_goes_on_where_its_state_cannot_be_written(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     RunFolder(tmp_path).status.mkdir()
-    with tracker.kept_up():
+    with tracker.refreshing():
         pass
     tracker.finish("all updates made")
 

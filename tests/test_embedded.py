@@ -31,7 +31,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from tests.helpers import assert_likeliest, likeliest, random_adapter
+from tests.helpers import assert_top_logprobs, random_adapter, top_logprobs
 from unstable.config import AdapterConfig, ModelConfig
 from unstable.engines.base import Engine
 from unstable.engines.embedded.attention import SlotCache, Step, _together
@@ -77,7 +77,7 @@ def make_model(family: str = "llama") -> PreTrainedModel:
 @cache
 def adapters_of(family: str) -> list[Adapter]:
     model = make_model(family)
-    return [random_adapter(model, f"policy@{i}", seed=i, rank=RANK) for i in range(3)]
+    return [random_adapter(model, f"main@{i}", seed=i, rank=RANK) for i in range(3)]
 
 
 def with_peft(model: PreTrainedModel, adapter: Adapter) -> torch.nn.Module:
@@ -153,15 +153,15 @@ async def test_logprobs_are_those_of_a_plain_forward(family: str) -> None:
     async with serving(model, adapters, max_requests=5) as engine:
         asked = await play_turns(engine, list(plain), turns=4, vocab=VOCAB, rules=RULES)
         long = RULES * 8  # longer than a block of queries, and than the cache's first room
-        asked.append((long, "policy@1", 1.0, await ask(engine, long, adapter="policy@1")))
+        asked.append((long, "main@1", 1.0, await ask(engine, long, adapter="main@1")))
         stats = engine.stats()
     apart = 0.0
     for prompt_ids, name, temperature, answer in asked:
         actual = torch.tensor(answer.logprobs)
         expected = plain_logprobs(plain[name], prompt_ids, answer, temperature)
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
-        other = plain_logprobs(plain["policy@2"], prompt_ids, answer, temperature)
-        apart += float(name != "policy@2" and (actual - other).abs().max() > 0.1)
+        other = plain_logprobs(plain["main@2"], prompt_ids, answer, temperature)
+        apart += float(name != "main@2" and (actual - other).abs().max() > 0.1)
     assert apart > len(asked) / 2, "the adapters of this test do not differ enough to judge by"
     assert stats["cached_prompt_tokens"] > 0.3 * stats["prompt_tokens"]
     assert stats["requests"] == len(asked)
@@ -184,9 +184,9 @@ async def test_prefixes_of_prefixes_that_come_at_once_are_exact() -> None:
 async def test_smollm2_with_two_adapters_is_exact() -> None:
     model = load_model(ModelConfig(name="smollm2-135m", dtype="float32"))
     adapters = [
-        _scaled(random_adapter(model, f"policy@{i}", seed=i, rank=RANK), 0.2) for i in range(2)
+        _scaled(random_adapter(model, f"main@{i}", seed=i, rank=RANK), 0.2) for i in range(2)
     ]
-    names = [None, "policy@0", "policy@1"]
+    names = [None, "main@0", "main@1"]
     prompts = [[*range(200, 230), 17 + i] for i in range(3)]
     rounds = []
     async with serving(model, adapters) as engine:
@@ -212,7 +212,7 @@ def _scaled(adapter: Adapter, factor: float) -> Adapter:
 
 async def test_a_request_samples_the_same_alone_and_in_a_crowd() -> None:
     model, adapters = make_model(), adapters_of("llama")
-    names = [None, "policy@0", "policy@1", "policy@2"]
+    names = [None, "main@0", "main@1", "main@2"]
     async with serving(model, adapters, max_requests=7) as engine:
         crowd = await play_turns(engine, names, turns=3, vocab=VOCAB, rules=RULES)
     for index in range(0, len(crowd), 5):
@@ -236,7 +236,7 @@ async def test_the_same_submissions_give_the_same_bits() -> None:
     runs = []
     for _ in range(2):
         async with serving(model, adapters, max_requests=5) as engine:
-            runs.append(await play_turns(engine, [None, "policy@1"], 4, VOCAB, RULES))
+            runs.append(await play_turns(engine, [None, "main@1"], 4, VOCAB, RULES))
     assert runs[0] == runs[1]
 
 
@@ -262,8 +262,8 @@ async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_fro
     async with serving(make_model(), alternatives=3) as engine:
         for temperature, allowed in ((0.7, None), (0.0, None), (1.3, [4, 9])):
             answer = await ask(engine, RULES, temperature=temperature, allowed_token_ids=allowed)
-            expected = likeliest(model, RULES, answer, temperature, allowed, 3)
-            assert_likeliest(answer.alternatives, expected, within=1e-4)
+            expected = top_logprobs(model, RULES, answer, temperature, allowed, 3)
+            assert_top_logprobs(answer.alternatives, expected, within=1e-4)
     async with serving(make_model()) as engine:
         assert (await ask(engine, RULES)).alternatives is None
 
@@ -395,7 +395,7 @@ async def test_prefixes_are_computed_once() -> None:
         assert engine.stats()["cached_prompt_tokens"] == 3 * len(RULES)
         await ask(engine, prompts[0], max_tokens=4)  # all but the last id
         assert engine.stats()["cached_prompt_tokens"] == 4 * len(RULES) + 1
-        await ask(engine, prompts[0], adapter="policy@0", max_tokens=1)  # shared with no one
+        await ask(engine, prompts[0], adapter="main@0", max_tokens=1)  # shared with no one
         assert engine.stats()["cached_prompt_tokens"] == 4 * len(RULES) + 1
 
 
@@ -449,12 +449,12 @@ async def test_forgotten_prefixes_are_computed_anew() -> None:
 
 async def test_an_adapter_in_use_is_not_removed() -> None:
     async with serving(make_model(), adapters_of("llama")) as engine:
-        request = asyncio.create_task(ask(engine, RULES, adapter="policy@0"))
+        request = asyncio.create_task(ask(engine, RULES, adapter="main@0"))
         await asyncio.sleep(0)
         with pytest.raises(AssertionError, match="in use"):
-            await engine.remove_adapter("policy@0")
+            await engine.remove_adapter("main@0")
         await request
-        await engine.remove_adapter("policy@0")
+        await engine.remove_adapter("main@0")
 
 
 async def test_requests_beyond_the_slots_are_served_in_order() -> None:
@@ -502,7 +502,7 @@ async def test_close_fails_what_is_in_flight_and_gives_the_model_back() -> None:
     ids = torch.tensor([RULES])
     before = model(input_ids=ids).logits
     async with serving(model, adapters_of("llama")) as engine:
-        request = asyncio.create_task(ask(engine, RULES, adapter="policy@0", max_tokens=500))
+        request = asyncio.create_task(ask(engine, RULES, adapter="main@0", max_tokens=500))
         await asyncio.sleep(0)
     with pytest.raises(RuntimeError, match="closed"):
         await request
@@ -525,7 +525,7 @@ async def test_close_fails_what_is_in_flight_and_gives_the_model_back() -> None:
         ([1], {"allowed_token_ids": [1, VOCAB]}, "allowed token id is outside the vocabulary"),
         ([1], {"allowed_token_ids": [-1]}, "allowed token id is outside the vocabulary"),
         ([1] * 60, {"max_tokens": 5}, "exceed the engine's 64"),
-        ([1], {"adapter": "policy@9"}, "'policy@9' is not there"),
+        ([1], {"adapter": "main@9"}, "'main@9' is not there"),
     ],
 )
 async def test_bad_requests_are_refused_and_disturb_no_one(

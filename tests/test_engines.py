@@ -110,15 +110,15 @@ async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_doe
 
 
 def test_adapters_are_written_whole_in_the_engines_dtype(tmp_path):
-    adapters, adapter = store(tmp_path), random_adapter(tiny_model(), "policy@0", seed=0)
+    adapters, adapter = store(tmp_path), random_adapter(tiny_model(), "main@0", seed=0)
     stored = served(adapters, adapter)
     written = load_file(stored.folder / "adapter_model.safetensors")
     expected = {key: value.bfloat16() for key, value in load(adapter.weights).items()}
     assert written.keys() == expected.keys()
     assert all(torch.equal(written[key], expected[key]) for key in expected)
-    assert adapters.find("policy@0") is stored
-    with pytest.raises(ValueError, match="'policy@0' is there already"):
-        adapters.reserve("policy@0")
+    assert adapters.find("main@0") is stored
+    with pytest.raises(ValueError, match="'main@0' is there already"):
+        adapters.reserve("main@0")
     assert [path.name for path in tmp_path.iterdir()] == [stored.folder.name]
 
 

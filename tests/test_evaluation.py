@@ -116,7 +116,7 @@ def test_three_seats_are_rotated_and_one_seat_has_no_opponent() -> None:
 
 
 def test_scores_count_forfeits_apart() -> None:
-    players = ("policy@2", "random")
+    players = ("main@2", "random")
     results = [
         game(players, (1.0, -1.0), purpose="eval"),
         game(players[::-1], (-1.0, 1.0), purpose="eval"),
@@ -147,13 +147,13 @@ def test_an_interval_holds_its_share(case: tuple[int, int]) -> None:
 
 
 def test_without_a_pair_there_is_no_gain() -> None:
-    (score,) = evaluation_scores(3, [game(("policy@3", "random"), purpose="eval")], first={7: 1.0})
+    (score,) = evaluation_scores(3, [game(("main@3", "random"), purpose="eval")], first={7: 1.0})
     assert (score.gain, score.gain_low, score.gain_high) == (None, None, None)
 
 
 def test_gains_are_paired_by_game() -> None:
     def played(version: int, outcomes: list[float]) -> list:
-        player = f"policy@{version}"
+        player = f"main@{version}"
         seats = [(player, "random"), ("random", player)] * (len(outcomes) // 2)
         return [
             game(
@@ -225,7 +225,7 @@ def played(
     actions: str, seat: int = 0, temperature: float = 0.0, opponent: str = "base", **changes: object
 ) -> GameResult:
     """A game of two seats, a letter an action; the other is as greedy as the version, or a bot."""
-    players = ("policy@2", opponent) if seat == 0 else (opponent, "policy@2")
+    players = ("main@2", opponent) if seat == 0 else (opponent, "main@2")
     turns = [
         turn(
             index % 2,
@@ -277,7 +277,7 @@ def test_a_difference_is_seen_four_times_of_five_in_the_games_that_it_needs() ->
     """By simulation: two scores that differ by 0.05, each in as many games as `needed` says."""
     random = np.random.default_rng(0)
     results = [
-        game(("policy@2", "random"), (worth, -worth), purpose="eval")
+        game(("main@2", "random"), (worth, -worth), purpose="eval")
         for worth in random.choice([1.0, 0.0, -1.0], p=[0.5, 0.2, 0.3], size=4000)
     ]
     (row,) = evaluation_scores(2, results)
@@ -296,7 +296,7 @@ def test_a_difference_is_seen_four_times_of_five_in_the_games_that_it_needs() ->
 
 def test_paired_games_need_fewer() -> None:
     results = [
-        game(("policy@2", "random"), (worth, -worth), purpose="eval", game_id=number)
+        game(("main@2", "random"), (worth, -worth), purpose="eval", game_id=number)
         for number, worth in enumerate([1.0, -1.0] * 32)
     ]
     scores = game_scores(2, results)

@@ -63,7 +63,7 @@ def config(tiny_folder: Path) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def adapter(config: RunConfig) -> Adapter:
-    return random_adapter(load_model(config.model), f"policy@{VERSION}", seed=3)
+    return random_adapter(load_model(config.model), f"main@{VERSION}", seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -391,7 +391,7 @@ def test_the_card_says_where_a_base_is_that_no_hub_has(
     assert 'base = "tiny"  # the folder of the base\n' in (exported / "README.md").read_text()
     own = parse({"model": {"name": "tiny", "init": "fresh", "dtype": "float32"}})
     shipped = config.model_copy(update={"model": own.model})
-    adapter = random_adapter(load_model(own.model), f"policy@{VERSION}", seed=1)
+    adapter = random_adapter(load_model(own.model), f"main@{VERSION}", seed=1)
     out = export(make_run(tmp_path / "run", shipped, adapter).root, None)
     hint = "# the folder that `unstable model tiny` prints"
     assert f'base = "tiny"  {hint}\n' in (out / "README.md").read_text()

@@ -75,7 +75,7 @@ def test_a_terminal_gets_a_bar_besides_the_results(tmp_path: Path) -> None:
     console = Console(file=screen, force_terminal=True, width=120)
     tracker = SFTTracker(config, RunFolder(tmp_path), steps=4, console=console)
     tracker.log_step({"version": 3, "sft/epoch": 1, "learn/loss": 0.25})
-    score = evaluation_scores(4, [game(("policy@4", "random"), env="Nim-v0", purpose="eval")])
+    score = evaluation_scores(4, [game(("main@4", "random"), env="Nim-v0", purpose="eval")])
     row: Row = {"version": 4, "sft/epoch": 1, HELD_OUT_LOSS: 0.5}
     tracker.log_epoch(row | evaluation_metrics(score, prefix="greedy"))
     tracker.close()

@@ -34,7 +34,7 @@ class Play:
     async def end(self, number: int, turns: int) -> None:
         """A game ends, and its place asks to begin another."""
         del self.begun[number]
-        played = game((f"policy@{self.version}", "random"), game_id=number, turns=turns)
+        played = game((f"main@{self.version}", "random"), game_id=number, turns=turns)
         trajectories = REWARDS.trajectories(played)
         self.buffer.add(played.spec, trajectories)
         self.gate.leave(self.version, sum(len(each.samples) for each in trajectories))
@@ -140,7 +140,7 @@ def test_a_batch_always_comes_whatever_games_bring(
 def test_ready_counts_what_is_not_too_old(games: list[tuple[int, int]], staleness: int) -> None:
     buffer = Buffer(capacity=10_000, batch_size=1, max_staleness=staleness)
     for number, (version, turns) in enumerate(games):
-        played = game((f"policy@{version}", "random"), game_id=number, turns=turns)
+        played = game((f"main@{version}", "random"), game_id=number, turns=turns)
         buffer.add(played.spec, REWARDS.trajectories(played))
     fresh = sum((turns + 1) // 2 for version, turns in games if 6 - version <= staleness)
     assert buffer.ready(6) == fresh

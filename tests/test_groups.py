@@ -117,7 +117,7 @@ def test_a_member_without_a_turn_does_not_keep_its_group_waiting() -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
     add(buffer, 0, outcome=1.0, size=3)
     add(buffer, 1, outcome=1.0, size=3)
-    empty = game(("random", "policy@0"), game_id=2, group_ids=[8, 7], group_size=3, turns=1)
+    empty = game(("random", "main@0"), game_id=2, group_ids=[8, 7], group_size=3, turns=1)
     buffer.add(empty.spec, REWARDS.trajectories(empty))
     batch = buffer.draw(version=0)
     assert batch is not None
@@ -187,7 +187,7 @@ def branching(count: int, size: int, env: str = "count") -> list[GameSpec]:
             branches=size,
             seats=(replace(spec.seats[0], group_size=size), spec.seats[1]),
         )
-        for spec in specs(count, ("policy@0", opponent), env)
+        for spec in specs(count, ("main@0", opponent), env)
     ]
 
 
@@ -248,7 +248,7 @@ async def test_only_branches_are_trained_and_only_from_the_fork_on() -> None:
 
 async def test_a_fault_in_a_branch_costs_its_whole_group() -> None:
     engine = collector(Scripted(), 4, groups={"size": 3, "by": "branch"})
-    faulty = specs(10, ("policy@0", "bot"))
+    faulty = specs(10, ("main@0", "bot"))
     group = [replace(spec, game_id=4 * spec.game_id, branches=3) for spec in faulty]
     results = await results_of(engine.play(group))
     assert len(results) == 10

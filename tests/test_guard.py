@@ -19,7 +19,7 @@ from unstable.config import ConfigError, RunConfig, parse
 from unstable.league.evaluation import wilson_interval
 from unstable.league.guard import Guard, Played, entropy, mean_low
 from unstable.league.rules import (
-    Course,
+    MetricHistory,
     Point,
     Scores,
     above,
@@ -89,8 +89,8 @@ def alarms(watch: Guard, rows: Iterable[Row], first: int = 1) -> list[Alarm]:
     return [alarm for k, each in enumerate(rows, first) for alarm in watch.check(k, each)]
 
 
-def course(values: Iterable[float], size: float = 1.0) -> Course:
-    made = Course()
+def course(values: Iterable[float], size: float = 1.0) -> MetricHistory:
+    made = MetricHistory()
     for version, value in enumerate(values, 1):
         made.add(Point(version, value, size))
     return made
@@ -420,11 +420,11 @@ def test_what_it_has_seen_is_a_value(cut: int) -> None:
 
 def test_games_are_counted_by_what_was_played_against() -> None:
     played = Played()
-    played.add(game(("policy@3", "policy@3"), (0.0, 0.0)))
-    played.add(game(("policy@3", "policy@3"), (-1.0, 0.0), forfeit=0))
-    played.add(game(("policy@3", "policy@1"), (0.0, 0.0)))
-    played.add(game(("policy@3", "random"), (0.0, -1.0), forfeit=1))
-    played.add(game(("policy@3",), (1.0,), env="Sokoban-v0"))
+    played.add(game(("main@3", "main@3"), (0.0, 0.0)))
+    played.add(game(("main@3", "main@3"), (-1.0, 0.0), forfeit=0))
+    played.add(game(("main@3", "main@1"), (0.0, 0.0)))
+    played.add(game(("main@3", "random"), (0.0, -1.0), forfeit=1))
+    played.add(game(("main@3",), (1.0,), env="Sokoban-v0"))
     row = played.take()
     prefix = "collect/versus"
     assert row[f"{prefix}/self/games"] == 4 and row[f"{prefix}/others/games"] == 2

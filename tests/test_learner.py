@@ -210,8 +210,8 @@ def test_save_and_load_between_updates_change_nothing(model, tmp_path):
         first.update(mixed_batch(version))
     folder = tmp_path / "checkpoints" / "000002"
     adapter = first.save(folder)
-    assert adapter.name == "policy@2"
-    assert read_adapter(folder, "policy@2") == adapter
+    assert adapter.name == "main@2"
+    assert read_adapter(folder, "main@2") == adapter
 
     second = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
     second.load(folder)
@@ -340,7 +340,7 @@ def test_nothing_that_is_not_finite_is_published(model, tmp_path):
     learner = make_learner(model)
     with torch.no_grad():
         learner.optimizer.parameters[0][0, 0] = math.nan
-    with pytest.raises(FloatingPointError, match="'policy@0' is not given out"):
+    with pytest.raises(FloatingPointError, match="'main@0' is not given out"):
         learner.save(tmp_path / "0")
     assert not list(tmp_path.iterdir())
 
@@ -398,7 +398,7 @@ def test_a_supervised_step_makes_the_next_version_which_is_likelier_to_say_so(mo
         assert update.metrics["learn/optimizer_steps"] == 1
         losses.append(update.metrics["learn/loss"])
     assert losses == sorted(losses, reverse=True)
-    assert learner.save(tmp_path / "000004").name == "policy@4"
+    assert learner.save(tmp_path / "000004").name == "main@4"
     resumed = make_learner(model)
     resumed.load(tmp_path / "000004")
     both = [each.imitate(samples).metrics["learn/loss"] for each in (learner, resumed)]

@@ -11,7 +11,7 @@ def test_what_goes_on_is_said_before_patience_ends() -> None:
     said: list[tuple[float, str]] = []
     made = Lines(lambda line: said.append((time.monotonic(), line)))
     began = time.monotonic()
-    with made.kept_up():
+    with made.refreshing():
         made.phase("evaluating", total=8)
         made.advance()
         time.sleep(made.patience_s)
@@ -23,7 +23,7 @@ def test_what_goes_on_is_said_before_patience_ends() -> None:
 def test_what_is_said_anyway_is_enough() -> None:
     said: list[str] = []
     made = Lines(said.append)
-    with made.kept_up():
+    with made.refreshing():
         for number in range(3):
             time.sleep(2)
             made.say(f"line {number}")

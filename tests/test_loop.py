@@ -14,7 +14,7 @@ import textarena
 
 from tests.builders import game
 from unstable.collectors.collector import Collector
-from unstable.commands.prepare import counted_games, prepare
+from unstable.commands.prepare import exact_games, prepare
 from unstable.commands.train import make_buffer, make_registry
 from unstable.config import RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
@@ -165,7 +165,7 @@ def make_context(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **change
         router=Router(config, schedule, num_actors),
         guard=Guard(config),
         tracker=Tracker(config, folder),
-        counted=counted_games(config),
+        exact_games=exact_games(config),
     )
 
 

@@ -165,7 +165,7 @@ def test_what_cannot_be_played_is_refused_before_a_model_is_loaded() -> None:
 
 async def test_first_moves_are_the_openers_and_only_later_ones_are_trained() -> None:
     engine = Scripted()
-    made = with_opening(specs(30, ("policy@2", "policy@1")), 3, "policy@0")
+    made = with_opening(specs(30, ("main@2", "main@1")), 3, "main@0")
     results = await results_of(collector(engine).play(made))
     for result in results:
         assert isinstance(result, GameResult)
@@ -181,7 +181,7 @@ async def test_first_moves_are_the_openers_and_only_later_ones_are_trained() -> 
         assert all(sample.reward == 0.5 for sample in trained.values())
         for each in trajectories:
             assert each.rewards["outcome"].raw == result.outcomes[each.seat]
-    assert {"policy@0", "policy@1", "policy@2"} == set(engine.asked)
+    assert {"main@0", "main@1", "main@2"} == set(engine.asked)
     assert any(result.num_trained for result in results if isinstance(result, GameResult))
 
 
@@ -224,7 +224,7 @@ async def test_where_legal_moves_are_listed_an_opener_makes_no_others() -> None:
 
 
 async def test_elsewhere_an_invalid_move_ends_the_game_for_nobodys_account(tmp_path: Path) -> None:
-    made = with_opening(specs(1), 2, "policy@0")
+    made = with_opening(specs(1), 2, "main@0")
     (result,) = await results_of(collector(Stubborn()).play(made))  # 1 to 3 may be added
     assert isinstance(result, GameResult)
     assert (result.forfeit, len(result.turns)) == (0, 1)
@@ -270,8 +270,8 @@ def assert_not_counted(result: GameResult, folder: Path) -> None:
 
 
 def test_a_game_that_ends_in_its_opening_counts_for_nothing(tmp_path: Path) -> None:
-    assert_not_counted(opened(game(("policy@0", "policy@0"), turns=3), 3), tmp_path)
-    after = opened(game(("policy@0", "policy@0"), turns=4), 3)
+    assert_not_counted(opened(game(("main@0", "main@0"), turns=3), 3), tmp_path)
+    after = opened(game(("main@0", "main@0"), turns=4), 3)
     assert not after.ended_in_opening
     assert after.num_trained == 1
 
@@ -279,7 +279,7 @@ def test_a_game_that_ends_in_its_opening_counts_for_nothing(tmp_path: Path) -> N
 def test_a_member_without_a_turn_after_its_opening_counts_as_come() -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
     for game_id, opening in ((0, 3), (1, 4), (2, 2)):  # of four turns, by turns
-        mirror = game(("policy@0", "policy@0"), game_id=game_id, group_ids=[7, 8], group_size=3)
+        mirror = game(("main@0", "main@0"), game_id=game_id, group_ids=[7, 8], group_size=3)
         result = opened(mirror, opening)
         buffer.add(result.spec, REWARDS.trajectories(result))
     assert buffer.stats()["waiting"] == 0
@@ -307,8 +307,8 @@ def test_a_group_that_ended_in_its_opening_as_a_whole_is_no_group(max_tied: int 
 
 
 def test_figures_of_play_are_of_turns_after_the_opening(tmp_path: Path) -> None:
-    result = opened(game(("policy@1", "random"), turns=6), 3)
-    result.turns[0] = turn(0, 0, "policy@0", invalid=True, action="[9]")
+    result = opened(game(("main@1", "random"), turns=6), 3)
+    result.turns[0] = turn(0, 0, "main@0", invalid=True, action="[9]")
     tracker = make_tracker(tmp_path)
     tracker.add_trajectory(result, REWARDS.trajectories(result), version=1)
     assert tracker.view.legal_moves() == 1.0
@@ -334,7 +334,7 @@ def test_games_with_an_opening_are_not_rated() -> None:
 
 def test_supervised_training_leaves_them_out(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
-    won = game(("policy@0", "random"), turns=5)
+    won = game(("main@0", "random"), turns=5)
     for each in won.turns[::2]:
         assert each.sampled is not None
         ids = tokenizer.encode(f"[{each.index}]", add_special_tokens=False)
@@ -374,7 +374,7 @@ async def test_the_start_opens_games_to_the_end_of_the_run(
     assert late
     for record in late:
         first = record["turns"][: record["opening"]]
-        assert {t["player"] for t in first} == {"policy@0"} == {record["opener"]["player"]}
+        assert {t["player"] for t in first} == {"main@0"} == {record["opener"]["player"]}
         assert {t["version"] for t in first} == {0}
     for record in games.values():
         mate = games.get(record["game"] + 1)

@@ -53,13 +53,13 @@ def run_out(learner, *, after_forwards=0, in_backward=False):
         failed.append(1)
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nMore.")
 
-    def bounded(pack, **wishes):
+    def bounded(pack, **forward_options):
         size = len(pack.states_S)
         if next(forwards) <= after_forwards or size <= ROOMY:
-            return forward(pack, **wishes)
+            return forward(pack, **forward_options)
         if not (in_backward and torch.is_grad_enabled()):
             fail()
-        scores = forward(pack, **wishes)
+        scores = forward(pack, **forward_options)
         scores.hidden_ND.register_hook(fail)  # when some gradients are there already
         return scores
 

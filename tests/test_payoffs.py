@@ -57,13 +57,13 @@ async def test_who_plays_better_wins_chips_or_points(env: dict[str, Any], player
     config = configured(env)
     results = await evaluated(config, 3, player)
     (row,) = evaluation_scores(3, results)
-    worths = [
+    action_values = [
         result.payoffs[seat]
         for result in results
         for seat, each in enumerate(result.spec.seats)
         if each.player == PlayerId.policy(3)
     ]
-    assert row.payoff is not None and row.payoff == pytest.approx(np.mean(worths))
+    assert row.payoff is not None and row.payoff == pytest.approx(np.mean(action_values))
     assert row.payoff_low is not None and row.payoff_high is not None
     assert 0 < row.payoff_low < row.payoff < row.payoff_high
     assert f" · pay-off {row.payoff:+.2f} ({row.payoff_low:+.2f} to " in score_line(row)
@@ -97,7 +97,7 @@ async def test_a_game_without_pay_offs_prints_what_it_printed() -> None:
 def paid(
     payoffs: Sequence[float], *, deal: int, stakes: float = 13.0, seat: int = 0, number: int = 0
 ) -> GameResult:
-    players = ("policy@2", "random") if seat == 0 else ("random", "policy@2")
+    players = ("main@2", "random") if seat == 0 else ("random", "main@2")
     result = game(players, purpose="eval", game_id=number)
     spec = dataclasses.replace(result.spec, seed=deal)
     return dataclasses.replace(

@@ -67,9 +67,11 @@ def test_a_person_plays_a_version_to_the_end(
         assert "!hint   what a solver holds each legal action to be worth" in helped
         hints = screen.says("!hint\n")
         assert "Outcome of each action, if all play perfectly after it:" in hints
-        worths = re.findall(r"  (\[\d\])  ([+-]1|0)\r\n", hints)
-        assert sorted(action for action, _ in worths) == legal(helped)
-        assert [int(w) for _, w in worths] == sorted((int(w) for _, w in worths), reverse=True)
+        action_values = re.findall(r"  (\[\d\])  ([+-]1|0)\r\n", hints)
+        assert sorted(action for action, _ in action_values) == legal(helped)
+        assert [int(w) for _, w in action_values] == sorted(
+            (int(w) for _, w in action_values), reverse=True
+        )
         why = screen.says("!why\n")
         assert re.search(r"run@1 \(seat 0\) answered", why) and "[" in why
         chances = screen.says("!probs\n")

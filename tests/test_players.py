@@ -40,9 +40,7 @@ class Recorder:
         )
 
 
-def model_player(
-    engine, style="answer", parser="brackets", adapter="policy@3", version=3, **changes
-):
+def model_player(engine, style="answer", parser="brackets", adapter="main@3", version=3, **changes):
     tokenizer = tiny_tokenizer()
     fields = {
         "engine": engine,
@@ -66,12 +64,12 @@ def spec(*players: str, env: str = "TicTacToe-v0", game_id: int = 0) -> GameSpec
 async def test_a_turn_keeps_what_the_engine_was_given_and_what_it_sampled():
     engine = Recorder("I say [4]", "[0]", "[4]")
     players = [model_player(engine), model_player(engine, adapter=None, version=None)]
-    result = await play_game(spec("policy@3", "base"), GameConfig(), players, run_seed=5)
+    result = await play_game(spec("main@3", "base"), GameConfig(), players, run_seed=5)
     first, second, third = result.turns
     request = engine.requests[0]
     assert first.sampled.prompt_ids == request["prompt_ids"]
     assert (request["adapter"], request["temperature"], request["max_tokens"]) == (
-        "policy@3",
+        "main@3",
         0.7,
         9,
     )
@@ -85,7 +83,7 @@ async def test_a_turn_keeps_what_the_engine_was_given_and_what_it_sampled():
         False,
     )
     assert (first.sampled.version, second.sampled.version) == (3, None)
-    assert [turn.player.name for turn in (first, second)] == ["policy@3", "base"]
+    assert [turn.player.name for turn in (first, second)] == ["main@3", "base"]
     assert [turn.index for turn in result.turns] == [0, 1, 2]
     assert third.invalid and result.forfeit == 0 and result.outcomes == [-1.0, 0.0]
     assert len({request["seed"] for request in engine.requests}) == 3
@@ -97,7 +95,7 @@ async def test_nobody_sees_anothers_reasoning_or_their_own():
     engine = Recorder(*answers, f"{secret} without an action", rf"\boxed{{7}} {secret}", "x", "x")
     config = GameConfig(prompt="think", parser="boxed", invalid_moves={"allowed": 1})
     player = model_player(engine, style="think", parser="boxed")
-    result = await play_game(spec("policy@3", "policy@3"), config, [player, player], run_seed=5)
+    result = await play_game(spec("main@3", "main@3"), config, [player, player], run_seed=5)
     assert [turn.action for turn in result.turns[:5]] == ["[4]", "[0]", "[1]", "", "[7]"]
     assert [turn.formatted for turn in result.turns[:5]] == [True, True, True, False, True]
     assert all(secret not in turn.observation + turn.action for turn in result.turns)

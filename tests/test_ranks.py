@@ -255,7 +255,7 @@ def test_sharded_ranks_save_the_files_of_whole_ones(pair, model, tmp_path):
         both = pair.run(updates, model, batches, tmp_path / parallel, parallel=parallel)
         losses[parallel] = [row["learn/loss"] for row in both[0][2]]
     assert losses["fsdp"] == pytest.approx(losses["ddp"], rel=1e-5)
-    files = {name: read_adapter(tmp_path / name, "policy@2") for name in losses}
+    files = {name: read_adapter(tmp_path / name, "main@2") for name in losses}
     assert files["ddp"].config == files["fsdp"].config
     alone = make_learner(model)
     for batch in batches:

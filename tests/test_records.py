@@ -171,7 +171,7 @@ def test_a_turn_that_no_local_model_answered_has_empty_tokens_beside_it() -> Non
     assert [program[name] for name in names] == [[], [], [], None, None, 0]
     assert [model[name] for name in names] == [[1, 2, 3], [7, 8], [-0.5, -0.25], "stop", 0, 0]
     assert program["temperature"] == record["seats"][1]["temperature"] == 1.0
-    assert (model["player"], program["player"]) == ("policy@0", "random")
+    assert (model["player"], program["player"]) == ("main@0", "random")
     assert [seat["player"] for seat in record["seats"]] == record["players"]
 
 
@@ -185,14 +185,14 @@ def test_a_turns_rewards_are_those_of_its_sample_or_none() -> None:
 # Written by a release that did not name the format yet.
 OLD_GAME = (
     '{"game":5,"purpose":"train","env":"TicTacToe-v0","seed":4,"version":7,"actor":2,"member":1,'
-    '"branches":0,"fork":1,"players":["policy@1","minimax"],"seats":[{"player":"policy@1",'
+    '"branches":0,"fork":1,"players":["main@1","minimax"],"seats":[{"player":"main@1",'
     '"temperature":1.0,"group_id":50,"group_size":2},{"player":"minimax","temperature":0.5,'
     '"group_id":null,"group_size":1}],"outcomes":[-1.0,1.0],"forfeit":0,"truncated":false,'
     '"reason":"three in a row","seconds":2.0,"turns":[{"seat":1,"index":0,"player":"minimax",'
     '"version":null,"observation":"board 0","prompt_ids":[],"token_ids":[],"logprobs":[],'
     '"finish_reason":null,"temperature":0.5,"text":"[1]","action":"[1]","formatted":true,'
     '"invalid":false,"prompt_cut":0,"seconds":0.5,"rewards":null},{"seat":0,"index":1,'
-    '"player":"policy@1","version":2,"observation":"board 1","prompt_ids":[7,8,9],'
+    '"player":"main@1","version":2,"observation":"board 1","prompt_ids":[7,8,9],'
     '"token_ids":[0,1],"logprobs":[-0.25,-0.5],"finish_reason":"length","temperature":1.0,'
     '"text":"Zug ✓","action":"","formatted":false,"invalid":true,"prompt_cut":5,"seconds":0.25,'
     '"rewards":{"outcome":{"raw":-1.0,"weighted":-1.0}}}]}\n'

@@ -30,13 +30,13 @@ def rating(made: Registry, player: str) -> tuple[float, float]:
 
 def test_a_win_raises_and_a_loss_lowers_and_the_anchor_stays() -> None:
     made = registry()
-    made.record(game(("policy@0", "random"), (1.0, -1.0)))
-    up, _ = rating(made, "policy@0")
+    made.record(game(("main@0", "random"), (1.0, -1.0)))
+    up, _ = rating(made, "main@0")
     assert up > 25
     assert rating(made, "random")[0] == 25
     for _ in range(5):
-        made.record(game(("random", "policy@0"), (1.0, -1.0)))
-    assert rating(made, "policy@0")[0] < up
+        made.record(game(("random", "main@0"), (1.0, -1.0)))
+    assert rating(made, "main@0")[0] < up
     assert rating(made, "random")[0] == 25
 
 
@@ -54,14 +54,14 @@ def test_draws_against_the_anchor_pull_a_player_to_it() -> None:
 
 def test_a_mirror_game_compares_nobody() -> None:
     made = registry()
-    before = rating(made, "policy@0")
-    made.record(game(("policy@0", "policy@0"), (1.0, -1.0)))
-    assert rating(made, "policy@0") == before
+    before = rating(made, "main@0")
+    made.record(game(("main@0", "main@0"), (1.0, -1.0)))
+    assert rating(made, "main@0") == before
     (row,) = made.ratings()
     assert (row.games, row.wins, row.losses) == (0, 0, 0)
 
 
-PLAYERS = st.lists(st.sampled_from(["policy@0", "random", "expert"]), min_size=2, max_size=4)
+PLAYERS = st.lists(st.sampled_from(["main@0", "random", "expert"]), min_size=2, max_size=4)
 
 
 @given(st.lists(PLAYERS.flatmap(lambda p: st.tuples(st.just(p), st.permutations(range(len(p)))))))
@@ -77,14 +77,14 @@ def test_what_is_won_drawn_and_lost_adds_up_to_the_games(played) -> None:
 
 def test_a_player_in_two_of_three_seats_is_rated_once_with_their_mean() -> None:
     made = registry()
-    made.record(game(("random", "policy@0", "random"), (-1.0, 1.0, 0.0), turns=3))
-    assert rating(made, "policy@0")[0] > 25
+    made.record(game(("random", "main@0", "random"), (-1.0, 1.0, 0.0), turns=3))
+    assert rating(made, "main@0")[0] > 25
 
 
 @pytest.mark.parametrize("worth", [-1.0, 0.0])
 def test_a_forfeit_is_a_loss_and_counted_apart(worth: float) -> None:
     made = registry()
-    made.record(game(("policy@0", "random"), (worth, 0.0), forfeit=0))
+    made.record(game(("main@0", "random"), (worth, 0.0), forfeit=0))
     (row,) = [row for row in made.ratings() if row.player == PlayerId.policy(0)]
     assert (row.losses, row.forfeits) == (1, 1)
     assert row.mu < 25
@@ -93,25 +93,25 @@ def test_a_forfeit_is_a_loss_and_counted_apart(worth: float) -> None:
 def test_a_new_version_starts_where_the_last_one_stood_but_unsure() -> None:
     made = registry()
     for _ in range(30):
-        made.record(game(("policy@0", "random"), (1.0, -1.0)))
-    mu, sigma = rating(made, "policy@0")
+        made.record(game(("main@0", "random"), (1.0, -1.0)))
+    mu, sigma = rating(made, "main@0")
     made.add(1)
     made.current = 1
-    assert rating(made, "policy@1")[0] == pytest.approx(mu)
-    assert rating(made, "policy@1")[1] > sigma
+    assert rating(made, "main@1")[0] == pytest.approx(mu)
+    assert rating(made, "main@1")[1] > sigma
 
 
 def test_a_version_that_is_another_one_again_starts_where_that_one_stands() -> None:
     made = registry()
     for _ in range(30):
-        made.record(game(("policy@0", "random"), (1.0, -1.0)))
+        made.record(game(("main@0", "random"), (1.0, -1.0)))
     made.add(1)
     for _ in range(30):
-        made.record(game(("policy@1", "random"), (-1.0, 1.0)))
+        made.record(game(("main@1", "random"), (-1.0, 1.0)))
     made.add(2, like=0)
     made.current = 2
-    assert rating(made, "policy@2")[0] == pytest.approx(rating(made, "policy@0")[0])
-    assert rating(made, "policy@2")[0] > rating(made, "policy@1")[0] + 5
+    assert rating(made, "main@2")[0] == pytest.approx(rating(made, "main@0")[0])
+    assert rating(made, "main@2")[0] > rating(made, "main@1")[0] + 5
 
 
 def test_the_pool_is_the_newest_past_versions() -> None:
@@ -130,9 +130,9 @@ def played_registry() -> Registry:
     for version in range(1, 12):
         made.add(version)
         made.current = version
-    made.record(game(("policy@11", "policy@9"), (0.0, 0.0)))
-    made.record(game(("policy@11", "expert"), (-1.0, 0.0), forfeit=0))
-    made.record(game(("random", "policy@10"), (-1.0, 1.0)))
+    made.record(game(("main@11", "main@9"), (0.0, 0.0)))
+    made.record(game(("main@11", "expert"), (-1.0, 0.0), forfeit=0))
+    made.record(game(("random", "main@10"), (-1.0, 1.0)))
     made.record(game(("base", "random"), (1.0, -1.0)))
     return made
 
@@ -153,8 +153,8 @@ def test_who_is_restored_is_rated_on_as_if_nothing_had_happened() -> None:
     for each in (made, other):
         each.add(12)
         each.current = 12
-        each.record(game(("policy@12", "random"), (1.0, -1.0)))
-        each.record(game(("expert", "policy@11"), (1.0, -1.0)))
+        each.record(game(("main@12", "random"), (1.0, -1.0)))
+        each.record(game(("expert", "main@11"), (1.0, -1.0)))
     assert other.ratings() == made.ratings()
     assert other.past() == made.past() == [10, 11]
     assert rating(other, "random")[0] == 25
@@ -162,9 +162,9 @@ def test_who_is_restored_is_rated_on_as_if_nothing_had_happened() -> None:
 
 def test_the_state_names_players_as_files_do() -> None:
     state = played_registry().state()
-    players = {"base", "random", "expert", *(f"policy@{version}" for version in range(12))}
+    players = {"base", "random", "expert", *(f"main@{version}" for version in range(12))}
     assert set(state["ratings"]) == players
-    assert state["results"]["policy@11"] == {"draw": 1, "loss": 1, "forfeit": 1, "games": 2}
+    assert state["results"]["main@11"] == {"draw": 1, "loss": 1, "forfeit": 1, "games": 2}
     restored = fresh_registry()
     restored.restore(state)
     assert BASE in {row.player for row in restored.ratings()}

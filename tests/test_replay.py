@@ -138,7 +138,7 @@ def longer(record: Record) -> None:
     [
         (other_action, r"differs at turn 2: expert: recorded '\[\d\]', now '\[\d\]'"),
         (other_observation, r"differs at turn 3: the observation: recorded '.*!', now '.*'"),
-        (other_tokens, r"differs at turn 1: policy@1 answered"),
+        (other_tokens, r"differs at turn 1: main@1 answered"),
         (other_prompt, r"differs at turn 1: the prompt's tokens"),
         (accepted, r"differs at turn 1: the env has (accepted|refused) the action now"),
         (other_reading, r"differs at turn 1: the action of these tokens: recorded '\[\d\]', now"),
@@ -153,7 +153,7 @@ def test_what_differs_first_is_said(
     change: Callable[[Record], None],
     line: str,
 ) -> None:
-    tamper(copied, "eval", 1, change)  # policy@1 against expert, held to legal moves
+    tamper(copied, "eval", 1, change)  # main@1 against expert, held to legal moves
     assert run(["replay", "run", "1", *EVAL]) == 1
     shown = capsys.readouterr().out
     assert re.search(line, shown)
@@ -164,7 +164,7 @@ def test_another_seed_is_found_out(copied: RunFolder, capsys: pytest.CaptureFixt
     text = copied.config.read_text().replace("\nseed: 11\n", "\nseed: 12\n")
     copied.config.write_text(text)
     assert run(["replay", "run", "0", *TRAIN]) == 1
-    assert "It differs at turn 1: policy@1 answered" in capsys.readouterr().out
+    assert "It differs at turn 1: main@1 answered" in capsys.readouterr().out
 
 
 async def test_rounding_explains_what_was_sampled_next_to_a_boundary_alone(
@@ -231,7 +231,7 @@ def test_a_line_says_why_a_model_is_not_asked_again(
     shutil.rmtree(copied.checkpoint(1))
     assert run(["replay", "run", "0", *TRAIN]) == 0
     shown = capsys.readouterr().out
-    assert "not asked again: policy@1: its checkpoint is no longer in run/checkpoints" in shown
+    assert "not asked again: main@1: its checkpoint is no longer in run/checkpoints" in shown
     assert "The same: " in shown and "of models" not in shown
 
     text = copied.config.read_text()

@@ -151,24 +151,24 @@ def test_runs_are_compared_curve_by_curve(run: Run) -> None:
 
 def test_pay_offs_are_means_over_results(tmp_path: Path, run: Run) -> None:
     games = [
-        make_game(0, ("policy@1", "random"), outcomes=(1.0, -1.0)),
-        make_game(1, ("random", "policy@1"), outcomes=(1.0, 0.0)),
-        make_game(2, ("policy@1", "policy@1"), (0, 1), (1.0, -1.0)),
+        make_game(0, ("main@1", "random"), outcomes=(1.0, -1.0)),
+        make_game(1, ("random", "main@1"), outcomes=(1.0, 0.0)),
+        make_game(2, ("main@1", "main@1"), (0, 1), (1.0, -1.0)),
     ]
     root = RunFolder(tmp_path)
     (tmp_path / "games").mkdir()
     write_lines(root.games("train", 1), [game_record(game, [], 1, 0) for game in games])
     found = survey(replace(run, folder=root))
     assert found.pairs["TicTacToe-v0"] == {
-        ("policy@1", "random"): Met(2, 1.0),
-        ("random", "policy@1"): Met(2, 0.0),
-        ("policy@1", "policy@1"): Met(2, 0.0),
+        ("main@1", "random"): Met(2, 1.0),
+        ("random", "main@1"): Met(2, 0.0),
+        ("main@1", "main@1"): Met(2, 0.0),
     }
     assert [place.file.version for place in found.places] == [1, 1, 1]
 
 
 def test_many_versions_stand_in_groups() -> None:
-    pairs = {(f"policy@{version}", "random"): Met(1, version / 100) for version in range(100)}
+    pairs = {(f"main@{version}", "random"): Met(1, version / 100) for version in range(100)}
     cells, names = payoff_cells(pairs)
     assert names[0] == "v0–16" and names[-2:] == ["v85–99", "random"]
     assert cells[0]["count"] == 17 and cells[0]["mean"] == pytest.approx(0.08)

@@ -43,19 +43,19 @@ def shown(*runs: Run) -> dict[str, dict[str, Any]]:
 
 
 def test_team_mates_are_no_opponents(tmp_path: Path) -> None:
-    mates = ("policy@1", "random", "policy@1", "random")
+    mates = ("main@1", "random", "main@1", "random")
     game = with_spec(make_game(0, mates, outcomes=(1.0, -1.0, 0.5, -1.0)), teams=TEAMS)
     assert survey(recorded(tmp_path / "run", game)).pairs["TicTacToe-v0"] == {
-        ("policy@1", "random"): Met(1, 0.75),
-        ("random", "policy@1"): Met(1, -1.0),
+        ("main@1", "random"): Met(1, 0.75),
+        ("random", "main@1"): Met(1, -1.0),
     }
 
 
 def test_without_teams_each_seat_is_for_itself(tmp_path: Path) -> None:
-    game = make_game(0, ("policy@1", "random", "rules"), outcomes=(1.0, 0.0, -1.0))
+    game = make_game(0, ("main@1", "random", "rules"), outcomes=(1.0, 0.0, -1.0))
     pairs = survey(recorded(tmp_path / "run", game)).pairs["TicTacToe-v0"]
     assert len(pairs) == 6
-    assert pairs["policy@1", "rules"] == pairs["policy@1", "random"] == Met(1, 1.0)
+    assert pairs["main@1", "rules"] == pairs["main@1", "random"] == Met(1, 1.0)
 
 
 def test_each_game_has_a_map_of_its_own(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_the_head_says_how_the_run_ended(
 ) -> None:
     folder = recorded(tmp_path / "run")
     tracker = make_tracker(folder.root)
-    with tracker.kept_up():
+    with tracker.refreshing():
         run_updates(tracker)
         assert page_of(folder)["runs"][0]["state"].startswith("State of the run: running (process")
     tracker.finish(reason, ending)
@@ -178,7 +178,7 @@ def test_the_head_says_how_the_run_ended(
 def test_the_head_says_that_a_run_died(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "run")
     tracker = make_tracker(folder.root)
-    with tracker.kept_up():
+    with tracker.refreshing():
         pass
     tracker.close()
     said = json.loads(folder.status.read_text(encoding="utf-8"))

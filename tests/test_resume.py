@@ -296,7 +296,7 @@ async def test_a_checkpoint_that_is_not_whole_is_left_out(
         ("oldest", -(10**12)),
         ("registry", {}),
         ("registry.ratings", {}),
-        ("registry.ratings.policy@9", [25.0, 8.0]),
+        ("registry.ratings.main@9", [25.0, 8.0]),
         ("schedule.random", [3, [1, 2], None]),
         ("schedule.shares", {"friends": 1.0}),
         ("guard.courses", [1]),

@@ -52,9 +52,9 @@ def test_a_term_of_the_users_may_leave_a_turn_out() -> None:
 
 def test_only_trained_seats_give_trajectories() -> None:
     rewards = Rewards([RewardConfig()])
-    assert len(rewards.trajectories(game(("policy@1", "policy@1")))) == 2
-    assert len(rewards.trajectories(game(("policy@1", "policy@0")))) == 1
-    assert rewards.trajectories(game(("random", "policy@0"), turns=1)) == []
+    assert len(rewards.trajectories(game(("main@1", "main@1")))) == 2
+    assert len(rewards.trajectories(game(("main@1", "main@0")))) == 1
+    assert rewards.trajectories(game(("random", "main@0"), turns=1)) == []
 
 
 def test_wrong_arguments_and_values_are_refused() -> None:

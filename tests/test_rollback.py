@@ -187,7 +187,7 @@ async def test_a_policy_that_turned_to_noise_is_replaced_by_the_best_version(
     assert rows[-1]["eval/TicTacToe-v0/random/score"] > 0.5
     assert isinstance(context.learner, StandInLearner)
     ratings = context.learner.ratings[back]
-    mu, bad, good = (ratings[f"policy@{v}"][0] for v in (back, back - 1, best))
+    mu, bad, good = (ratings[f"main@{v}"][0] for v in (back, back - 1, best))
     assert mu == good > bad + 1
     whole = [v for v in range(25) if (context.folder.checkpoint(v) / "learner.json").exists()]
     assert whole == [22, 23, 24], "the best one, as of the last publishing, and the newest two"

@@ -87,7 +87,7 @@ def imports(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and re.fullmatch(TARGET, str(node.value)):
-            found.add(node.value.replace(":", "."))
+            found.add(str(node.value).replace(":", "."))
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

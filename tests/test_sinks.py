@@ -113,7 +113,7 @@ def track_a_run(root: Path, sinks: Sequence[Sink]) -> tuple[Tracker, RunFolder]:
     [
         (Games(), [(0, 0), (0, 100), (1, 1), (1, 101)]),
         (Samples(), [(1, 5), (2, 5)]),
-        (Ratings(), [[f"policy@{version}", "random"] for version in range(3)]),
+        (Ratings(), [[f"main@{version}", "random"] for version in range(3)]),
         (Evaluations(), [(0, [0.5]), (1, [0.6]), (2, [0.6])]),
         (Rows(), [(0, 0), (1, 2), (2, 2)]),
         (Ends(), [("all updates made", None), "closed"]),
@@ -187,7 +187,7 @@ def test_a_sink_that_always_fails_is_reported_once_and_stops_nothing(
     assert [row["version"] for row in read_rows(folder.metrics)] == [0, 1, 2]
     assert [len(lines(folder.games("train", version))) for version in (0, 1)] == [2, 2]
     assert [len(lines(folder.samples(update))) for update in (1, 2)] == [5, 5]
-    assert json.loads(folder.ratings.read_bytes())["players"][0]["player"] == "policy@2"
+    assert json.loads(folder.ratings.read_bytes())["players"][0]["player"] == "main@2"
 
 
 class Plain(Sink):
@@ -246,7 +246,7 @@ def test_what_is_no_sink_is_a_mistake_at_the_start(
 
 
 def eval_record(game_id: int, version: int, opponent: str, **fields: Any) -> Record:
-    players = (f"policy@{version}", opponent) if game_id % 2 else (opponent, f"policy@{version}")
+    players = (f"main@{version}", opponent) if game_id % 2 else (opponent, f"main@{version}")
     result = make_game(game_id, players, trained=(), purpose="eval", **fields)
     return game_record(result, [], version, None)
 
@@ -272,13 +272,13 @@ def test_a_sample_game_is_seen_from_the_evaluated_version(monkeypatch: pytest.Mo
     record = eval_record(2, 5, "random", outcomes=(-1.0, 1.0), forfeit=0)
     shown = sample_game(5, record)
     assert (shown.seat, shown.outcome, shown.forfeit) == (1, 1.0, "random")
-    assert "turn 1, seat 1 (policy@5)\nThe rules.\n\n[0] [1]\nboard 1\n> Zug [1] ✓!" in shown.text
+    assert "turn 1, seat 1 (main@5)\nThe rules.\n\n[0] [1]\nboard 1\n> Zug [1] ✓!" in shown.text
     assert shown.text.endswith("three in a row")
     monkeypatch.setenv("OPENAI_API_KEY", "three in a row")  # which an endpoint sends back
     record["turns"][0]["text"] = "\x1b[2J"
     shown = sample_game(5, record)
     assert shown.text.endswith("<OPENAI_API_KEY>") and "> \\u001b[2J" in shown.text
-    alone = game_record(make_game(0, ("policy@5",), (), (0.5,), purpose="eval"), [], 5, None)
+    alone = game_record(make_game(0, ("main@5",), (), (0.5,), purpose="eval"), [], 5, None)
     assert sample_game(5, alone).opponent == "alone"
 
 
@@ -362,7 +362,7 @@ def test_wandb_gets_rows_tables_of_games_and_the_report(
     root = tmp_path / "run"
     tracker = make_tracker(root, config)
     for number in range(20):
-        result = make_game(number, ("policy@0", "random"), trained=(), purpose="eval")
+        result = make_game(number, ("main@0", "random"), trained=(), purpose="eval")
         tracker.add_eval_episode(result, version=0)
     run_updates(tracker)
     assert wandb.run.config["learner"]["batch_size"] == config.learner.batch_size
@@ -390,7 +390,7 @@ def test_wandb_gets_rows_tables_of_games_and_the_report(
     assert {(row["env"], row["opponent"], row["outcome"]) for row in rows} == {
         ("TicTacToe-v0", "random", 1.0)
     }
-    assert "policy@0" in rows[0]["text"] and "✓" in rows[0]["text"]
+    assert "main@0" in rows[0]["text"] and "✓" in rows[0]["text"]
 
     resumed = make_tracker(root, config)
     assert wandb.run.id == first_id

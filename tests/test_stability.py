@@ -22,7 +22,7 @@ from tests.learner_helpers import (
 from unstable.cli import SHORT_FORMS, parse_options
 from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
 from unstable.learners.checkpoint import AVERAGE
-from unstable.learners.frozen import largest_units
+from unstable.learners.frozen import top_advantage_units
 from unstable.learners.optimizer import scheduled_rate
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
@@ -125,7 +125,7 @@ def test_schedules_end_at_their_share():
     cosine = rates(schedule="cosine", final_rate=0.5)
     assert cosine == pytest.approx([1, 2, 2, 1.5 + 0.5**1.5, 1.5, 1.5 - 0.5**1.5, 1, 1])
     assert rates(schedule="linear")[6] == 0.0
-    soon = rates(schedule="linear", final_rate=0.2, falls_for=2 / 3)  # four steps of six
+    soon = rates(schedule="linear", final_rate=0.2, decay_fraction=2 / 3)  # four steps of six
     assert soon == pytest.approx([1, 2, 2, 1.2, 0.4, 0.4, 0.4, 0.4])
 
 
@@ -335,7 +335,7 @@ def test_the_largest_units_by_hand():
     turns = [np.array([i]) for i in range(5)]
 
     def kept(units, share):
-        return [unit.tolist() for unit in largest_units(units, advantages, share)]
+        return [unit.tolist() for unit in top_advantage_units(units, advantages, share)]
 
     assert kept(turns, 0.4) == [[1], [3]]
     assert kept(turns, 0.41) == [[0], [1], [3]]  # of the equal ones the first
@@ -344,13 +344,13 @@ def test_the_largest_units_by_hand():
     games = [np.array([0, 1]), np.array([2]), np.array([3, 4])]
     assert kept(games, 0.3) == [[0, 1]]
     assert kept(games, 0.5) == [[0, 1], [2]]
-    assert largest_units([], advantages, 0.5) == []
+    assert top_advantage_units([], advantages, 0.5) == []
 
 
 @pytest.mark.parametrize(("name", "whole"), [("reinforce", False), ("rloo", True)])
 def test_the_largest_alone_are_trained_on(model, monkeypatch, name, whole):
     gradients = spy_on_gradients(monkeypatch)
-    learner = make_learner(model, algorithm={"name": name, "largest": 0.5})
+    learner = make_learner(model, algorithm={"name": name, "top_advantage_fraction": 0.5})
     batch = batch_of()
     update = learner.update(batch)
     sizes = np.abs(update.advantages)
@@ -413,9 +413,9 @@ def test_the_engines_logprobs_are_the_old_ones_without_a_pass(model):
             "old policy; leave it out",
         ),
         (
-            {"algorithm": {"name": "rft", "largest": 0.5}},
-            "algorithm.largest = 0.5 does nothing in rft, which weighs all won turns alike; leave "
-            "it out",
+            {"algorithm": {"name": "rft", "top_advantage_fraction": 0.5}},
+            "algorithm.top_advantage_fraction = 0.5 does nothing in rft, which weighs all won "
+            "turns alike; leave it out",
         ),
         (
             {"algorithm": {"name": "grpo", "kl_opponents": True}},
@@ -444,7 +444,10 @@ def test_the_engines_logprobs_are_the_old_ones_without_a_pass(model):
             {"algorithm": {"name": "a2c", "critic": None}},
             "algorithm.critic = None: write keys and values below it",
         ),
-        ({"algorithm": {"name": "grpo", "largest": 0}}, "algorithm.largest = 0: input should be "),
+        (
+            {"algorithm": {"name": "grpo", "top_advantage_fraction": 0}},
+            "algorithm.top_advantage_fraction = 0: input should be ",
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused_in_one_line(learner, message):
@@ -468,7 +471,7 @@ def test_every_algorithm_has_every_option_in_which_it_has_a_meaning(model, name)
     algorithm = {"name": name, "entropy": 0.01, "kl_loss": 0.02, "truncated_weight": 0.5}
     algorithm |= {"reference": {"every": 1}, "decay": {"rule": "linear", "to": 0.5}}
     if name != "rft":
-        algorithm |= {"kl_reward": 0.1, "kl_opponents": True, "largest": 0.75}
+        algorithm |= {"kl_reward": 0.1, "kl_opponents": True, "top_advantage_fraction": 0.75}
     if name not in ("rft", "reinforce", "a2c"):
         algorithm |= {"old_logprobs": "engine"}
     learner = make_learner(model, algorithm=algorithm, epochs=2, ema=0.9, max_kl=10.0)

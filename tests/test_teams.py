@@ -48,7 +48,7 @@ def draw(schedule: Schedule, count: int) -> list[GameSpec]:
 
 
 def team_game(
-    players: tuple[str, ...] = ("policy@2", "policy@2", "random", "random"),
+    players: tuple[str, ...] = ("main@2", "main@2", "random", "random"),
     outcomes: tuple[float, ...] = (1.0, 1.0, -1.0, -1.0),
     teams: tuple[tuple[int, ...], ...] = TEAMS,
     **changes: Any,
@@ -187,7 +187,7 @@ def test_a_team_wins_and_loses_together(
 
 def test_equal_means_tie_whatever_the_size_of_the_teams() -> None:
     for value in (0.1, 1 / 3, 1e-9):
-        result = team_game(("policy@0",) * 10, (value,) * 10, ((0, 1, 2), tuple(range(3, 10))))
+        result = team_game(("main@0",) * 10, (value,) * 10, ((0, 1, 2), tuple(range(3, 10))))
         assert {result.standing(seat) for seat in range(10)} == {"draw"}
 
 
@@ -198,11 +198,11 @@ def test_one_team_of_all_seats_plays_alone(worth: float, standing: str) -> None:
     specs = [*draw(Schedule(made), 5), *evaluation_games(made, 2)]
     assert {seat.player for spec in specs for seat in spec.seats} == {POLICY}
     assert len(specs) == 5 + 2
-    result = team_game(("policy@2",) * 2, (worth, worth), ((0, 1),))
+    result = team_game(("main@2",) * 2, (worth, worth), ((0, 1),))
     assert result.standing(0) == result.standing(1) == standing
     (row,) = evaluation_scores(2, [result])
     assert (row.opponent, row.games) == ("alone", 1)
-    assert team_game(("policy@2",) * 2, (worth, worth), ((0, 1),), forfeit=1).standing(0) == "loss"
+    assert team_game(("main@2",) * 2, (worth, worth), ((0, 1),), forfeit=1).standing(0) == "loss"
 
 
 PAIRS = [((1.0, -1.0), None), ((-1.0, 1.0), None), ((0.0, 0.0), None), ((-1.0, 0.0), 0)]
@@ -212,7 +212,7 @@ def pair_and_teams(outcomes: tuple[float, float], forfeit: int | None) -> list[G
     """The same game of two seats and of two teams; a forfeit is by the second of its team."""
     both = tuple(outcome for outcome in outcomes for _ in range(2))
     by = None if forfeit is None else 2 * forfeit + 1
-    two = builders.game(("policy@2", "random"), outcomes, turns=4, forfeit=forfeit)
+    two = builders.game(("main@2", "random"), outcomes, turns=4, forfeit=forfeit)
     return [two, team_game(outcomes=both, forfeit=by)]
 
 
@@ -248,7 +248,7 @@ def test_ratings_are_those_of_two_seats_and_the_anchor_stays() -> None:
 def test_a_team_is_one_side_however_many_seats_it_has() -> None:
     """Random holds two of three teams: it enters with the mean of two, not of its four seats."""
     made = registry()
-    players = ("random", "policy@2", "random", "random", "random", "random")
+    players = ("random", "main@2", "random", "random", "random", "random")
     made.record(team_game(players, (1.0, 0.1, -1.0, 1.0, -1.0, -1.0), UNEVEN))
     (row,) = [row for row in made.ratings() if row.player == POLICY]
     assert (row.games, row.wins) == (1, 1) and row.mu > 25
@@ -256,14 +256,14 @@ def test_a_team_is_one_side_however_many_seats_it_has() -> None:
 
 def test_a_team_that_meets_itself_is_not_rated() -> None:
     made = registry()
-    made.record(team_game(("policy@2",) * 4))
+    made.record(team_game(("main@2",) * 4))
     assert [row.games for row in made.ratings()] == [0]
 
 
 def test_tables_count_a_game_once_for_a_team() -> None:
     won = team_game(env="Relay")
     forfeited = team_game(outcomes=(-1.0, -1.0, 0.0, 0.0), forfeit=1, env="Relay")
-    mirror = team_game(("policy@2",) * 4, env="Relay")
+    mirror = team_game(("main@2",) * 4, env="Relay")
     metrics, counted = PlayMetrics(config()), guard.Played()
     for result in (won, forfeited, mirror):
         metrics.add_game(result, [])

@@ -77,10 +77,10 @@ def test_a_mean_does_not_depend_on_how_values_come(chunks: list[list[float]]) ->
 def test_results_are_counted_by_opponent_and_forfeits_apart(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     games = [
-        make_game(0, ("policy@3", "policy@3"), (0, 1), (1.0, -1.0)),
-        make_game(1, ("policy@1", "policy@3"), (1,), (0.0, 0.0)),
-        make_game(2, ("policy@3", "random"), (0,), (-1.0, 0.0), turns=3, forfeit=0),
-        make_game(3, ("random", "policy@3"), (1,), (-1.0, 0.0), turns=3, forfeit=0),
+        make_game(0, ("main@3", "main@3"), (0, 1), (1.0, -1.0)),
+        make_game(1, ("main@1", "main@3"), (1,), (0.0, 0.0)),
+        make_game(2, ("main@3", "random"), (0,), (-1.0, 0.0), turns=3, forfeit=0),
+        make_game(3, ("random", "main@3"), (1,), (-1.0, 0.0), turns=3, forfeit=0),
     ]
     for game in games:
         tracker.add_trajectory(game, make_trajectories(game), version=3)
@@ -98,7 +98,7 @@ def test_results_are_counted_by_opponent_and_forfeits_apart(tmp_path: Path) -> N
     assert row["collect/forfeits"] == 2
     assert row["collect/draws"] == 1
     assert row["collect/opponent/random"] == 0.5
-    assert opponents(make_game(4, ("policy@3",), (0,), (1.0,))) == ["alone"]
+    assert opponents(make_game(4, ("main@3",), (0,), (1.0,))) == ["alone"]
 
 
 def test_engine_counters_are_differenced_and_survive_a_restart() -> None:
@@ -144,7 +144,7 @@ def test_games_are_read_back_as_they_were(tmp_path: Path) -> None:
     [game] = lines(tmp_path / "games" / "train-000007.jsonl")
     assert len(lines(tmp_path / "games" / "train-000008.jsonl")) == 1
     assert (game["game"], game["version"], game["actor"], game["forfeit"]) == (5, 7, 2, 0)
-    assert game["players"] == ["policy@1", "random"]
+    assert game["players"] == ["main@1", "random"]
     assert [seat["group_id"] for seat in game["seats"]] == [50, None]
     assert read_game("a line", game) == result
     for turn, record in zip(result.turns, game["turns"], strict=True):
@@ -303,7 +303,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path
 
 def test_ratings_are_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = make_tracker(tmp_path)
-    tracker.log_ratings([make_rating("policy@0", 25.0)])
+    tracker.log_ratings([make_rating("main@0", 25.0)])
     before = (tmp_path / "ratings.json").read_bytes()
     assert json.loads(before)["players"][0]["mu"] == 25.0
 
@@ -312,7 +312,7 @@ def test_ratings_are_replaced_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", die)
-        tracker.log_ratings([make_rating("policy@1", 30.0)])
+        tracker.log_ratings([make_rating("main@1", 30.0)])
     assert (tmp_path / "ratings.json").read_bytes() == before
 
 
@@ -370,7 +370,7 @@ def test_the_summary_holds_first_and_last_evaluation_and_says_where_all_lies(
     evaluation = next(line for line in text.splitlines() if line.startswith("TicTacToe-v0"))
     assert evaluation.split()[2:6] == ["0.50", "0.30–0.70", "0.60", "0.40–0.80"]
     assert re.search(r"^self +4 +0 % +100 %", text, re.MULTILINE)
-    assert re.search(r"^policy@2 +26\.0", text, re.MULTILINE)
+    assert re.search(r"^main@2 +26\.0", text, re.MULTILINE)
     assert str(tmp_path / "out" / "metrics.jsonl") in text
 
 
@@ -388,7 +388,7 @@ OLD_METRICS = (
     '"eval/TicTacToe-v0/minimax/high":0.7,"time/total":125.0}\n'
 )
 OLD_RATINGS = (
-    '{"players":[{"player":"policy@1","mu":26.25,"sigma":2.0,"games":12,"wins":6,"draws":2,'
+    '{"players":[{"player":"main@1","mu":26.25,"sigma":2.0,"games":12,"wins":6,"draws":2,'
     '"losses":4,"forfeits":1},{"player":"minimax","mu":30,"sigma":1.5,"games":1300,"wins":1200,'
     '"draws":100,"losses":0,"forfeits":0}]}\n'
 )
@@ -429,7 +429,7 @@ def test_the_summary_of_a_run_of_an_earlier_release(old_folder: RunFolder) -> No
         *("TicTacToe-v0", "minimax", "0.25", "0.10–0.45", "0.50", "0.30–0.70", "16", "100", "%")
     ]
     assert re.search(r"^self +4 +50 %", text, re.MULTILINE)
-    ratings = re.search(r"^minimax +(.*)\npolicy@1 +(.*)$", text, re.MULTILINE)
+    ratings = re.search(r"^minimax +(.*)\nmain@1 +(.*)$", text, re.MULTILINE)
     assert ratings is not None
     assert ratings[1].split() == ["30.0", "1.5", "1,300", "1,200", "100", "0", "0"]
     assert ratings[2].split() == ["26.2", "2.0", "12", "6", "2", "4", "1"]

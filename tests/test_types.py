@@ -16,12 +16,12 @@ NEAR_NAMES = st.builds(
 @given(st.integers(0, 10**12))
 def test_a_version_of_the_policy_is_read_back_from_its_name(version: int) -> None:
     player = PlayerId.policy(version)
-    assert player.name == str(player) == f"policy@{version}"
+    assert player.name == str(player) == f"main@{version}"
     assert PlayerId.parse(player.name) == player
     assert (player.label, player.version) == ("policy", version)
 
 
-@given(NAMES | NEAR_NAMES | st.integers().map("policy@{}".format))
+@given(NAMES | NEAR_NAMES | st.integers().map("main@{}".format))
 def test_every_name_is_read_and_written_back_as_it_was(name: str) -> None:
     player = PlayerId.parse(name)
     assert player.name == name
@@ -30,8 +30,8 @@ def test_every_name_is_read_and_written_back_as_it_was(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["openai:some@3", "bot@12", "a@b", "@3", "policy", "policy@", "policy@-1", "policy@3@4"]
-    + ["policy@03", "policy@\u00b2", "policy@\u0663", "Policy@3", "policy @3", ""],
+    ["openai:some@3", "bot@12", "a@b", "@3", "policy", "policy@", "policy@-1", "main@3@4"]
+    + ["main@03", "policy@\u00b2", "policy@\u0663", "Policy@3", "policy @3", ""],
 )
 def test_a_player_that_never_changes_keeps_its_name_whole(name: str) -> None:
     player = PlayerId.parse(name)
@@ -40,7 +40,7 @@ def test_a_player_that_never_changes_keeps_its_name_whole(name: str) -> None:
 
 
 def test_players_are_values() -> None:
-    versions = [PlayerId.parse(f"policy@{version}") for version in (1, 2, 1)]
+    versions = [PlayerId.parse(f"main@{version}") for version in (1, 2, 1)]
     assert len({*versions, PlayerId("random"), PlayerId.parse("random")}) == 3
     assert PlayerId.parse("base") == BASE
 
@@ -62,6 +62,6 @@ def test_players_are_values() -> None:
     ],
 )
 def test_standings(outcomes: tuple[float, ...], forfeit: int | None, standings: list[str]) -> None:
-    players = [f"policy@{seat}" for seat in range(len(outcomes))]
+    players = [f"main@{seat}" for seat in range(len(outcomes))]
     result = game(players, outcomes, turns=len(players), forfeit=forfeit)
     assert [result.standing(seat) for seat in range(len(outcomes))] == standings

@@ -62,7 +62,7 @@ def test_a_line_of_a_file_keeps_any_text_and_moves_no_cursor(text):
 def hostile_run(tmp_path):
     tracker = make_tracker(tmp_path)
     player = f"openai:{HOSTILE}"
-    game = make_game(0, players=("policy@0", player))
+    game = make_game(0, players=("main@0", player))
     game.turns[1] = replace(game.turns[1], action=f"[4]{HOSTILE}", text=f"{HOSTILE} \ud800")
     game.turns[2] = replace(game.turns[2], observation=f"The rules.\n\n{HOSTILE}\n")
     tracker.add_trajectory(game, make_trajectories(game), 0)

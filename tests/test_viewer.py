@@ -108,9 +108,9 @@ def test_each_line_of_the_index_has_its_game(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "players, trained, against, kinds, seat",
     [
-        (("policy@1", "policy@1"), (0, 1), "self", ["self"], 0),
-        (("random", "policy@1"), (1,), "random", ["random"], 1),
-        (("policy@0", "policy@3"), (), "policy@0", ["past versions"], 1),
+        (("main@1", "main@1"), (0, 1), "self", ["self"], 0),
+        (("random", "main@1"), (1,), "random", ["random"], 1),
+        (("main@0", "main@3"), (), "main@0", ["past versions"], 1),
     ],
 )
 def test_opponents_are_seen_from_the_policys_seat(
@@ -172,18 +172,18 @@ def test_a_moves_worth_is_the_best_reply_turned_round(env: str) -> None:
         game = Game(GameConfig(env=env), seed)
         game.observe()
         while not game.done:
-            worths, seat = game.worths(), game.seat
-            assert worths is not None and list(worths) == game.legal_moves()
-            best = max(worths.values())
-            assert all(worths[move] == best for move in game.expert_moves())
-            move = chance.choice(list(worths))
+            action_values, seat = game.action_values(), game.seat
+            assert action_values is not None and list(action_values) == game.legal_moves()
+            best = max(action_values.values())
+            assert all(action_values[move] == best for move in game.expert_moves())
+            move = chance.choice(list(action_values))
             game.step(move)
             if game.done:
-                assert worths[move] == game.outcomes[seat]
+                assert action_values[move] == game.outcomes[seat]
             else:
                 game.observe()
-                reply = game.worths()
-                assert reply is not None and worths[move] == -max(reply.values())
+                reply = game.action_values()
+                assert reply is not None and action_values[move] == -max(reply.values())
 
 
 def played(config: GameConfig, seed: int) -> list[str]:
@@ -202,13 +202,13 @@ def test_a_replay_has_the_position_before_each_action_and_the_last() -> None:
     assert len(positions) == len(actions) + 1
     marks = [position.board.count("X") + position.board.count("O") for position in positions]
     assert marks == list(range(len(actions) + 1))
-    assert positions[-1].worths is None
+    assert positions[-1].action_values is None
 
 
 def test_hidden_games_have_an_equilibriums_mix() -> None:
     config = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", args={"max_rounds": 1})
     first, *_ = replay(config, 3, played(config, 3))
-    assert first.worths is None and first.mix is not None
+    assert first.action_values is None and first.mix is not None
     assert sum(first.mix.values()) == pytest.approx(1)
 
 

@@ -23,7 +23,7 @@ from safetensors.torch import load, save
 
 from tests.builders import spec as make_spec
 from tests.export_helpers import VERSION, card_code, greedy_text, make_run
-from tests.helpers import assert_likeliest, likeliest
+from tests.helpers import assert_top_logprobs, top_logprobs
 from tests.vllm_helpers import Scorer, needs_vllm, workers
 from unstable.collectors.play import play_game
 from unstable.collectors.players.constrained import ConstrainedPlayer
@@ -177,8 +177,8 @@ async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_fro
     model = load_model(MODEL)
     for temperature, allowed in ((0.7, None), (0.0, None), (1.3, [104, 109])):
         asked = await ask(engine, temperature=temperature, allowed_token_ids=allowed, seed=2)
-        expected = likeliest(model, PROMPT, asked.completion, temperature, allowed, 3)
-        assert_likeliest(asked.completion.alternatives, expected, within=1e-3)
+        expected = top_logprobs(model, PROMPT, asked.completion, temperature, allowed, 3)
+        assert_top_logprobs(asked.completion.alternatives, expected, within=1e-3)
 
 
 @pytest.mark.parametrize("loses_allowed", [False, True])  # True: as with vLLM 0.24
@@ -251,20 +251,20 @@ async def test_answers_end_at_a_stop_token_or_at_max_tokens(engine):
 
 
 async def test_a_version_comes_while_requests_run(engine, scorer):
-    old, new = adapter("policy@1", 0), adapter("policy@2", 1)
+    old, new = adapter("main@1", 0), adapter("main@2", 1)
     async with serving(engine, old):
-        running = asyncio.create_task(ask(engine, adapter="policy@1", max_tokens=16))
+        running = asyncio.create_task(ask(engine, adapter="main@1", max_tokens=16))
         while engine.stats()["running"] == 0:
             await asyncio.sleep(0)
         async with serving(engine, new):
             assert not running.done()
-            assert_of(scorer, await ask(engine, adapter="policy@2"), new)
+            assert_of(scorer, await ask(engine, adapter="main@2"), new)
             assert_of(scorer, await running, old)
 
 
 async def test_an_evicted_adapter_comes_back_right(engine, scorer):
     # With the base's stand-in one more is kept, and one is one too many.
-    adapters = [adapter(f"policy@{i}", i) for i in range(CACHED + 2)]
+    adapters = [adapter(f"main@{i}", i) for i in range(CACHED + 2)]
     before = engine.stats()
     async with serving(engine, *adapters):
         for each in [*adapters, adapters[0]]:
@@ -276,7 +276,7 @@ async def test_an_evicted_adapter_comes_back_right(engine, scorer):
 
 
 async def test_versions_share_no_prefix(engine, scorer):
-    old, new = adapter("policy@1", 0), adapter("policy@2", 1)
+    old, new = adapter("main@1", 0), adapter("main@2", 1)
 
     async def cached(**request) -> tuple[float, ProbeAnswer]:
         before = engine.stats()["cached_prompt_tokens"]
@@ -284,19 +284,19 @@ async def test_versions_share_no_prefix(engine, scorer):
         return engine.stats()["cached_prompt_tokens"] - before, answer
 
     async with serving(engine, old):
-        await cached(adapter="policy@1")
-        assert (await cached(adapter="policy@1"))[0] >= 32
+        await cached(adapter="main@1")
+        assert (await cached(adapter="main@1"))[0] >= 32
         async with serving(engine, new):
-            shared, warm = await cached(adapter="policy@2")
+            shared, warm = await cached(adapter="main@2")
             assert shared == 0
             await engine.forget_prefixes()
-            shared, cold = await cached(adapter="policy@2")
+            shared, cold = await cached(adapter="main@2")
             assert shared == 0
     assert warm.completion.token_ids == cold.completion.token_ids
     np.testing.assert_allclose(warm.completion.logprobs, cold.completion.logprobs, atol=1e-5)
-    same_name = Adapter(name="policy@1", weights=new.weights, config=new.config)
+    same_name = Adapter(name="main@1", weights=new.weights, config=new.config)
     async with serving(engine, same_name):
-        shared, answer = await cached(adapter="policy@1")
+        shared, answer = await cached(adapter="main@1")
         assert shared == 0
         assert_of(scorer, answer, new)
 
@@ -352,7 +352,7 @@ async def test_bad_adapters_are_refused_and_the_engine_lives(engine, scorer):
         ([1], {"allowed_token_ids": []}, "0 tokens are allowed"),
         ([1], {"allowed_token_ids": [SHAPE.vocabulary]}, "outside the vocabulary"),
         ([1] * 510, {"max_tokens": 5}, "exceed the engine's 512"),
-        ([1], {"adapter": "policy@9"}, "'policy@9' is not there"),
+        ([1], {"adapter": "main@9"}, "'main@9' is not there"),
     ],
 )
 async def test_bad_requests_are_refused_and_the_engine_lives(engine, prompt_ids, request_, message):
@@ -362,8 +362,8 @@ async def test_bad_requests_are_refused_and_the_engine_lives(engine, prompt_ids,
 
 
 async def test_a_cancelled_request_frees_its_place(engine):
-    async with serving(engine, adapter("policy@1", 0)):
-        running = [asyncio.create_task(ask(engine, max_tokens=400, adapter="policy@1", seed=seed))
+    async with serving(engine, adapter("main@1", 0)):
+        running = [asyncio.create_task(ask(engine, max_tokens=400, adapter="main@1", seed=seed))
                    for seed in range(9)]  # fmt: skip
         while engine.stats()["running"] < 8:
             await asyncio.sleep(0)

@@ -83,7 +83,7 @@ async def test_a_game_with_a_real_engine_votes_twice_alike() -> None:
         model = sharp_model()
         async with serving(model) as engine:
             collect = Collector(config, engine, tiny_tokenizer())
-            await collect.publish(0, random_adapter(model, "policy@0", seed=1))
+            await collect.publish(0, random_adapter(model, "main@0", seed=1))
             results = await played(collect.play(evaluation_games(config, 0)))
         plays.append([result for result in results if isinstance(result, GameResult)])
     first, second = (
@@ -111,7 +111,7 @@ async def test_an_engine_is_asked_so_often_by_the_version_alone() -> None:
     assert all(isinstance(result, GameResult) for result in results)
     turns = [t for result in results if isinstance(result, GameResult) for t in result.turns]
     own = sum(each.player.version == 0 for each in turns)
-    assert engine.asked.count("policy@0") == 3 * own > 0
+    assert engine.asked.count("main@0") == 3 * own > 0
     assert engine.asked.count(None) == len(turns) - own
 
 
@@ -119,7 +119,7 @@ def test_votes_are_a_figure_on_file_and_never_rated() -> None:
     config = config_of(5)
     results = []
     for spec in evaluation_games(config, 2):
-        turns = [turn(0, 0, "policy@2", votes=3), turn(0, 1, "policy@2", votes=4)]
+        turns = [turn(0, 0, "main@2", votes=3), turn(0, 1, "main@2", votes=4)]
         results.append(dataclasses.replace(game(), spec=spec, turns=turns))
     (row,) = evaluation_scores(2, results)
     assert row.votes == 5 and row.agreement is not None
@@ -136,7 +136,7 @@ def test_votes_are_a_figure_on_file_and_never_rated() -> None:
 
 def test_without_a_vote_there_is_no_figure() -> None:
     spec = evaluation_games(config_of(1), 2)[0]
-    result = dataclasses.replace(game(), spec=spec, turns=[turn(0, 0, "policy@2")])
+    result = dataclasses.replace(game(), spec=spec, turns=[turn(0, 0, "main@2")])
     (row,) = evaluation_scores(2, [result])
     assert (row.votes, row.agreement) == (1, None)
     assert "majority" not in score_line(row)

@@ -49,7 +49,7 @@ def make_run(root: Path, **sections: Any) -> RunFolder:
     tracker = make_tracker(root, config, device="two cores")
     run_updates(tracker)
     tracker.phase("playing", 30, 128)
-    with tracker.kept_up():
+    with tracker.refreshing():
         pass
     tracker.close()
     return RunFolder(root)
@@ -132,7 +132,7 @@ def test_a_file_of_another_shape_leaves_what_is_shown(
     shown = render(watched.view, 200, 60)
     changed(folder, **status)
     watched.refresh()
-    assert "policy@2" in shown and "policy@2" in render(watched.view, 200, 60)
+    assert "main@2" in shown and "main@2" in render(watched.view, 200, 60)
 
 
 def test_what_cannot_be_shown_leaves_the_sign_of_life(

@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import unstable
 from unstable.commands.world import make_world
 from unstable.config import ConfigError, GameConfig, ModelConfig, RunConfig, WorldConfig, load
-from unstable.datasets.world import constant_texts, quiz_lessons, random_play
+from unstable.datasets.world import constant_texts, question_lessons, random_play
 from unstable.games.catalog.nim import what_is_left
 from unstable.games.catalog.tic_tac_toe import what_completes, who_has_three
 from unstable.games.game import Game
-from unstable.games.services import prompt_style, quizzes
+from unstable.games.services import game_questions, prompt_style
 from unstable.models import tiny
 from unstable.models.base import load_model, load_tokenizer, named_stop_token_ids
 from unstable.prompts import PromptBuilder
@@ -95,8 +95,8 @@ def test_questions_stand_under_prompts_that_play_never_has():
     for game in (TICTACTOE, NIM):
         prompts = PromptBuilder(tokenizer, prompt_style(game), {}, 4096)
         first = {lesson.prompt_ids[0] for lesson in random_play(game, prompts, 3, seed=0)}
-        for quiz in quizzes(game):
-            asked = quiz_lessons(quiz, prompts, 5, random.Random(0))
+        for question in game_questions(game):
+            asked = question_lessons(question, prompts, 5, random.Random(0))
             assert not first & {lesson.prompt_ids[0] for lesson in asked}
 
 

@@ -78,7 +78,7 @@ def make_turn(seat: int, index: int, player: str, tokens: int, invalid: bool = F
 
 def make_game(
     game_id: int,
-    players: tuple[str, ...] = ("policy@1", "random"),
+    players: tuple[str, ...] = ("main@1", "random"),
     trained: tuple[int, ...] = (0,),
     outcomes: tuple[float, ...] = (1.0, -1.0),
     turns: int = 3,
@@ -215,12 +215,12 @@ def run_updates(tracker: Tracker, updates: int = 2) -> None:
     """The calls that a run makes, on small games."""
     tracker.phase("evaluating", 0, 16)
     tracker.log_evaluation([make_score(0)])
-    tracker.log_ratings([make_rating("policy@0", 25.0), make_rating("random", 20.0)])
+    tracker.log_ratings([make_rating("main@0", 25.0), make_rating("random", 20.0)])
     tracker.end_update(0)
     for version in range(updates):
         tracker.phase("playing", 0, 8)
-        result = make_game(version, players=(f"policy@{version}", "random"))
-        mirror = make_game(100 + version, (f"policy@{version}",) * 2, (0, 1), (0.0, 0.0))
+        result = make_game(version, players=(f"main@{version}", "random"))
+        mirror = make_game(100 + version, (f"main@{version}",) * 2, (0, 1), (0.0, 0.0))
         groups: list[Group] = []
         for game in (result, mirror):
             trajectories = make_trajectories(game)
@@ -240,5 +240,5 @@ def run_updates(tracker: Tracker, updates: int = 2) -> None:
         tracker.log_evaluation([make_score(version + 1, score=0.6)])
         tracker.log_actor(0, {name: (version + 1) * value for name, value in ENGINE.items()})
         tracker.log_buffer(Buffer(64, 8, 4).stats())
-        tracker.log_ratings([make_rating(f"policy@{version + 1}", 26.0), make_rating("random", 20)])
+        tracker.log_ratings([make_rating(f"main@{version + 1}", 26.0), make_rating("random", 20)])
         tracker.end_update(version + 1)

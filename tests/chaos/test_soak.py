@@ -128,7 +128,7 @@ async def live(model: Path, run_dir: Path, games: int) -> list[Measured]:
     )
     context.actors = [ScriptedActor(context.config, context.folder, SlowEngine)]
     context.router = Router(context.config, context.schedule, num_actors=1)
-    with logging_to(context.folder, "loop"), context.tracker.kept_up():
+    with logging_to(context.folder, "loop"), context.tracker.refreshing():
         training = asyncio.create_task(train(context))
         watching = asyncio.create_task(watch(context, games))
         await asyncio.wait([training, watching], return_when=asyncio.FIRST_COMPLETED)

@@ -13,7 +13,7 @@ usage: unstable exploit RUN_DIR[@VERSION] [--games NAME ...] [--samples N] [--FI
        unstable exploit RUN_DIR[@VERSION] --learn [--FIELD VALUE ...]
 
 Computes exactly how exploitable a version of a run (the newest, if none is given) is, in those of
-the run's games that can be counted out, or in the named ones. RUN_DIR is a folder that unstable
+the run's games that can be solved exactly, or in the named ones. RUN_DIR is a folder that unstable
 train left. With --learn, for games of any size, a best response to the version is trained, from it
 on; what that wins is a lower bound. What it means is in docs/exploitability.md."""
 

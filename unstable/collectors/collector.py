@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from unstable.collectors.apart import OPENER, ApartError, Job, Nursery, play_apart
 from unstable.collectors.branches import Forks, play_branches
-from unstable.collectors.cast import Cast
+from unstable.collectors.factory import PlayerFactory
+from unstable.collectors.isolation import OPENER, ApartError, ForkServer, Job, play_isolated
 from unstable.collectors.play import contained, play_game
 from unstable.collectors.players.base import Player
 from unstable.collectors.trust import Trust
@@ -34,7 +34,7 @@ class Collector:
         self._limit = config.actors.games_in_flight
         self._opponents = config.fixed_opponents
         self._games = config.game_by_key
-        self._cast = Cast(config, engine, tokenizer)
+        self._cast = PlayerFactory(config, engine, tokenizer)
         self.prompts = self._cast.prompts
         self._plays: list[_Play] = []
         self._beginning = asyncio.Lock()  # no game is in flight while prefixes are forgotten
@@ -42,7 +42,7 @@ class Collector:
         self._tally = _Tally()
         self._forks = Forks(config.groups.fork)
         self._trust = Trust()
-        self._nursery = Nursery(_users_modules(config))
+        self._nursery = ForkServer(_users_modules(config))
         self._apart = {key for key, game in self._games.items() if game.isolated}
 
     async def start(self) -> None:
@@ -200,12 +200,12 @@ class Collector:
                 trusted=trusted,
                 constrained=self._cast.is_constrained(spec.purpose),
             )
-            return await play_apart(job, self._nursery, player)
+            return await play_isolated(job, self._nursery, player)
         with contained():
             players = self._cast.players(spec)
             return await play_game(spec, game, players, seed, shared, trusted=trusted)
 
-    def play_apart(self, env: str) -> None:
+    def play_isolated(self, env: str) -> None:
         """Play the games of an env in processes of their own from now on."""
         self._apart.add(env)
 

@@ -2,8 +2,8 @@
 
     python -m unstable.collectors.game_process DESCRIPTOR [MODULE...]
 
-`DESCRIPTOR` is a socket's, over which `collectors/apart.py` sends the socket of each game. Its end
-is the end of all games. The modules are imported once, before any game.
+`DESCRIPTOR` is a socket's, over which `collectors/isolation.py` sends the socket of each game.
+Its end is the end of all games. The modules are imported once, before any game.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
-from unstable.collectors.apart import OPENER, Ask, Job, Message, frame, read_frame
+from unstable.collectors.isolation import OPENER, Ask, Job, Message, frame, read_frame
 from unstable.collectors.play import play_game
 from unstable.collectors.players.base import Answer, OpponentPlayer, Player
 from unstable.collectors.players.kinds import player_class

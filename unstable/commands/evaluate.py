@@ -6,9 +6,9 @@ from typing import Any
 
 from unstable.commands.finished import Version, checkpoint_of, from_folder, run_on_actors
 from unstable.commands.prepare import (
-    check_counted,
+    check_exact_games,
     check_games,
-    counted_games,
+    exact_games,
     prepare,
     show_plan,
 )
@@ -40,13 +40,13 @@ def evaluate(
     config = _evaluated(from_folder(folder, measured))
     with said():
         check_games(config)
-        check_counted(config)
+        check_exact_games(config)
         check_model(config.model)
         check_opponents(config)
         resolved = prepare(config, learner=False)
     show_plan(resolved)
     specs = evaluation_games(resolved.config, version)
-    counted = counted_games(config) if config.eval.exploitability.every else []
+    counted = exact_games(config) if config.eval.exploitability.every else []
 
     async def play(
         actors: Sequence[Actor], lines: Lines

@@ -65,7 +65,7 @@ def run_on_actors(
         from unstable.runtime.processes import acting  # Ray takes a second
 
         lines = Lines(say)
-        with lines.kept_up():
+        with lines.refreshing():
             async with acting(resolved.config, resolved.plan.actors, folder, lines.phase) as actors:
                 await asyncio.gather(*(actor.publish(version) for actor in actors))
                 return await work(actors, lines)

@@ -10,8 +10,8 @@ from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
 from unstable.games.check import check_constrained, check_game
 from unstable.games.defects import known_defect
 from unstable.games.services import (
-    COUNTED_GAMES,
-    can_be_counted,
+    EXACT_GAMES,
+    can_be_solved,
     lists_legal_moves,
     prompt_style,
     with_teams,
@@ -99,7 +99,7 @@ def check(config: RunConfig) -> None:
     """Raise `ConfigError` for what would fail later; loads no model."""
     check_games(config)
     check_openings(config)
-    check_counted(config)
+    check_exact_games(config)
     check_sinks(config)
     Rewards(config.buffer.rewards)
     check_model(config.model)
@@ -125,27 +125,27 @@ def check_games(config: RunConfig) -> None:
                 kind.check(opponent, game, places.get(name, "eval.opponents"))
 
 
-def counted_games(config: RunConfig) -> list[str]:
+def exact_games(config: RunConfig) -> list[str]:
     """The games whose exploitability is measured: those that are named, or all that can be."""
     named = config.eval.exploitability.games
-    return named or [game.key for game in config.games if can_be_counted(game)]
+    return named or [game.key for game in config.games if can_be_solved(game)]
 
 
-def check_counted(config: RunConfig) -> None:
+def check_exact_games(config: RunConfig) -> None:
     """Raise `ConfigError` where exploitability is asked for and cannot be computed."""
     if not config.eval.exploitability.every:
         return
     place = "eval.exploitability"
     for index, name in enumerate(config.eval.exploitability.games):
-        if not can_be_counted(config.game_by_key[name]):
+        if not can_be_solved(config.game_by_key[name]):
             raise ConfigError(
-                f"{place}.games.{index} = {name!r}: cannot be counted out; these can, in small "
-                f"variants: {COUNTED_GAMES}"
+                f"{place}.games.{index} = {name!r}: cannot be solved exactly; these can, in small "
+                f"variants: {EXACT_GAMES}"
             )
-    if not counted_games(config):
+    if not exact_games(config):
         raise ConfigError(
             f"{place}.every = {config.eval.exploitability.every}: no game of this run can be "
-            f"counted out; set it to 0, or play one of these: {COUNTED_GAMES}"
+            f"solved exactly; set it to 0, or play one of these: {EXACT_GAMES}"
         )
 
 

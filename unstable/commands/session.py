@@ -88,7 +88,7 @@ def said() -> Iterator[None]:
     lines = Lines(show)
     lines.patience_s = FIRST_S / 2
     lines.phase("starting: checking what is asked for")
-    with lines.kept_up():
+    with lines.refreshing():
         yield
 
 

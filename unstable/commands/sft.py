@@ -160,7 +160,7 @@ def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     counts = {"to train on": len(sides[0]), "held out": len(sides[1])}
     tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
-        with tracker.kept_up(), failures_logged(folder.log("sft")):
+        with tracker.refreshing(), failures_logged(folder.log("sft")):
             main = _train(config, resolved.plan, folder, task, tracker, rows)
             row = run_to_end(main, tracker.print)
             _write_result(config, folder, row, counts)

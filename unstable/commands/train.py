@@ -7,7 +7,7 @@ from unstable.buffers.buffer import Buffer
 from unstable.commands.prepare import (
     Resolved,
     check,
-    counted_games,
+    exact_games,
     opponents_of,
     prepare,
     show_plan,
@@ -89,7 +89,7 @@ def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: State |
     ending: Ending = "failed"
     reason, shown = "", True
     try:
-        with tracker.kept_up(), failures_logged(folder.log("loop")), _needing(folder):
+        with tracker.refreshing(), failures_logged(folder.log("loop")), _needing(folder):
             training = _train(resolved.config, resolved.plan, folder, tracker, interrupt, state)
             reason = run_to_end(training, tracker.print, interrupt)
         ending = "ended"
@@ -142,7 +142,7 @@ async def _train(
             router=Router(config, schedule, len(actors)),
             guard=Guard(config),
             tracker=tracker,
-            counted=counted_games(config),
+            exact_games=exact_games(config),
             interrupt=interrupt,
         )
         if state is not None:

@@ -21,12 +21,12 @@ from unstable.datasets.world import (
     Lesson,
     check_world,
     constant_texts,
-    quiz_lessons,
+    question_lessons,
     random_play,
 )
 from unstable.engines.make import make_engine
 from unstable.games.check import check_game
-from unstable.games.services import prompt_style, quizzes
+from unstable.games.services import game_questions, prompt_style
 from unstable.models.tiny import make_model, make_tokenizer
 from unstable.prompts import PromptBuilder
 from unstable.records.files import new_folder
@@ -105,9 +105,9 @@ def gather(config: RunConfig, tokenizer: Any) -> World:
             config.sampling.max_prompt_tokens,
         )
         play += random_play(game, prompts, config.world.games, config.seed)
-        for quiz in quizzes(game):
-            rng = random.Random(f"{config.seed} {quiz.brief}")
-            questions.append(quiz_lessons(quiz, prompts, number, rng))
+        for question in game_questions(game):
+            rng = random.Random(f"{config.seed} {question.brief}")
+            questions.append(question_lessons(question, prompts, number, rng))
     return World(play, questions)
 
 

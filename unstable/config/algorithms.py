@@ -54,7 +54,7 @@ class AlgorithmConfig(Section):
         1.0,
         description="weight of the gradient of turns that were cut at sampling.max_tokens; 0: none",
     )
-    largest: Annotated[float, Field(gt=0, le=1)] = Field(
+    top_advantage_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="share of a batch that is trained on, by the largest |advantage|"
     )
     old_logprobs: Literal["learner", "engine"] = Field(
@@ -324,7 +324,7 @@ class RFTConfig(BuiltInConfig):
         "kl_reward": "imitates won turns whatever they earned; set learner.algorithm.kl_loss "
         "instead",
         "kl_opponents": "imitates won turns whatever they earned; leave it out",
-        "largest": "weighs all won turns alike; leave it out",
+        "top_advantage_fraction": "weighs all won turns alike; leave it out",
     }
     name: Literal["rft"] = Field("rft", description="the algorithm")
     aggregation: Aggregation = Field(

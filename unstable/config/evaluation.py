@@ -15,13 +15,13 @@ from unstable.config.renamed import EXPERT_ALIAS
 
 
 class ExploitabilityConfig(Section):
-    """How far versions are from an equilibrium, exactly, in games that can be counted out."""
+    """How far versions are from an equilibrium, exactly, in games that can be solved exactly."""
 
     every: NonNegativeInt = Field(
         0, description="updates between measurements, besides the first and the last; 0: none"
     )
     games: list[str] = Field(
-        [], description="names of entries of games; none: all of those that can be counted out"
+        [], description="names of entries of games; none: all of those that can be solved exactly"
     )
     samples: NonNegativeInt = Field(
         0,

@@ -41,7 +41,7 @@ class LearnerConfig(Section):
     final_rate: Share = Field(
         0.0, description="share of the peak at which the linear and the cosine schedule end"
     )
-    falls_for: Annotated[float, Field(gt=0, le=1)] = Field(
+    decay_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="share of the run's updates over which the schedule goes to its end"
     )
     warmup_steps: NonNegativeInt = Field(
@@ -97,7 +97,7 @@ class LearnerConfig(Section):
     @model_validator(mode="after")
     def _falls_by_schedule(self) -> Self:
         if self.schedule == "constant":
-            for name, default in (("final_rate", 0.0), ("falls_for", 1.0)):
+            for name, default in (("final_rate", 0.0), ("decay_fraction", 1.0)):
                 if (value := getattr(self, name)) != default:
                     raise ValueError(
                         f"{name} = {value} is of no use in a constant schedule; "

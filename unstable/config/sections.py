@@ -267,7 +267,7 @@ class TrackingConfig(Section):
         0,
         ge=0,
         le=20,
-        description="so many of the likeliest tokens are recorded beside each sampled one",
+        description="so many of the most probable tokens are recorded beside each sampled one",
     )
     report: bool = Field(True, description="at the end, report.html: the run as a page to read")
 

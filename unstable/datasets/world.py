@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from unstable.config import ConfigError, GameConfig
 from unstable.games.game import Game
-from unstable.games.info import Quiz
-from unstable.games.services import lists_legal_moves, prompt_style, quizzes
+from unstable.games.info import Question
+from unstable.games.services import game_questions, lists_legal_moves, prompt_style
 from unstable.prompts import PromptBuilder, PromptStyle, write_answer
 from unstable.types.seeds import derive_seed
 
@@ -66,14 +66,14 @@ def random_play(game: GameConfig, prompts: PromptBuilder, number: int, seed: int
     return lessons
 
 
-def quiz_lessons(
-    quiz: Quiz, prompts: PromptBuilder, number: int, rng: random.Random
+def question_lessons(
+    question: Question, prompts: PromptBuilder, number: int, rng: random.Random
 ) -> list[Lesson]:
     """`number` questions of a kind, each with its answer."""
     lessons = []
     for _ in range(number):
-        question, answers = quiz.draw(rng)
-        ids = prompts.encode_chat([{"role": "user", "content": f"{quiz.brief}\n{question}"}])
+        asked, answers = question.draw(rng)
+        ids = prompts.encode_chat([{"role": "user", "content": f"{question.brief}\n{asked}"}])
         lessons.append(Lesson(ids, [prompts.encode_answer(answer) for answer in answers]))
     return lessons
 
@@ -100,7 +100,7 @@ def constant_texts(games: Sequence[GameConfig]) -> list[str]:
     for game in games:
         if brief := Game(game, 0).observe().brief:
             found.append(f"{brief}\n")
-        found += [f"{quiz.brief}\n" for quiz in quizzes(game)]
+        found += [f"{question.brief}\n" for question in game_questions(game)]
         style: PromptStyle = prompt_style(game)
         found += [text for text in (style.system, style.request) if text]
         found += move_words(game)

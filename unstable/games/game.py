@@ -101,12 +101,12 @@ class Game:
         """The legal actions of the seat to move; ValueError for a game that does not list them."""
         return services.legal_moves(self.config, self.env, self._views[self.seat].board)
 
-    def worths(self) -> dict[str, float] | None:
+    def action_values(self) -> dict[str, float] | None:
         """Outcome of each legal action for the seat to move, if all play perfectly after it.
 
         None for a game that is not solved.
         """
-        return services.worths(self.env)
+        return services.action_values(self.env)
 
     def expert_moves(self) -> dict[str, float]:
         """Probability of each action that an expert would play for the seat to move.

@@ -42,10 +42,10 @@ class Compact:
 
 
 @dataclass(frozen=True, slots=True)
-class Quiz:
+class Question:
     """A question about the rules of a game, which play never asks: how a small model gets to see.
 
-    Quiz(brief="Who has three in a row?", draw=lambda rng: ("XXX345O8O", ["X"]))
+    Question(brief="Who has three in a row?", draw=lambda rng: ("XXX345O8O", ["X"]))
     """
 
     brief: str
@@ -83,7 +83,7 @@ class Teams:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class SmallTree:
     """That the whole tree of a game can be grown: it is small, and draws whole numbers alone."""
 
     is_open: bool
@@ -104,12 +104,12 @@ class GameInfo:
     legal_moves: Callable[[Any], list[str]] | None = None  # of the seat to move
     prints_moves: bool = False  # the board lists the legal moves
     board_shows_all: Callable[[Any], bool] | None = None  # so that past events can be left out
-    counted: Counted | None = None
+    small_tree: SmallTree | None = None
     teams: Teams | None = None  # where each seat is not for itself
     payoffs: Payoffs | None = None  # where they are not the env's rewards
     expert: Expert | None = None
     rules: Callable[[Any, Events], Mix] | None = None  # its rule bot, where there is no expert
-    worths: Callable[[Any], dict[str, float]] | None = None
+    action_values: Callable[[Any], dict[str, float]] | None = None
     """Outcome of each legal action for the seat to move, if all play perfectly after it."""
     compact: Compact | None = None
-    quizzes: tuple[Quiz, ...] = ()
+    questions: tuple[Question, ...] = ()

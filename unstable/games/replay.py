@@ -16,7 +16,9 @@ class Position(NamedTuple):
     """A position as the seat to move has it before it: Position("O| |X ...", {"[4]": 1.0}, None)"""
 
     board: str
-    worths: dict[str, float] | None  # outcome of each action with perfect play; None: not solved
+    action_values: (
+        dict[str, float] | None
+    )  # outcome of each action with perfect play; None: not solved
     mix: dict[str, float] | None  # what an equilibrium plays, where positions are hidden
 
 
@@ -43,7 +45,7 @@ def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Positi
 
 
 def _position(game: Game) -> Position:
-    worths = game.worths()
+    action_values = game.action_values()
     info = services.game_info(type(game.env))
-    hidden = worths is None and info.counted is not None and info.expert is not None
-    return Position(game.board, worths, game.expert_moves() if hidden else None)
+    hidden = action_values is None and info.small_tree is not None and info.expert is not None
+    return Position(game.board, action_values, game.expert_moves() if hidden else None)

@@ -24,7 +24,7 @@ from unstable.games.catalog import (
     tic_tac_toe,
 )
 from unstable.games.envs import env_class, make_env
-from unstable.games.info import Compact, Events, Expert, GameInfo, Mix, Quiz
+from unstable.games.info import Compact, Events, Expert, GameInfo, Mix, Question
 from unstable.prompts import PromptStyle, load_style
 
 GAMES: tuple[GameInfo, ...] = (
@@ -54,8 +54,8 @@ EXPERT_GAMES = ", ".join(info.name for info in GAMES if info.expert is not None)
 """The games with an expert, for messages."""
 RULE_GAMES = ", ".join(info.name for info in GAMES if info.rules is not None)
 """The games with a rule bot, for messages."""
-COUNTED_GAMES = ", ".join(info.name for info in GAMES if info.counted is not None)
-"""The games that can be counted out, some in small variants alone, for messages."""
+EXACT_GAMES = ", ".join(info.name for info in GAMES if info.small_tree is not None)
+"""The games that can be solved exactly, some in small variants alone, for messages."""
 _NOTHING = GameInfo(env="", name="")
 _LIST = re.compile(r"^(?:Available Moves|Valid moves):(.*)$", re.MULTILINE | re.IGNORECASE)
 
@@ -161,10 +161,10 @@ def compact(config: GameConfig, env: Any) -> Compact | None:
     return found if found is not None and found.fits(env) else None
 
 
-def quizzes(config: GameConfig) -> tuple[Quiz, ...]:
+def game_questions(config: GameConfig) -> tuple[Question, ...]:
     """Questions about the game's rules; they read positions as the style `compact` puts them."""
     has_form = compact(config, make_env(config)) is not None
-    return game_info(env_class(config)).quizzes if has_form else ()
+    return game_info(env_class(config)).questions if has_form else ()
 
 
 def has_expert(config: GameConfig) -> bool:
@@ -180,26 +180,26 @@ def expert(config: GameConfig, env: Any) -> Expert:
     return found
 
 
-def worths(env: Any) -> dict[str, float] | None:
+def action_values(env: Any) -> dict[str, float] | None:
     """Outcome of each legal action for the seat to move, if all play perfectly after it.
 
     None for a game that is not solved.
     """
-    solved = game_info(type(env)).worths
+    solved = game_info(type(env)).action_values
     return None if solved is None else solved(env)
 
 
-def can_be_counted(config: GameConfig) -> bool:
+def can_be_solved(config: GameConfig) -> bool:
     """Whether the variant's whole tree can be grown."""
     env = make_env(config)
-    counted = game_info(type(env)).counted
-    return counted is not None and counted.fits(env)
+    small = game_info(type(env)).small_tree
+    return small is not None and small.fits(env)
 
 
 def is_open(config: GameConfig) -> bool:
     """Whether it is known that every seat sees the whole position."""
-    counted = game_info(env_class(config)).counted
-    return counted is not None and counted.is_open
+    small = game_info(env_class(config)).small_tree
+    return small is not None and small.is_open
 
 
 def rules(config: GameConfig) -> Callable[[Any, Events], Mix] | None:

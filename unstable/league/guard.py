@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unstable.config import Action, RunConfig
-from unstable.league.rules import DRAWS, RULES, Course, Finding, Point, Row, Scores, figures
+from unstable.league.rules import DRAWS, RULES, Finding, MetricHistory, Point, Row, Scores, figures
 from unstable.types import Alarm, EvalScore, GameResult
 
 ORDER: list[Action] = ["opponents", "rollback", "learning_rate"]
@@ -33,7 +33,7 @@ class Guard:
         self._config = config.guard
         self._temperature = config.eval.temperature[0]
         self._played = Played()
-        self._courses: dict[str, Course] = {}
+        self._courses: dict[str, MetricHistory] = {}
         self._scores: dict[str, Scores] = {}
         self._best: Best | None = None
         self._quiet: dict[str, int] = {}  # the version from which on a rule may speak again
@@ -64,7 +64,7 @@ class Guard:
         if not self._config.action:
             return []
         for name, point in figures({**metrics, **self._played.take()}, version).items():
-            self._courses.setdefault(name, Course()).add(point)
+            self._courses.setdefault(name, MetricHistory()).add(point)
         alarms = []
         for rule in RULES:
             limit = getattr(self._config, rule.name)
@@ -146,7 +146,9 @@ class Guard:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self._courses = {name: Course.of(course) for name, course in state["courses"].items()}
+        self._courses = {
+            name: MetricHistory.of(course) for name, course in state["courses"].items()
+        }
         self._scores = {name: Scores.of(scored) for name, scored in state["scores"].items()}
         self._best = None if state["best"] is None else Best(*state["best"])
         self._quiet = dict(state["quiet"])

@@ -43,7 +43,7 @@ class Finding(NamedTuple):
 
 
 @dataclass(slots=True)
-class Course:
+class MetricHistory:
     """A figure over the updates, as far back as rules look."""
 
     start: list[Point] = field(default_factory=list)  # the first START
@@ -88,7 +88,7 @@ class Course:
         }
 
     @classmethod
-    def of(cls, state: dict[str, Any]) -> "Course":
+    def of(cls, state: dict[str, Any]) -> "MetricHistory":
         """What `state` returned."""
         return cls(
             start=[Point(*point) for point in state["start"]],
@@ -156,7 +156,7 @@ def level(points: Iterable[Point]) -> float:
     return median(point.value for point in points)
 
 
-def below_start(course: Course, share: float) -> Finding | None:
+def below_start(course: MetricHistory, share: float) -> Finding | None:
     """The newest values are all below a share of what they were at the start."""
     if not course.is_known:
         return None
@@ -167,7 +167,7 @@ def below_start(course: Course, share: float) -> Finding | None:
     return Finding(figure, threshold, course.since(lambda value: value < threshold))
 
 
-def fallen(course: Course, share: float) -> Finding | None:
+def fallen(course: MetricHistory, share: float) -> Finding | None:
     """The level is below a share of what it was REACH updates before."""
     if len(course.recent) < REACH + RECENT:
         return None
@@ -177,7 +177,7 @@ def fallen(course: Course, share: float) -> Finding | None:
     return Finding(figure, threshold, course.since(lambda value: value < threshold))
 
 
-def grown(course: Course, times: float) -> Finding | None:
+def grown(course: MetricHistory, times: float) -> Finding | None:
     """The level is above so many times the least."""
     if course.least is None:
         return None
@@ -187,7 +187,7 @@ def grown(course: Course, times: float) -> Finding | None:
     return Finding(figure, threshold, course.since(lambda value: value > threshold))
 
 
-def risen(course: Course, by: float) -> Finding | None:
+def risen(course: MetricHistory, by: float) -> Finding | None:
     """A share is above the least by a threshold, and by more than chance explains.
 
     Chance is the spread of one update's share if the truth is the upper end of the least's 95 %
@@ -204,7 +204,7 @@ def risen(course: Course, by: float) -> Finding | None:
     return Finding(now.value, threshold, course.since(lambda value: value > threshold))
 
 
-def above(course: Course, limit: float) -> Finding | None:
+def above(course: MetricHistory, limit: float) -> Finding | None:
     """The newest values are all above a limit."""
     figure = min(point.value for point in course.last)
     if len(course.last) < RECENT or figure <= limit:
@@ -217,7 +217,7 @@ class Rule(NamedTuple):
 
     name: str
     figure: str  # what its name begins with
-    finding: Callable[[Course, float], Finding | None]
+    finding: Callable[[MetricHistory, float], Finding | None]
 
 
 ENTROPY, ACTIONS = "learn/entropy", "collect/action_entropy/"

@@ -38,7 +38,7 @@ class FrozenBatch:
     values_S: Tensor | None = None  # of the critic, None without one, and what it is to learn
     targets_S: Tensor | None = None
 
-    def wishes(self, rows: Tensor) -> dict[str, Any]:
+    def forward_options(self, rows: Tensor) -> dict[str, Any]:
         """What the policy is asked for besides logprobs, of the tokens in these rows."""
         reference = self.reference_ND
         return {
@@ -101,7 +101,7 @@ def units_of(trajectories_S: Ints, trained_S: Mask, whole: bool) -> list[Ints]:
     return np.split(places[order], firsts[1:]) if len(places) else []
 
 
-def largest_units(units: Sequence[Ints], advantages_S: Floats, share: float) -> list[Ints]:
+def top_advantage_units(units: Sequence[Ints], advantages_S: Floats, share: float) -> list[Ints]:
     """The `share` of the units, rounded up, whose mean |advantage| is largest, in their order.
 
     Of equal ones the first are kept.

@@ -22,7 +22,7 @@ from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.checkpoint import read_average, read_checkpoint, write_checkpoint
 from unstable.learners.columns import Columns, Layout
 from unstable.learners.critic import Critic, prompts_of
-from unstable.learners.frozen import FrozenBatch, largest_units, units_of
+from unstable.learners.frozen import FrozenBatch, top_advantage_units, units_of
 from unstable.learners.metrics import (
     ENTROPIES,
     LOGPROBS,
@@ -170,8 +170,8 @@ class Learner:
             advantages_S = estimate.advantages_S
         trained_S = algorithm.trained(flat, advantages_S)
         units = units_of(flat.trajectories_S, trained_S, algorithm.whole_in_step)
-        if config.largest < 1:
-            units = largest_units(units, advantages_S, config.largest)
+        if config.top_advantage_fraction < 1:
+            units = top_advantage_units(units, advantages_S, config.top_advantage_fraction)
         if self.reference is not None and reading is None:
             reading = self.reference.read(samples, chain.from_iterable(units))
         weights_S = algorithm.weights(flat)
@@ -242,7 +242,7 @@ class Learner:
         for places, counts in self.micro_batches(samples, units):
             rows = frozen.layout.rows(chosen_C[places])
             pack = pack_samples([samples[place] for place in places])
-            scores = self.policy(pack, **frozen.wishes(rows))
+            scores = self.policy(pack, **frozen.forward_options(rows))
             turns_N = pack.samples_N.to(device)
             tokens = frozen.tokens(
                 rows,

@@ -131,11 +131,11 @@ def _refusal(loss: float, norms: list[float]) -> str | None:
 def scheduled_rate(config: LearnerConfig, step: int, total_steps: int) -> float:
     """Learning rate of the 0-based optimizer step: a linear rise, then the schedule.
 
-    It ends at `final_rate` times the peak, unless it is constant, after `falls_for` of all steps.
+    It ends, after `decay_fraction` of all steps, at `final_rate` times the peak unless constant.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
-    rest = max(1, config.falls_for * total_steps - config.warmup_steps)
+    rest = max(1, config.decay_fraction * total_steps - config.warmup_steps)
     progress = min(1.0, (step - config.warmup_steps) / rest)
     height = {
         "constant": 1.0,

@@ -50,7 +50,7 @@ async def asleep(actors: Sequence[Actor], config: RunConfig) -> AsyncIterator[No
 
 
 async def exploit(actors: Sequence[Actor], game: str, version: int) -> Exploitability:
-    """How exploitable a version is in a game that can be counted out; all actors score a part."""
+    """How exploitable a version is in a game that is solved exactly; all actors score a part."""
     began, count = time.time(), len(actors)
     parts = await asyncio.gather(
         *(actor.decide(game, version, part, count) for part, actor in enumerate(actors))
@@ -85,7 +85,7 @@ class Context:
     router: Router
     guard: Guard
     tracker: Tracker
-    counted: Sequence[str] = ()  # games whose exploitability is measured
+    exact_games: Sequence[str] = ()  # games whose exploitability is measured
     failures: int = 0
     recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT_GAMES))  # that failed
     asked: dict[int, float] = field(

@@ -178,7 +178,7 @@ async def learn(context: Context, batch: Batch) -> None:
     with context.interrupt.held(f"update {batch.version + 1}"):
         async with asleep(context.actors, context.config):
             update = await context.learner.update(batch)
-            like = await heed(context, update)
+            like = await apply_interventions(context, update)
         context.tracker.log_learner(update)
         context.tracker.log_samples(update, batch)
         await publish(context, update.version, like)
@@ -199,7 +199,7 @@ async def settle(context: Context) -> None:
     state.keep(context, actors)
 
 
-async def heed(context: Context, update: Update) -> int:
+async def apply_interventions(context: Context, update: Update) -> int:
     """Have the guard look at an update, and do what an alarm leads to before it is published.
 
     Returns the version that the new one comes from: the one before it or, after a rollback, the
@@ -269,8 +269,8 @@ async def evaluate(context: Context) -> None:
 async def measure(context: Context) -> None:
     """Have the exploitability of the current version computed, where it is asked for."""
     version = context.registry.current
-    for number, game in enumerate(context.counted):
-        context.tracker.phase("computing exploitability", number, len(context.counted))
+    for number, game in enumerate(context.exact_games):
+        context.tracker.phase("computing exploitability", number, len(context.exact_games))
         context.tracker.log_exploitability(await exploit(context.actors, game, version))
     context.measured = version
 

@@ -52,7 +52,7 @@ class Drawing(BaseModel):
     random: Annotated[RandomState, AfterValidator(_set)]
 
 
-class Course(BaseModel):
+class MetricHistory(BaseModel):
     start: list[Point]
     recent: list[Point]
     least: Point | None
@@ -69,7 +69,7 @@ class Played(BaseModel):
 
 
 class Guarded(BaseModel):
-    courses: dict[str, Course]
+    courses: dict[str, MetricHistory]
     scores: dict[str, Scored]
     best: tuple[int, float] | None
     quiet: Counts

@@ -31,7 +31,7 @@ class Sources:
 
     tokens: Tokens | None = None
     positions: Callable[[Record], list[dict[str, Any]] | None] | None = None
-    """Before each turn of a game, and at its end: `board`, and `worths` or `mix` of its actions.
+    """Before each turn of a game, and at its end: `board`, and `action_values` or `mix` if known.
 
     None where the time for replays is spent.
     """

@@ -24,7 +24,7 @@ class Met(NamedTuple):
 
 
 Pairs = dict[tuple[str, str], Met]
-"""Pairs: {("policy@1", "random"): Met(2, 1.0)}, the first player's results against the second."""
+"""Pairs: {("main@1", "random"): Met(2, 1.0)}, the first player's results against the second."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ def _labels(names: set[str]) -> dict[str, str]:
     """What each player is called in the heat-map, in its order."""
     players = {name: PlayerId.parse(name) for name in names}
     versions = sorted(player.version for player in players.values() if player.version is not None)
-    labels = {f"policy@{version}": _group(version, versions) for version in versions}
+    labels = {f"main@{version}": _group(version, versions) for version in versions}
     return labels | {name: name for name in sorted(names - labels.keys())}
 
 

@@ -106,10 +106,10 @@ async function choose(place) {
 /* One game */
 
 function mistaken(turn, position) {
-  const worths = position?.worths;
-  if (!worths) return false;
+  const action_values = position?.action_values;
+  if (!action_values) return false;
   // A game may accept other spellings of a move than the listed one: those are not known, not wrong.
-  return turn.invalid || worths[turn.action.trim()] < Math.max(...Object.values(worths));
+  return turn.invalid || action_values[turn.action.trim()] < Math.max(...Object.values(action_values));
 }
 
 function steps() {
@@ -183,7 +183,7 @@ function turnView(game, index) {
     make("div", { class: "turn" },
       position?.board ? block("Board", text(position.board, { class: "board" })) : null,
       make("div", {}, block("Answer", answer(turn)), facts(turn, position)),
-      position?.worths || position?.mix ? solution(turn, position) : null),
+      position?.action_values || position?.mix ? solution(turn, position) : null),
     folded("observation", "Observation", turn.observation),
     turn.prompt === undefined ? null : folded("prompt", "Exact prompt, as tokens were given", turn.prompt));
 }
@@ -230,20 +230,20 @@ function facts(turn, position) {
     [make("dt", {}, name), make("dd", { class: name === "action" ? "mono" : null }, value)]));
 }
 
-function solution(turn, { worths, mix }) {
-  const table = worths ?? mix;
+function solution(turn, { action_values, mix }) {
+  const table = action_values ?? mix;
   const best = Math.max(...Object.values(table));
   const played = turn.action.trim();
   const moves = Object.entries(table).sort((one, other) => other[1] - one[1]).map(([move, value]) => make("span",
-    { class: `move ${worths && value === best ? "best" : ""} ${move === played ? "played" : ""}` },
-    make("span", { class: "mono" }, move), worths ? ` ${signed(value) || "0"}` : ` ${share(value)}`));
+    { class: `move ${action_values && value === best ? "best" : ""} ${move === played ? "played" : ""}` },
+    make("span", { class: "mono" }, move), action_values ? ` ${signed(value) || "0"}` : ` ${share(value)}`));
   const known = played in table;
   let verdict = `The best move was worth ${signed(best) || "0"}; `;
-  if (!worths) verdict = `How often this equilibrium plays each${known ? "." : "; the action played is not among the listed actions."}`;
+  if (!action_values) verdict = `How often this equilibrium plays each${known ? "." : "; the action played is not among the listed actions."}`;
   else if (!known) verdict += `the action played is ${turn.invalid ? "not legal" : "not among the listed actions"}.`;
   else verdict += table[played] === best ? "it was played." : `played was ${signed(table[played]) || "0"}.`;
-  return block(worths ? "Worth of each move, with perfect play after it" : "One equilibrium's mix",
-    make("p", { class: mistaken(turn, { worths }) ? "loss" : null }, verdict), make("div", { class: "moves" }, moves));
+  return block(action_values ? "Worth of each move, with perfect play after it" : "One equilibrium's mix",
+    make("p", { class: mistaken(turn, { action_values }) ? "loss" : null }, verdict), make("div", { class: "moves" }, moves));
 }
 
 function keys(event) {

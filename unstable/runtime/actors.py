@@ -75,14 +75,14 @@ class ActorProcess:
             self._collector = Collector(config, self._engine, tokenizer)
             await self._collector.start()
         for env in self._folder.blocking_games:
-            self._collector.play_apart(env)
+            self._collector.play_isolated(env)
         games = self._config.game_by_key
         Watch(lambda env: games[env].turn_timeout, self._blocked, lambda _: os._exit(1))
         collect_rarely()
         return os.getpid()
 
     def _blocked(self, env: str) -> None:
-        self._collector.play_apart(env)
+        self._collector.play_isolated(env)
         self._folder.add_blocking_game(env)
 
     async def play(

@@ -18,7 +18,7 @@ import ray
 
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
-from unstable.runtime import reaper as warden
+from unstable.runtime import reaper as reaper
 
 LOOPBACK = "127.0.0.1"
 """Where a run's processes talk to each other: what comes in there is unpickled, so no other machine
@@ -72,7 +72,7 @@ def _warden() -> Iterator[contextlib.AbstractContextManager[None]]:
     """
     mark = str(uuid.uuid4())
     with subprocess.Popen(
-        [sys.executable, warden.__file__, f"{MARK}={mark}"],
+        [sys.executable, reaper.__file__, f"{MARK}={mark}"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Ends what a killed run leaves behind. Run as `python warden.py NAME=VALUE`, apart from the run.
+"""Ends what a killed run leaves behind. Run as `python reaper.py NAME=VALUE`, apart from the run.
 
 It waits until its input ends, which is when the run's process has gone, and then kills every
 process that was started with that variable in its environment, and all that these have started.

@@ -1,4 +1,4 @@
-"""What a policy is worth in a game that is counted out, and what its best opponent makes of it.
+"""What a policy is worth in a game that is solved exactly, and what its best opponent makes of it.
 
 Exploitability is NashConv / 2 as in Lanctot et al. (2017, https://arxiv.org/abs/1711.00832): how
 much the seats would win together if each alone changed to its best response, shared by two.
@@ -160,9 +160,9 @@ class BestResponse:
         name = node.memory if node.memory >= 0 else -id(node)
         if name not in self._choices:
             held = self._sets[node.memory] if node.memory >= 0 else [(node, 1.0)]
-            worths = [
+            action_values = [
                 sum(reach * self._of(each.children[action]) for each, reach in held)
                 for action in range(len(node.children))
             ]
-            self._choices[name] = worths.index(max(worths))
+            self._choices[name] = action_values.index(max(action_values))
         return self._choices[name]

@@ -1,4 +1,4 @@
-"""An equilibrium of a game that is counted out, by regret matching."""
+"""An equilibrium of a game that is solved exactly, by regret matching."""
 
 from collections import defaultdict
 
@@ -67,13 +67,15 @@ class Solver:
                 if share:
                     total += share * self._value(child, seat, own, others * share, gains)
             return total
-        worths = [
+        action_values = [
             self._value(child, seat, own * share, others, gains)
             for share, child in zip(shares, node.children, strict=True)
         ]
-        worth = sum(share * each for share, each in zip(shares, worths, strict=True))
-        gained = gains[place] or [0.0] * len(worths)
-        gains[place] = [g + others * (each - worth) for g, each in zip(gained, worths, strict=True)]
+        worth = sum(share * each for share, each in zip(shares, action_values, strict=True))
+        gained = gains[place] or [0.0] * len(action_values)
+        gains[place] = [
+            g + others * (each - worth) for g, each in zip(gained, action_values, strict=True)
+        ]
         sums = self._sums[place]
         for action, share in enumerate(shares):
             sums[action] += self._rounds * own * share

@@ -1,4 +1,4 @@
-"""A game counted out: every position that play can come to, with the chance of what is drawn.
+"""A game solved exactly: every position that play can come to, with the chance of what is drawn.
 
 For exact answers about small games. An env's draws from `random` are answered in every possible
 way, so that the tree needs nothing of a game but its env.
@@ -47,15 +47,15 @@ class Tree:
 
 
 def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
-    """The tree of a game; raises `ConfigError` for one that cannot be counted out.
+    """The tree of a game; raises `ConfigError` for one that cannot be solved exactly.
 
     Where every seat sees all, positions that are shown alike are one, however they came about.
     """
     place = f"games = {config.key}"
-    if not services.can_be_counted(config):
+    if not services.can_be_solved(config):
         raise ConfigError(
-            f"{place}: is not known as a game that can be counted out; these can: "
-            f"{services.COUNTED_GAMES}"
+            f"{place}: is not known as a game that can be solved exactly; these can: "
+            f"{services.EXACT_GAMES}"
         )
     grower = _Grower(config, most_nodes)
     root = grower.after(lambda: Game(config, seed=0))

@@ -45,7 +45,7 @@ class Lines:
         self._done += 1
 
     @contextmanager
-    def kept_up(self) -> Iterator[None]:
+    def refreshing(self) -> Iterator[None]:
         """Meanwhile a thread prints what goes on before `patience_s` seconds are silent."""
         with repeated(self._keep_up, _LOOK_S):
             yield

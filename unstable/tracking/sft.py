@@ -75,9 +75,9 @@ class SFTTracker:
             self._task = self._bar.add_task("starting", total=steps)
             self._bar.start()
 
-    def kept_up(self) -> AbstractContextManager[None]:
+    def refreshing(self) -> AbstractContextManager[None]:
         """Meanwhile no silence is long: there is a bar, or lines are printed."""
-        return self._lines.kept_up() if self._bar is None else nullcontext()
+        return self._lines.refreshing() if self._bar is None else nullcontext()
 
     def print(self, line: str) -> None:
         """Show a line to the person at the terminal."""

@@ -99,7 +99,7 @@ class StatusFile:
         self._own = {"host": socket.gethostname(), "pid": os.getpid(), "started": time.time()}
 
     @contextmanager
-    def kept_up(self) -> Iterator[None]:
+    def refreshing(self) -> Iterator[None]:
         """Meanwhile a thread replaces the file, also while the loop itself is blocked."""
         self._write_running()
         with repeated(self._write_running, EVERY_S):

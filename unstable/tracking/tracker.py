@@ -132,14 +132,14 @@ class Tracker:
         self._dashboard = start_dashboard(self.view, self._console)
 
     @contextmanager
-    def kept_up(self) -> Iterator[None]:
+    def refreshing(self) -> Iterator[None]:
         """Meanwhile no silence is long: the dashboard lives, or lines are printed.
 
         At most `FIRST_S` seconds until the first update, `LATER_S` afterwards. `state.json` is
         replaced every second.
         """
-        lines = self._lines.kept_up() if self._dashboard is None else nullcontext()
-        with self._state.kept_up(), lines:
+        lines = self._lines.refreshing() if self._dashboard is None else nullcontext()
+        with self._state.refreshing(), lines:
             yield
 
     def phase(self, name: str, done: float = 0, total: float | None = None) -> None:

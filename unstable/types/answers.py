@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
-Likeliest = list[list[tuple[int, float]]]
+TopLogprobs = list[list[tuple[int, float]]]
 """At each token, the ids that were the likeliest there and their log-probabilities, best first."""
 
 
@@ -12,14 +12,14 @@ Likeliest = list[list[tuple[int, float]]]
 class Completion:
     """An engine's answer: what was sampled, and the log-probabilities of exactly that distribution.
 
-    Completion(token_ids=[58, 2], logprobs=[-0.1, -0.05], finish_reason="stop", adapter="policy@3")
+    Completion(token_ids=[58, 2], logprobs=[-0.1, -0.05], finish_reason="stop", adapter="main@3")
     """
 
     token_ids: list[int]  # the stop token included
     logprobs: list[float]  # natural logarithm, after temperature, one per token id
     finish_reason: FinishReason
     adapter: str | None  # None: the base model
-    alternatives: Likeliest | None = None  # of the same distribution; None: not asked for
+    alternatives: TopLogprobs | None = None  # of the same distribution; None: not asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,4 +47,4 @@ class SampledTokens(TokenSample):
     finish_reason: FinishReason
     version: int | None  # of the policy that answered; None: no version of it
     prompt_cut: int = 0  # tokens of old events left out of the prompt so that it fits
-    alternatives: Likeliest | None = None  # of that distribution; None: not recorded
+    alternatives: TopLogprobs | None = None  # of that distribution; None: not recorded

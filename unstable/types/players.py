@@ -8,7 +8,7 @@ from typing import Any
 class PlayerId:
     """Who sits at a seat: a version of the policy, or a player that never changes.
 
-    PlayerId("policy", 12), PlayerId("random"), PlayerId("openai:some/model"), PlayerId("base").
+    PlayerId("main", 12), PlayerId("random"), PlayerId("openai:some/model"), PlayerId("base").
     """
 
     label: str
@@ -17,17 +17,17 @@ class PlayerId:
     @classmethod
     def policy(cls, version: int) -> "PlayerId":
         """Version `version` of the policy."""
-        return cls("policy", version)
+        return cls("main", version)
 
     @classmethod
     def parse(cls, name: str) -> "PlayerId":
         """The player that files call `name`.
 
-        >>> PlayerId.parse("policy@12").version, PlayerId.parse("random").version
+        >>> PlayerId.parse("main@12").version, PlayerId.parse("random").version
         (12, None)
         """
         label, _, version = name.partition("@")
-        is_policy = label == "policy" and version.isdecimal() and version == str(int(version))
+        is_policy = label == "main" and version.isdecimal() and version == str(int(version))
         return cls.policy(int(version)) if is_policy else cls(name)
 
     @property
@@ -35,7 +35,7 @@ class PlayerId:
         """As files and tables have it; of a version, also the immutable name of its adapter.
 
         >>> PlayerId.policy(12).name
-        'policy@12'
+        'main@12'
         """
         return self.label if self.version is None else f"{self.label}@{self.version}"
 
@@ -49,7 +49,7 @@ BASE = PlayerId("base")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """LoRA weights under a name never used for other weights: `policy@3`, `checkpoint:warm`.
+    """LoRA weights under a name never used for other weights: `main@3`, `checkpoint:warm`.
 
     `weights` is a safetensors file with PEFT's keys, `config` PEFT's `adapter_config.json`.
     """

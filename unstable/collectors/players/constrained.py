@@ -6,7 +6,7 @@ For evaluation alone: what is sampled so is not the distribution that training d
 from unstable.collectors.players.answers import legal_answers
 from unstable.collectors.players.model import ModelPlayer
 from unstable.games.game import Game
-from unstable.types import Completion, Likeliest
+from unstable.types import Completion, TopLogprobs
 from unstable.types.seeds import derive_seed
 
 
@@ -25,7 +25,7 @@ class ConstrainedPlayer(ModelPlayer):
         answers = legal_answers(game.config, self.prompts, moves, self.max_tokens)
         token_ids: list[int] = []
         logprobs: list[float] = []
-        alternatives: Likeliest = []
+        alternatives: TopLogprobs = []
         is_recorded = False
         while len(token_ids) < len(answers[0]):
             place = len(token_ids)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from unstable.collectors.cast import Cast
+from unstable.collectors.factory import PlayerFactory
 from unstable.collectors.players.answers import answer_chances, legal_answers
 from unstable.collectors.players.checkpoint import adapter_name
 from unstable.commands.finished import Version, checkpoint_of
@@ -48,7 +48,7 @@ def as_opponent(folder: RunFolder, version: Version | None) -> CheckpointOpponen
     """A version of a run as an opponent; `ConfigError` where it has no checkpoint."""
     version = checkpoint_of(folder, version)
     root = folder.root.resolve()
-    name = "run" if root.name == "policy" else root.name  # policy@N is a run's own
+    name = "run" if root.name == "main" else root.name  # main@N is a run's own
     return CheckpointOpponent(
         path=str(folder.checkpoint(version).resolve()), name=f"{name}@{version}"
     )
@@ -107,7 +107,7 @@ class Served(NamedTuple):
     """What makes a game's players, and the engine of those that are local models."""
 
     config: RunConfig
-    cast: Cast
+    cast: PlayerFactory
     engine: ScoringEngine | None
 
     async def chances(self, player: PlayerId, asked: Asked) -> list[str]:
@@ -157,7 +157,7 @@ async def served(config: RunConfig, folder: RunFolder, *, model: bool) -> AsyncI
     In this process: a game with a person is one game, and its model waits for the person.
     """
     if not model:
-        yield Served(config, Cast(config, None, None), None)
+        yield Served(config, PlayerFactory(config, None, None), None)
         return
     import torch
     from transformers.utils.logging import disable_progress_bar
@@ -167,7 +167,7 @@ async def served(config: RunConfig, folder: RunFolder, *, model: bool) -> AsyncI
     disable_progress_bar()  # which would draw between what is shown
     torch.set_num_threads(1)  # as in an actor: the same numbers come out
     engine, tokenizer = await make_engine(config, folder.log("engine"))
-    cast = Cast(config, engine, tokenizer)
+    cast = PlayerFactory(config, engine, tokenizer)
     try:
         await cast.start()
         yield Served(config, cast, engine)

@@ -224,8 +224,8 @@ async def _or_leave(waited: Awaitable[T]) -> T:
 
 def hint(game: Game) -> list[str]:
     """What is known of the legal actions of the seat to move, best first."""
-    if (worths := game.worths()) is not None:
-        ranked = sorted(worths.items(), key=lambda pair: -pair[1])
+    if (action_values := game.action_values()) is not None:
+        ranked = sorted(action_values.items(), key=lambda pair: -pair[1])
         lines = [
             f"  {action}  {worth:+g}" if worth else f"  {action}  0" for action, worth in ranked
         ]
@@ -234,5 +234,5 @@ def hint(game: Game) -> list[str]:
     if info.expert is None:
         return [f"There is no solver for {game.config.key}."]
     ranked = sorted(game.expert_moves().items(), key=lambda pair: -pair[1])
-    what = "An equilibrium plays" if info.counted is not None else "The expert plays"
+    what = "An equilibrium plays" if info.small_tree is not None else "The expert plays"
     return [f"{what}:", *(f"  {action}  {100 * share:.0f} %" for action, share in ranked)]

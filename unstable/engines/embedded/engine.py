@@ -20,7 +20,7 @@ from unstable.engines.base import check_request
 from unstable.engines.embedded.attention import ATTENTION, SlotCache, Step
 from unstable.engines.embedded.lora import GroupedLora, RowGroup
 from unstable.engines.embedded.requests import Request, Running
-from unstable.engines.embedded.sampling import likeliest, restrict, sample, score, uniforms
+from unstable.engines.embedded.sampling import restrict, sample, score, top_logprobs, uniforms
 from unstable.engines.embedded.slots import Ints, Placement, SlotTable
 from unstable.engines.scoring import check_scoring, score_all
 from unstable.types import Adapter, Completion
@@ -261,7 +261,7 @@ class EmbeddedEngine:
             ),
         )
         if self._alternatives:
-            found = likeliest(logits, temperatures, self._alternatives)
+            found = top_logprobs(logits, temperatures, self._alternatives)
             for request, at_token in zip(requests, found, strict=True):
                 request.alternatives.append(at_token)
         self._record(slots, np.array(token_ids), logprobs, scores)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unstable.engines.embedded.slots import Ints
-from unstable.types import Completion, Likeliest
+from unstable.types import Completion, TopLogprobs
 
 _SEED_BITS = 64
 
@@ -23,7 +23,7 @@ class Request:
     answer: asyncio.Future[Completion | list[float]]
     next_ids: Sequence[int] | None = None  # whose logprobs are the answer, which ends with them
     slot: int = -1  # until it runs
-    alternatives: Likeliest = field(default_factory=list)  # at each token so far, if wanted
+    alternatives: TopLogprobs = field(default_factory=list)  # at each token so far, if wanted
 
 
 class Running:

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unstable.types import Likeliest
+from unstable.types import TopLogprobs
 
 
 def uniforms(seeds_R: NDArray[np.uint64], places_R: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -68,7 +68,7 @@ def sample(
     return token_ids_R1[:, 0].tolist(), logprobs_R.tolist()
 
 
-def likeliest(logits_RV: Tensor, temperatures_R: Tensor, count: int) -> Likeliest:
+def top_logprobs(logits_RV: Tensor, temperatures_R: Tensor, count: int) -> TopLogprobs:
     """The `count` likeliest ids of each row in the distribution that `sample` draws from.
 
     Those that are impossible are left out.

@@ -22,7 +22,7 @@ from unstable.engines.vllm.adapters import (
 )
 from unstable.engines.vllm.core import VLLMSettings, start_core
 from unstable.engines.vllm.scratch import ScratchFolder
-from unstable.types import Adapter, Completion, FinishReason, Likeliest
+from unstable.types import Adapter, Completion, FinishReason, TopLogprobs
 
 _FAVOUR = 100.0  # added to allowed tokens' logits where that has to do: no other is ever sampled
 _PAUSE_S = 0.01
@@ -289,7 +289,7 @@ class VLLMEngine:
         self._folder.close()
 
 
-def _likeliest(found: Any) -> Likeliest:
+def _likeliest(found: Any) -> TopLogprobs:
     """The likeliest tokens at each place out of vLLM's flat logprobs."""
     return [
         [

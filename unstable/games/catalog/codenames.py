@@ -64,13 +64,13 @@ def _worths(env: Any, side: str, left: list[str]) -> dict[str, int]:
     """By clue how many words of the side are nearest to it, or the harm where another word is."""
     own = [_place(word) for word in left if env.board[word] == side]
     others = [(_place(w), _HARM[env.board[w]]) for w in left if env.board[w] != side]
-    worths = {}
+    action_values = {}
     for clue in _clues(env):
         at = _place(clue)
         distance, harm = min((abs(place - at), harm) for place, harm in others)
         meant = min(sum(abs(place - at) < distance for place in own), _NUMBERS[-1])
-        worths[f"[{clue} {meant or 1}]"] = meant or -harm
-    return worths
+        action_values[f"[{clue} {meant or 1}]"] = meant or -harm
+    return action_values
 
 
 @lru_cache(maxsize=1 << 14)

@@ -14,7 +14,7 @@ from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 
 from unstable.games.catalog import poker
 from unstable.games.catalog.poker import chips, line_of_play
-from unstable.games.info import Compact, Counted, Expert, GameInfo, Payoffs, Quiz
+from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question, SmallTree
 
 _ALPHA = 1 / 3  # how often the opener bluffs with a jack
 _BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # opener or not: of J, Q, K
@@ -165,19 +165,19 @@ def brief(goal: str) -> str:
 
 _BRIEF = brief("chips of all rounds add up")
 QUIZZES = (
-    Quiz("Kuhn poker, two cards: the one that wins the showdown.", which_wins),
-    Quiz(_BRIEF, which_card),
-    Quiz(_BRIEF, named_move),
+    Question("Kuhn poker, two cards: the one that wins the showdown.", which_wins),
+    Question(_BRIEF, which_card),
+    Question(_BRIEF, named_move),
 )
 INFO = GameInfo(
     env="KuhnPoker",
     name="unstable.games.catalog.kuhn:KuhnPoker",
     legal_moves=legal_moves,
-    counted=Counted(is_open=False, fits=lambda env: env.max_rounds == 1),
+    small_tree=SmallTree(is_open=False, fits=lambda env: env.max_rounds == 1),
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(_BRIEF, position),
-    quizzes=QUIZZES,
+    questions=QUIZZES,
 )
 TEXTARENA = GameInfo(
     env="KuhnPokerEnv",

@@ -21,7 +21,7 @@ from textarena import ObservationType
 from unstable.games.catalog import poker
 from unstable.games.catalog.poker import chips, line_of_play
 from unstable.games.chance import draw
-from unstable.games.info import Compact, Counted, Expert, GameInfo, Payoffs, Quiz
+from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question, SmallTree
 
 _ANTE = 1
 _BETS = (2, 4)  # chips of a bet or raise, before the public card and after it
@@ -291,16 +291,16 @@ INFO = GameInfo(
     name="unstable.games.catalog.leduc:Leduc",
     legal_moves=legal_moves,
     board_shows_all=lambda env: env.max_rounds == 1,  # of the present hand
-    counted=Counted(is_open=False, fits=lambda env: env.max_rounds == 1),
+    small_tree=SmallTree(is_open=False, fits=lambda env: env.max_rounds == 1),
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(_BRIEF, position),
-    quizzes=(
-        Quiz(
+    questions=(
+        Question(
             "Leduc hold'em, two cards and the public card: the card that wins, else -.",
             which_wins,
         ),
-        Quiz(_BRIEF, which_hand),
-        Quiz(_BRIEF, named_move),
+        Question(_BRIEF, which_hand),
+        Question(_BRIEF, named_move),
     ),
 )

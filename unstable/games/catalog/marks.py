@@ -3,7 +3,7 @@
 from typing import Any
 
 from unstable.games.catalog import rules, tic_tac_toe
-from unstable.games.info import Compact, Counted, GameInfo, always
+from unstable.games.info import Compact, GameInfo, SmallTree, always
 
 
 def tak_position(env: Any) -> str:
@@ -34,7 +34,7 @@ TAK = GameInfo(
     legal_moves=tic_tac_toe.legal_moves,
     rules=rules.tak,
     board_shows_all=always,
-    counted=Counted(is_open=True, fits=lambda env: env.board_size <= 3),
+    small_tree=SmallTree(is_open=True, fits=lambda env: env.board_size <= 3),
     compact=Compact(
         "SimpleTak: a path of your stones from one edge of the board to the opposite one wins; "
         "cells touch sideways and up and down. The cells of each row, rows apart by a /: X is "

@@ -5,7 +5,7 @@ from operator import xor
 from random import Random
 from typing import Any
 
-from unstable.games.info import Compact, Counted, Expert, GameInfo, Quiz, always
+from unstable.games.info import Compact, Expert, GameInfo, Question, SmallTree, always
 
 
 def moves(env: Any) -> dict[str, float]:
@@ -23,7 +23,7 @@ def moves(env: Any) -> dict[str, float]:
     return dict.fromkeys(best, 1 / len(best))
 
 
-def worths(env: Any) -> dict[str, float]:
+def action_values(env: Any) -> dict[str, float]:
     """1 for a take that leaves a nim-sum of 0, -1 for any other."""
     winning = moves(env) if reduce(xor, env.state.game_state["piles"]) else {}
     return {move: 1.0 if move in winning else -1.0 for move in legal_moves(env)}
@@ -71,7 +71,7 @@ def _sizes(piles: list[int]) -> str:
 
 
 QUIZZES = (
-    Quiz("Nim, sizes of the piles and then a take: the sizes that it leaves.", what_is_left),
+    Question("Nim, sizes of the piles and then a take: the sizes that it leaves.", what_is_left),
 )
 COMPACT = Compact(
     "Nim: whoever takes the last object of all wins. The numbers are the sizes of pile 0, pile 1 "
@@ -84,9 +84,9 @@ INFO = GameInfo(
     name="Nim",
     legal_moves=legal_moves,
     board_shows_all=always,
-    counted=Counted(is_open=True),
+    small_tree=SmallTree(is_open=True),
     expert=Expert(moves, reason),
-    worths=worths,
+    action_values=action_values,
     compact=COMPACT,
-    quizzes=QUIZZES,
+    questions=QUIZZES,
 )

@@ -4,7 +4,7 @@ from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
-from unstable.games.info import Compact, Counted, Expert, GameInfo, Quiz, always
+from unstable.games.info import Compact, Expert, GameInfo, Question, SmallTree, always
 
 Board = tuple[str, ...]  # nine cells, row by row: "O", "X" or ""
 _LINES = {
@@ -36,7 +36,7 @@ def wild_moves(env: Any) -> dict[str, float]:
     return {f"[{move.mark} {move.cell}]": share for move, share in best.items()}
 
 
-def worths(env: Any) -> dict[str, float]:
+def action_values(env: Any) -> dict[str, float]:
     """1 for a move that wins against perfect play, 0 for one that draws, -1 for one that loses."""
     return {f"[{move.cell}]": worth for move, worth in _outcomes(env, wild=False).items()}
 
@@ -48,8 +48,8 @@ def wild_worths(env: Any) -> dict[str, float]:
 
 
 def _outcomes(env: Any, wild: bool) -> dict[_Move, float]:
-    worths = _worths(_board(env), wild)
-    return {move: float((worth > 0) - (worth < 0)) for move, worth in worths.items()}
+    action_values = _worths(_board(env), wild)
+    return {move: float((worth > 0) - (worth < 0)) for move, worth in action_values.items()}
 
 
 def reason(env: Any, action: str) -> str:
@@ -86,8 +86,8 @@ def wild_reason(env: Any, action: str) -> str:
 
 
 def _best(board: Board, wild: bool) -> dict[_Move, float]:
-    worths = _worths(board, wild)
-    best = [move for move, worth in worths.items() if worth == max(worths.values())]
+    action_values = _worths(board, wild)
+    best = [move for move, worth in action_values.items() if worth == max(action_values.values())]
     return dict.fromkeys(best, 1 / len(best))
 
 
@@ -191,11 +191,11 @@ def what_completes(rng: Random) -> tuple[str, list[str]]:
 
 
 QUIZZES = (
-    Quiz(
+    Question(
         "TicTacToe, cells row by row and then a mark: the mark if it has three in a row, else -.",
         who_has_three,
     ),
-    Quiz(
+    Question(
         "TicTacToe, cells row by row and then a mark: an empty cell that would give the mark "
         "three in a row, or - if there is none.",
         what_completes,
@@ -211,11 +211,11 @@ INFO = GameInfo(
     name="TicTacToe",
     legal_moves=legal_moves,
     board_shows_all=always,
-    counted=Counted(is_open=True),
+    small_tree=SmallTree(is_open=True),
     expert=Expert(moves, reason),
-    worths=worths,
+    action_values=action_values,
     compact=COMPACT,
-    quizzes=QUIZZES,
+    questions=QUIZZES,
 )
 WILD = GameInfo(
     env="WildTicTacToeEnv",
@@ -223,5 +223,5 @@ WILD = GameInfo(
     prints_moves=True,
     board_shows_all=always,
     expert=Expert(wild_moves, wild_reason),
-    worths=wild_worths,
+    action_values=wild_worths,
 )

@@ -54,7 +54,7 @@ class SampleGames:
 def sample_game(version: int, record: Record) -> SampleGame:
     """A recorded game as a row: seen from the first seat of the version that is evaluated."""
     players: list[str] = record["players"]
-    own = f"policy@{version}"
+    own = f"main@{version}"
     seat = players.index(own)
     others = [player for player in players if player != own]
     forfeit = record["forfeit"]

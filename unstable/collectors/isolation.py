@@ -79,7 +79,7 @@ def read_frame(read: Callable[[int], bytes]) -> Any:
     return pickle.loads(read(_LENGTH.unpack(read(_LENGTH.size))[0]))
 
 
-class Nursery:
+class ForkServer:
     """Makes a process a game, by forking one that has imported all that games need.
 
     These are our own modules and `modules`. It ends with this process, and all games with it.
@@ -118,7 +118,9 @@ class Nursery:
             self._process = None
 
 
-async def play_apart(job: Job, nursery: Nursery, player: Callable[[int], Player]) -> GameResult:
+async def play_isolated(
+    job: Job, nursery: ForkServer, player: Callable[[int], Player]
+) -> GameResult:
     """Play a game in a process of its own; `player` makes the local model of a place.
 
     Raises `ApartError` for what it raised there, `TimeoutError` where a turn takes too long, and

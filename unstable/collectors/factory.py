@@ -19,7 +19,7 @@ from unstable.prompts import PromptBuilder
 from unstable.types import BASE, GameSpec, PlayerId, Purpose, SeatSpec
 
 
-class Cast:
+class PlayerFactory:
     """Makes the players of games; those that are local models answer through the engine.
 
     Without an engine and its tokenizer it makes all others. `start` gives the engine the adapters
