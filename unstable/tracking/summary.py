@@ -117,7 +117,7 @@ def _evaluations(rows: list[Row]) -> Table:
 
 def _exploitability(rows: list[Row]) -> Table:
     """First against last measurement."""
-    columns = ("env", "first", "last", "at version", "residual", "decisions")
+    columns = ("env", "first", "last", "at version", "illegal", "decisions")
     table = _table("Exploitability, in the game's pay-offs; 0 is an equilibrium", *columns)
     names = {
         name.rpartition("/")[0]: None for row in rows for name in row if name[:8] == "exploit/"
@@ -135,7 +135,7 @@ def _exploitability(rows: list[Row]) -> Table:
             "–".join(dict.fromkeys(first)),
             "–".join(dict.fromkeys(last)),
             str(found[-1]["version"]),
-            percent(found[-1][f"{name}/residual"]),
+            percent(found[-1][f"{name}/illegal_mass"]),
             number(found[-1][f"{name}/decisions"]),
         )
     return table
