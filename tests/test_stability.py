@@ -26,6 +26,7 @@ from unstable.learners.frozen import top_advantage_atoms
 from unstable.learners.optimizer import scheduled_rate
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
+from unstable.types import PlayerId
 
 NO_CRITIC = {"name": "ppo", "critic": None}
 
@@ -207,7 +208,7 @@ def test_the_average_is_a_running_mean_and_an_adapter_like_others(model, tmp_pat
     assert folder_of_it is not None and read_adapter(folder_of_it, "mean") == average
     learner.update(batch_of(2))
     learner.save(folder.checkpoint(3))
-    folder.prune(1, adapters={2})
+    folder.prune(1, adapters={PlayerId.policy(2)})
     kept = sorted(path.name for path in folder.checkpoint(2).iterdir())
     assert kept == ["adapter_config.json", "adapter_model.safetensors"]
     assert (folder.checkpoint(3) / AVERAGE / "adapter_model.safetensors").is_file()
