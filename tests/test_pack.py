@@ -16,7 +16,7 @@ from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.catalog.vetted import COLUMNS, PACK, Vetted
 from unstable.games.game import Game
 from unstable.games.services import with_teams
-from unstable.games.textarena import make_raw
+from unstable.games.textarena import TextArenaEnvironment, make_raw
 from unstable.prompts import observation_text
 
 every_game = pytest.mark.parametrize("vetted", PACK, ids=lambda vetted: vetted.cells()[0])
@@ -232,6 +232,7 @@ def test_the_night_of_secret_mafia_is_shown_to_who_acts_in_it() -> None:
         chance = random.Random(seed)
         while game.env.raw.phase.value.startswith("Night") and not game.done:
             game.step(chance.choice(game.legal_moves()))
+        assert isinstance(game.env, TextArenaEnvironment)
         by_number = [view.observation().events for view in game.env._views]
         views = [by_number[number] for number in game._numbers]
         assert views[4] == views[5] and views[2] != views[4] != views[3]

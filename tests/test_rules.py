@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.builders import spec
-from tests.test_experts import duplicate
 from unstable.collectors.play import play_game
 from unstable.collectors.players.random import RandomPlayer
 from unstable.collectors.players.rules import RulesPlayer
@@ -128,7 +127,7 @@ def test_what_a_bot_plays_is_a_distribution_over_moves_that_the_game_takes(
         assert math.isclose(sum(mix.values()), 1) and min(mix.values()) > 0
         assert game.rule_moves() == mix, "it draws nothing"
         for action in list(mix)[:3]:
-            following = duplicate(game)
+            following = game.copied()
             assert not following.step(action).invalid
 
 
@@ -145,7 +144,7 @@ def test_a_bot_of_a_team_does_not_see_what_is_hidden(name: str) -> None:
     """An operative the words' sides; the village all other roles, the mafia who has which."""
     chance, changed = random.Random(0), 0
     for game in positions(GAMES[name], games=6):
-        other = duplicate(game)
+        other = game.copied()
         env, mover = other.env.raw, game.env.raw.state.current_player_id
         if name == "mafia":
             roles = env.state.game_state["player_roles"]
@@ -162,7 +161,7 @@ def test_a_bot_of_a_team_does_not_see_what_is_hidden(name: str) -> None:
 def test_a_bot_does_not_see_what_is_hidden(name: str) -> None:
     chance = random.Random(0)
     for game in positions(GAMES[name], games=6):
-        other, state, mover = duplicate(game), None, game.seat
+        other, state, mover = game.copied(), None, game.seat
         state = other.env.raw.state.game_state
         for seat in range(game.config.seats):
             if seat == mover:

@@ -17,16 +17,18 @@ class EnvStep(NamedTuple):
 
 
 class Environment(ABC):
-    """One play of a game of turns, in text.
+    """One play of a game in which one seat moves at a time, by text.
 
     `games/textarena.py` implements it for TextArena's envs. A config names any other class of it by
     `games.env: package.module:Class`; it is made by `Class(**games.args)`, once for each play.
 
     Order: `reset` once, then `observe` and `step` by turns until a step is over, then `payoffs`.
     Seats are meant by the env's own numbers, 0, 1 and so on; `seating` says which role each has.
-    Chance is drawn from `random` and `numpy.random` alone: within `__init__`, `reset`, `observe`
-    and `step` they are the game's own, seeded, and nowhere else. Draws of whole numbers, choices
-    and shuffles can be solved exactly (`solving/tree.py`).
+
+    Chance comes from `random` and `numpy.random`, which within `__init__`, `reset`, `observe` and
+    `step` are the game's own, or from generators that `reset` seeds. Moves of nature are made
+    within `reset` and `step`. A game is solved exactly (`solving/tree.py`) only if all its draws
+    are whole numbers, choices and shuffles of `random`.
 
     Whatever a method raises fails the game, but for `step`: there it is the mover's forfeit where
     the action was none of `legal_moves`.
@@ -76,7 +78,7 @@ class Environment(ABC):
 
     @abstractmethod
     def payoffs(self) -> list[float]:
-        """What the game that is over pays each number, finite, in the game's own unit."""
+        """What the game that is over pays each number, over all steps, in the game's own unit."""
 
     def scale(self) -> float | None:
         """The most that a seat can win or lose: a constant of the variant, so that outcome =
@@ -84,7 +86,7 @@ class Environment(ABC):
         return None
 
     def teams(self, seats: int) -> tuple[tuple[int, ...], ...]:
-        """Which of so many seats win and lose together, before `reset`; (): each is for itself."""
+        """Which of so many seats win and lose together, also before `reset`; (): none do."""
         return ()
 
     def seating(self, seats: int) -> list[int]:
@@ -105,5 +107,5 @@ class Environment(ABC):
         return 0
 
     def copied(self) -> Self:
-        """Another play at the same position that goes its own way."""
+        """Another play at the same position that goes its own way; only trees need it."""
         return copy.deepcopy(self)

@@ -91,12 +91,10 @@ class Game:
         As the game declares it, or as the config says how a user's own pay-offs become outcomes;
         None for a game that declares none: it is only won, drawn or lost.
         """
-        config = self.config
-        if config.payoffs is None and (declared := self.env.scale()) is not None:
-            return declared
-        if config.payoffs is None and config.payoff_scale is None:
-            return None
-        return 1.0 if config.payoff_scale is None else config.payoff_scale
+        if self.config.payoffs is not None:
+            return self.config.payoff_scale or 1.0
+        declared = self.env.scale()
+        return self.config.payoff_scale if declared is None else declared
 
     def observe(self) -> Observation:
         """What the seat to move needs to know; asking twice gives the same."""
@@ -138,8 +136,8 @@ class Game:
     def rule_moves(self) -> dict[str, float]:
         """The same of the game's rule bot; `ValueError` for a game without one."""
         if (rule := self.info.rules) is None:
-            names = RULE_GAMES
-            raise ValueError(f"{self.config.key} has no rule bot; these games have one: {names}")
+            key = self.config.key
+            raise ValueError(f"{key} has no rule bot; these games have one: {RULE_GAMES}")
         return rule(self.env.raw, self.observe().events)
 
     def step(self, action: str) -> StepResult:
@@ -192,10 +190,10 @@ class Game:
         return self.env.take_cut()
 
     def _expert(self) -> Expert:
-        if (found := self.info.expert) is None:
-            names = EXPERT_GAMES
-            raise ValueError(f"{self.config.key} has no expert; these games have one: {names}")
-        return found
+        if self.info.expert is None:
+            key = self.config.key
+            raise ValueError(f"{key} has no expert; these games have one: {EXPERT_GAMES}")
+        return self.info.expert
 
     def _seating(self) -> list[int]:
         """For each seat the number that the env has given it in its reset."""
