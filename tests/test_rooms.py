@@ -33,7 +33,7 @@ BASE = {"types", "config"}
 ALLOWED = {
     "types": Allowed(set(), set()),
     "config": Allowed(set(), set()),
-    "records": Allowed({"pandas", "polars", "transformers"}, BASE),
+    "records": Allowed({"filelock", "pandas", "polars", "transformers"}, BASE),
     "report": Allowed({"vl_convert"}, BASE | {"records"}),
     "prompts": Allowed(set(), BASE),
     "models": Allowed(MODEL | {"tokenizers", "huggingface_hub"}, BASE | {"records"}),

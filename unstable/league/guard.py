@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from unstable.config import Action, RunConfig
 from unstable.league.rules import DRAWS, RULES, Finding, MetricHistory, Point, Row, Scores, figures
 from unstable.types import Alarm, EvalScore, GameResult
+from unstable.types.metrics import VersusKey, metric_name
 
 ORDER: list[Action] = ["opponents", "rollback", "learning_rate"]
 """What an alarm may lead to, in the order in which it is done."""
@@ -88,12 +89,12 @@ class Guard:
             return []
         alarms = []
         for score in scores:
-            name = f"eval/{score.env}/{score.opponent}"
+            name = score.key.name("score")
             scored = self._scores.setdefault(name, Scores())
             scored.add(Point(version, score.score, score.distinct), self._config.evaluations)
             if self._config.score is not None:
                 finding = scored.worse(self._config.evaluations, self._config.score)
-                alarms += self._alarm("score", f"{name}/score", version, finding)
+                alarms += self._alarm("score", name, version, finding)
         return self._new(alarms, version)
 
     @property
@@ -182,7 +183,7 @@ class Played:
                 self._results[kind, "forfeit"] += game.forfeit in side
                 self._results[kind, "draw"] += game.standing(side[0]) == "draw"
             moves = (turn.action for turn in game.own_turns if seats[turn.seat].trained)
-            self._actions[game.spec.env.replace("/", ":")].update(moves)
+            self._actions[game.spec.env].update(moves)
 
     def state(self) -> dict[str, Any]:
         """What was counted since the last `take`, as JSON holds it."""
@@ -203,13 +204,13 @@ class Played:
         row: dict[str, float] = {}
         for kind in ("alone", "self", "others"):
             if games := self._results[kind, "games"]:
-                prefix = f"collect/versus/{kind}"
-                row[f"{prefix}/games"] = games
+                key = VersusKey(kind)
+                row[key.name("games")] = games
                 for share in ("forfeit", "draw"):
-                    row[f"{prefix}/{share}"] = self._results[kind, share] / games
+                    row[key.name(share)] = self._results[kind, share] / games
         for env, counts in self._actions.items():
             if counts:
-                row[f"collect/action_entropy/{env}"] = entropy(list(counts.values()))
+                row[metric_name("collect/action_entropy", env)] = entropy(list(counts.values()))
         self._results.clear()
         self._actions.clear()
         return row
