@@ -87,9 +87,6 @@ def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int
     record = json.loads(json.dumps(tracker.view.record()))
     read = View.read(record, tracker.view.config, tracker.view.rows, lambda: 0.0)
     assert "0.912–0.950 → 0.320" in wide_pane(read)
-    del record["first_exploitability"]  # as earlier releases wrote it
-    older = View.read(record, tracker.view.config, tracker.view.rows, lambda: 0.0)
-    assert re.search(r"exploit\. a/b:Nim +2 +0\.320 +98 % legal", wide_pane(older))
 
 
 def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Path) -> None:

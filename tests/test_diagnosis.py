@@ -31,7 +31,7 @@ def put(folder: RunFolder, **changes: Any) -> None:
     now = time.time()
     state = {
         **{"state": "running", "reason": "", "host": socket.gethostname(), "pid": os.getpid()},
-        **{"started": now - 500, "written": now, "moved": now - 2, "command": "train"},
+        **{"started": now - 500, "written": now, "moved": now - 2},
         "phase": {"name": "playing", "done": 12, "total": 64, "since": now - 7},
         "waits": [{"what": "actor-0: 8 train games", "since": now - 6}],
         **{"processes": {"actor-0": 7}, "version": 3, "versions": 8, "failures": 0},

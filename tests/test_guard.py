@@ -304,7 +304,7 @@ def test_a_collapse_of_scores_is_noticed() -> None:
     found = [(k, watch.score([score(k, share)])) for k, share in enumerate(shares)]
     (version, (alarm,)), *_ = [(k, each) for k, each in found if each]
     assert (version, alarm.rule) == (7, "score")
-    assert alarm.name == "eval/TicTacToe-v0/random/score"
+    assert alarm.name == "eval/TicTacToe-v0/random/sampled/score"
     assert alarm.figure == pytest.approx((0.7 + 0.3 + 0.3) / 3) and alarm.figure < alarm.threshold
 
 

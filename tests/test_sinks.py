@@ -299,7 +299,7 @@ def test_tensorboard_reads_each_row_and_a_resumed_run_goes_on_where_it_was(tmp_p
     folder = RunFolder(tmp_path)
     tracker = make_tracker(tmp_path, config)
     run_updates(tracker)
-    name = "eval/TicTacToe-v0/random/score"
+    name = "eval/TicTacToe-v0/random/sampled/score"
     # Read while the run goes on: nobody waits for its end to see something.
     assert scalar(folder, name) == [(0, 0.5), (1, 0.6), (2, 0.6)]
     assert scalar(folder, "learn/loss") == [(1, 0.042), (2, 0.042)]

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from unstable.config import one_line
 from unstable.records.files import read_small_json
 from unstable.records.folder import RunFolder, existing_run
-from unstable.tracking.text import duration, phase_line
+from unstable.records.text import duration
+from unstable.tracking.text import phase_line
 
 SILENT_S = 30.0
 """A run that goes on replaces its state every second; after so long it does not go on."""
@@ -57,16 +58,18 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
 
 def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condition:
     """What a run is that has last said `state` of itself."""
-    resume = f"unstable {state.get('command', 'train')} --resume {folder.root}"
+    command = "sft" if folder.examples.is_file() else "train"
+    resume = f"unstable {command} --resume {folder.root}"
     again = f"to go on: {resume}" if folder.versions() else "it has no checkpoint; begin anew"
     if not state:
-        return Condition("unknown", "it has no state.json, as runs of earlier versions", again)
+        if folder.adapter.is_dir():  # which supervised training ends with
+            return Condition("ended", f"its adapter is in {folder.adapter}", "nothing to do")
+        return Condition("unknown", "it has no state.json", again)
     word, reason = str(state.get("state")), str(state.get("reason"))
     if word == "ended":
         return Condition("ended", reason, f"unstable eval {folder.root}")
     if word != "running":
-        why = "" if reason == word else reason  # as earlier releases have it
-        return Condition(word, why, again, word == "failed")
+        return Condition(word, reason, again, word == "failed")
     silent, pid = now - _number(state, "written"), state.get("pid")
     if silent < -SILENT_S:
         return Condition(

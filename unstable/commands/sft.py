@@ -40,8 +40,8 @@ from unstable.tracking.sft import SFTTracker, card, rewind
 from unstable.tracking.sinks.own import own_sinks
 from unstable.types import PlayerId
 
-WAYS = {"greedy": 0.0, "sampled": 1.0}
-"""Temperatures at which every epoch is evaluated."""
+TEMPERATURES = (0.0, 1.0)
+"""At which every epoch is evaluated."""
 EXPERT = "expert"
 PACKAGES = ("unstable", "torch", "transformers", "peft", "textarena")
 
@@ -208,11 +208,11 @@ async def evaluate_epoch(config: RunConfig, actors: Sequence[Actor], version: in
     row: Row = {}
     player = PlayerId.policy(version)
     await asyncio.gather(*(actor.publish(player) for actor in actors))
-    for way, temperature in WAYS.items():
+    for temperature in TEMPERATURES:
         for game in config.games:
             specs = evaluation_games(_of_epoch(config, game, temperature), version)
             results = await play_evaluation(actors, specs)
-            row |= evaluation_metrics(evaluation_scores(version, results), prefix=way)
+            row |= evaluation_metrics(evaluation_scores(version, results))
     await asyncio.gather(*(actor.retire(player) for actor in actors))
     return row
 

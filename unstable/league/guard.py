@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from unstable.config import Action, RunConfig
 from unstable.league.rules import DRAWS, RULES, Finding, MetricHistory, Point, Row, Scores, figures
 from unstable.types import Alarm, EvalScore, GameResult
+from unstable.types.metrics import VersusKey, metric_name
 
 ORDER: list[Action] = ["opponents", "rollback", "learning_rate"]
 """What an alarm may lead to, in the order in which it is done."""
@@ -102,12 +103,12 @@ class Guard:
             return []
         alarms = []
         for score in scores:
-            name = f"eval/{score.env}/{score.opponent}"
+            name = score.key.name("score")
             scored = self._scores.setdefault(name, Scores())
             scored.add(Point(version, score.score, score.distinct), self._config.evaluations)
             if self._config.score is not None:
                 finding = scored.worse(self._config.evaluations, self._config.score)
-                alarms += self._alarm("score", f"{name}/score", version, finding)
+                alarms += self._alarm("score", name, version, finding)
         return self._new(alarms, version)
 
     @property
@@ -196,20 +197,20 @@ class TrainingGames:
                 self.results[kind, "forfeit"] += game.forfeit in side
                 self.results[kind, "draw"] += game.standing(side[0]) == "draw"
             moves = (turn.action for turn in game.own_turns if seats[turn.seat].trained)
-            self.actions[game.spec.env.replace("/", ":")].update(moves)
+            self.actions[game.spec.env].update(moves)
 
     def take(self) -> Mapping[str, float]:
         """Results against each kind of opponent and the actions' entropy; starts anew."""
         row: dict[str, float] = {}
         for kind in ("alone", "self", "others"):
             if games := self.results[kind, "games"]:
-                prefix = f"collect/versus/{kind}"
-                row[f"{prefix}/games"] = games
+                key = VersusKey(kind)
+                row[key.name("games")] = games
                 for share in ("forfeit", "draw"):
-                    row[f"{prefix}/{share}"] = self.results[kind, share] / games
+                    row[key.name(share)] = self.results[kind, share] / games
         for env, counts in self.actions.items():
             if counts:
-                row[f"collect/action_entropy/{env}"] = entropy(list(counts.values()))
+                row[metric_name("collect/action_entropy", env)] = entropy(list(counts.values()))
         self.results.clear()
         self.actions.clear()
         return row

@@ -7,8 +7,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from unstable.prompts import load_style
-from unstable.tracking.metrics import current_policy, part
-from unstable.tracking.text import Text, bounds, duration, number, opponent_text, percent, sparkline
+from unstable.records.text import bounds, duration, fixed, number, percent
+from unstable.tracking.metrics import current_policy
+from unstable.tracking.text import Text, opponent_text, sparkline
 from unstable.tracking.view import View
 from unstable.types import Rating
 
@@ -67,7 +68,7 @@ def brief(view: View) -> list[str]:
         f"{phase.name}{done}",
         f"{duration(left)} left" if left is not None else "first update",
         f"{view.games:,} games" + (f", {view.failures} failed" if view.failures else ""),
-        *(f"{opponent_text(score)} {score.score:.2f}" for score in view.scores[:3]),
+        *(f"{opponent_text(score)} {fixed(score.score)}" for score in view.scores[:3]),
     ]
     return [*lines, *filter(None, (view.alarm or view.notice,))]
 
@@ -280,8 +281,8 @@ def evaluation_pane(view: View, width: int, height: int) -> RenderableType:
     for score in view.scores[: max(height - 1 - len(view.exploitability), 0)]:
         opponent = opponent_text(score)
         name = f"{opponent} ({score.env})" if several else opponent
-        interval = f"{score.low:.2f}–{score.high:.2f}"
-        cells = [name, str(score.version), f"{score.score:.2f}", interval]
+        ends = bounds(score.low, score.high, between="–", digits=2)
+        cells = [name, str(score.version), fixed(score.score), ends]
         table.add_row(*_cells(*cells, *([percent(score.legal_moves)] if wide else [])))
     return Group(falls, table)
 
@@ -294,7 +295,7 @@ def _exploitability(view: View, wide: bool) -> Table:
     table = grid("left", *(["right"] * (2 + wide)))
     for found in view.exploitability.values():
         now = found.low, found.high
-        first = view.first_exploitability.get(part(found.env), now)
+        first = view.first_exploitability.get(found.key.env, now)
         ends = dict.fromkeys(bounds(*each, between="–") for each in (first, now))
         cells = [f"exploit. {found.env}", str(found.version), " → ".join(ends)]
         table.add_row(*_cells(*cells, *([f"{percent(1 - found.residual)} legal"] if wide else [])))

@@ -1,9 +1,7 @@
 """Supervised training as a person sees it: a row a step and an epoch, a bar, the results."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -11,35 +9,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from unstable.config import RunConfig
 from unstable.records.files import LineFile, read_rows, write_lines
 from unstable.records.folder import RunFolder
+from unstable.records.rows import measured
+from unstable.records.text import interval, number, percent
 from unstable.tracking.lines import LATER_S, Lines, RunConsole
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import MetricsFile, SinkMaker, open_watchers
 from unstable.tracking.sinks.base import Guard, Sink
-from unstable.tracking.text import (
-    Text,
-    needed_text,
-    number,
-    payoff_text,
-    percent,
-    refusal_line,
-    score_text,
-)
+from unstable.tracking.text import Text, needed_text, payoff_text, refusal_line, score_text
 from unstable.types import EvalScore, Update
-
-
-def results(row: Row) -> Iterator[tuple[str, EvalScore]]:
-    """The scores in an epoch's row, in its order, each with how was played: greedy or sampled."""
-    names = [field.name for field in fields(EvalScore)]
-    for name in row:
-        if name.endswith("/score"):
-            way, env, opponent = name.removesuffix("/score").split("/")
-            prefix = f"{way}/{env}/{opponent}"
-            values: dict[str, Any] = {key: row.get(f"{prefix}/{key}") for key in names}
-            values |= {"version": row["version"], "env": env, "opponent": opponent}
-            # Which older rows lack.
-            values["distinct"] = values["distinct"] or values["games"]
-            values["votes"] = values["votes"] or 1
-            yield way, EvalScore(**values)
+from unstable.types.metrics import EvalKey
 
 
 class SFTTracker:
@@ -111,9 +89,11 @@ class SFTTracker:
         epoch, loss = row["sft/epoch"], number(row["sft/held_out_loss"])
         head = f"epoch {epoch}/{self._epochs}" if epoch else "before training"
         self.print(f"{head} · held-out loss {loss}")
-        for way, score in results(row):
+        for each in measured(EvalKey, [row], "score"):
+            env, opponent, mode = each.key.env, each.key.opponent, each.key.mode
+            score = EvalScore(version=each.version, env=env, opponent=opponent, **each.figures)
             result = f"{score_text(score)}{payoff_text(score)}{needed_text(score)}"
-            self.print(f"  {way}, {score.env} against {score.opponent}: {result}")
+            self.print(f"  {mode}, {env} against {opponent}: {result}")
 
     def close(self) -> None:
         """Give the terminal back and close every sink."""
@@ -139,9 +119,10 @@ def card(config: str, command: str, row: Row, counts: Mapping[str, int], version
     `config` is YAML, `row` that of the epoch it is of, `counts` the examples by what for.
     """
     table = [
-        f"| {way} | {r.env} | {r.opponent} | {r.wins} | {r.draws} | {r.losses} | {r.forfeits} | "
-        f"{r.score:.2f} ({r.low:.2f} to {r.high:.2f}) | {percent(r.legal_moves)} |"
-        for way, r in results(row)
+        f"| {key.mode} | {key.env} | {key.opponent} | {r['wins']} | {r['draws']} | {r['losses']} | "
+        f"{r['forfeits']} | {interval(r['score'], r['low'], r['high'])} | "
+        f"{percent(r['legal_moves'])} |"
+        for _, key, r in measured(EvalKey, [row], "score")
     ]
     examples = ", ".join(f"{count} {name}" for name, count in counts.items())
     return "\n".join(

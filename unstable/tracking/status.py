@@ -64,7 +64,6 @@ def state_of(view: View, waits: Waits) -> dict[str, Any]:
     """What `state.json` says of a run, but for what the dashboard shows."""
     since = time.time() - time.monotonic()
     return {
-        "command": "train",
         "phase": {
             "name": view.phase.name,
             "done": view.phase.done,

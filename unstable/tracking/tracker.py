@@ -18,6 +18,7 @@ from unstable.config import ConfigError, RunConfig
 from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.records.games import batch_records, game_record
+from unstable.records.rows import by_key, measured
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
 from unstable.tracking.lines import LATER_S, Lines, RunConsole
@@ -28,7 +29,6 @@ from unstable.tracking.metrics import (
     Row,
     evaluation_metrics,
     exploitability_metrics,
-    first_exploitability,
     rating_metrics,
 )
 from unstable.tracking.sinks import SinkMaker, open_sinks
@@ -59,6 +59,7 @@ from unstable.types import (
     Trajectory,
     Update,
 )
+from unstable.types.metrics import ExploitKey
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,11 @@ class Tracker:
             self._names.update(dict.fromkeys(rows[-1]))
             self.view.rows = tuple(rows[-HISTORY:])
             self.view.version = rows[-1]["version"]
-            self.view.first_exploitability = first_exploitability(rows)
+            measured_games = by_key(measured(ExploitKey, rows, "low"))
+            self.view.first_exploitability = {
+                key.env: (first.figures["low"], first.figures["high"])
+                for key, (first, *_) in measured_games.items()
+            }
         for sink in self._sinks:
             if sink.url is not None:
                 self.print(f"{name_of(sink)}: {sink.url}")
@@ -216,8 +221,7 @@ class Tracker:
 
     def log_evaluation(self, scores: Sequence[EvalScore]) -> None:
         """Takes in how a version did against each opponent."""
-        first = self.view.config.eval.temperature[0]
-        self._row.update(evaluation_metrics(scores, first=first))
+        self._row.update(evaluation_metrics(scores))
         self.view.scores = (*scores, *self.view.scores)[:RECENT_SCORES]
         if scores:
             self._emit("evaluation", scores[0].version, scores)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from unstable.config import RunConfig, hide_secrets
-from unstable.tracking.metrics import Row, current_policy, opponents, part
+from unstable.tracking.metrics import Row, current_policy, opponents
 from unstable.types import EvalScore, Exploitability, GameResult, PlayerId, Rating
 
 RECENT_GAMES = 200
@@ -154,7 +154,7 @@ class View:
 
     def add_exploitability(self, found: Exploitability) -> None:
         """Takes in how exploitable a version is in a game."""
-        first = {part(found.env): (found.low, found.high)}
+        first = {found.key.env: (found.low, found.high)}
         self.first_exploitability = {**first, **self.first_exploitability}
         self.exploitability = {**self.exploitability, found.env: found}
 
