@@ -15,7 +15,7 @@ from unstable.prompts.pieces import TokenTexts
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record
 from unstable.report.games import Sources
-from unstable.report.plots import plot_library
+from unstable.report.page import plot_library
 from unstable.report.report import write_report
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
 from unstable.rewards.terms import Rewards
-from unstable.tracking.sinks.own import Callback, own_sinks
+from unstable.tracking.sinks import Callback, own_sinks
 from unstable.tracking.status import Ending
 from unstable.tracking.tracker import Tracker
 from unstable.types import PlayerId

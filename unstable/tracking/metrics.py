@@ -220,7 +220,7 @@ class PlayMetrics:
         return {
             "sums": self._sums.state(),
             "actions": {env: dict(counts) for env, counts in self._actions.items()},
-            "transcripts": {
+            "courses": {
                 env: [[list(actions), count] for actions, count in counts.items()]
                 for env, counts in self._transcripts.items()
             },
@@ -231,7 +231,7 @@ class PlayMetrics:
         self._sums.restore(state["sums"])
         for env, counts in state["actions"].items():
             self._actions[env] = Counter(counts)
-        for env, transcripts in state["transcripts"].items():
+        for env, transcripts in state["courses"].items():
             self._transcripts[env] = Counter(
                 {tuple(actions): count for actions, count in transcripts}
             )
