@@ -23,7 +23,7 @@ from unstable.datasets.fine_tuning import FineTuning
 from unstable.datasets.gather import check_data, gather_examples
 from unstable.games.services import has_expert, prompt_style
 from unstable.league.evaluation import evaluation_games, evaluation_scores
-from unstable.loop.context import asleep
+from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor
 from unstable.loop.sft import EPOCH, HELD_OUT_LOSS, Row, fine_tune
 from unstable.models.adapters import read_adapter, write_adapter
@@ -39,9 +39,10 @@ from unstable.report.run import read_runs
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker, rewind
 from unstable.tracking.sinks import own_sinks
+from unstable.types import PlayerId
 
 TEMPERATURES = (0.0, 1.0)
-"""At which at which every epoch is evaluated."""
+"""At which every epoch is evaluated."""
 EXPERT = "expert"
 
 
@@ -189,7 +190,7 @@ async def _train(
     async with processes(config, plan, folder, tracker.phase) as (actors, learner):
         saved = -1
         if versions := folder.versions():
-            async with asleep(actors, config):
+            async with sleeping(actors, config):
                 await learner.load(versions[-1])
                 saved = task.epoch(versions[-1])
         return await fine_tune(
@@ -197,7 +198,7 @@ async def _train(
             learner,
             partial(evaluate_epoch, config, actors),
             tracker,
-            partial(asleep, actors, config),
+            partial(sleeping, actors, config),
             rows=[row for row in rows if HELD_OUT_LOSS in row],
             saved=saved,
         )
@@ -206,13 +207,14 @@ async def _train(
 async def evaluate_epoch(config: RunConfig, actors: Sequence[Actor], version: int) -> Row:
     """Play the evaluation's games with a version, greedy and sampled; metrics by name."""
     row: Row = {}
-    await asyncio.gather(*(actor.publish(version) for actor in actors))
+    player = PlayerId.policy(version)
+    await asyncio.gather(*(actor.publish(player) for actor in actors))
     for temperature in TEMPERATURES:
         for game in config.games:
             specs = evaluation_games(_of_epoch(config, game, temperature), version)
             results = await play_evaluation(actors, specs)
             row |= evaluation_metrics(evaluation_scores(version, results))
-    await asyncio.gather(*(actor.retire(version) for actor in actors))
+    await asyncio.gather(*(actor.retire(player) for actor in actors))
     return row
 
 

@@ -13,7 +13,7 @@ from unstable.config import ConfigError, RunConfig, escape_control
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record
 from unstable.tracking.sinks.base import Row, Sink
-from unstable.types import EvalScore
+from unstable.types import EvalScore, PlayerId
 
 GAMES_TABLE = "eval/games"
 MOST_GAMES = 16
@@ -155,7 +155,7 @@ class SampleGames:
 def sample_game(version: int, record: Record) -> SampleGame:
     """A recorded game as a row: seen from the first seat of the version that is evaluated."""
     players: list[str] = record["players"]
-    own = f"main@{version}"
+    own = PlayerId.policy(version).name
     seat = players.index(own)
     others = [player for player in players if player != own]
     forfeit = record["forfeit"]
