@@ -17,12 +17,11 @@ from unstable.report.charts import (
 from unstable.report.run import Run, against
 from unstable.report.survey import Survey, payoff_cells
 from unstable.report.verdict import latest
-from unstable.types.metrics import EvalKey, ExploitKey, RatingKey, VersusKey
+from unstable.types.metrics import SUMS, EvalKey, ExploitKey, RatingKey, VersusKey
 
 Section = dict[str, Any]
 Table = dict[str, Any]
 Curves = dict[str, Points]
-SUMS = ("others", "fixed")  # of opponents that have entries of their own
 PHASES = "time/"
 STALENESS = {"learn/staleness_mean": "mean", "learn/staleness_max": "most"}
 HEALTH = {

@@ -12,6 +12,7 @@ from unstable.tracking.metrics import current_policy
 from unstable.tracking.text import Text, opponent_text, sparkline
 from unstable.tracking.view import View
 from unstable.types import Rating
+from unstable.types.metrics import SUMS
 
 LEARNER_FIRST = (
     "collect/reward",
@@ -192,7 +193,7 @@ def collection_pane(view: View, width: int, height: int) -> RenderableType:
     recent = view.results()
     # What is fixed is shown by name, and "others" are the sum of what is shown.
     kinds = [kind for kind in ("alone", "self", "past") if kind in recent]
-    names = sorted(set(recent) - {*kinds, "others", "fixed"})
+    names = sorted(set(recent) - {*kinds, *SUMS})
     for name in [*kinds, *names][: max(height - len(rows) - 1, 0)]:
         counts = recent[name]
         total = counts["win"] + counts["draw"] + counts["loss"]
