@@ -104,7 +104,9 @@ def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: RunStat
         if shown:
             tracker.finish(one_line(reason), ending)
             wanted = resolved.config.tracking.report
-            tracker.end(one_line(reason) or ending, report_at_end(folder) if wanted else None)
+            tracker.end(
+                one_line(reason) or ending, report_at_end(folder, tracker.print) if wanted else None
+            )
 
 
 @contextlib.contextmanager
