@@ -33,7 +33,7 @@ class Condition(NamedTuple):
     wrong: bool = False
 
     @property
-    def said(self) -> str:
+    def line(self) -> str:
         """The word, and why where that is known: "failed: no space left on device"."""
         return f"{self.word}: {self.why}" if self.why else self.word
 
@@ -91,7 +91,7 @@ def _lines(
     folder: RunFolder, state: dict[str, Any], condition: Condition, now: float
 ) -> Iterator[tuple[str, str]]:
     yield "run", str(folder.root)
-    yield "state", condition.said
+    yield "state", condition.line
     if state:
         at = _number(state, "written") if condition.word != "running" else now
         phase = state["phase"] if isinstance(state.get("phase"), dict) else {}

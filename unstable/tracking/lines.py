@@ -51,12 +51,12 @@ class Lines:
         """`at` returns what goes on, in a line; by default what `phase` and `advance` have said."""
         self.patience_s = FIRST_S
         self._show, self._at = show, at or self._phase_line
-        self._said = self._began = time.monotonic()
+        self._shown_at = self._began = time.monotonic()
         self._name, self._done, self._total = "starting", 0, 0
 
     def say(self, line: str) -> None:
         """Print a line now."""
-        self._said = time.monotonic()
+        self._shown_at = time.monotonic()
         self._show(line)
 
     def phase(self, name: str, total: int = 0) -> None:
@@ -74,7 +74,7 @@ class Lines:
             yield
 
     def _keep_up(self) -> None:
-        if time.monotonic() - self._said > self.patience_s - 2 * _LOOK_S:
+        if time.monotonic() - self._shown_at > self.patience_s - 2 * _LOOK_S:
             self.say(self._at())
 
     def _phase_line(self) -> str:
