@@ -144,7 +144,7 @@ def test_a_pane_that_fails_leaves_the_others_and_is_logged_once(
 ) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
-    monkeypatch.setattr(View, "frequencies", lambda self: 1 / 0)
+    monkeypatch.setattr(View, "opponent_shares", lambda self: 1 / 0)
     for _ in range(2):
         text = render(tracker.view, 120, 40)
         assert "cannot be shown" in text
@@ -172,7 +172,7 @@ def test_long_games_and_many_players_fit(tmp_path: Path) -> None:
 def test_frequencies_are_shares_of_recent_games(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker, updates=1)
-    assert tracker.view.frequencies() == {
+    assert tracker.view.opponent_shares() == {
         PlayerId("random"): 0.5,
         PlayerId.policy(1): 0.5,
     }

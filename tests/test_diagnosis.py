@@ -63,6 +63,22 @@ def test_a_run_that_goes_on(folder: RunFolder, capsys: pytest.CaptureFixture[str
     assert lines["next"] == "nothing to do"
 
 
+def test_a_run_of_sft_is_gone_on_with_by_sft(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.examples.touch()
+    checkpoint(folder)
+    code, lines = said(folder, capsys)
+    assert (code, lines["state"]) == (
+        0,
+        "unknown: it has no state.json, as unstable sft writes none",
+    )
+    assert lines["next"] == f"to go on: unstable sft --resume {folder.root}"
+    folder.adapter.mkdir()
+    code, lines = said(folder, capsys)
+    assert (code, lines["state"]) == (0, f"ended: its adapter is in {folder.adapter}")
+
+
 def test_a_run_in_which_nothing_moves(
     folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,13 +1,15 @@
 """A model card: what a version is, how good, how it was made, and how to load it; in Markdown."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import yaml
 from pydantic import BaseModel
 
 from unstable.config import escape_control
-from unstable.records.text import difference, interval, markdown_table
+from unstable.loop.sft import EPOCH, HELD_OUT_LOSS
+from unstable.records.text import difference, interval, markdown_table, number
 from unstable.report.charts import line_chart
 from unstable.report.run import Run
 from unstable.report.sections import score_curves
@@ -55,9 +57,27 @@ def model_card(run: Run, export: Export) -> str:
     parts = [
         _front_matter(export),
         _about(run, export),
-        _scores(run, export),
+        _scores(run, export.version),
+        f"![Scores over the versions of the run]({PICTURE})" if score_curves(run) else "",
         _loading(export),
         _prompts(export),
+        _settings(run),
+        _packages(run),
+    ]
+    return escape_control("\n\n".join(part for part in parts if part)) + "\n"
+
+
+def start_card(run: Run, version: int, command: str, counts: Mapping[str, int]) -> str:
+    """The card of a start for self-play, which `command` made; `counts` are examples by use."""
+    rows = [row for row in run.rows if row["version"] == version]
+    row = next(row for row in rows if HELD_OUT_LOSS in row)
+    examples = ", ".join(f"{count} {use}" for use, count in counts.items())
+    parts = [
+        "# A warm start for self-play",
+        f"A LoRA in bfloat16, made by `{command}`. `base.json` names the base model.\n"
+        f"Examples: {examples}. Epoch {row[EPOCH]}, step {version}, held-out loss "
+        f"{number(row[HELD_OUT_LOSS])} nats a token.",
+        _scores(run, version),
         _settings(run),
         _packages(run),
     ]
@@ -106,8 +126,8 @@ def _sampling(run: Run) -> str:
     return held + (f" It played what most of {votes} answers named." if votes > 1 else "")
 
 
-def _scores(run: Run, export: Export) -> str:
-    found = [each for each in run.measured(EvalKey, "score") if each.version <= export.version]
+def _scores(run: Run, version: int) -> str:
+    found = [each for each in run.measured(EvalKey, "score") if each.version <= version]
     newest = max((each.version for each in found), default=None)
     if newest is None:
         return "## How good it is\n\nIt was not evaluated."
@@ -124,12 +144,11 @@ def _scores(run: Run, export: Export) -> str:
     ]
     columns = ["game", "against", "play", "score (95 %)", *(["pay-off (95 %)"] if paid else [])]
     table = markdown_table([*columns, "won", "drawn", "lost", "of these by forfeit", "games"], rows)
-    text = (
+    return (
         f"## How good it is\n\n{table}\n\nEvaluation of version {newest}. A score is wins plus "
         f"half the draws, per game, with its 95 % interval; each deal is played from every side."
         f"{_sampling(run)}"
     )
-    return f"{text}\n\n![Scores over the versions of the run]({PICTURE})"
 
 
 def _loading(export: Export) -> str:
@@ -158,6 +177,7 @@ def _python(code: str) -> str:
 
 _PEFT_CODE = """\
 import json
+from collections.abc import Mapping
 
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -168,6 +188,7 @@ model = PeftModel.from_pretrained(model, folder)
 """
 _MERGED_CODE = """\
 import json
+from collections.abc import Mapping
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -193,6 +214,7 @@ print(tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_toke
 """
 _VLLM_CODE = """\
 import json
+from collections.abc import Mapping
 
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
@@ -212,6 +234,7 @@ if __name__ == "__main__":  # vLLM starts processes
 """
 _VLLM_MERGED_CODE = """\
 import json
+from collections.abc import Mapping
 
 from vllm import LLM, SamplingParams
 

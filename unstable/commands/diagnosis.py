@@ -33,7 +33,7 @@ class Condition(NamedTuple):
     wrong: bool = False
 
     @property
-    def said(self) -> str:
+    def line(self) -> str:
         """The word, and why where that is known: "failed: no space left on device"."""
         return f"{self.word}: {self.why}" if self.why else self.word
 
@@ -58,13 +58,14 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
 
 def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condition:
     """What a run is that has last said `state` of itself."""
-    command = "sft" if folder.examples.is_file() else "train"
-    resume = f"unstable {command} --resume {folder.root}"
+    is_sft = folder.examples.is_file()
+    resume = f"unstable {'sft' if is_sft else 'train'} --resume {folder.root}"
     again = f"to go on: {resume}" if folder.versions() else "it has no checkpoint; begin anew"
     if not state:
-        if folder.adapter.is_dir():  # which supervised training ends with
+        if folder.adapter.is_dir():  # which a run of sft ends with
             return Condition("ended", f"its adapter is in {folder.adapter}", "nothing to do")
-        return Condition("unknown", "it has no state.json", again)
+        why = ", as unstable sft writes none" if is_sft else ""
+        return Condition("unknown", f"it has no state.json{why}", again)
     word, reason = str(state.get("state")), str(state.get("reason"))
     if word == "ended":
         return Condition("ended", reason, f"unstable eval {folder.root}")
@@ -90,7 +91,7 @@ def _lines(
     folder: RunFolder, state: dict[str, Any], condition: Condition, now: float
 ) -> Iterator[tuple[str, str]]:
     yield "run", str(folder.root)
-    yield "state", condition.said
+    yield "state", condition.line
     if state:
         at = _number(state, "written") if condition.word != "running" else now
         phase = state["phase"] if isinstance(state.get("phase"), dict) else {}

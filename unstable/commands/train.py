@@ -36,7 +36,7 @@ from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
 from unstable.rewards.terms import Rewards
-from unstable.tracking.sinks.own import Callback, own_sinks
+from unstable.tracking.sinks import Callback, own_sinks
 from unstable.tracking.status import Ending
 from unstable.tracking.tracker import Tracker
 from unstable.types import PlayerId
@@ -104,7 +104,9 @@ def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: RunStat
         if shown:
             tracker.finish(one_line(reason), ending)
             wanted = resolved.config.tracking.report
-            tracker.end(one_line(reason) or ending, report_at_end(folder) if wanted else None)
+            tracker.end(
+                one_line(reason) or ending, report_at_end(folder, tracker.print) if wanted else None
+            )
 
 
 @contextlib.contextmanager

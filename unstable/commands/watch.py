@@ -64,7 +64,7 @@ class Watched:
         if not is_running:
             view.phase = view.phase._replace(name=condition.word)
             view.engine, view.actors, view.machine = {}, {}, {}  # of the last second that it had
-            parts = [condition.said, condition.next]
+            parts = [condition.line, condition.next]
             if condition.word == "failed":  # why is long, and the line is cut at its end
                 parts = [condition.word, condition.next, condition.why]
             view.notice = " · ".join(filter(None, parts))

@@ -17,12 +17,11 @@ from unstable.report.charts import (
 from unstable.report.run import Run, against
 from unstable.report.survey import Survey, payoff_cells
 from unstable.report.verdict import latest
-from unstable.types.metrics import EvalKey, ExploitKey, RatingKey, VersusKey
+from unstable.types.metrics import SUMS, EvalKey, ExploitKey, RatingKey, VersusKey
 
 Section = dict[str, Any]
 Table = dict[str, Any]
 Curves = dict[str, Points]
-SUMS = ("others", "fixed")  # of opponents that have entries of their own
 PHASES = "time/"
 STALENESS = {"learn/staleness_mean": "mean", "learn/staleness_max": "most"}
 HEALTH = {
@@ -137,10 +136,10 @@ def _players(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Chart]:
     several = len({env for found in surveys for env in found.games}) > 1
     for run, found in zip(runs, surveys, strict=True):
         of = f": {run.name}" if len(runs) > 1 else ""
-        frequencies = _frequencies(run)
-        if len(frequencies) > 1:
+        opponents = _opponents(run)
+        if len(opponents) > 1:
             caption = "Share of the training games, by who was played against."
-            charts.append(area_chart(f"Opponents{of}", "share", frequencies, caption, share=True))
+            charts.append(area_chart(f"Opponents{of}", "share", opponents, caption, share=True))
         for env, pairs in found.pairs.items():
             if pairs:
                 title = ", ".join([f"Pay-offs{of}", *([env] if several else [])])
@@ -172,7 +171,7 @@ def _ratings(run: Run) -> Curves:
     return curves
 
 
-def _frequencies(run: Run) -> Curves:
+def _opponents(run: Run) -> Curves:
     curves = {
         key.opponent: _curve(run.updates, key.name("share"))
         for key in by_key(run.measured(VersusKey, "share"))

@@ -54,10 +54,11 @@ def _answer(counts: Counter[int]) -> tuple[Kind, str]:
 
 
 def latest(run: Run) -> list[Measured[EvalKey]]:
-    """The last evaluation against each opponent that has a gain, or else the first one."""
+    """The last evaluation against each opponent that has a gain, or else the last one."""
     found: dict[EvalKey, Measured[EvalKey]] = {}
     for each in run.measured(EvalKey, "score"):
-        if each.figures.get("gain") is not None or each.key not in found:
+        before = found.get(each.key, each)
+        if each.figures.get("gain") is not None or before.figures.get("gain") is None:
             found[each.key] = each
     return list(found.values())
 

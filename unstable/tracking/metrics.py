@@ -105,11 +105,11 @@ Sums = tuple[dict[str, int], dict[str, float], dict[str, float]]
 
 
 class PlayState(BaseModel):
-    """What finished training games say since the last row: sums, actions and their transcripts."""
+    """What finished training games say since the last row: sums, actions and their sequences."""
 
     sums: Sums
     actions: dict[str, dict[str, int]]
-    transcripts: dict[str, list[tuple[Actions, int]]]
+    sequences: dict[str, list[tuple[Actions, int]]]
 
 
 class PlayMetrics:
@@ -146,7 +146,7 @@ class PlayMetrics:
 
     def _forget_actions(self) -> None:
         self._actions: dict[str, Counter[str]] = {env: Counter() for env in self._envs}
-        self._transcripts: dict[str, Counter[Actions]] = {env: Counter() for env in self._envs}
+        self._sequences: dict[str, Counter[Actions]] = {env: Counter() for env in self._envs}
 
     def add_game(self, result: GameResult, trajectories: Sequence[Trajectory]) -> None:
         """Takes in a finished game and the trajectories made of it."""
@@ -174,7 +174,7 @@ class PlayMetrics:
                 for term, reward in (trajectory.rewards | sample.rewards).items():
                     sums.add(metric_name("collect/reward", term), reward.raw)
         self._actions[env].update(turn.action for turn in trained)
-        self._transcripts[env][tuple(turn.action for turn in result.turns)] += 1
+        self._sequences[env][tuple(turn.action for turn in result.turns)] += 1
 
     def add_failure(self) -> None:
         """Takes in a game that raised."""
@@ -221,10 +221,10 @@ class PlayMetrics:
         for name in ("games", "turns"):
             row[f"collect/{name}_per_second"] = (row[f"collect/{name}"] or 0) / seconds
         for env in self._envs:
-            transcripts = self._transcripts[env]
+            sequences = self._sequences[env]
             row[metric_name("collect/action_entropy", env)] = entropy(self._actions[env])
             row[metric_name("collect/distinct_games", env)] = (
-                len(transcripts) / transcripts.total() if transcripts else None
+                len(sequences) / sequences.total() if sequences else None
             )
         self._forget_actions()
         return row
@@ -234,16 +234,14 @@ class PlayMetrics:
         return PlayState(
             sums=self._sums.state(),
             actions={env: dict(counts) for env, counts in self._actions.items()},
-            transcripts={env: list(counts.items()) for env, counts in self._transcripts.items()},
+            sequences={env: list(counts.items()) for env, counts in self._sequences.items()},
         )
 
     def restore(self, state: PlayState) -> None:
         """Continue from what `state` returned."""
         self._sums.restore(state.sums)
         self._actions |= {env: Counter(counts) for env, counts in state.actions.items()}
-        self._transcripts |= {
-            env: Counter(dict(counts)) for env, counts in state.transcripts.items()
-        }
+        self._sequences |= {env: Counter(dict(counts)) for env, counts in state.sequences.items()}
 
 
 def entropy(counts: Counter[str]) -> float | None:

@@ -12,6 +12,7 @@ from unstable.tracking.metrics import current_policy
 from unstable.tracking.text import Text, opponent_text, sparkline
 from unstable.tracking.view import View
 from unstable.types import Rating
+from unstable.types.metrics import SUMS
 
 LEARNER_FIRST = (
     "collect/reward",
@@ -192,7 +193,7 @@ def collection_pane(view: View, width: int, height: int) -> RenderableType:
     recent = view.results()
     # What is fixed is shown by name, and "others" are the sum of what is shown.
     kinds = [kind for kind in ("alone", "self", "past") if kind in recent]
-    names = sorted(set(recent) - {*kinds, "others", "fixed"})
+    names = sorted(set(recent) - {*kinds, *SUMS})
     for name in [*kinds, *names][: max(height - len(rows) - 1, 0)]:
         counts = recent[name]
         total = counts["win"] + counts["draw"] + counts["loss"]
@@ -229,12 +230,12 @@ def game_pane(view: View, width: int, height: int) -> RenderableType:
 
 
 def ratings_pane(view: View, width: int, height: int) -> RenderableType:
-    """Players by strength; freq is the share of recent games that had them as the opponent."""
+    """Players by strength; share is that of recent games that had them as the opponent."""
     wide = width >= 46
-    header = ["player", "mu", "±", *(["games", "won", "lost"] if wide else []), "freq"]
+    header = ["player", "mu", "±", *(["games", "won", "lost"] if wide else []), "share"]
     table = grid("left", *(["right"] * (len(header) - 1)))
     table.add_row(*_cells(*header, style="dim"))
-    frequencies, current = view.frequencies(), current_policy(view.ratings)
+    shares, current = view.opponent_shares(), current_policy(view.ratings)
 
     def precedence(rating: Rating) -> tuple[bool, bool, float]:
         is_past = rating.player.version is not None
@@ -245,8 +246,8 @@ def ratings_pane(view: View, width: int, height: int) -> RenderableType:
         games = [f"{rating.games:,}", f"{rating.wins:,}", f"{rating.losses:,}"] if wide else []
         numbers = [f"{rating.mu:.1f}", f"{rating.sigma:.1f}", *games]
         style = "bold cyan" if rating.player == current else ""
-        frequency = percent(frequencies.get(rating.player, 0.0))
-        table.add_row(*_cells(rating.player.name, *numbers, frequency, style=style))
+        share = percent(shares.get(rating.player, 0.0))
+        table.add_row(*_cells(rating.player.name, *numbers, share, style=style))
     return table
 
 

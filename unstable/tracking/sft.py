@@ -1,17 +1,17 @@
 """Supervised training as a person sees it: a row a step and an epoch, a bar, the results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from unstable.config import RunConfig
 from unstable.records.files import LineFile, read_rows, write_lines
 from unstable.records.folder import RunFolder
 from unstable.records.rows import measured
-from unstable.records.text import interval, number, percent
-from unstable.tracking.lines import LATER_S, Lines, RunConsole
+from unstable.records.text import number
+from unstable.tracking.lines import LATER_S, Lines, RunConsole, progress_bar
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import MetricsFile, SinkMaker, open_watchers
 from unstable.tracking.sinks.base import Guard, Sink
@@ -43,13 +43,7 @@ class SFTTracker:
         shown = config.tracking.dashboard
         self._bar: Progress | None = None
         if shown == "on" or (shown == "auto" and self._console.is_terminal):
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=self._console,
-            )
+            self._bar = progress_bar(self._console)
             self._task = self._bar.add_task("starting", total=steps)
             self._bar.start()
 
@@ -111,41 +105,3 @@ def rewind(folder: RunFolder, version: int) -> list[Row]:
     rows = [row for row in read_rows(folder.metrics) if row["version"] <= version]
     write_lines(folder.metrics, rows)
     return rows
-
-
-def card(config: str, command: str, row: Row, counts: Mapping[str, int], versions: str) -> str:
-    """A model card in Markdown: how the adapter was made and what it scored.
-
-    `config` is YAML, `row` that of the epoch it is of, `counts` the examples by what for.
-    """
-    table = [
-        f"| {key.mode} | {key.env} | {key.opponent} | {r['wins']} | {r['draws']} | {r['losses']} | "
-        f"{r['forfeits']} | {interval(r['score'], r['low'], r['high'])} | "
-        f"{percent(r['legal_moves'])} |"
-        for _, key, r in measured(EvalKey, [row], "score")
-    ]
-    examples = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return "\n".join(
-        [
-            "# A warm start for self-play",
-            "",
-            f"A LoRA in bfloat16, made by `{command}`.",
-            f"Examples: {examples}. Epoch {row['sft/epoch']}, step {row['version']}, held-out loss "
-            f"{number(row['sft/held_out_loss'])} nats a token.",
-            "",
-            "| play | env | against | won | drawn | lost | of these by forfeit | score (95 %) | "
-            "legal moves |",
-            "|---|---|---|---|---|---|---|---|---|",
-            *table,
-            "",
-            "Greedy is temperature 0, sampled is temperature 1. A score is wins plus half the",
-            "draws, per game, with its Wilson interval. `base.json` names the base model.",
-            "",
-            f"Versions: {versions}",
-            "",
-            "```yaml",
-            config.rstrip(),
-            "```",
-            "",
-        ]
-    )

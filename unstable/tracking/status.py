@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from unstable.records.files import json_line, write_whole
 from unstable.records.folder import RunFolder
-from unstable.tracking.repeated import repeated
+from unstable.tracking.lines import repeated
 from unstable.tracking.view import View
 
 EVERY_S = 1.0

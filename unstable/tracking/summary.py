@@ -14,7 +14,7 @@ from unstable.records.rows import by_key, measured
 from unstable.records.text import against, bounds, difference, duration, fixed, number, percent
 from unstable.tracking.metrics import Row
 from unstable.tracking.text import Text, table
-from unstable.types.metrics import EvalKey, ExploitKey, VersusKey
+from unstable.types.metrics import SUMS, EvalKey, ExploitKey, VersusKey
 
 DONE = "all updates made"
 """Why a run ends that has nothing left to do."""
@@ -65,7 +65,7 @@ def _results(rows: list[Row]) -> Table:
     shown = table("Training games, a trained seat or team each", "against", "games", *RESULTS)
     for key, found in by_key(measured(VersusKey, rows, "games")).items():
         games = sum(each.figures["games"] for each in found)
-        if not games or key.opponent in ("others", "fixed"):
+        if not games or key.opponent in SUMS:
             continue
         shares = (
             sum(each.figures["games"] * (each.figures[share] or 0) for each in found) / games

@@ -18,7 +18,6 @@ from unstable.config import ConfigError, RunConfig
 from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.records.games import batch_records, game_record
-from unstable.records.rows import by_key, measured
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
 from unstable.tracking.lines import LATER_S, Lines, RunConsole
@@ -59,7 +58,6 @@ from unstable.types import (
     Trajectory,
     Update,
 )
-from unstable.types.metrics import ExploitKey
 
 logger = logging.getLogger(__name__)
 
@@ -135,13 +133,7 @@ class Tracker:
             ) from None
         if rows := read_rows(folder.metrics):  # the run is resumed
             self._names.update(dict.fromkeys(rows[-1]))
-            self.view.rows = tuple(rows[-HISTORY:])
-            self.view.version = rows[-1]["version"]
-            measured_games = by_key(measured(ExploitKey, rows, "low"))
-            self.view.first_exploitability = {
-                key.env: (first.figures["low"], first.figures["high"])
-                for key, (first, *_) in measured_games.items()
-            }
+            self.view.resume(rows)
         for sink in self._sinks:
             if sink.url is not None:
                 self.print(f"{name_of(sink)}: {sink.url}")
@@ -279,10 +271,7 @@ class Tracker:
         self._engine.add(actor, stats)
         seconds = self._seconds()
         self.view.engine = self._engine.values(seconds)
-        self.view.actors = {
-            **self.view.actors,
-            actor: self._engine.values(seconds, actor),
-        }
+        self.view.actors = {**self.view.actors, actor: self._engine.values(seconds, actor)}
 
     def log_buffer(self, stats: Mapping[str, float]) -> None:
         """Takes in what the buffer holds and has dropped."""

@@ -90,6 +90,10 @@ class RatingKey(MetricKey):
     player: str
 
 
+SUMS = ("others", "fixed")
+"""Kinds of opponents whose games count under another one too."""
+
+
 @dataclass(frozen=True, slots=True)
 class VersusKey(MetricKey):
     """Training games against an opponent, or a kind of opponents: VersusKey("self")"""
