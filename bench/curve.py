@@ -1,6 +1,6 @@
 """Scores of runs over their versions, as a picture: what docs/results.md shows.
 
-    python bench/curve.py RUN [RUN ...] --out docs/curve.svg
+    python -m bench.curve RUN [RUN ...] --out docs/curve.svg
 
 Every evaluation of a run is a panel: an env against an opponent, the score of each version with its
 95 % interval. Several runs share the panels. Needs matplotlib (`pip install -e '.[bench]'`).
