@@ -221,7 +221,7 @@ def with_interval(value: float, low: float | None, high: float | None) -> str:
 
 def exploitability_line(found: Exploitability) -> str:
     """How exploitable a version is in one game, in words."""
-    prompts = f" by {found.prompts:,} prompts" if 0 < found.prompts < found.decisions else ""
+    prompts = f" by {found.prompts:,} prompts" if found.prompts < found.decisions else ""
     sampled = f" of {found.samples} answers each" if found.samples else ""
     figures = bounds(found.low, found.high)
     return (
