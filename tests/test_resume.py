@@ -63,7 +63,7 @@ def cut_off(context: Context, at: int) -> None:
 async def resumed(
     folder: Path, run_dir: Path, said: list[str] | None = None, **changes: Any
 ) -> Context:
-    """As `runtime.resume` has it, without processes; `said` is where its lines go."""
+    """As `commands.resume` has it, without processes; `said` is where its lines go."""
     run = RunFolder(run_dir)
     point = find_point(run, "--resume")
     rewind(run, point, is_synchronous=changes["loop"]["mode"] == "sync")
