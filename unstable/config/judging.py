@@ -1,4 +1,4 @@
-"""How versions are judged during a run: evaluation, and the guard, which notices what goes wrong."""
+"""How versions are judged during a run: evaluation, and the guard that notices what goes wrong."""
 
 from typing import Annotated, Any, Literal
 
