@@ -383,7 +383,6 @@ def test_a_killed_learner_ends_the_run_with_exit_code_1(project: Path) -> None:
         (["--learner.batch_sise", "8"], ["unknown key 'batch_sise'", "'batch_size'"]),
         (["--learner.steps_per_batch", "17"], ["learner.steps_per_batch = 17", "set"]),
         (["--eval.opponents", "randm"], ["eval.opponents.0 = 'randm'", "'random'"]),
-        (["--sampling.top_p", "0.9"], ["sampling.top_p = 0.9", "set sampling.top_p to 1"]),
         (["--run_dir", "."], ["tracking.run_dir = '.'", "exists"]),
         (["--run_dir", "/proc/none/run"], ["tracking.run_dir = '/proc/none/run'", "give a folder"]),
         (["--model", "./nowhere"], ["model.name = './nowhere'", "no such folder"]),

@@ -268,7 +268,11 @@ async def test_a_real_learner_goes_back_to_the_best_weights(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     # Any KL is alarming here, so that the third update is the first to be thrown away.
-    guard = {"action": ["rollback", "learning_rate"], "kl_sampling": 1e-30, "patience": 5}
+    guard = {
+        "action": ["rollback", "learning_rate"],
+        "thresholds": {"kl_sampling": 1e-30},
+        "patience": 5,
+    }
     context = make_context(
         tiny_folder,
         tmp_path / "run",

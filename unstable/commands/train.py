@@ -41,6 +41,9 @@ from unstable.tracking.status import Ending
 from unstable.tracking.tracker import Tracker
 from unstable.types import PlayerId
 
+MAX_REFILLS = 10
+"""Batches of samples of tied groups that are dropped for one update before the run stops."""
+
 
 def train(
     config: RunConfig, command: str | None = None, callbacks: Sequence[Callback] = ()
@@ -157,12 +160,12 @@ async def _train(
 def make_buffer(config: RunConfig) -> Buffer:
     """The buffer of a run."""
     assert isinstance(config.buffer.capacity, int), "planning resolves auto"
-    batch_size, groups = config.learner.batch_size, config.groups
+    batch_size = config.learner.batch_size
     return Buffer(
         config.buffer.capacity,
         batch_size,
         config.buffer.max_staleness,
-        groups.max_refills * batch_size if groups.drop_tied else None,
+        MAX_REFILLS * batch_size if config.groups.drop_tied else None,
     )
 
 

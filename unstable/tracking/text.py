@@ -192,7 +192,7 @@ def payoff_text(score: EvalScore) -> str:
 
 def exploitability_line(found: Exploitability) -> str:
     """How exploitable a version is in one game, in words."""
-    prompts = f" by {found.prompts:,} prompts" if 0 < found.prompts < found.decisions else ""
+    prompts = f" by {found.prompts:,} prompts" if found.prompts < found.decisions else ""
     sampled = f" of {found.samples} answers each" if found.samples else ""
     figures = bounds(found.low, found.high)
     return (

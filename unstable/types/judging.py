@@ -73,7 +73,7 @@ class Exploitability:
     best: tuple[float, ...]  # by seat, of its best response against the version
     residual: float  # chance that a game against itself comes to an answer that is no legal action
     decisions: int  # what a seat to move can be shown
-    prompts: int = 0  # that ask for them, each scored once; 0: an earlier run did not say
+    prompts: int  # that ask for them, each scored once
     seconds: float
     samples: int = 0  # answers to each prompt that stand for the policy; 0: it is exact
 
