@@ -21,7 +21,7 @@ import unstable
 run = unstable.train(unstable.load("default", {
     "model.name": "MODEL", "model.init": "fresh", "model.dtype": "float32",
     "model.adapter.rank": 4, "sampling.max_tokens": 6,
-    "games": [{"env": "unstable.games.race:Race", "name": "Race"}],
+    "games": [{"env": "unstable.games.catalog.race:Race", "name": "Race"}],
     "opponents.fixed": [{"kind": "first"}], "opponents.draw": {"self": 0.5, "fixed": 0.5},
     "eval.opponents": ["first", "expert"], "eval.games": 2,
     "actors.engine": "serial", "actors.num": 1,

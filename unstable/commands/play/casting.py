@@ -22,7 +22,7 @@ from unstable.config import (
     shown,
 )
 from unstable.engines.base import ScoringEngine
-from unstable.games.pack import PACK
+from unstable.games.catalog.vetted import PACK
 from unstable.records.folder import RunFolder
 from unstable.types import BASE, GameSpec, PlayerId
 
