@@ -47,7 +47,7 @@ def game_of(config: RunConfig, name: str | None) -> GameConfig:
 def as_opponent(folder: RunFolder, version: Version | None) -> CheckpointOpponent:
     """A version of a run as an opponent; `ConfigError` where it has no checkpoint."""
     version = checkpoint_of(folder, version)
-    name = f"checkpoint:{folder.root.resolve().name}@{version}"
+    name = f"{folder.root.resolve().name}:{version}"  # RUN@N would name a policy
     return CheckpointOpponent(path=str(folder.checkpoint(version).resolve()), name=name)
 
 
