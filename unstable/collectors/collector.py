@@ -51,7 +51,7 @@ class Collector:
 
     async def publish(self, version: int, adapter: Adapter) -> None:
         """Let games name this version of the policy from now on."""
-        await self._engine.add_adapter(adapter)
+        await self._engine.load(adapter)
         self._cast.newest.version = version
 
     async def retire(self, version: int) -> None:
@@ -65,7 +65,7 @@ class Collector:
         gone = self._retired - needed - set(+self._cast.newest.asking)
         self._retired -= gone
         for version in sorted(gone):
-            await self._engine.remove_adapter(PlayerId.policy(version).name)
+            await self._engine.unload(PlayerId.policy(version).name)
 
     def stats(self) -> dict[str, float]:
         """The engine's numbers, and games, turns and failures since the start, games in flight."""
