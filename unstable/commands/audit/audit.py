@@ -82,7 +82,7 @@ class Audit:
             return
         for name in OUTCOME:
             then, now = getattr(recorded, name), getattr(played, name)
-            if then != now and name in self.found.row:  # earlier releases have fewer fields
+            if then != now:
                 self.differences.append(Difference(end, f"{name}: recorded {then}, now {now}"))
 
     async def turn(self, observation: Observation, game: Game) -> Answer:
@@ -234,7 +234,7 @@ def answerer(result: GameResult, turn: Turn) -> PlayerId:
     player = _seat(result, turn).player
     if player.version is None or turn.sampled is None or turn.sampled.version is None:
         return player
-    return PlayerId.policy(turn.sampled.version)
+    return PlayerId.policy(turn.sampled.version, player.label)
 
 
 def not_again(player: PlayerId, opponent: FixedOpponent | None) -> str | None:
