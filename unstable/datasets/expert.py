@@ -40,7 +40,7 @@ def expert_examples(
     played = idle = progress = 0
     while idle < _PATIENCE and min(map(len, pools.values())) < quota:
         for example in _play(game, prompts, derive_seed(seed, "sft", game.key, played), rationale):
-            if (ids := tuple(example.prompt_ids)) not in seen:
+            if (ids := tuple(example.tokens.prompt_ids)) not in seen:
                 seen.add(ids)
                 pools[example.seat].append(example)
         played += 1

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from unstable.config import ConfigError, GameConfig
-from unstable.datasets.examples import Example, make_example
+from unstable.datasets.examples import Example, answer_tokens, make_example
 from unstable.prompts import PromptBuilder, write_answer
 from unstable.records.files import read_lines
 from unstable.types import Observation
@@ -57,9 +57,8 @@ def _chat_example(place: str, messages: Any, game: GameConfig, prompts: PromptBu
         env=game.key,
         seat=None,
         prompt=chat[-1]["content"],
-        prompt_ids=prompts.encode_chat(chat),
         answer=last["content"],
-        token_ids=prompts.encode_answer(last["content"]),
+        tokens=answer_tokens(prompts, prompts.encode_chat(chat), last["content"]),
     )
 
 

@@ -10,7 +10,7 @@ from unstable.datasets.examples import Example
 from unstable.prompts import TextEncoder
 from unstable.records.files import read_lines
 from unstable.records.games import read_game
-from unstable.types import GameResult, SampledTokens, Turn
+from unstable.types import GameResult, SampledTokens, Segment, TokenSample, Turn
 
 log = logging.getLogger(__name__)
 
@@ -41,18 +41,18 @@ def recorded_examples(
                 )
             game = read_game(place, row)
             for turn in game.turns[game.spec.opening :]:
-                tokens = turn.sampled
+                answer, tokens = turn.answer, turn.answer.sampled
                 if tokens is None or not _teaches(turn, tokens, game, winners_only, forfeits):
                     continue
-                if tokenizer.decode(tokens.token_ids, skip_special_tokens=True) != turn.text:
+                if tokenizer.decode(tokens.token_ids, skip_special_tokens=True) != answer.text:
                     raise ConfigError(
                         f"{place}: its ids are another tokenizer's; set model.name to its run's"
                     )
-                if not encoder.spells(turn.observation, tokens.prompt_ids):
+                if not encoder.spells(answer.observation, tokens.prompt_ids):
                     forged += 1
                     continue
-                key = tuple(tokens.prompt_ids), tuple(tokens.token_ids)
-                found.setdefault(key, _example(turn, tokens, game.spec.env))
+                example = _example(turn, tokens, game.spec.env)
+                found.setdefault(example.key, example)
     if forged:
         log.warning("%d turns are left out: text became control tokens in their prompts", forged)
     return list(found.values())
@@ -61,7 +61,7 @@ def recorded_examples(
 def _teaches(
     turn: Turn, tokens: SampledTokens, game: GameResult, winners_only: bool, forfeits: bool
 ) -> bool:
-    if tokens.version is None or turn.invalid or not turn.formatted:
+    if tokens.version is None or turn.invalid or not turn.answer.formatted:
         return False
     if tokens.finish_reason != "stop":
         return False
@@ -70,11 +70,11 @@ def _teaches(
 
 
 def _example(turn: Turn, tokens: SampledTokens, env: str) -> Example:
+    segments = [Segment(token_ids=each.token_ids, scored=each.scored) for each in tokens.segments]
     return Example(
         env=env,
         seat=turn.seat,
-        prompt=turn.observation,
-        prompt_ids=tokens.prompt_ids,
-        answer=turn.text,
-        token_ids=tokens.token_ids,
+        prompt=turn.answer.observation,
+        answer=turn.answer.text,
+        tokens=TokenSample(prompt_ids=tokens.prompt_ids, segments=tuple(segments)),
     )

@@ -9,7 +9,7 @@ from typing import Any
 import textarena
 
 from unstable.config import ConfigError, GameConfig, nearest, shown
-from unstable.config.plugins import FAULTS, bounded, check_target, described, load_target
+from unstable.config.plugins import FAULTS, check_target, described, load_target, time_limit
 from unstable.games.envs import env_class, known_ids, make_env
 from unstable.games.game import Game
 from unstable.games.screen import fitting_seats, screen
@@ -31,7 +31,7 @@ def check_game(config: GameConfig, field: str = "games") -> None:
         f"{config.timeout:g} s; mend it, or raise {field}.timeout"
     )
     try:
-        with redirect_stdout(io.StringIO()), bounded(config.timeout, over):
+        with redirect_stdout(io.StringIO()), time_limit(config.timeout, over):
             _check_id(config.env, field)
             _check_class(config, field)
             _check_targets(config, field)

@@ -16,7 +16,7 @@ from unstable.config import GameConfig
 from unstable.games import services
 from unstable.games.chance import Chance
 from unstable.games.envs import make_env
-from unstable.prompts import MAX_EVENTS, bounded
+from unstable.prompts import MAX_EVENTS, shorten
 from unstable.types import Observation
 from unstable.types.seeds import derive_seed
 
@@ -144,7 +144,7 @@ class Game:
                 raise
             self.turns, self.raised = self.turns + 1, True
             raised = f"the game raised {type(error).__name__}: {error}"
-            self._end_by_forfeit(seat, bounded(raised)[0])
+            self._end_by_forfeit(seat, shorten(raised)[0])
             return StepResult(done=True, invalid=True)
         self._actions.append(action)
         invalid = getattr(state, "error_count", 0) > errors
@@ -220,7 +220,7 @@ class Game:
     def _last_word(self) -> str:
         infos = self.env.state.game_info.values()
         reason = next((str(info["reason"]) for info in infos if info.get("reason")), "")
-        return bounded(reason)[0]
+        return shorten(reason)[0]
 
 
 class _View:
@@ -246,7 +246,7 @@ class _View:
         for sender, message, kind in messages:
             if not isinstance(message, str):  # some envs mix up the order: (seat, action, kind)
                 continue
-            text, cut = bounded(_LEADING_LINES.sub("", message).rstrip())
+            text, cut = shorten(_LEADING_LINES.sub("", message).rstrip())
             self.cut_characters += cut
             if not text:
                 continue

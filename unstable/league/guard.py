@@ -181,7 +181,7 @@ class Played:
                 self._results[kind, "games"] += 1
                 self._results[kind, "forfeit"] += game.forfeit in side
                 self._results[kind, "draw"] += game.standing(side[0]) == "draw"
-            moves = (turn.action for turn in game.own_turns if seats[turn.seat].trained)
+            moves = (turn.answer.action for turn in game.own_turns if seats[turn.seat].trained)
             self._actions[game.spec.env.replace("/", ":")].update(moves)
 
     def state(self) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class Learner:
 
     def _step(self, frozen: FrozenBatch, chosen_C: Ints) -> StepReport:
         """One optimizer step on the chosen samples; every token has its sample's advantage."""
-        sizes_C = np.array([len(frozen.samples[place].token_ids) for place in chosen_C])
+        sizes_C = np.array([frozen.samples[place].num_scored for place in chosen_C])
         _, sequences_C = np.unique(frozen.trajectories_S[chosen_C], return_inverse=True)
         normalizers_C = token_normalizers(sizes_C, sequences_C, frozen.aggregation, self.max_tokens)
         columns, total = self.micro_batches.fitting(
@@ -347,7 +347,7 @@ class Learner:
         return np.random.default_rng(derive_seed(self.seed, "shuffle", self.version))
 
     def _layout(self, samples: Sequence[TokenSample]) -> Layout:
-        return Layout([len(sample.token_ids) for sample in samples], self.policy.device)
+        return Layout([sample.num_scored for sample in samples], self.policy.device)
 
     def _floats(self, values: Floats) -> Tensor:
         return torch.from_numpy(values).float().to(self.policy.device)

@@ -40,7 +40,7 @@ class Reference(SecondLoRA):
         """Score the samples, all or those at the wanted places, in one pass."""
         places = list(range(len(samples)) if wanted is None else wanted)
         chosen = [samples[place] for place in places]
-        logprobs = [torch.zeros(len(sample.token_ids)) for sample in samples]
+        logprobs = [torch.zeros(sample.num_scored) for sample in samples]
         states: list[Tensor] | None = None
         if not chosen:
             return Reading(logprobs, states)
