@@ -218,8 +218,8 @@ async def test_where_legal_moves_are_listed_an_opener_makes_no_others() -> None:
         expected = [PlayerId("base" if t.index == taken[0] else "random") for t in result.turns[:4]]
         assert [t.player for t in result.turns[:4]] == expected
         assert taken[0] == 0
-        assert [t.sampled is None for t in result.turns[:4]] == [False, True, True, True]
-    assert len({tuple(t.action for t in result.turns[:4]) for result in results}) > 10
+        assert [t.answer.sampled is None for t in result.turns[:4]] == [False, True, True, True]
+    assert len({tuple(t.answer.action for t in result.turns[:4]) for result in results}) > 10
     assert engine.asked == [None] * 80
 
 

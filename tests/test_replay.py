@@ -355,18 +355,3 @@ def test_a_prompt_that_was_cut_is_said_not_to_be_compared(
         shutil.rmtree(copied.checkpoint(version))
     run(["replay", "run", "1", *EVAL])
     assert "turn 1: its prompt was cut to fit, and is not compared" in capsys.readouterr().out
-
-
-def test_a_record_without_later_fields_is_audited(
-    copied: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Files of earlier releases lack some; what is not on file is not compared."""
-
-    def older(record: Record) -> None:
-        for name in ("payoffs", "raised", "fork", "branches", "member", "opening", "opener"):
-            del record[name]
-
-    tamper(copied, "eval", 4, older)
-    assert run(["replay", "run", "4", *EVAL]) == 0
-    assert "The same: " in capsys.readouterr().out
-    assert json.loads(copied.games("eval", 1).read_text().splitlines()[4])["game"] == 4
