@@ -1,6 +1,6 @@
 """How fast the embedded engine is on one processor thread, against transformers' `generate()`.
 
-    python bench/cpu_engine.py [--quick]
+    python -m bench.cpu_engine [--quick]
 
 Prints (a) sampled tokens per second of many requests under one adapter, (b) under three adapters
 mixed, both as ratios to `generate()` with PEFT on the same prompts, and (c) how much prompt work

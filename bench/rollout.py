@@ -1,7 +1,7 @@
 """Games through the collector, against the same engine without games and a loop of another shape.
 
-    python bench/rollout.py [--games 8] [--in_flight 8] [--model NAME] [--engine vllm|embedded]
-    python bench/rollout.py --games 768 --in_flight 384 --model Qwen/Qwen3-1.7B    # on a GPU
+    python -m bench.rollout [--games 8] [--in_flight 8] [--model NAME] [--engine vllm|embedded]
+    python -m bench.rollout --games 768 --in_flight 384 --model Qwen/Qwen3-1.7B    # on a GPU
 
 Three ways take turns, round after round; medians and ratios are printed.
 

@@ -158,7 +158,7 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
         tracking={"alternatives": 2},
     )
     await publish(context, 0)
-    specs = [spec for _ in range(12) for spec in context.router.draw(0, 0, [])]
+    specs = [spec for _ in range(12) for spec in context.draw(0)]
     played: list[GameResult] = []
     async for result in context.actors[0].play(specs):
         assert isinstance(result, GameResult)
@@ -232,6 +232,76 @@ def test_a_turns_rewards_are_those_of_its_sample_or_none() -> None:
     record = game_record(result, make_trajectories(result), 3, 1)
     rewards = {"outcome": {"raw": 1.0, "weighted": 1.0}, "format": {"raw": 1.0, "weighted": 0.1}}
     assert [turn["rewards"] for turn in record["turns"]] == [rewards, None, rewards]
+
+
+# The format, pinned: what a line of this format says.
+GAME_LINE = (
+    '{"format":1,"game":5,"purpose":"train","env":"TicTacToe-v0","seed":4,"version":7,"actor":2,'
+    '"member":1,"branches":0,"fork":1,"opening":0,"opener":null,"teams":[],"raised":false,'
+    '"players":["main@1","minimax"],"seats":[{"player":"main@1",'
+    '"temperature":1.0,"group_id":50,"group_size":2},{"player":"minimax","temperature":0.5,'
+    '"group_id":null,"group_size":1}],"payoffs":[-1.0,1.0],"outcomes":[-1.0,1.0],"forfeit":0,'
+    '"truncated":false,"reason":"three in a row","seconds":2.0,"turns":['
+    '{"seat":1,"index":0,"player":"minimax","observation":"board 0","text":"[1]","action":"[1]",'
+    '"formatted":true,"cut_characters":0,"votes":null,"invalid":false,"seconds":0.5,'
+    '"rewards":null,"sampled":null},{"seat":0,"index":1,"player":"main@1",'
+    '"observation":"board 1","text":"Zug ✓","action":"","formatted":false,"cut_characters":0,'
+    '"votes":null,"invalid":true,"seconds":0.25,'
+    '"rewards":{"outcome":{"raw":-1.0,"weighted":-1.0}},"sampled":{"version":2,"temperature":1.0,'
+    '"prompt_cut":5,"prompt_ids":[7,8,9],"segments":[{"token_ids":[0,1],"logprobs":[-0.25,-0.5],'
+    '"finish_reason":"length","adapter":"main@2","alternatives":null}]}}]}\n'
+)
+GAME_RESULT = GameResult(
+    spec=GameSpec(
+        game_id=5,
+        purpose="train",
+        env="TicTacToe-v0",
+        seed=4,
+        seats=(
+            SeatSpec(player=PlayerId.policy(1), temperature=1.0, group_id=50, group_size=2),
+            SeatSpec(player=PlayerId("minimax"), temperature=0.5),
+        ),
+        member=1,
+    ),
+    turns=[
+        turn(1, 0, "minimax", seconds=0.5, observation="board 0", text="[1]", action="[1]"),
+        turn(
+            0,
+            1,
+            "main@1",
+            invalid=True,
+            seconds=0.25,
+            observation="board 1",
+            sampled=sampled(
+                2,
+                prompt_ids=[7, 8, 9],
+                token_ids=[0, 1],
+                finish_reason="length",
+                logprobs=[-0.25, -0.5],
+                adapter="main@2",
+                prompt_cut=5,
+            ),
+            text="Zug ✓",
+            action="",
+            formatted=False,
+        ),
+    ],
+    payoffs=[-1.0, 1.0],
+    outcomes=[-1.0, 1.0],
+    forfeit=0,
+    truncated=False,
+    reason="three in a row",
+    seconds=2.0,
+    fork=1,
+)
+
+
+def test_a_line_of_the_format_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "train-000007.jsonl"
+    path.write_text(GAME_LINE, encoding="utf-8")
+    [(place, row)] = read_lines(path)
+    assert place == f"{path}:1"
+    assert read_game(place, row) == GAME_RESULT
 
 
 def test_what_is_no_game_is_refused_with_its_place() -> None:
@@ -643,7 +713,7 @@ def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode
 
 @pytest.mark.parametrize("key", ["game", "outcomes", "seats"])
 def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
-    row = json.loads(json_line(game_record(game(), [], 3, 1)))
+    row = json.loads(GAME_LINE)
     del row[key]
     with pytest.raises(ConfigError, match=rf"^here:3: not a whole record of a game .*{key}"):
         read_game("here:3", row)

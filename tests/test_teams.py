@@ -44,7 +44,11 @@ def uneven(**changes: Any) -> RunConfig:
 
 
 def draw(schedule: Schedule, count: int) -> list[GameSpec]:
-    return [spec for _ in range(count) for spec in schedule.draw(2, [0, 1])]
+    return [
+        spec
+        for _ in range(count)
+        for spec in schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+    ]
 
 
 def team_game(
@@ -227,8 +231,8 @@ def test_a_row_of_the_evaluation_is_that_of_two_seats() -> None:
 def registry() -> Registry:
     made = Registry([RANDOM, PlayerId("expert")], anchor=RANDOM, pool_size=2)
     for version in range(3):
-        made.add(version)
-    made.current = 2
+        made.add(PlayerId.policy(version))
+    made.announce(PlayerId.policy(2))
     return made
 
 
@@ -264,7 +268,7 @@ def test_tables_count_a_game_once_for_a_team() -> None:
     won = team_game(env="Relay")
     forfeited = team_game(outcomes=(-1.0, -1.0, 0.0, 0.0), forfeit=1, env="Relay")
     mirror = team_game(("main@2",) * 4, env="Relay")
-    metrics, counted = PlayMetrics(config()), guard.Played()
+    metrics, counted = PlayMetrics(config()), guard.TrainingGames()
     for result in (won, forfeited, mirror):
         metrics.add_game(result, [])
         counted.add(result)
@@ -284,8 +288,6 @@ def test_a_game_on_file_knows_its_teams() -> None:
     result = team_game()
     row = json.loads(json.dumps(game_record(result, [], 2, 0)))
     assert read_game("here", row).spec == result.spec
-    del row["teams"]  # as in files of earlier releases
-    assert read_game("here", row).spec.teams == ()
 
 
 # Play
@@ -363,7 +365,7 @@ async def test_a_run_seats_teams(tiny_folder: Path, tmp_path: Path, isolated: bo
     trained = {s["seat"] for k in (1, 2, 3) for s in lines(context.folder.samples(k))}
     assert trained <= {0, 1, 2, 3} and len(trained) > 1
     rows = lines(context.folder.metrics)
-    assert rows[0]["eval/Relay/random/games"] == 4
+    assert rows[0]["eval/Relay/random/sampled/games"] == 4
     rated = {row.player.name: row.games for row in context.registry.ratings()}
     compared = [g for g in [*games, *played(context.folder, "eval")] if len(set(g["players"])) == 2]
     assert sum(rated.values()) == 2 * len(compared)

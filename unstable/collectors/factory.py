@@ -63,7 +63,7 @@ class PlayerFactory:
         if seat.player == BASE:
             return model(None)
         if seat.trained and self._config.actors.policy_refresh == "turn":
-            return NewestPlayer(newest=self.newest, model=model)
+            return NewestPlayer(newest=self.newest, policy=seat.player.label, model=model)
         if seat.player.version is not None:
             return model(seat.player.name, seat.player.version)
         return self._opponent(game, seat, purpose)

@@ -24,7 +24,7 @@ from unstable.planning.machine import Machine, this_machine
 from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
 from unstable.rewards.terms import Rewards
-from unstable.tracking.sinks.own import check_sinks
+from unstable.tracking.sinks import check_sinks
 
 LORA_FOLDER = Path(__file__).resolve().parent.parent.parent / "lora_ckpt"
 """Where the adapter that is shipped beside the package, as a zip, is unpacked, if it is there."""

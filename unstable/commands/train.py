@@ -26,9 +26,9 @@ from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.routing import Router
 from unstable.league.schedule import Schedule
-from unstable.loop.context import Context, asleep
+from unstable.loop.context import Context, sleeping
 from unstable.loop.interrupt import Interrupt
-from unstable.loop.state import State, restore
+from unstable.loop.state import RunState, restore
 from unstable.loop.train import train as run_loop
 from unstable.models.base import model_path
 from unstable.planning.plan import Plan
@@ -36,10 +36,13 @@ from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
 from unstable.rewards.terms import Rewards
-from unstable.tracking.sinks.own import Callback, own_sinks
+from unstable.tracking.sinks import Callback, own_sinks
 from unstable.tracking.status import Ending
 from unstable.tracking.tracker import Tracker
 from unstable.types import PlayerId
+
+MAX_REFILLS = 10
+"""Batches of samples of tied groups that are dropped for one update before the run stops."""
 
 
 def train(
@@ -68,7 +71,7 @@ def train(
 def go_on(
     resolved: Resolved,
     folder: RunFolder,
-    state: State | None,
+    state: RunState | None,
     callbacks: Sequence[Callback] = (),
 ) -> None:
     """Train in a run's folder, from a state that was kept or, if None, from the start.
@@ -84,7 +87,7 @@ def go_on(
             _run(resolved, folder, tracker, state)
 
 
-def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: State | None) -> None:
+def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: RunState | None) -> None:
     interrupt = Interrupt()
     ending: Ending = "failed"
     reason, shown = "", True
@@ -104,7 +107,9 @@ def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: State |
         if shown:
             tracker.finish(one_line(reason), ending)
             wanted = resolved.config.tracking.report
-            tracker.end(one_line(reason) or ending, report_at_end(folder) if wanted else None)
+            tracker.end(
+                one_line(reason) or ending, report_at_end(folder, tracker.print) if wanted else None
+            )
 
 
 @contextlib.contextmanager
@@ -124,7 +129,7 @@ async def _train(
     folder: RunFolder,
     tracker: Tracker,
     interrupt: Interrupt,
-    state: State | None,
+    state: RunState | None,
 ) -> str:
     from unstable.runtime.processes import processes  # Ray takes a second
 
@@ -146,8 +151,8 @@ async def _train(
             interrupt=interrupt,
         )
         if state is not None:
-            async with asleep(actors, config):
-                await learner.load(state["version"])
+            async with sleeping(actors, config):
+                await learner.load(state.version)
             await restore(context, state)
         return await run_loop(context)
 
@@ -155,12 +160,12 @@ async def _train(
 def make_buffer(config: RunConfig) -> Buffer:
     """The buffer of a run."""
     assert isinstance(config.buffer.capacity, int), "planning resolves auto"
-    batch_size, groups = config.learner.batch_size, config.groups
+    batch_size = config.learner.batch_size
     return Buffer(
         config.buffer.capacity,
         batch_size,
         config.buffer.max_staleness,
-        groups.max_refills * batch_size if groups.drop_tied else None,
+        MAX_REFILLS * batch_size if config.groups.drop_tied else None,
     )
 
 

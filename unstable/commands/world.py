@@ -30,7 +30,7 @@ from unstable.games.services import game_questions, prompt_style
 from unstable.models.tiny import make_model, make_tokenizer
 from unstable.prompts import PromptBuilder
 from unstable.records.files import new_folder
-from unstable.tracking.progress import progress
+from unstable.tracking.lines import progress
 from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec
 
 QUESTIONS = 20_000

@@ -7,9 +7,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from unstable.config.base import Integer, Section, nearest
-from unstable.config.evaluation import EvalConfig
 from unstable.config.game import GameConfig
-from unstable.config.guard import GuardConfig
+from unstable.config.judging import EvalConfig, GuardConfig
 from unstable.config.learner import LearnerConfig
 from unstable.config.opponents import (
     BUILT_IN_OPPONENTS,
@@ -28,8 +27,7 @@ from unstable.config.sections import (
     SamplingConfig,
     TrackingConfig,
 )
-from unstable.config.sft import SFTConfig
-from unstable.config.world import WorldConfig
+from unstable.config.supervised import SFTConfig, WorldConfig
 
 
 class RunConfig(Section):
@@ -59,7 +57,7 @@ class RunConfig(Section):
         _refuse_twins("games", [game.key for game in self.games])
         _refuse_twins("opponents.fixed", [opponent.key for opponent in self.opponents.fixed])
         for index, opponent in enumerate(self.opponents.fixed):
-            if opponent.key in RESERVED_NAMES or opponent.key.startswith("main@"):
+            if opponent.key in RESERVED_NAMES or "@" in opponent.key.partition(":")[0]:
                 raise ValueError(
                     f"opponents.fixed.{index}.name = {opponent.key!r} has a meaning of its own; "
                     "give it another name"

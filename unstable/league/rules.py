@@ -1,4 +1,4 @@
-"""The guard's rules: what the course of a figure over the updates says, as pure functions.
+"""The guard's rules: what the history of a metric says, as pure functions.
 
 Three updates speak together, so that one alone is never an alarm. A level refers to the run's own,
 its first one or its least, so that a threshold is not a matter of the model or the game.
@@ -8,10 +8,26 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from unstable.config import Rule
 from unstable.league.evaluation import wilson_interval
 
+THRESHOLDS: dict[Rule, float] = {
+    "entropy": 0.1,
+    "entropy_fall": 0.5,
+    "kl_sampling": 0.1,  # nats a turn
+    "kl_reference": 3.0,  # nats a turn
+    "length": 1.5,
+    "truncation": 0.05,
+    "forfeits": 0.1,
+    "draws": 0.3,
+    "tied": 0.95,
+    "score": 3.0,  # standard errors
+}
+"""Of each rule, unless the config has another; docs/guard.md says what they are and why."""
+EVALUATIONS = 3
+"""Evaluations in a row whose mean is a score."""
 START = 5
 """Updates that a level refers to: the first ones, or those in a row that have the least."""
 RECENT = 3
@@ -44,7 +60,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class MetricHistory:
-    """A figure over the updates, as far back as rules look."""
+    """A metric over the updates, as far back as rules look."""
 
     start: list[Point] = field(default_factory=list)  # the first START
     recent: list[Point] = field(default_factory=list)  # the newest ones
@@ -79,23 +95,6 @@ class MetricHistory:
             version = point.version
         return version
 
-    def state(self) -> dict[str, Any]:
-        """All of it, as JSON holds it."""
-        return {
-            "start": [list(point) for point in self.start],
-            "recent": [list(point) for point in self.recent],
-            "least": _listed(self.least),
-        }
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> "MetricHistory":
-        """What `state` returned."""
-        return cls(
-            start=[Point(*point) for point in state["start"]],
-            recent=[Point(*point) for point in state["recent"]],
-            least=_point(state["least"]),
-        )
-
 
 @dataclass(slots=True)
 class Scores:
@@ -104,20 +103,20 @@ class Scores:
     recent: list[Point] = field(default_factory=list)  # the newest evaluations
     best: Point | None = None  # mean of those in a row that have the greatest
 
-    def add(self, point: Point, span: int) -> None:
-        """Take in the next evaluation's; `span` in a row are one mean."""
-        self.recent = [*self.recent, point][-span:]
-        if len(self.recent) == span:
+    def add(self, point: Point) -> None:
+        """Take in the next evaluation's; EVALUATIONS in a row are one mean."""
+        self.recent = [*self.recent, point][-EVALUATIONS:]
+        if len(self.recent) == EVALUATIONS:
             mean = pooled(self.recent)
             if self.best is None or mean.value > self.best.value:
                 self.best = mean
 
-    def worse(self, span: int, errors: float) -> Finding | None:
+    def worse(self, errors: float) -> Finding | None:
         """The newest mean is below the best by so many standard errors of each.
 
         The best of many is partly luck: two would not be much.
         """
-        if self.best is None or len(self.recent) < span:
+        if self.best is None or len(self.recent) < EVALUATIONS:
             return None
         mean = pooled(self.recent)
         low, _ = wilson_interval(self.best.value, round(self.best.size), errors)
@@ -125,23 +124,6 @@ class Scores:
         if high >= low:
             return None
         return Finding(mean.value, low - (high - mean.value), self.recent[0].version)
-
-    def state(self) -> dict[str, Any]:
-        """All of it, as JSON holds it."""
-        return {"recent": [list(point) for point in self.recent], "best": _listed(self.best)}
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> "Scores":
-        """What `state` returned."""
-        return cls([Point(*point) for point in state["recent"]], _point(state["best"]))
-
-
-def _listed(point: Point | None) -> list[float] | None:
-    return None if point is None else list(point)
-
-
-def _point(values: list[Any] | None) -> Point | None:
-    return None if values is None else Point(*values)
 
 
 def pooled(points: Sequence[Point]) -> Point:
@@ -156,66 +138,66 @@ def level(points: Iterable[Point]) -> float:
     return median(point.value for point in points)
 
 
-def below_start(course: MetricHistory, share: float) -> Finding | None:
+def below_start(history: MetricHistory, share: float) -> Finding | None:
     """The newest values are all below a share of what they were at the start."""
-    if not course.is_known:
+    if not history.is_known:
         return None
-    threshold = share * level(course.start)
-    figure = max(point.value for point in course.last)
+    threshold = share * level(history.start)
+    figure = max(point.value for point in history.last)
     if figure >= threshold:
         return None
-    return Finding(figure, threshold, course.since(lambda value: value < threshold))
+    return Finding(figure, threshold, history.since(lambda value: value < threshold))
 
 
-def fallen(course: MetricHistory, share: float) -> Finding | None:
+def fallen(history: MetricHistory, share: float) -> Finding | None:
     """The level is below a share of what it was REACH updates before."""
-    if len(course.recent) < REACH + RECENT:
+    if len(history.recent) < REACH + RECENT:
         return None
-    figure, threshold = level(course.last), share * level(course.recent[:RECENT])
+    figure, threshold = level(history.last), share * level(history.recent[:RECENT])
     if figure >= threshold:
         return None
-    return Finding(figure, threshold, course.since(lambda value: value < threshold))
+    return Finding(figure, threshold, history.since(lambda value: value < threshold))
 
 
-def grown(course: MetricHistory, times: float) -> Finding | None:
+def grown(history: MetricHistory, times: float) -> Finding | None:
     """The level is above so many times the least."""
-    if course.least is None:
+    if history.least is None:
         return None
-    figure, threshold = level(course.last), times * course.least.value
+    figure, threshold = level(history.last), times * history.least.value
     if figure <= threshold:
         return None
-    return Finding(figure, threshold, course.since(lambda value: value > threshold))
+    return Finding(figure, threshold, history.since(lambda value: value > threshold))
 
 
-def risen(course: MetricHistory, by: float) -> Finding | None:
+def risen(history: MetricHistory, by: float) -> Finding | None:
     """A share is above the least by a threshold, and by more than chance explains.
 
     Chance is the spread of one update's share if the truth is the upper end of the least's 95 %
     interval.
     """
-    if course.least is None:
+    if history.least is None:
         return None
-    now = pooled(course.last)
-    _, truth = wilson_interval(course.least.value, max(1, round(course.least.size)))
-    spread = math.sqrt(truth * (1 - truth) * len(course.last) / now.size)
-    threshold = course.least.value + max(by, NOISE * spread)
+    now = pooled(history.last)
+    _, truth = wilson_interval(history.least.value, max(1, round(history.least.size)))
+    spread = math.sqrt(truth * (1 - truth) * len(history.last) / now.size)
+    threshold = history.least.value + max(by, NOISE * spread)
     if now.value <= threshold:
         return None
-    return Finding(now.value, threshold, course.since(lambda value: value > threshold))
+    return Finding(now.value, threshold, history.since(lambda value: value > threshold))
 
 
-def above(course: MetricHistory, limit: float) -> Finding | None:
+def above(history: MetricHistory, limit: float) -> Finding | None:
     """The newest values are all above a limit."""
-    figure = min(point.value for point in course.last)
-    if len(course.last) < RECENT or figure <= limit:
+    figure = min(point.value for point in history.last)
+    if len(history.last) < RECENT or figure <= limit:
         return None
-    return Finding(figure, limit, course.since(lambda value: value > limit))
+    return Finding(figure, limit, history.since(lambda value: value > limit))
 
 
-class Rule(NamedTuple):
-    """A field of the config's `guard` that is a threshold, and the figure that it is for."""
+class MetricRule(NamedTuple):
+    """A rule and the metric that it is for."""
 
-    name: str
+    name: Rule
     figure: str  # what its name begins with
     finding: Callable[[MetricHistory, float], Finding | None]
 
@@ -225,17 +207,17 @@ KL_SAMPLING, KL_REFERENCE = "learn/mismatch_kl", "learn/kl_reference"
 LENGTH, TRUNCATION = "learn/completion_length_mean", "learn/truncated_share"
 DRAWS, TIED, FORFEITS = "collect/versus/self/draw", "learn/tied_groups", "collect/versus/forfeit"
 RULES = [
-    Rule("entropy", ENTROPY, below_start),
-    Rule("entropy", ACTIONS, below_start),
-    Rule("entropy_fall", ENTROPY, fallen),
-    Rule("entropy_fall", ACTIONS, fallen),
-    Rule("kl_sampling", KL_SAMPLING, above),
-    Rule("kl_reference", KL_REFERENCE, above),
-    Rule("length", LENGTH, grown),
-    Rule("truncation", TRUNCATION, risen),
-    Rule("forfeits", FORFEITS, risen),
-    Rule("draws", DRAWS, risen),
-    Rule("tied", TIED, above),
+    MetricRule("entropy", ENTROPY, below_start),
+    MetricRule("entropy", ACTIONS, below_start),
+    MetricRule("entropy_fall", ENTROPY, fallen),
+    MetricRule("entropy_fall", ACTIONS, fallen),
+    MetricRule("kl_sampling", KL_SAMPLING, above),
+    MetricRule("kl_reference", KL_REFERENCE, above),
+    MetricRule("length", LENGTH, grown),
+    MetricRule("truncation", TRUNCATION, risen),
+    MetricRule("forfeits", FORFEITS, risen),
+    MetricRule("draws", DRAWS, risen),
+    MetricRule("tied", TIED, above),
 ]
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unstable.types import Batch, Sample, TokenSample, Trajectory
+from unstable.types.metrics import metric_name
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -104,11 +105,11 @@ class FlatBatch:
         )
 
     def by_role(self) -> dict[Role, Ints]:
-        """Places of the samples of each role, in the order of the roles."""
-        places: dict[Role, list[int]] = defaultdict(list)
-        for place, role in enumerate(self.roles_S):
-            places[role].append(place)
-        return {role: np.array(found) for role, found in sorted(places.items())}
+        """Indices of the samples of each role, in the order of the roles."""
+        indices: dict[Role, list[int]] = defaultdict(list)
+        for index, role in enumerate(self.roles_S):
+            indices[role].append(index)
+        return {role: np.array(found) for role, found in sorted(indices.items())}
 
 
 def _mean(values: list[float]) -> float:
@@ -117,10 +118,5 @@ def _mean(values: list[float]) -> float:
 
 
 def role_suffix(role: Role) -> str:
-    """What ends the name of a metric of one role; an env's name has no slash there.
-
-    >>> role_suffix(("some/env", 1))
-    '/some:env/1'
-    """
-    env, seat = role
-    return f"/{env.replace('/', ':')}/{seat}"
+    """What ends the name of a metric of one role. role_suffix(("Nim-v0", 1)) is '/Nim-v0/1'"""
+    return metric_name("", *role)

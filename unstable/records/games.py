@@ -186,7 +186,7 @@ def read_spec(row: Record) -> GameSpec:
         member=row["member"],
         branches=row["branches"],
         opening=row["opening"],
-        opener=_read_seat(row["opener"]) if row["opener"] else None,
+        opener=None if row["opener"] is None else _read_seat(row["opener"]),
     )
 
 
@@ -206,8 +206,8 @@ def read_games(path: Path, start: int = 0) -> Iterator[Recorded]:
     lines = read_lines(path, start, whole=True) if path.is_file() else ()
     rows = [_Row(*line) for line in lines]
     while rows:
-        trunk = rows.pop(0)
-        result = read_game(*trunk)
+        parent = rows.pop(0)
+        result = read_game(*parent)
         last = result.spec.game_id + result.spec.branches
         branches = []
         while rows and result.spec.game_id < rows[0].row["game"] <= last:
@@ -217,7 +217,7 @@ def read_games(path: Path, start: int = 0) -> Iterator[Recorded]:
         if not branches and result.spec.branches and any(map(result.seat_turns, _trained(result))):
             continue
         result.branches = [read_game(*branch) for branch in branches]
-        rewards = chain(*(_read_rewards(each.row) for each in (trunk, *branches)))
+        rewards = chain(*(_read_rewards(each.row) for each in (parent, *branches)))
         yield Recorded(result, dict(rewards))
 
 

@@ -25,6 +25,7 @@ from unstable.runtime.cluster import MEMORY, again, in_time, process_options
 from unstable.runtime.heartbeat import watch
 from unstable.tracking.status import Waits
 from unstable.types import (
+    ActorState,
     Adapter,
     Exploitability,
     GameFailure,
@@ -92,17 +93,17 @@ class ActorProcess:
             async for results in self._collector.play_together(specs, enough):
                 yield results
 
-    async def state(self) -> dict[str, Any]:
+    async def state(self) -> ActorState:
         return self._collector.state()
 
-    async def restore(self, state: Mapping[str, Any]) -> None:
+    async def restore(self, state: ActorState) -> None:
         self._collector.restore(state)
 
-    async def publish(self, version: int, adapter: Adapter) -> None:
+    async def publish(self, version: PlayerId, adapter: Adapter) -> None:
         with _ends_with_engine():
             await self._collector.publish(version, adapter)
 
-    async def retire(self, version: int) -> None:
+    async def retire(self, version: PlayerId) -> None:
         with _ends_with_engine():
             await self._collector.retire(version)
 
@@ -114,11 +115,10 @@ class ActorProcess:
             return await ask_probe(self._engine, adapters, vocabulary)
 
     async def decide(
-        self, game: str, version: int, part: int, parts: int
+        self, game: str, version: PlayerId, part: int, parts: int
     ) -> dict[int, list[float]]:
         with _ends_with_engine():
-            adapter = PlayerId.policy(version).name
-            return await self._exploiter(game).decide(adapter, part, parts)
+            return await self._exploiter(game).decide(version.name, part, parts)
 
     async def assess(
         self, game: str, version: int, shares: Mapping[int, list[float]], began: float
@@ -173,14 +173,15 @@ class Adapters:
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._version: int | None = None
+        self._version: PlayerId | None = None
         self._reference: Any = None
 
-    def reference(self, version: int) -> Any:
+    def reference(self, version: PlayerId) -> Any:
         """Ray's reference to an adapter; the last one is kept, as all actors ask for it at once."""
         if self._version != version:
-            name = PlayerId.policy(version).name
-            self._reference = ray.put(read_adapter(self._folder.checkpoint(version), name))
+            assert version.version is not None
+            place = self._folder.checkpoint(version.version, version.label)
+            self._reference = ray.put(read_adapter(place, version.name))
             self._version = version
         return self._reference
 
@@ -204,7 +205,7 @@ class RemoteActor:
         self._folder = folder
         self._index = index
         self._adapters = adapters or Adapters(folder)
-        self._published: list[int] = []
+        self._published: list[PlayerId] = []
         self._restarts = 0
         self._gpus = ",".join(gpus)
         self._reviving = asyncio.Lock()
@@ -287,26 +288,26 @@ class RemoteActor:
         with self._waiting("probe"):
             return await self._process.probe.remote(adapters, vocabulary)
 
-    async def state(self) -> dict[str, Any]:
+    async def state(self) -> ActorState:
         """What play so far has to do with play to come; a process that dies takes its own along."""
         return await self._ask("state")
 
-    async def restore(self, state: Mapping[str, Any]) -> None:
+    async def restore(self, state: ActorState) -> None:
         """Continue from what `state` returned."""
         await self._send("restore", state)
 
-    async def publish(self, version: int) -> None:
+    async def publish(self, version: PlayerId) -> None:
         """Make a version playable, whose checkpoint is there."""
         self._published.append(version)
         await self._send("publish", version, self._adapters.reference(version))
 
-    async def retire(self, version: int) -> None:
+    async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game will ask for."""
         self._published.remove(version)
         await self._send("retire", version)
 
     async def decide(
-        self, game: str, version: int, part: int, parts: int
+        self, game: str, version: PlayerId, part: int, parts: int
     ) -> dict[int, list[float]]:
         """A version at every `parts`-th decision of a game, as `collectors.exploit` says."""
         return await self._ask("decide", game, version, part, parts)
@@ -376,7 +377,7 @@ class RemoteActor:
             ray.kill(dead)
             with self._waits.on(f"{self.name}: start"):
                 process = await self._begin()
-            given: set[int] = set()
+            given: set[PlayerId] = set()
             while lacking := [version for version in self._published if version not in given]:
                 # Bounded as all calls are: the process is watched only once it is the actor's.
                 async with in_time(self._config, self.name, self._folder):

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Console
 from rich.live import Live
 
@@ -23,10 +24,10 @@ from unstable.tracking.lines import LATER_S, Lines, RunConsole
 from unstable.tracking.metrics import (
     EngineMetrics,
     PlayMetrics,
+    PlayState,
     Row,
     evaluation_metrics,
     exploitability_metrics,
-    first_exploitability,
     rating_metrics,
 )
 from unstable.tracking.sinks import SinkMaker, open_sinks
@@ -70,6 +71,15 @@ PHASES = {
 RECENT_SCORES = 50
 STILL_S = 20.0
 """Without a game, an answer or a new phase for so long, a line says what is waited for."""
+
+
+class TrackerState(BaseModel):
+    """What the next row has so far; of engines and the device nothing."""
+
+    row: dict[str, float | bool | None]
+    times: dict[str, float]
+    seconds: float
+    play: PlayState
 
 
 class Tracker:
@@ -123,9 +133,7 @@ class Tracker:
             ) from None
         if rows := read_rows(folder.metrics):  # the run is resumed
             self._names.update(dict.fromkeys(rows[-1]))
-            self.view.rows = tuple(rows[-HISTORY:])
-            self.view.version = rows[-1]["version"]
-            self.view.first_exploitability = first_exploitability(rows)
+            self.view.resume(rows)
         for sink in self._sinks:
             if sink.url is not None:
                 self.print(f"{name_of(sink)}: {sink.url}")
@@ -205,8 +213,7 @@ class Tracker:
 
     def log_evaluation(self, scores: Sequence[EvalScore]) -> None:
         """Takes in how a version did against each opponent."""
-        first = self.view.config.eval.temperature[0]
-        self._row.update(evaluation_metrics(scores, first=first))
+        self._row.update(evaluation_metrics(scores))
         self.view.scores = (*scores, *self.view.scores)[:RECENT_SCORES]
         if scores:
             self._emit("evaluation", scores[0].version, scores)
@@ -264,10 +271,7 @@ class Tracker:
         self._engine.add(actor, stats)
         seconds = self._seconds()
         self.view.engine = self._engine.values(seconds)
-        self.view.actors = {
-            **self.view.actors,
-            actor: self._engine.values(seconds, actor),
-        }
+        self.view.actors = {**self.view.actors, actor: self._engine.values(seconds, actor)}
 
     def log_buffer(self, stats: Mapping[str, float]) -> None:
         """Takes in what the buffer holds and has dropped."""
@@ -290,21 +294,21 @@ class Tracker:
         if self._dashboard is None and is_new:
             self.print(update_line(row, self.view.config.loop.steps))
 
-    def state(self) -> dict[str, Any]:
-        """What the next row has so far, as JSON holds it; of engines and the device nothing."""
+    def state(self) -> TrackerState:
+        """All that a resume needs."""
         self._spend()
-        return {
-            "row": {name: _finite(value) for name, value in self._row.items()},
-            "times": self._times,
-            "seconds": self._seconds(),
-            "play": self._play.state(),
-        }
+        return TrackerState(
+            row={name: _finite(value) for name, value in self._row.items()},
+            times=self._times,
+            seconds=self._seconds(),
+            play=self._play.state(),
+        )
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: TrackerState) -> None:
         """Continue from what `state` returned."""
-        self._row, self._times = dict(state["row"]), self._times | state["times"]
-        self.view.row_started = time.monotonic() - state["seconds"]
-        self._play.restore(state["play"])
+        self._row, self._times = dict(state.row), self._times | state.times
+        self.view.row_started = time.monotonic() - state.seconds
+        self._play.restore(state.play)
 
     def finish(self, reason: str, ending: Ending = "ended") -> None:
         """Stops the dashboard and prints what came out of the run, which ended by `reason`.

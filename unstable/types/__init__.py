@@ -15,6 +15,7 @@ from unstable.types.answers import (
     TopLogprobs,
 )
 from unstable.types.games import (
+    ActorState,
     GameFailure,
     GameResult,
     GameSpec,
@@ -28,5 +29,5 @@ from unstable.types.games import (
     standing,
 )
 from unstable.types.judging import Alarm, EvalScore, Exploitability, Rating
-from unstable.types.players import BASE, Adapter, PlayerId
+from unstable.types.players import BASE, MAIN, Adapter, PlayerId
 from unstable.types.training import Batch, Group, Reward, Sample, Trajectory, Update

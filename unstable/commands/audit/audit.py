@@ -232,7 +232,7 @@ def answerer(result: GameResult, turn: Turn) -> PlayerId:
     player, sampled = _seat(result, turn).player, turn.answer.sampled
     if player.version is None or sampled is None or sampled.version is None:
         return player
-    return PlayerId.policy(sampled.version)
+    return PlayerId.policy(sampled.version, player.label)
 
 
 def not_again(player: PlayerId, opponent: FixedOpponent | None) -> str | None:
