@@ -67,7 +67,9 @@ def holds(value: Any, shown: Any) -> bool:
             name in value and holds(value[name], each) for name, each in shown.items()
         )
     if isinstance(shown, list):
-        return isinstance(value, list) and len(value) == len(shown) and all(map(holds, value, shown))
+        return (
+            isinstance(value, list) and len(value) == len(shown) and all(map(holds, value, shown))
+        )
     if isinstance(shown, float):
         return bool(value == pytest.approx(shown, rel=1e-3, abs=1e-5))
     return bool(value == shown)
@@ -104,7 +106,10 @@ def test_the_prompt_on_the_page_of_concepts_is_what_the_player_saw(folder: Path)
 
 def test_the_loss_is_the_sum_of_the_terms_that_the_page_gives(folder: Path) -> None:
     run = folder / "outputs/datum"
-    samples, rows = list(read_rows(run / "train/000001.jsonl")), list(read_rows(run / "metrics.jsonl"))
+    samples, rows = (
+        list(read_rows(run / "train/000001.jsonl")),
+        list(read_rows(run / "metrics.jsonl")),
+    )
     tokens = sum(len(sample["token_ids"]) for sample in samples)
     terms = [-each["advantage"] / tokens for each in samples for _ in each["token_ids"]]
     assert tokens == 128 and len(samples) == 64
