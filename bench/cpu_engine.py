@@ -1,6 +1,6 @@
 """How fast the embedded engine is on one processor thread, against transformers' `generate()`.
 
-    python bench/cpu_engine.py [--quick]
+    python -m bench.cpu_engine [--quick]
 
 Prints (a) sampled tokens per second of many requests under one adapter, (b) under three adapters
 mixed, both as ratios to `generate()` with PEFT on the same prompts, and (c) how much prompt work
@@ -186,7 +186,7 @@ def main() -> None:
     games = [game_prompts(tokenizer, seed) for seed in range(args.games)]
     with asyncio.Runner() as runner:
         for adapter in adapters:
-            runner.run(engine.add_adapter(adapter))
+            runner.run(engine.load(adapter))
         compare_speed(runner, engine, peft_model, args)
         compare_prefixes(runner, engine, games)
         runner.run(engine.close())

@@ -4,7 +4,7 @@ The 2,688 places of seven actors with 384 games each play games that take no tim
 a learner draws a batch as soon as one is there. The other way to wait has each place evaluate
 whether two batches are ready after every game, as a loop with `asyncio.Condition` does.
 
-Run: python bench/gate.py [--places 2688] [--games 20000] [--rounds 3]
+Run: python -m bench.gate [--places 2688] [--games 20000] [--rounds 3]
 """
 
 import argparse

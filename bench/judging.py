@@ -3,7 +3,7 @@
 Beside it, on a sample of the decisions, the plain way: a forward pass of the model for each action,
 prompt and answer whole.
 
-Run: python bench/judging.py [--model smollm2-135m] [--threads 2] [--sample 40]
+Run: python -m bench.judging [--model smollm2-135m] [--threads 2] [--sample 40]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """How fast the learner is, against a plain padded loop and against a micro-batch of one sample.
 
-    python bench/learner.py [--threads 2] [--rounds 3] [--shape 1.7b] [--compile]
+    python -m bench.learner [--threads 2] [--rounds 3] [--shape 1.7b] [--compile]
 
 The same update by each: 64 samples whose lengths are skewed, forward, backward and a step of
 AdamW on a LoRA. Ids are random, for what is computed does not depend on them; "shared prefixes" are
@@ -63,20 +63,20 @@ Run = Callable[[Batch], None]
 """One update on the samples."""
 
 
-def make_batch(number: int, prompt: int, low: int, high: int, shared: int) -> Batch:
+def make_batch(number: int, prompt: int, low: int, high: int, *, shared: int, vocab: int) -> Batch:
     """Samples of `prompt` + `low` to `high` tokens, most of them short; `shared` begin alike.
 
     Whatever is shared, lengths and answers are the same. Each is a group of its own.
     """
     random = np.random.default_rng(0)
-    common = np.random.default_rng(1).integers(10, 30_000, shared).tolist()
+    common = np.random.default_rng(1).integers(10, vocab, shared).tolist()
     groups = []
     for index in range(number):
         length = int(low + (high - low) * random.random() ** 2)
-        prompt_ids = common + random.integers(10, 30_000, prompt).tolist()[shared:]
+        prompt_ids = common + random.integers(10, vocab, prompt).tolist()[shared:]
         tokens = SampledTokens(
             prompt_ids=prompt_ids,
-            token_ids=random.integers(10, 30_000, length).tolist(),
+            token_ids=random.integers(10, vocab, length).tolist(),
             logprobs=[-10.0] * length,
             finish_reason="stop",
             version=0,
@@ -216,6 +216,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--vocab", type=int, default=30_000, help="ids are below this")
     parser.add_argument("--micro_batch_tokens", type=int, help="default: 16384 on a GPU, else 4096")
     parser.add_argument("--checkpointing", action="store_true", help="ours recomputes activations")
     parser.add_argument("--compile", action="store_true", help="ours compiles its layers")
@@ -229,8 +230,9 @@ def main() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     gpu = torch.cuda.is_available()
     lengths = (300, 200, 1700) if gpu else (60, 40, 340)
-    apart = make_batch(arguments.samples, *lengths, shared=0)
-    alike = make_batch(arguments.samples, *lengths, shared=3 * lengths[0] // 4)
+    samples, vocab = arguments.samples, arguments.vocab
+    apart = make_batch(samples, *lengths, shared=0, vocab=vocab)
+    alike = make_batch(samples, *lengths, shared=3 * lengths[0] // 4, vocab=vocab)
     tokens = sum(sample.tokens.length for sample in apart.samples)
     assert tokens == sum(sample.tokens.length for sample in alike.samples)
     learner = LearnerConfig(

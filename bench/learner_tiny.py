@@ -1,6 +1,6 @@
 """How fast the learner is at a tiny model's size, where arithmetic is little and all else shows.
 
-    python bench/learner_tiny.py [--threads 2] [--rounds 5] [--against FOLDER]
+    python -m bench.learner_tiny [--threads 2] [--rounds 5] [--against FOLDER]
 
 A character-level Llama of 0.1 M weights in fp32, LoRA of rank 32 on its linear layers, batches of
 2,048 TicTacToe turns: 12 prompt tokens, 2 sampled ones. The same updates by the learner that runs
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCAB, WIDTH, INNER, LAYERS, HEADS, RANK = 110, 64, 128, 2, 4, 32
-TURNS, STEPS, MICRO_BATCH = 2048, 4, 512
+STEPS, MICRO_BATCH = 4, 512
 EPOCHS = {"ppo": 3, "reinforce": 1}
 FIRST, LAST, SEATS, CELLS = 1, 2, (3, 4), (10, 11, 12)
 """Ids that a prompt begins and ends with, of the seat to move, and of an empty, X and O cell."""
@@ -45,6 +45,7 @@ class Task:
     model: str
     algorithm: str
     prompts: str
+    turns: int
     threads: int
     package: str
 
@@ -61,11 +62,11 @@ class Turn:
     reward: float
 
 
-def draw_turns(prompts: str) -> list[Turn]:
+def draw_turns(prompts: str, number: int) -> list[Turn]:
     """Turns of random games, whose openings recur, or as many with random ids for boards."""
     random = np.random.default_rng(0)
     turns: list[Turn] = []
-    for game in range(TURNS):
+    for game in range(number):
         board = [0] * 9
         own: list[Turn] = []
         winner = None
@@ -83,9 +84,9 @@ def draw_turns(prompts: str) -> list[Turn]:
         for seat in range(2):
             reward = 0.0 if winner is None else 1.0 if winner == seat else -1.0
             turns += [replace(turn, reward=reward) for turn in own if turn.seat == seat]
-        if len(turns) >= TURNS:
+        if len(turns) >= number:
             break
-    return turns[:TURNS]
+    return turns[:number]
 
 
 def ours(task: Task) -> Update:
@@ -95,7 +96,7 @@ def ours(task: Task) -> Update:
     from unstable.types import Batch, Group, Reward, Sample, SampledTokens, Trajectory
 
     members: dict[tuple[int, int], list[Turn]] = {}
-    for turn in draw_turns(task.prompts):
+    for turn in draw_turns(task.prompts, task.turns):
         members.setdefault((turn.game, turn.seat), []).append(turn)
     groups = []
     for (game, seat), turns in members.items():
@@ -127,8 +128,8 @@ def ours(task: Task) -> Update:
     config = LearnerConfig.model_validate(
         {
             "algorithm": {"name": task.algorithm},
-            "batch_size": TURNS,
-            "micro_batch_size": MICRO_BATCH,
+            "batch_size": task.turns,
+            "micro_batch_size": min(MICRO_BATCH, task.turns),
             "epochs": EPOCHS[task.algorithm],
             "steps_per_batch": STEPS,
             "gradient_checkpointing": "off",
@@ -207,18 +208,18 @@ def plain(task: Task) -> Update:
     torch.manual_seed(0)
     model = Plain()
     adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    turns = draw_turns(task.prompts)
+    turns = draw_turns(task.prompts, task.turns)
     ids = torch.tensor([[*turn.prompt, *turn.answer] for turn in turns])
     rewards = torch.tensor([turn.reward for turn in turns])
 
     def update() -> None:
-        old, values = torch.zeros(TURNS, 2), torch.zeros(TURNS)
+        old, values = torch.zeros(task.turns, 2), torch.zeros(task.turns)
         if task.algorithm == "ppo":
             with torch.no_grad():
-                for part in torch.arange(TURNS).split(MICRO_BATCH):
+                for part in torch.arange(task.turns).split(MICRO_BATCH):
                     old[part], values[part] = model(ids[part])
         for _ in range(EPOCHS[task.algorithm]):
-            for part in torch.randperm(TURNS).split(TURNS // STEPS):
+            for part in torch.randperm(task.turns).split(task.turns // STEPS):
                 logprobs, now = model(ids[part])
                 gains = (rewards - values)[part, None]
                 if task.algorithm == "ppo":
@@ -265,6 +266,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=2048, help="turns of a batch")
     parser.add_argument("--against", help="folder of another version of the package")
     parser.add_argument("--algorithms", nargs="+", choices=EPOCHS, default=list(EPOCHS))
     parser.add_argument("--prompts", nargs="+", choices=["apart", "games"], default=["apart"])
@@ -294,17 +296,21 @@ def main() -> None:
                 for _ in range(arguments.rounds):
                     for way in ways:
                         package = arguments.against if way == "against" else here
-                        task = Task(model, algorithm, prompts, arguments.threads, package)
+                        task = Task(
+                            model, algorithm, prompts, arguments.turns, arguments.threads, package
+                        )
                         with ProcessPoolExecutor(1, spawn) as process:
                             found[way].append(process.submit(measure, way, task).result())
-                report(algorithm, prompts, found)
+                report(algorithm, prompts, arguments.turns, found)
 
 
-def report(algorithm: str, prompts: str, found: dict[str, list[tuple[float, float]]]) -> None:
+def report(
+    algorithm: str, prompts: str, turns: int, found: dict[str, list[tuple[float, float]]]
+) -> None:
     """A line for each way, by medians."""
     print(f"\n{algorithm}, prompts: {prompts}")
     rates = {
-        way: TURNS * EPOCHS[algorithm] / statistics.median(seconds for seconds, _ in runs)
+        way: turns * EPOCHS[algorithm] / statistics.median(seconds for seconds, _ in runs)
         for way, runs in found.items()
     }
     for way, runs in found.items():

@@ -1,6 +1,6 @@
 """What play costs besides the model: an engine that answers at once, 384 TicTacToe games in flight.
 
-Run: python bench/orchestration.py [--games 2000] [--in-flight 384] [--tokenizer embedded|none]
+Run: python -m bench.orchestration [--games 2000] [--in-flight 384] [--tokenizer embedded|none]
 """
 
 import argparse
@@ -8,7 +8,7 @@ import asyncio
 import random
 import re
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import process_time
 from typing import Any
 
@@ -16,14 +16,16 @@ from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
 from unstable.types import Adapter, Completion, GameResult, GameSpec, PlayerId, SeatSpec
 
+Choose = Callable[[Sequence[int], int], list[int]]
+"""The tokens of an answer, by the prompt's ids and the request's seed."""
+
 
 class ScriptedEngine:
-    """Answers a legal move without delay: it reads the moves that the prompt lists."""
+    """Answers what `choose` says, without a model; `seconds` is what choosing has taken."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, choose: Choose) -> None:
         self.seconds = 0.0
-        self._tokenizer = tokenizer
-        self._moves = {f"[{cell}]": tokenizer.encode(f"[{cell}]") for cell in range(9)}
+        self._choose = choose
 
     async def generate(
         self,
@@ -37,17 +39,18 @@ class ScriptedEngine:
     ) -> Completion:
         await asyncio.sleep(0)
         began = process_time()
-        listed = self._tokenizer.decode(prompt_ids[-120:]).rpartition("Available Moves:")[2]
-        move = random.Random(seed).choice(re.findall(r"\[\d\]", listed))
-        ids = self._moves[move]
+        ids = self._choose(prompt_ids, seed)
         self.seconds += process_time() - began
         return Completion(
             token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop", adapter=adapter
         )
 
-    async def add_adapter(self, adapter: Adapter) -> None: ...
+    async def score(self, *_: Any, **__: Any) -> list[list[float]]:
+        raise NotImplementedError
 
-    async def remove_adapter(self, name: str) -> None: ...
+    async def load(self, weights: Adapter) -> None: ...
+
+    async def unload(self, name: str) -> None: ...
 
     async def forget_prefixes(self) -> None: ...
 
@@ -59,6 +62,17 @@ class ScriptedEngine:
     async def wake(self) -> None: ...
 
     async def close(self) -> None: ...
+
+
+def free_cell(tokenizer: Any) -> Choose:
+    """Any empty cell of TicTacToe's compact board, the last nine characters that can be one."""
+    answers = {str(cell): tokenizer.encode(str(cell)) for cell in range(9)}
+
+    def choose(prompt_ids: Sequence[int], seed: int) -> list[int]:
+        board = re.findall(r"[XO0-8]{9}", tokenizer.decode(prompt_ids[-60:]))[-1]
+        return answers[random.Random(seed).choice(re.findall(r"\d", board))]
+
+    return choose
 
 
 class TextTokenizer:
@@ -76,7 +90,7 @@ class TextTokenizer:
 
 async def measure(config: RunConfig, tokenizer: Any, games: int) -> tuple[float, int]:
     """Processor seconds, less the engine's, and turns, of `games` games in self-play."""
-    engine = ScriptedEngine(tokenizer)
+    engine = ScriptedEngine(free_cell(tokenizer))
     collector = Collector(config, engine, tokenizer)
     seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=0)
     specs = [

@@ -1,6 +1,6 @@
 """Tokens of a decision by prompt style: what engine and learner compute anew for each.
 
-    python bench/prompts.py [--model NAME] [--games 50]
+    python -m bench.prompts [--model NAME] [--games 50]
 
 Over games of random legal moves: the prompt's mean length, how much of it comes after the longest
 start that any earlier prompt of the env shares with it (an engine with all prefixes kept computes

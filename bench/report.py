@@ -1,6 +1,6 @@
 """How long a report takes over many recorded games of a language model, and how fast it opens.
 
-    .venv/bin/python bench/report.py [--games 10000] [--prompt 400] [--answer 60]
+    .venv/bin/python -m bench.report [--games 10000] [--prompt 400] [--answer 60]
 
 Writes a run's folder of TicTacToe games between random players. Every turn holds a prompt and an
 answer of so many tokens of the embedded model; all prompts begin with the same seven eighths, and

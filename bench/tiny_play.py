@@ -1,6 +1,6 @@
 """Play at a size where a model's arithmetic costs next to nothing: what is left is everything else.
 
-    OMP_NUM_THREADS=1 python bench/tiny_play.py [--rounds 5] [--profile]
+    OMP_NUM_THREADS=1 python -m bench.tiny_play [--rounds 5] [--profile]
 
 A character Llama of 0.1 M weights, first trained for some seconds to name free cells, plays
 TicTacToe with itself: prompts of 11 tokens, answers of 2 (`--long` puts brackets around the digit),
@@ -28,12 +28,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from rollout import Recorder, replay
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig, LlamaForCausalLM, TokenizersBackend
 
+from bench.rollout import Recorder, replay
 from unstable.collectors.collector import Collector
 from unstable.config import AdapterConfig, RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
@@ -136,8 +136,8 @@ def make_config(arguments: argparse.Namespace) -> RunConfig:
             "games": [
                 {
                     "env": "TicTacToe-v0",
-                    "prompt": "tiny_play:STYLE",
-                    "parser": "tiny_play:digit",
+                    "prompt": "bench.tiny_play:STYLE",
+                    "parser": "bench.tiny_play:digit",
                     "invalid_moves": {"allowed": 4},
                 }
             ],
@@ -251,7 +251,7 @@ class Measured:
         self._args, self._runner, self._bare = args, runner, Bare(model)
         adapter = make_adapter(model, PlayerId.policy(0).name)
         self.engine = EmbeddedEngine(model, [0], max_requests=args.in_flight, max_length=64)
-        runner.run(self.engine.add_adapter(adapter))
+        runner.run(self.engine.load(adapter))
         self._recorder = Recorder(self.engine)
         self._collector = Collector(make_config(args), self._recorder, tokenizer)
         self._played = 0  # games

@@ -12,7 +12,7 @@ file far larger than all that is written comes first and is removed: in a virtua
 that was never in use costs its first user more than the write itself (0.05 ms a line against
 0.008).
 
-Run: OMP_NUM_THREADS=1 python bench/tracking.py [--games 768] [--in-flight 384] [--rounds 9]
+Run: OMP_NUM_THREADS=1 python -m bench.tracking [--games 768] [--in-flight 384] [--rounds 9]
 """
 
 import argparse
@@ -24,8 +24,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from time import process_time
 
-from orchestration import ScriptedEngine
-
+from bench.orchestration import ScriptedEngine, free_cell
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
 from unstable.models.base import load_tokenizer
@@ -53,7 +52,7 @@ BATCH = 384
 async def play(config: RunConfig, games: int) -> list[Finished]:
     """Games in self-play with their trajectories, in the order in which they end."""
     tokenizer = load_tokenizer(config.model)
-    collector = Collector(config, ScriptedEngine(tokenizer), tokenizer)
+    collector = Collector(config, ScriptedEngine(free_cell(tokenizer)), tokenizer)
     seats = [SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=i) for i in range(2)]
     specs = [
         GameSpec(game_id=i, purpose="train", env="TicTacToe-v0", seed=i, seats=tuple(seats))
@@ -121,7 +120,6 @@ def main() -> None:
     arguments = parser.parse_args()
     config = parse(
         {
-            "games": [{"env": "TicTacToe-v0", "prompt": "answer"}],
             "actors": {"games_in_flight": arguments.in_flight},
             "tracking": {"dashboard": "off"},
         }

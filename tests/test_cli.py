@@ -18,6 +18,8 @@ import yaml
 
 from tests.helpers import heed_interrupts
 from unstable.cli import SHORT_FORMS, parse_options, run
+from unstable.cli.commands import COMMANDS
+from unstable.cli.completion import completion
 from unstable.config import ConfigError, RunConfig, fields
 
 SMALL = """
@@ -381,7 +383,6 @@ def test_a_killed_learner_ends_the_run_with_exit_code_1(project: Path) -> None:
         (["--learner.batch_sise", "8"], ["unknown key 'batch_sise'", "'batch_size'"]),
         (["--learner.steps_per_batch", "17"], ["learner.steps_per_batch = 17", "set"]),
         (["--eval.opponents", "randm"], ["eval.opponents.0 = 'randm'", "'random'"]),
-        (["--sampling.top_p", "0.9"], ["sampling.top_p = 0.9", "set sampling.top_p to 1"]),
         (["--run_dir", "."], ["tracking.run_dir = '.'", "exists"]),
         (["--run_dir", "/proc/none/run"], ["tracking.run_dir = '/proc/none/run'", "give a folder"]),
         (["--model", "./nowhere"], ["model.name = './nowhere'", "no such folder"]),
@@ -453,6 +454,43 @@ def test_help_is_short_and_deep_where_it_is_asked_to_be(
         assert len({re.sub(r"\..*", "", option) for option in found}) == 1
     with pytest.raises(ConfigError, match="--help lerner: no such section; did you mean 'learner'"):
         run(["train", "--help", "lerner"])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_a_command_says_of_its_options_is_what_it_takes(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry, paths = COMMANDS[name], {f"--{each.path}" for each in fields(RunConfig)}
+    taken = {*entry.options, *(paths if entry.takes_fields else ())}
+    assert run([name, "--help"]) == 0
+    usage = capsys.readouterr().out.partition("\n\n")[0]
+    assert {*re.findall(r"--[a-z_.]+", usage)} <= taken
+    assert all(f" {name} {form}".rstrip() in usage for form in entry.forms)
+    script = completion("bash", COMMANDS)
+    (offered,) = re.findall(rf"^      {name}\) options='([^']*)'", script, re.M)
+    assert {option.replace(".0", ".N") for option in offered.splitlines()} == taken
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_all_commands_fit_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) < 40 and max(map(len, shown)) <= 100
+    for name in COMMANDS:
+        assert any(f" {name} " in line for line in shown), name
+
+
+def test_a_command_refuses_options_that_it_does_not_have() -> None:
+    for arguments, line in (
+        (["report", "x", "--outt", "y"], "--outt is no option of unstable report; it has --out"),
+        (["watch", "x", "--out", "y"], "--out is no option of unstable watch; it has --once"),
+        (["games", "--all", "1"], "--all is no option of unstable games; it has none"),
+        (["watch", "x", "y"], "'y' follows no option; write --field value"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            run(arguments)
+        assert str(caught.value) == line
 
 
 def test_printed_config_runs_again(project: Path) -> None:

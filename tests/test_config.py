@@ -66,20 +66,6 @@ def test_overrides_reach_every_depth() -> None:
     assert config.eval.opponents == ["base"]
 
 
-def test_an_expert_may_be_named_minimax() -> None:
-    as_now, as_before = (
-        parse(
-            {
-                "opponents": {"fixed": [{"kind": "random"}, {"kind": name}]},
-                "eval": {"opponents": ["base", name]},
-            }
-        )
-        for name in ("expert", "minimax")
-    )
-    assert as_before == as_now
-    assert [opponent.key for opponent in as_now.opponents.fixed] == ["random", "expert"]
-
-
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lerner": {}}, "unknown key 'lerner'; did you mean 'learner'?"),
     ({"learner": {"epoch": 1}}, "learner: unknown key 'epoch'; did you mean 'epochs'?"),
@@ -94,10 +80,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "whatever they earned; set learner.algorithm.kl_loss instead",
     ),
     ({"learner": {"epochs": 0}}, "learner.epochs = 0: input should be greater than 0"),
-    (
-        {"sampling": {"top_p": 0.9}},
-        "sampling.top_p = 0.9 would train on a cut distribution; set sampling.top_p to 1",
-    ),
+    ({"sampling": {"top_p": 0.9}}, "sampling: unknown key 'top_p'; known: max_prompt_tokens, "),
     (
         {"eval": {"opponents": ["randm"]}},
         "eval.opponents.0 = 'randm' is no opponent; did you mean 'random'?",

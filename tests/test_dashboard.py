@@ -87,9 +87,6 @@ def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int
     record = json.loads(json.dumps(tracker.view.record()))
     read = View.read(record, tracker.view.config, tracker.view.rows, lambda: 0.0)
     assert "0.912–0.950 → 0.320" in wide_pane(read)
-    del record["first_exploitability"]  # as earlier releases wrote it
-    older = View.read(record, tracker.view.config, tracker.view.rows, lambda: 0.0)
-    assert re.search(r"exploit\. a/b:Nim +2 +0\.320 +98 % legal", wide_pane(older))
 
 
 def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Path) -> None:
@@ -147,7 +144,7 @@ def test_a_pane_that_fails_leaves_the_others_and_is_logged_once(
 ) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
-    monkeypatch.setattr(View, "frequencies", lambda self: 1 / 0)
+    monkeypatch.setattr(View, "opponent_shares", lambda self: 1 / 0)
     for _ in range(2):
         text = render(tracker.view, 120, 40)
         assert "cannot be shown" in text
@@ -175,7 +172,7 @@ def test_long_games_and_many_players_fit(tmp_path: Path) -> None:
 def test_frequencies_are_shares_of_recent_games(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker, updates=1)
-    assert tracker.view.frequencies() == {
+    assert tracker.view.opponent_shares() == {
         PlayerId("random"): 0.5,
         PlayerId.policy(1): 0.5,
     }

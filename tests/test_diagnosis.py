@@ -31,7 +31,7 @@ def put(folder: RunFolder, **changes: Any) -> None:
     now = time.time()
     state = {
         **{"state": "running", "reason": "", "host": socket.gethostname(), "pid": os.getpid()},
-        **{"started": now - 500, "written": now, "moved": now - 2, "command": "train"},
+        **{"started": now - 500, "written": now, "moved": now - 2},
         "phase": {"name": "playing", "done": 12, "total": 64, "since": now - 7},
         "waits": [{"what": "actor-0: 8 train games", "since": now - 6}],
         **{"processes": {"actor-0": 7}, "version": 3, "versions": 8, "failures": 0},
@@ -61,6 +61,22 @@ def test_a_run_that_goes_on(folder: RunFolder, capsys: pytest.CaptureFixture[str
     assert lines["version"] == "3 of 8"
     assert lines["checkpoint"].startswith("3, ")
     assert lines["next"] == "nothing to do"
+
+
+def test_a_run_of_sft_is_gone_on_with_by_sft(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.examples.touch()
+    checkpoint(folder)
+    code, lines = said(folder, capsys)
+    assert (code, lines["state"]) == (
+        0,
+        "unknown: it has no state.json, as unstable sft writes none",
+    )
+    assert lines["next"] == f"to go on: unstable sft --resume {folder.root}"
+    folder.adapter.mkdir()
+    code, lines = said(folder, capsys)
+    assert (code, lines["state"]) == (0, f"ended: its adapter is in {folder.adapter}")
 
 
 def test_a_run_in_which_nothing_moves(

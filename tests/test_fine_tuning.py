@@ -77,12 +77,12 @@ def test_a_terminal_gets_a_bar_besides_the_results(tmp_path: Path) -> None:
     tracker.log_step({"version": 3, "sft/epoch": 1, "learn/loss": 0.25})
     score = evaluation_scores(4, [game(("main@4", "random"), env="Nim-v0", purpose="eval")])
     row: Row = {"version": 4, "sft/epoch": 1, HELD_OUT_LOSS: 0.5}
-    tracker.log_epoch(row | evaluation_metrics(score, prefix="greedy"))
+    tracker.log_epoch(row | evaluation_metrics(score))
     tracker.close()
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
     assert "epoch 1 · loss 0.25" in shown and "3/4" in shown
     assert "epoch 1/2 · held-out loss 0.5" in shown
-    assert "greedy, Nim-v0 against random: score 1.00" in shown and "1 won" in shown
+    assert "sampled, Nim-v0 against random: score 1.00" in shown and "1 won" in shown
     assert [row["version"] for row in lines(RunFolder(tmp_path).metrics)] == [3, 4]
 
 

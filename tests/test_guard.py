@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from tests.builders import game
 from tests.tracking_helpers import make_config, make_score, make_tracker, printed
-from unstable.config import ConfigError, RunConfig, parse
+from unstable.config import ConfigError, Rule, RunConfig, parse
 from unstable.league.evaluation import wilson_interval
 from unstable.league.guard import Guard, GuardState, TrainingGames, entropy, mean_low
 from unstable.league.rules import (
+    THRESHOLDS,
     MetricHistory,
     Point,
     Scores,
@@ -76,7 +77,9 @@ def row(**changes: float | None) -> Row:
 
 
 def guard(**changes: Any) -> Guard:
-    return Guard(parse({"guard": changes}))
+    """With these fields of the config's section, a threshold by its rule's name."""
+    thresholds = {name: changes.pop(name) for name in [*changes] if name in THRESHOLDS}
+    return Guard(parse({"guard": {"thresholds": thresholds, **changes}}))
 
 
 def score(version: int, share: float, games: int = 64, opponent: str = "random") -> EvalScore:
@@ -148,9 +151,9 @@ def test_a_limit_is_exceeded_three_times_in_a_row() -> None:
 def test_scores_fall_below_the_best_mean_of_three() -> None:
     scores = Scores()
     for version, share in enumerate([0.5, 0.9, 0.8, 0.7, 0.7, 0.4, 0.3, 0.2]):
-        scores.add(Point(version, share, 100), span=3)
+        scores.add(Point(version, share, 100))
     assert scores.best == (3, pytest.approx(0.8), 300)
-    found = scores.worse(3, 3.0)
+    found = scores.worse(3.0)
     assert found is not None
     # Wilson with z = 3, 240 and 90 of 300.
     low, high = 0.7231, 0.3855
@@ -158,7 +161,7 @@ def test_scores_fall_below_the_best_mean_of_three() -> None:
     assert found.threshold == pytest.approx(low - (high - 0.3), abs=1e-3)
     assert found.since == 5
     few = Scores([Point(k, share, 4) for k, share in enumerate([0.4, 0.3, 0.2])], Point(3, 0.8, 12))
-    assert few.worse(3, 3.0) is None
+    assert few.worse(3.0) is None
 
 
 @pytest.mark.parametrize(
@@ -304,7 +307,7 @@ def test_a_collapse_of_scores_is_noticed() -> None:
     found = [(k, watch.score([score(k, share)])) for k, share in enumerate(shares)]
     (version, (alarm,)), *_ = [(k, each) for k, each in found if each]
     assert (version, alarm.rule) == (7, "score")
-    assert alarm.name == "eval/TicTacToe-v0/random/score"
+    assert alarm.name == "eval/TicTacToe-v0/random/sampled/score"
     assert alarm.figure == pytest.approx((0.7 + 0.3 + 0.3) / 3) and alarm.figure < alarm.threshold
 
 
@@ -444,7 +447,8 @@ def test_games_are_counted_by_what_was_played_against() -> None:
     [
         ({"guard": {"action": "rollback"}, "eval": {"every": 0}}, "guard.action = rollback"),
         ({"guard": {"action": "sleep"}}, "guard.action = 'sleep'"),
-        ({"guard": {"truncation": 1.5}}, "guard.truncation = 1.5"),
+        ({"guard": {"thresholds": {"tied": 0}}}, "guard.thresholds.tied = 0"),
+        ({"guard": {"thresholds": {"ties": 1}}}, "guard.thresholds.ties = 'ties': input should be"),
         ({"guard": {"factor": 1}}, "guard.factor = 1"),
         (
             {
@@ -518,10 +522,8 @@ def test_the_page_names_every_threshold_with_its_default() -> None:
         for names, values in rows
         for name, value in zip(re.findall("`([a-z_]+)`", names), values.split(","), strict=True)
     }
-    defaults = parse({}).guard.model_dump()
-    for name in ("action", "patience", "factor", "opponents"):
-        del defaults[name]
-    assert found == defaults
+    assert found == THRESHOLDS
+    assert set(get_args(Rule)) == THRESHOLDS.keys()
 
 
 def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,23 +85,6 @@ def test_an_error_names_the_place_of_the_opponent_in_the_config() -> None:
     check_games(parse(games | {"eval": {"opponents": ["expert"], "every": 0}}))
 
 
-def test_minimax_is_the_expert() -> None:
-    fixed = [{"kind": "minimax"}, {"kind": "minimax", "name": "strong"}]
-    config = parse({"opponents": {"fixed": fixed}, "eval": {"opponents": ["minimax", "strong"]}})
-    assert config.opponents.fixed == [ExpertOpponent(), ExpertOpponent(name="strong")]
-    assert [opponent.kind for opponent in config.opponents.fixed] == ["expert", "expert"]
-    assert config.eval.opponents == ["expert", "strong"]
-    assert parse({"eval": {"opponents": "minimax"}}).eval.opponents == ["expert"]
-    assert "minimax" not in str(config.model_dump())
-
-
-@pytest.mark.parametrize("kind", ["minimax", "expert", "random"])
-def test_nobody_else_may_be_called_minimax(kind: str) -> None:
-    entry: dict[str, Any] = {"kind": kind, "name": "minimax"}
-    with pytest.raises(ConfigError, match=r"^opponents.fixed.0.name = 'minimax' has a meaning of"):
-        parse({"opponents": {"fixed": [entry]}})
-
-
 @pytest.mark.parametrize("name", ["main@3", "rival@0", "a@b", "@"])
 def test_nobody_else_may_be_called_like_a_version(name: str) -> None:
     entry: dict[str, Any] = {"kind": "random", "name": name}

@@ -194,8 +194,8 @@ async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(
     context = make_context(tiny_folder, tmp_path / "run", **changes)
     await train(context)
     first, last = lines(context.folder.metrics)
-    for way in ("random", "random/t0.5"):
-        name = f"eval/Kuhn/{way}/payoff"
+    for mode in ("sampled", "t0.5"):
+        name = f"eval/Kuhn/random/{mode}/payoff"
         assert -2 < first[f"{name}_low"] < first[name] < 2 and first[f"{name}_gain"] is None
         assert last[f"{name}_gain"] == pytest.approx(last[name] - first[name])
     kept = state.parse(context.folder.state(1).read_bytes(), 1)
@@ -216,7 +216,7 @@ def test_the_summary_and_the_card_show_pay_offs_where_there_are_any(tmp_path: Pa
     tracker.finish("all updates made")
     table = printed(tracker).partition("Evaluation: wins")[2].splitlines()
     assert table[1].endswith("last pay-off, 95 %")
-    assert table[2].rstrip().endswith("90 %  -0.31 (-0.62 to +0.00)")
+    assert table[2].rstrip().endswith("90 %  −0.31 (−0.62 to 0.00)")
     assert table[3].rstrip().endswith("90 %")
     run = Run("run", tracker.folder, tracker.view.config, lines(tracker.folder.metrics), None)
     about: dict[str, Any] = {"base": "tiny", "base_hint": "", "fingerprint": None}

@@ -182,22 +182,26 @@ def test_a_turns_rewards_are_those_of_its_sample_or_none() -> None:
     assert [turn["rewards"] for turn in record["turns"]] == [rewards, None, rewards]
 
 
-# Written by a release that did not name the format yet.
-OLD_GAME = (
-    '{"game":5,"purpose":"train","env":"TicTacToe-v0","seed":4,"version":7,"actor":2,"member":1,'
-    '"branches":0,"fork":1,"players":["main@1","minimax"],"seats":[{"player":"main@1",'
+# The format, pinned: what a line of this format says.
+GAME_LINE = (
+    '{"format":1,"game":5,"purpose":"train","env":"TicTacToe-v0","seed":4,"version":7,"actor":2,'
+    '"member":1,"branches":0,"fork":1,"opening":0,"opener":null,"teams":[],"raised":false,'
+    '"players":["main@1","minimax"],"seats":[{"player":"main@1",'
     '"temperature":1.0,"group_id":50,"group_size":2},{"player":"minimax","temperature":0.5,'
-    '"group_id":null,"group_size":1}],"outcomes":[-1.0,1.0],"forfeit":0,"truncated":false,'
-    '"reason":"three in a row","seconds":2.0,"turns":[{"seat":1,"index":0,"player":"minimax",'
-    '"version":null,"observation":"board 0","prompt_ids":[],"token_ids":[],"logprobs":[],'
+    '"group_id":null,"group_size":1}],"payoffs":[-1.0,1.0],"outcomes":[-1.0,1.0],"forfeit":0,'
+    '"truncated":false,"reason":"three in a row","seconds":2.0,"turns":['
+    '{"seat":1,"index":0,"player":"minimax","version":null,"observation":"board 0",'
+    '"prompt_ids":[],"token_ids":[],"logprobs":[],'
     '"finish_reason":null,"temperature":0.5,"text":"[1]","action":"[1]","formatted":true,'
-    '"invalid":false,"prompt_cut":0,"seconds":0.5,"rewards":null},{"seat":0,"index":1,'
+    '"invalid":false,"prompt_cut":0,"seconds":0.5,"cut_characters":0,"votes":null,'
+    '"alternatives":null,"rewards":null},{"seat":0,"index":1,'
     '"player":"main@1","version":2,"observation":"board 1","prompt_ids":[7,8,9],'
     '"token_ids":[0,1],"logprobs":[-0.25,-0.5],"finish_reason":"length","temperature":1.0,'
     '"text":"Zug ✓","action":"","formatted":false,"invalid":true,"prompt_cut":5,"seconds":0.25,'
+    '"cut_characters":0,"votes":null,"alternatives":null,'
     '"rewards":{"outcome":{"raw":-1.0,"weighted":-1.0}}}]}\n'
 )
-OLD_RESULT = GameResult(
+GAME_RESULT = GameResult(
     spec=GameSpec(
         game_id=5,
         purpose="train",
@@ -252,16 +256,12 @@ OLD_RESULT = GameResult(
 )
 
 
-def test_a_game_that_an_earlier_release_wrote_is_read(tmp_path: Path) -> None:
+def test_a_line_of_the_format_is_read(tmp_path: Path) -> None:
     path = tmp_path / "train-000007.jsonl"
-    path.write_text(OLD_GAME, encoding="utf-8")
+    path.write_text(GAME_LINE, encoding="utf-8")
     [(place, row)] = read_lines(path)
     assert place == f"{path}:1"
-    assert read_game(place, row) == OLD_RESULT
-    for name in ("member", "branches", "fork"):  # a still older one had no groups
-        del row[name]
-    spec = dataclasses.replace(OLD_RESULT.spec, member=0)
-    assert read_game(place, row) == dataclasses.replace(OLD_RESULT, spec=spec, fork=0)
+    assert read_game(place, row) == GAME_RESULT
 
 
 def test_what_is_no_game_is_refused_with_its_place() -> None:
@@ -665,7 +665,7 @@ def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode
 
 @pytest.mark.parametrize("key", ["game", "outcomes", "seats"])
 def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
-    row = json.loads(OLD_GAME)
+    row = json.loads(GAME_LINE)
     del row[key]
     with pytest.raises(ConfigError, match=rf"^here:3: not a whole record of a game .*{key}"):
         read_game("here:3", row)

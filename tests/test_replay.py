@@ -1,6 +1,5 @@
 """`unstable replay`: what a record says is found again, what it does not say is found out."""
 
-import json
 import os
 import re
 import shlex
@@ -287,7 +286,7 @@ def test_a_version_goes_on_against_the_one_that_was_there(
 ) -> None:
     arguments = ["replay", "run", "1", *TRAIN, "--from", "2", "--with", "run@0", "--seat", "1"]
     assert run(arguments) == 0
-    assert "checkpoint:run@1 at seat 0, checkpoint:run@0 at seat 1." in capsys.readouterr().out
+    assert "run:1 at seat 0, run:0 at seat 1." in capsys.readouterr().out
     _, result = saved(copied.root.parent)
     assert all(turn.sampled is not None for turn in result.turns[1:])
     assert result.spec.opening == 0 and result.fork == 1
@@ -362,18 +361,3 @@ def test_a_prompt_that_was_cut_is_said_not_to_be_compared(
         shutil.rmtree(copied.checkpoint(version))
     run(["replay", "run", "1", *EVAL])
     assert "turn 1: its prompt was cut to fit, and is not compared" in capsys.readouterr().out
-
-
-def test_a_record_without_later_fields_is_audited(
-    copied: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Files of earlier releases lack some; what is not on file is not compared."""
-
-    def older(record: Record) -> None:
-        for name in ("payoffs", "raised", "fork", "branches", "member", "opening", "opener"):
-            del record[name]
-
-    tamper(copied, "eval", 4, older)
-    assert run(["replay", "run", "4", *EVAL]) == 0
-    assert "The same: " in capsys.readouterr().out
-    assert json.loads(copied.games("eval", 1).read_text().splitlines()[4])["game"] == 4

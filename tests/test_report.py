@@ -53,7 +53,7 @@ def evaluated(run: Run, *figures: tuple[float, float, float]) -> Run:
     row: dict[str, float] = {"version": 3}
     for number, (gain, low, high) in enumerate(figures):
         values = {"score": 0.5, "games": 64, "gain": gain, "gain_low": low, "gain_high": high}
-        row |= {f"eval/Nim/bot{number}/{name}": value for name, value in values.items()}
+        row |= {f"eval/Nim/bot{number}/sampled/{name}": value for name, value in values.items()}
     return replace(run, rows=[row])
 
 
@@ -90,7 +90,7 @@ def test_pay_offs_have_columns_where_a_game_pays(run: Run) -> None:
     plain = table(run)
     assert "pay-off" not in plain["columns"]
     row = dict(run.rows[-1])
-    name = "eval/TicTacToe-v0/random/payoff"
+    name = "eval/TicTacToe-v0/random/sampled/payoff"
     row |= {name: 0.5, f"{name}_low": 0.25, f"{name}_high": 0.75, f"{name}_gain": -0.125}
     paid = table(replace(run, rows=[row]))
     assert {len(cells) for cells in paid["rows"]} == {len(paid["columns"])}
@@ -119,9 +119,13 @@ def test_curves_hold_the_rows_values(run: Run) -> None:
     }
     scores = shown["Score by version"]["spec"]["data"]["values"]
     expected = [
-        (row["version"], row["eval/TicTacToe-v0/random/score"], row["eval/TicTacToe-v0/random/low"])
+        (
+            row["version"],
+            row["eval/TicTacToe-v0/random/sampled/score"],
+            row["eval/TicTacToe-v0/random/sampled/low"],
+        )
         for row in lines(run.folder.metrics)
-        if row.get("eval/TicTacToe-v0/random/score") is not None
+        if row.get("eval/TicTacToe-v0/random/sampled/score") is not None
     ]
     assert [(p["x"], p["y"], p["low"]) for p in scores if p["series"] == "random"] == expected
     entropy = shown["Entropy"]["spec"]["data"]["values"]
@@ -287,10 +291,11 @@ def test_a_report_at_the_end_costs_no_run(
 ) -> None:
     copy = RunFolder(copied(folder, tmp_path / "run", "config.yaml", "metrics.jsonl"))
     with caplog.at_level("INFO"):
-        report_at_end(copy)
-    assert copy.report.is_file() and "the report took" in caplog.text
-    report_at_end(RunFolder(tmp_path / "nothing"))
-    assert "no report was made; `unstable report " in caplog.text
+        told: list[str] = []
+        report_at_end(copy, told.append)
+    assert copy.report.is_file() and "the report took" in caplog.text and not told
+    report_at_end(RunFolder(tmp_path / "nothing"), told.append)
+    assert "no report was made (" in caplog.text and "holds no config.yaml" in told[0]
 
 
 def test_the_summary_names_the_report_that_is_made_next(tmp_path: Path) -> None:

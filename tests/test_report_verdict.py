@@ -41,7 +41,7 @@ def gained(*gains: tuple[float, float, float]) -> Run:
     row: dict[str, float] = {"version": 3}
     for number, (gain, low, high) in enumerate(gains):
         values = {"score": 0.5, "games": 64, "gain": gain, "gain_low": low, "gain_high": high}
-        row |= {f"eval/Nim/bot{number}/{name}": value for name, value in values.items()}
+        row |= {f"eval/Nim/bot{number}/sampled/{name}": value for name, value in values.items()}
     return run_of([row])
 
 
@@ -53,7 +53,7 @@ def gained(*gains: tuple[float, float, float]) -> Run:
         ((0.456, 0.456), (0.266, 0.266), "better", "lower"),
         ((0.5, 0.5), (0.56, 0.56), "worse", "higher"),
         ((0.4, 0.5), (0.1, 0.45), "same", "about the same: 0.400–0.500 and 0.100–0.450 overlap"),
-        ((0.0, 0.0), (0.0, 0.0), "same", "about the same: 0.000–0.000 and 0.000–0.000 overlap"),
+        ((0.0, 0.0), (0.0, 0.0), "same", "about the same: 0.000 and 0.000 overlap"),
     ],
 )
 def test_a_difference_of_exploitability_has_a_margin(
@@ -103,7 +103,7 @@ def test_what_was_measured_once_is_named() -> None:
     assert why(run_of([{"version": 0}])) == ["No update was finished yet."]
     assert why(run_of([{"version": 4}])) == ["Nothing was measured at two versions."]
     rows = [dict(exploited((0.4, 0.5)).rows[0]), {"version": 1, "exploit/Kuhn/low": None}]
-    rows[0]["eval/Nim/random/score"] = 0.5
+    rows[0]["eval/Nim/random/sampled/score"] = 0.5
     assert why(run_of(rows)) == [
         "Nothing was measured at two versions; measured once: exploitability in Kuhn at version 0, "
         "the score against random at version 0."

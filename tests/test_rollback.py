@@ -196,7 +196,7 @@ async def test_a_policy_that_turned_to_noise_is_replaced_by_the_best_version(
     assert sum(row["guard/alarms"] for row in rows[:12]) == 0
     assert sum(row["guard/alarms"] for row in rows[back + 1 :]) == 0
     assert rows[back]["learn/entropy"] == NOISE["entropy"]  # of the update that was thrown away
-    assert rows[-1]["eval/TicTacToe-v0/random/score"] > 0.5
+    assert rows[-1]["eval/TicTacToe-v0/random/sampled/score"] > 0.5
     assert isinstance(context.learner, StandInLearner)
     ratings = context.learner.ratings[back]
     mu, bad, good = (ratings[f"main@{v}"][0] for v in (back, back - 1, best))
@@ -234,8 +234,8 @@ async def test_an_alarm_changes_opponents_and_rate(tmp_path: Path) -> None:
     assert rate(context) == 0.25**acted < 1
     before, after = rows[first - 1], rows[first]
     assert (before["guard/draw/self"], after["guard/draw/self"]) == (0.5, 0.0)
-    assert before["collect/opponent/self"] > 0
-    drawn = [row["collect/opponent/fixed"] for row in rows[first + 1 :]]
+    assert before["collect/versus/self/share"] > 0
+    drawn = [row["collect/versus/fixed/share"] for row in rows[first + 1 :]]
     assert {share for share in drawn if share is not None} == {1.0}
     # A run that goes on from the checkpoint draws by the same shares.
     state = parse_state(context.folder.state(24).read_bytes(), 24)
@@ -268,7 +268,11 @@ async def test_a_real_learner_goes_back_to_the_best_weights(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     # Any KL is alarming here, so that the third update is the first to be thrown away.
-    guard = {"action": ["rollback", "learning_rate"], "kl_sampling": 1e-30, "patience": 5}
+    guard = {
+        "action": ["rollback", "learning_rate"],
+        "thresholds": {"kl_sampling": 1e-30},
+        "patience": 5,
+    }
     context = make_context(
         tiny_folder,
         tmp_path / "run",

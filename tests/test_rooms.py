@@ -33,7 +33,7 @@ BASE = {"types", "config"}
 ALLOWED = {
     "types": Allowed(set(), set()),
     "config": Allowed(set(), set()),
-    "records": Allowed({"pandas", "polars", "torch", "transformers"}, BASE),
+    "records": Allowed({"filelock", "pandas", "polars", "torch", "transformers"}, BASE),
     "report": Allowed({"vl_convert"}, BASE | {"records"}),
     "prompts": Allowed(set(), BASE),
     "models": Allowed(MODEL | {"tokenizers", "huggingface_hub"}, BASE | {"records"}),

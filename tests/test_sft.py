@@ -23,6 +23,7 @@ from tests.test_cli import command, no_developers_lines, unstable
 from tests.test_datasets import recorded_game
 from tests.test_loop import LocalActor, LocalLearner, lines
 from unstable.cli import run
+from unstable.commands.runs import newest_score
 from unstable.commands.sft import resume, sft
 from unstable.config import ConfigError, ModelConfig, RunConfig, dump, load, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
@@ -33,6 +34,8 @@ from unstable.models.archive import describe_base
 from unstable.models.base import load_model
 from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
+from unstable.report.run import read_runs
+from unstable.report.verdict import latest
 from unstable.types import GameResult, Observation, PlayerId, TokenSample, Update
 
 NIM = {"env": "Nim-v0", "args": {"piles": [3, 2]}, "prompt": f"{__name__}:brief"}
@@ -108,7 +111,7 @@ def answered(folder: Path, run: RunFolder, examples: Sequence[dict[str, Any]]) -
 
     async def ask() -> list[str]:
         engine = EmbeddedEngine(load_model(ModelConfig(name=str(folder), dtype="float32")), {0})
-        await engine.add_adapter(read_adapter(run.adapter, "taught"))
+        await engine.load(read_adapter(run.adapter, "taught"))
         prompts = [example["prompt_ids"] for example in examples]
         settings: dict[str, Any] = {"adapter": "taught", "temperature": 0.0, "max_tokens": 8}
         answers = [await engine.generate(prompt, seed=0, **settings) for prompt in prompts]
@@ -157,8 +160,8 @@ def test_a_tiny_model_learns_an_experts_moves(able_folder: Path, tmp_path: Path)
     right = [is_right(e["prompt"], a) for e, a in zip(examples, answers, strict=True)]
     assert sum(right) >= 0.9 * len(examples)
     first, last = epochs(folder)[0], epochs(folder)[-1]
-    assert first["greedy/Nim-v0/random/legal_moves"] == 0
-    assert last["greedy/Nim-v0/random/legal_moves"] > 0.5  # lost positions are not taught
+    assert first["eval/Nim-v0/random/greedy/legal_moves"] == 0
+    assert last["eval/Nim-v0/random/greedy/legal_moves"] > 0.5  # lost positions are not taught
 
 
 def test_the_files_of_a_run(tiny_folder: Path, tmp_path: Path) -> None:
@@ -173,9 +176,13 @@ def test_the_files_of_a_run(tiny_folder: Path, tmp_path: Path) -> None:
     assert versions == sorted([*range(2 * steps + 1), steps, 2 * steps])
     assert folder.versions() == [0, steps, 2 * steps]
     assert [row["sft/epoch"] for row in epochs(folder)] == [0, 1, 2]
-    for way in ("greedy", "sampled"):
+    for mode in ("greedy", "sampled"):
         for opponent in ("random", "expert"):  # the game has an expert
-            assert epochs(folder)[-1][f"{way}/Nim-v0/{opponent}/games"] == 4
+            assert epochs(folder)[-1][f"eval/Nim-v0/{opponent}/{mode}/games"] == 4
+    (run,) = read_runs([folder.root])
+    assert {key.mode for _, key, _ in latest(run)} == {"greedy", "sampled"}
+    assert {each.version for each in latest(run)} == {2 * steps}
+    assert newest_score(run.rows).endswith("against random, greedy")
     chosen = min(epochs(folder), key=lambda row: row[HELD_OUT_LOSS])
     best_one = read_adapter(folder.checkpoint(chosen["version"]), "best")
     assert read_adapter(folder.adapter, "result").weights == best_one.weights
@@ -269,8 +276,8 @@ def test_a_run_that_is_over_is_only_packed_again(tiny_folder: Path, tmp_path: Pa
         card = archive.read("README.md").decode("utf-8")
         base = json.loads(archive.read("base.json"))
     assert "made by `unstable sft --config own.yaml --games.0.name 'two lines ö '`." in card
-    for way in ("greedy", "sampled"):
-        assert f"| {way} | Nim-v0 | random | " in card
+    for mode in ("greedy", "sampled"):
+        assert f"| Nim-v0 | random | {mode} | " in card
     assert base == describe_base(config.model)
 
 

@@ -28,10 +28,9 @@ from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record, game_record
 from unstable.tracking.sft import SFTTracker
-from unstable.tracking.sinks import samples
+from unstable.tracking.sinks import check_sinks, own_sinks
 from unstable.tracking.sinks.base import Sink
-from unstable.tracking.sinks.own import check_sinks, own_sinks
-from unstable.tracking.sinks.samples import SampleGames, sample_game
+from unstable.tracking.sinks.wandb import MOST_GAMES, SampleGames, sample_game
 from unstable.tracking.tracker import Tracker
 from unstable.types import EvalScore
 
@@ -265,7 +264,7 @@ def test_the_same_games_are_shown_of_each_version_and_opponents_have_equal_share
     found = chosen(3, lambda number: number, ["random", "expert", "base"])
     assert found == chosen(4, lambda number: -number, ["random", "expert", "base"])
     assert found[:4] == [(0, "random"), (20, "expert"), (40, "base"), (1, "random")]
-    assert len(found) == samples.MOST_GAMES == 16
+    assert len(found) == MOST_GAMES == 16
 
 
 def test_a_sample_game_is_seen_from_the_evaluated_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +298,7 @@ def test_tensorboard_reads_each_row_and_a_resumed_run_goes_on_where_it_was(tmp_p
     folder = RunFolder(tmp_path)
     tracker = make_tracker(tmp_path, config)
     run_updates(tracker)
-    name = "eval/TicTacToe-v0/random/score"
+    name = "eval/TicTacToe-v0/random/sampled/score"
     # Read while the run goes on: nobody waits for its end to see something.
     assert scalar(folder, name) == [(0, 0.5), (1, 0.6), (2, 0.6)]
     assert scalar(folder, "learn/loss") == [(1, 0.042), (2, 0.042)]
@@ -386,7 +385,7 @@ def test_wandb_gets_rows_tables_of_games_and_the_report(
     [first, *_] = sorted(path.parent.glob("files/media/table/eval/games_*.json"))
     table = json.loads(first.read_text())
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
-    assert [row["game"] for row in rows] == [*range(samples.MOST_GAMES)]
+    assert [row["game"] for row in rows] == [*range(MOST_GAMES)]
     assert {(row["env"], row["opponent"], row["outcome"]) for row in rows} == {
         ("TicTacToe-v0", "random", 1.0)
     }

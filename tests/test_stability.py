@@ -1,13 +1,11 @@
 """Options that keep self-play stable: what each does, and where it is refused."""
 
-import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from tests.learner_helpers import (
     count_forwards,
@@ -295,24 +293,6 @@ def test_a_weight_of_truncated_turns_is_a_weight_of_their_gradient(model, monkey
     whole, quarter, none = policy[:3]
     assert (whole - none).norm() > 0.01 * whole.norm() > 0
     torch.testing.assert_close(quarter, none + 0.25 * (whole - none), atol=1e-6, rtol=1e-4)
-
-
-def test_the_config_of_a_run_has_a_mask_read_as_a_weight(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    file = tmp_path / "config.yaml"
-    for written in ({}, {"format": 1}):
-        for mask, weight in ((True, 0.0), (False, 1.0)):
-            algorithm = {"name": "grpo", "mask_truncated": mask, "kl_loss": 0.1}
-            file.write_text(yaml.safe_dump(written | {"learner": {"algorithm": algorithm}}))
-            found = load(str(file)).learner.algorithm
-            assert (found.truncated_weight, found.kl_estimator) == (weight, "k3")
-    file.write_text(dump(load("default", {"learner.algorithm.kl_loss": 0.1})))
-    assert load(str(file)).learner.algorithm.kl_estimator == "exact"
-    elsewhere = Path(tmp_path) / "other" / "mine.yaml"
-    elsewhere.parent.mkdir()
-    elsewhere.write_text(json.dumps({"learner": {"algorithm": algorithm}}))
-    with pytest.raises(ConfigError, match="'mask_truncated'; it is called 'truncated_weight' now"):
-        load(str(elsewhere))
 
 
 # The largest advantages.

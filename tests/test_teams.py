@@ -288,8 +288,6 @@ def test_a_game_on_file_knows_its_teams() -> None:
     result = team_game()
     row = json.loads(json.dumps(game_record(result, [], 2, 0)))
     assert read_game("here", row).spec == result.spec
-    del row["teams"]  # as in files of earlier releases
-    assert read_game("here", row).spec.teams == ()
 
 
 # Play
@@ -303,7 +301,7 @@ def test_a_seat_is_a_role_whatever_number_the_env_gives_it() -> None:
         chance = random.Random(seed)
         while not game.done:
             observation = game.observe()
-            seat, number = observation.seat, game.env.state.current_player_id
+            seat, number = observation.seat, game.env.raw.state.current_player_id
             assert seat == game.seat
             assert f"You are Player {number}, the {ROLES[seat]}." in observation.rules
             assert sum(event.startswith("You: ") for event in observation.events) == 0
@@ -332,7 +330,7 @@ def test_who_forfeits_loses_for_the_team() -> None:
     for seed in range(6):
         game = Game(GameConfig(**GAME, invalid_moves=policy), seed)
         game.step("[1]")
-        number = game.env.state.current_player_id
+        number = game.env.raw.state.current_player_id
         assert game.step("nothing").done
         assert game.forfeit == 2 and game.outcomes == [0.5, 0.5, -1.5, -1.5]
         assert game.reason.startswith(f"Player {number} forfeits ")
@@ -367,7 +365,7 @@ async def test_a_run_seats_teams(tiny_folder: Path, tmp_path: Path, isolated: bo
     trained = {s["seat"] for k in (1, 2, 3) for s in lines(context.folder.samples(k))}
     assert trained <= {0, 1, 2, 3} and len(trained) > 1
     rows = lines(context.folder.metrics)
-    assert rows[0]["eval/Relay/random/games"] == 4
+    assert rows[0]["eval/Relay/random/sampled/games"] == 4
     rated = {row.player.name: row.games for row in context.registry.ratings()}
     compared = [g for g in [*games, *played(context.folder, "eval")] if len(set(g["players"])) == 2]
     assert sum(rated.values()) == 2 * len(compared)

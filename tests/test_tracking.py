@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,12 +31,14 @@ from unstable.config import ConfigError, parse
 from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
+from unstable.records.text import duration, number
 from unstable.tracking.metrics import EngineMetrics, Reducer, entropy, opponents
 from unstable.tracking.sft import SFTTracker
 from unstable.tracking.sinks import MetricsFile
 from unstable.tracking.summary import summary
-from unstable.tracking.text import duration, number, sparkline, update_line
+from unstable.tracking.text import sparkline, update_line
 from unstable.types import Batch, Group, Reward, Update
+from unstable.types.metrics import EvalKey, VersusKey
 
 ROOT = Path(__file__).parents[1]
 
@@ -60,7 +63,7 @@ def test_means_are_weighted_by_turns_not_by_games(tmp_path: Path) -> None:
         4 * 0.5 / (4 * len("Zug [0] ✓") + 0 + 0 + 2 + 4)
     )
     assert row["collect/versus/random/win"] == pytest.approx(0.5)
-    assert row["collect/opponent/self"] == 0.0
+    assert row["collect/versus/self/share"] == 0.0
     assert row["collect/distinct_games/TicTacToe-v0"] == 1.0
 
 
@@ -97,7 +100,7 @@ def test_results_are_counted_by_opponent_and_forfeits_apart(tmp_path: Path) -> N
     assert versus("others") == pytest.approx([3, 1 / 3, 1 / 3, 1 / 3, 1 / 3])
     assert row["collect/forfeits"] == 2
     assert row["collect/draws"] == 1
-    assert row["collect/opponent/random"] == 0.5
+    assert row["collect/versus/random/share"] == 0.5
     assert opponents(make_game(4, ("main@3",), (0,), (1.0,))) == ["alone"]
 
 
@@ -180,8 +183,8 @@ def test_rows_keep_their_names_and_hold_null_for_what_is_not_there(tmp_path: Pat
     tracker.end_update(1)
     first, second = read_rows(tmp_path / "metrics.jsonl")
     assert set(first) <= set(second)
-    assert first["eval/TicTacToe-v0/random/score"] == 0.5
-    assert second["eval/TicTacToe-v0/random/score"] is None
+    assert first["eval/TicTacToe-v0/random/sampled/score"] == 0.5
+    assert second["eval/TicTacToe-v0/random/sampled/score"] is None
     assert second["learn/loss"] is None
     tracker.close()
     resumed = make_tracker(tmp_path)
@@ -238,7 +241,7 @@ def test_a_further_temperature_has_names_of_its_own(tmp_path: Path) -> None:
     tracker.end_update(0)
     (row,) = read_rows(tmp_path / "metrics.jsonl")
     place = "eval/TicTacToe-v0/random"
-    assert (row[f"{place}/score"], row[f"{place}/temperature"]) == (1.0, 1.0)
+    assert (row[f"{place}/sampled/score"], row[f"{place}/sampled/temperature"]) == (1.0, 1.0)
     assert (row[f"{place}/greedy/score"], row[f"{place}/greedy/temperature"]) == (0.0, 0.0)
     assert (row[f"{place}/t0.5/score"], row[f"{place}/t0.5/temperature"]) == (0.5, 0.5)
     tracker.finish("all updates made")
@@ -374,33 +377,45 @@ def test_the_summary_holds_first_and_last_evaluation_and_says_where_all_lies(
     assert str(tmp_path / "out" / "metrics.jsonl") in text
 
 
-# Written by a release that did not name the format yet.
-OLD_METRICS = (
-    '{"version":0,"collect/games":0,"collect/trained_turns":0,"collect/forfeits":0,'
-    '"collect/failures":0,"collect/versus/self/games":0,"collect/versus/self/win":null,'
-    '"eval/TicTacToe-v0/minimax/games":16,"eval/TicTacToe-v0/minimax/legal_moves":0.9,'
-    '"eval/TicTacToe-v0/minimax/score":0.25,"eval/TicTacToe-v0/minimax/low":0.1,'
-    '"eval/TicTacToe-v0/minimax/high":0.45,"time/total":60.0}\n'
-    '{"version":1,"collect/games":8,"collect/trained_turns":20,"collect/forfeits":3,'
-    '"collect/failures":1,"collect/versus/self/games":4,"collect/versus/self/win":0.5,'
-    '"eval/TicTacToe-v0/minimax/games":16,"eval/TicTacToe-v0/minimax/legal_moves":1.0,'
-    '"eval/TicTacToe-v0/minimax/score":0.5,"eval/TicTacToe-v0/minimax/low":0.3,'
-    '"eval/TicTacToe-v0/minimax/high":0.7,"time/total":125.0}\n'
+def metrics_row(version: int, games: int, **figures: float | None) -> dict[str, Any]:
+    """A row of an update with an evaluation."""
+    versus, evaluation = VersusKey("self"), EvalKey("TicTacToe-v0", "minimax", "sampled")
+    counts = {"collect/games": games, "collect/trained_turns": 20 * bool(games)}
+    counts |= {"collect/forfeits": 3 * bool(games), "collect/failures": int(bool(games))}
+    results = dict.fromkeys(("draw", "loss", "forfeit"), None) | {"games": games // 2}
+    results["win"] = 0.5 if games else None
+    scores = {"games": 16, "distinct": 16, "legal_moves": 1.0, **figures}
+    return {
+        "format": 1,
+        "version": version,
+        **counts,
+        **{versus.name(name): value for name, value in results.items()},
+        **{evaluation.name(name): value for name, value in scores.items()},
+        "time/total": 60.0 + 65 * bool(games),
+    }
+
+
+METRICS = "".join(
+    json.dumps(row) + "\n"
+    for row in (
+        metrics_row(0, 0, score=0.25, low=0.1, high=0.45),
+        metrics_row(1, 8, score=0.5, low=0.3, high=0.7),
+    )
 )
-OLD_RATINGS = (
-    '{"players":[{"player":"main@1","mu":26.25,"sigma":2.0,"games":12,"wins":6,"draws":2,'
+RATINGS = (
+    '{"format":1,"players":[{"player":"main@1","mu":26.25,"sigma":2.0,"games":12,"wins":6,"draws":2,'
     '"losses":4,"forfeits":1},{"player":"minimax","mu":30,"sigma":1.5,"games":1300,"wins":1200,'
     '"draws":100,"losses":0,"forfeits":0}]}\n'
 )
 
 
 @pytest.fixture
-def old_folder(tmp_path: Path) -> RunFolder:
-    """What an earlier release left of a run."""
-    folder = RunFolder(tmp_path / "old")
+def left_folder(tmp_path: Path) -> RunFolder:
+    """What a run has left."""
+    folder = RunFolder(tmp_path / "left")
     folder.root.mkdir()
-    folder.metrics.write_text(OLD_METRICS)
-    folder.ratings.write_text(OLD_RATINGS)
+    folder.metrics.write_text(METRICS)
+    folder.ratings.write_text(RATINGS)
     return folder
 
 
@@ -411,17 +426,19 @@ def summarized(folder: RunFolder) -> str:
     return console.file.getvalue()
 
 
-def test_rows_of_a_summary_are_of_one_opponent_each_and_add_up(old_folder: RunFolder) -> None:
+def test_rows_of_a_summary_are_of_one_opponent_each_and_add_up(left_folder: RunFolder) -> None:
     row = {"version": 2, "collect/games": 10, "time/total": 1.0}
     for name, games in (("self", 4), ("others", 6), ("past", 2), ("fixed", 4), ("random", 4)):
-        row |= {f"collect/versus/{name}/games": games, f"collect/versus/{name}/win": 0.5}
-    old_folder.metrics.write_text(json.dumps(row) + "\n")
-    table = re.findall(r"^(\S+) +(\d+) +50 %", summarized(old_folder), re.MULTILINE)
+        shares = dict.fromkeys(("win", "draw", "loss", "forfeit"), 0.5)
+        row |= {VersusKey(name).name(share): value for share, value in shares.items()}
+        row[VersusKey(name).name("games")] = games
+    left_folder.metrics.write_text(json.dumps(row) + "\n")
+    table = re.findall(r"^(\S+) +(\d+) +50 %", summarized(left_folder), re.MULTILINE)
     assert table == [("self", "4"), ("past", "2"), ("random", "4")]
 
 
-def test_the_summary_of_a_run_of_an_earlier_release(old_folder: RunFolder) -> None:
-    text = summarized(old_folder)
+def test_the_summary_of_a_run_that_was_left(left_folder: RunFolder) -> None:
+    text = summarized(left_folder)
     head = "version 1 · 8 games · 20 trained turns · 3 forfeits · 1 failed · 3 min 05 s"
     assert "interrupted" in text and head in text
     evaluation = next(line for line in text.splitlines() if line.startswith("TicTacToe-v0"))
@@ -435,33 +452,33 @@ def test_the_summary_of_a_run_of_an_earlier_release(old_folder: RunFolder) -> No
     assert ratings[2].split() == ["26.2", "2.0", "12", "6", "2", "4", "1"]
 
 
-def test_a_run_of_an_earlier_release_is_gone_on_with(old_folder: RunFolder) -> None:
-    tracker = make_tracker(old_folder.root)
+def test_a_run_that_was_left_is_gone_on_with(left_folder: RunFolder) -> None:
+    tracker = make_tracker(left_folder.root)
     assert [row["version"] for row in tracker.view.rows] == [0, 1]
     assert tracker.view.version == 1
     tracker.end_update(2)
     tracker.close()
-    assert [line.get("format") for line in lines(old_folder.metrics)] == [None, None, 1]
-    first, _, last = read_rows(old_folder.metrics)
+    assert [line.get("format") for line in lines(left_folder.metrics)] == [1, 1, 1]
+    first, _, last = read_rows(left_folder.metrics)
     assert set(first) < set(last) and "format" not in last
-    assert last["eval/TicTacToe-v0/minimax/score"] is None
-    assert "version 2 · 8 games" in summarized(old_folder)
+    assert last["eval/TicTacToe-v0/minimax/sampled/score"] is None
+    assert "version 2 · 8 games" in summarized(left_folder)
 
 
-def test_rows_of_another_format_are_an_error_at_the_start(old_folder: RunFolder) -> None:
+def test_rows_of_another_format_are_an_error_at_the_start(left_folder: RunFolder) -> None:
     row = json.dumps({"format": 2, "version": 2})
-    old_folder.metrics.write_text(OLD_METRICS + row + "\n")
+    left_folder.metrics.write_text(METRICS + row + "\n")
     with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 2 .*release"):
-        make_tracker(old_folder.root)
+        make_tracker(left_folder.root)
     with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 2 .*release"):
-        summarized(old_folder)
+        summarized(left_folder)
 
 
-def test_ratings_of_another_format_are_an_error_that_stops_no_run(old_folder: RunFolder) -> None:
-    old_folder.ratings.write_text(json.dumps({"format": "3", **json.loads(OLD_RATINGS)}))
+def test_ratings_of_another_format_are_an_error_that_stops_no_run(left_folder: RunFolder) -> None:
+    left_folder.ratings.write_text(json.dumps(json.loads(RATINGS) | {"format": "3"}))
     with pytest.raises(ConfigError, match=r"ratings\.json: format = '3' .*release"):
-        summarized(old_folder)
-    tracker = make_tracker(old_folder.root)
+        summarized(left_folder)
+    tracker = make_tracker(left_folder.root)
     tracker.finish("all updates made")
     assert "the summary cannot be written" in printed(tracker)
     tracker.close()
@@ -528,7 +545,7 @@ def test_the_room_loads_neither_torch_nor_wandb() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "–"), (0.0, "0"), (99.96, "100"), (-1234.5, "-1,234"), (1e-4, "0.0001")],
+    [(None, "–"), (0.0, "0"), (99.96, "100"), (-1234.5, "−1,234"), (1e-4, "0.0001")],
 )
 def test_numbers(value: float | None, text: str) -> None:
     assert number(value) == text

@@ -22,8 +22,7 @@ from unstable.records.files import write_lines
 from unstable.records.folder import GameFile, RunFolder
 from unstable.records.games import Record, game_record
 from unstable.records.scan import Place
-from unstable.report.chosen import chosen, rule, spread
-from unstable.report.games import Sources, packed_games, point_of_view
+from unstable.report.games import Sources, chosen, packed_games, point_of_view, rule, spread
 from unstable.report.run import Run
 from unstable.report.survey import survey
 from unstable.types import GameResult

@@ -238,9 +238,9 @@ def test_runs_are_listed_with_state_score_and_tags(
 
 def test_the_newest_score_is_the_last_one_that_is_there() -> None:
     rows: list[dict[str, Any]] = [
-        {"eval/Nim-v0/expert/score": 0.25},
-        {"exploit/Kuhn/low": 0.1, "exploit/Kuhn/high": 0.125},
-        {"eval/Nim-v0/expert/score": None},
+        {"version": 1, "eval/Nim-v0/expert/sampled/score": 0.25},
+        {"version": 2, "exploit/Kuhn/low": 0.1, "exploit/Kuhn/high": 0.125},
+        {"version": 1, "eval/Nim-v0/expert/sampled/score": None},
     ]
     assert newest_score(rows) == "exploitability 0.125"
     assert newest_score(rows[:1]) == "0.25 against expert"

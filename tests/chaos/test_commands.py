@@ -109,7 +109,7 @@ def test_a_run_that_was_ended_in_its_last_evaluation_goes_on_with_it(project: Pa
     assert done.returncode == 0, done.stderr
     assert "the run goes on from version 2" in done.stderr
     assert [row["version"] for row in rows(folder.metrics)] == [0, 1, 2]
-    assert rows(folder.metrics)[-1]["eval/TicTacToe-v0/random/gain"] is not None
+    assert rows(folder.metrics)[-1]["eval/TicTacToe-v0/random/sampled/gain"] is not None
     assert len(rows(folder.games("eval", 2))) == 1000
     again = unstable(project, "train", "--resume", "run")
     assert again.returncode == 2

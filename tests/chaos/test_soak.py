@@ -26,7 +26,7 @@ import psutil
 import pytest
 import torch
 
-from tests.chaos.victim import ScriptedActor, ScriptedEngine
+from tests.chaos.victim import ScriptedActor, SeededEngine
 from tests.test_loop import make_context
 from unstable.league.routing import Router
 from unstable.loop.context import Context
@@ -60,7 +60,7 @@ MOST = {
 TABLES = (dict, set, deque)
 
 
-class SlowEngine(ScriptedEngine):
+class SlowEngine(SeededEngine):
     """Takes its time, and fails at some seeds, as a real one may."""
 
     async def generate(self, prompt_ids: Sequence[int], *, seed: int, **how: Any) -> Completion:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from bench.orchestration import ScriptedEngine
 from tests.test_loop import LocalActor, LocalLearner, make_context
 from unstable.collectors.collector import Collector
 from unstable.commands.resume import find_point, rewind
@@ -22,55 +23,29 @@ from unstable.config import ConfigError, RunConfig
 from unstable.loop.train import state, train
 from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
-from unstable.types import Adapter, Completion
+from unstable.types import Completion
 
 STEPS = 60
 TURN_S = 0.002
 
 
-class ScriptedEngine:
+class SeededEngine(ScriptedEngine):
     """Says a cell of the board by the seed; sometimes one that is taken."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self._cells = [tokenizer.encode(f"{cell}<|end|>") for cell in range(9)]
+        cells = [tokenizer.encode(f"{cell}<|end|>") for cell in range(9)]
+        super().__init__(lambda _, seed: random.Random(seed).choice(cells))
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        adapter: str | None,
-        temperature: float,
-        max_tokens: int,
-        seed: int,
-        allowed_token_ids: Sequence[int] | None = None,
-    ) -> Completion:
+    async def generate(self, prompt_ids: Sequence[int], **request: Any) -> Completion:
         await asyncio.sleep(TURN_S)
-        ids = random.Random(seed).choice(self._cells)
-        return Completion(
-            token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop", adapter=adapter
-        )
-
-    async def add_adapter(self, adapter: Adapter) -> None: ...
-
-    async def remove_adapter(self, name: str) -> None: ...
-
-    async def forget_prefixes(self) -> None: ...
-
-    def stats(self) -> dict[str, float]:
-        return {}
-
-    async def sleep(self) -> None: ...
-
-    async def wake(self) -> None: ...
-
-    async def close(self) -> None: ...
+        return await super().generate(prompt_ids, **request)
 
 
 class ScriptedActor(LocalActor):
     """An actor of this process whose engine is scripted."""
 
     def __init__(
-        self, config: RunConfig, folder: RunFolder, engine: type[ScriptedEngine] = ScriptedEngine
+        self, config: RunConfig, folder: RunFolder, engine: type[SeededEngine] = SeededEngine
     ) -> None:
         self.folder, self.config = folder, config
         tokenizer = load_tokenizer(config.model)

@@ -121,7 +121,7 @@ class Buffer:
                 raise RuntimeError(
                     f"{self._tied_since_draw} samples were in groups whose trajectories all earned "
                     "the same, and less than a batch was not; set groups.drop_tied to false, or "
-                    "groups.max_refills or groups.size higher"
+                    "groups.size higher"
                 )
         elif group.trajectories:
             self._put(group_id, group)

@@ -1,7 +1,8 @@
 """What completes the command line by Tab, as a script for a shell: `unstable completion bash`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
+from unstable.cli.table import Command
 from unstable.config import CONFIGS, RunConfig, fields
 
 SCRIPT = """\
@@ -27,40 +28,21 @@ _unstable() {{
 }}
 complete -o filenames -F _unstable unstable
 """
-FIELDS = ("train", "sft", "world", "config", "doctor", "eval", "exploit", "play", "replay")
-"""Commands that take fields of the config."""
-OPTIONS = {
-    "train": ("--config", "--resume", "--fork", "--fork_state"),
-    "sft": ("--config", "--resume"),
-    "world": ("--config",),
-    "config": ("--config",),
-    "doctor": ("--config",),
-    "eval": ("--version", "--games", "--opponents"),
-    "exploit": ("--games", "--samples", "--learn"),
-    "play": ("--config", "--game", "--seat", "--opponent", "--temperature"),
-    "replay": ("--purpose", "--version", "--from", "--with", "--seat", "--opponent"),
-    "report": ("--out",),
-    "export": ("--merged", "--out", "--push"),
-    "watch": ("--once",),
-    "runs": ("--tag",),
-}
-"""Of each command besides fields of the config, and --help."""
 SHELLS = ("bash", "zsh")
 OPPONENTS = ("random", "expert", "rules", "base")
 """Those that `--opponent` takes besides a run's folder and what a config names."""
 
 
-def completion(shell: str, commands: Sequence[str], short_forms: Sequence[str]) -> str:
+def completion(shell: str, commands: Mapping[str, Command]) -> str:
     """The script: commands, configs, options and fields as they are now, and folders.
 
     zsh reads the same one, once it is asked to complete as bash does.
     """
-    paths = (field.path.replace(".N.", ".0.") for field in fields(RunConfig))  # of a list's first
-    settings = [*short_forms, *(f"--{path}" for path in paths)]
+    paths = [f"--{each.path}".replace(".N.", ".0.") for each in fields(RunConfig)]  # a list's first
     cases = []
-    for command in commands:
-        own = [*OPTIONS.get(command, ()), "--help", *(settings if command in FIELDS else [])]
-        cases.append(f"      {command}) options='{chr(10).join(own)}' ;;")
+    for name, command in commands.items():
+        options = [*command.options, *(paths if command.takes_fields else [])]
+        cases.append(f"      {name}) options='{chr(10).join(options)}' ;;")
     configs = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
     script = SCRIPT.format(
         commands="\n".join(commands),

@@ -67,27 +67,9 @@ def scalar_of(text: str) -> Any:
         return text
 
 
-def configured(arguments: Sequence[str]) -> RunConfig:
-    """The config that options describe."""
-    return loaded(parse_options(arguments, SHORT_FORMS))
-
-
-def loaded(options: dict[str, Any]) -> RunConfig:
-    """The config of --config, `default` without one, with the other options' fields."""
-    name = text_of(options, "config")
+def loaded(name: str | None, options: dict[str, Any]) -> RunConfig:
+    """The config of that name or file, `default` without one, with the options' fields."""
     return load("default" if name is None else name, options)
-
-
-def usage_shown(arguments: Sequence[str], usage: str) -> int | None:
-    """Print how a command that takes RUN_DIR first is used, if that is asked for or it is missing.
-
-    Returns the exit code then, else None.
-    """
-    asked = any(argument in HELP for argument in arguments)
-    if not asked and arguments and not arguments[0].startswith("-"):
-        return None
-    print(usage)
-    return 0 if asked else EXIT_USER_ERROR
 
 
 def typed(command: str, arguments: Sequence[str]) -> str:
@@ -95,11 +77,15 @@ def typed(command: str, arguments: Sequence[str]) -> str:
     return shlex.join(["unstable", command, *arguments])
 
 
-def text_of(options: dict[str, Any], name: str) -> str | None:
-    """Take the one word of an option that is no field of the config; None where it is not given."""
-    value = options.pop(name, None)
+def any_value(option: str, value: Any) -> Any:
+    """Whatever was given."""
+    return value
+
+
+def text_of(option: str, value: Any) -> str | None:
+    """One word; None where none is given."""
     if isinstance(value, list | dict):
-        raise ConfigError(f"--{name} = {shown(value)}: give one, and fields as --FIELD VALUE")
+        raise ConfigError(f"{option} = {shown(value)}: give one, and fields as --FIELD VALUE")
     return None if value is None else str(value)
 
 
@@ -124,17 +110,24 @@ def run_and_version(option: str, text: str) -> tuple[Path, int | Literal["best"]
     return folder_at(option, path if at else text), version
 
 
-def number_of(option: str, value: Any, kind: type[T]) -> T | None:
-    """A number of this kind that is at least 0; None where none is given."""
-    if value is None:
-        return None
+def number_of(option: str, value: Any) -> float | None:
+    """A number that is at least 0; None where none is given."""
+    return None if value is None else _number(option, value, float)
+
+
+def whole_number_of(option: str, value: Any) -> int | None:
+    """A whole number that is at least 0; None where none is given."""
+    return None if value is None else _number(option, value, int)
+
+
+def _number(option: str, value: Any, kind: type[T]) -> T:
     if type(value) not in (int, kind) or not 0 <= value < math.inf:
         raise ConfigError(f"{option} = {shown(value)}: give a number, 0 or more")
     return kind(value)
 
 
-def choice_of(option: str, value: Any) -> bool:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise ConfigError(f"{option} = {shown(value)}: give true or false")
-    return value
+def choice_of(option: str, value: Any) -> bool | None:
+    """True or false; None where neither is given."""
+    if value is None or isinstance(value, bool):
+        return value
+    raise ConfigError(f"{option} = {shown(value)}: give true or false")

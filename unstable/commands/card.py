@@ -1,17 +1,20 @@
 """A model card: what a version is, how good, how it was made, and how to load it; in Markdown."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import yaml
 from pydantic import BaseModel
 
 from unstable.config import escape_control
+from unstable.loop.sft import EPOCH, HELD_OUT_LOSS
+from unstable.records.text import difference, interval, markdown_table, number
 from unstable.report.charts import line_chart
-from unstable.report.run import Run, evaluations
-from unstable.report.sections import score_curves, signed_interval
+from unstable.report.run import Run
+from unstable.report.sections import score_curves
 from unstable.report.settings import differences
+from unstable.types.metrics import EvalKey
 
 PICTURE = "scores.png"
 PROMPTS = "prompts.json"
@@ -54,9 +57,27 @@ def model_card(run: Run, export: Export) -> str:
     parts = [
         _front_matter(export),
         _about(run, export),
-        _scores(run, export),
+        _scores(run, export.version),
+        f"![Scores over the versions of the run]({PICTURE})" if score_curves(run) else "",
         _loading(export),
         _prompts(export),
+        _settings(run),
+        _packages(run),
+    ]
+    return escape_control("\n\n".join(part for part in parts if part)) + "\n"
+
+
+def start_card(run: Run, version: int, command: str, counts: Mapping[str, int]) -> str:
+    """The card of a start for self-play, which `command` made; `counts` are examples by use."""
+    rows = [row for row in run.rows if row["version"] == version]
+    row = next(row for row in rows if HELD_OUT_LOSS in row)
+    examples = ", ".join(f"{count} {use}" for use, count in counts.items())
+    parts = [
+        "# A warm start for self-play",
+        f"A LoRA in bfloat16, made by `{command}`. `base.json` names the base model.\n"
+        f"Examples: {examples}. Epoch {row[EPOCH]}, step {version}, held-out loss "
+        f"{number(row[HELD_OUT_LOSS])} nats a token.",
+        _scores(run, version),
         _settings(run),
         _packages(run),
     ]
@@ -97,7 +118,7 @@ def _met(run: Run) -> str:
     return " and ".join([", ".join(met[:-1]), met[-1]] if len(met) > 1 else met)
 
 
-def _ways(run: Run) -> str:
+def _sampling(run: Run) -> str:
     """What else is to be known of how the version answered in its evaluation."""
     evaluation = run.config.eval
     held = " Its answers were held to legal moves." if evaluation.constrained else ""
@@ -105,40 +126,29 @@ def _ways(run: Run) -> str:
     return held + (f" It played what most of {votes} answers named." if votes > 1 else "")
 
 
-def _scores(run: Run, export: Export) -> str:
-    found = [each for each in evaluations(run) if each.version <= export.version]
+def _scores(run: Run, version: int) -> str:
+    found = [each for each in run.measured(EvalKey, "score") if each.version <= version]
     newest = max((each.version for each in found), default=None)
     if newest is None:
         return "## How good it is\n\nIt was not evaluated."
     paid = any(each.figures.get("payoff") is not None for each in found)
-    first = "sampled" if run.config.eval.temperature[0] else "greedy"
     rows = [
         [
-            *(each.env, each.opponent, each.way or first),
-            _interval(each.figures),
-            *([signed_interval(each.figures, "payoff")] if paid else []),
-            *(_number(each.figures.get(name)) for name in ("wins", "draws", "losses")),
-            *(_number(each.figures.get(name)) for name in ("forfeits", "games")),
+            *(each.key.env, each.key.opponent, each.key.mode),
+            interval(*(each.figures[name] for name in ("score", "low", "high"))),
+            *([difference(each.figures, "payoff")] if paid else []),
+            *(f"{each.figures[name]}" for name in ("wins", "draws", "losses", "forfeits", "games")),
         ]
         for each in found
         if each.version == newest
     ]
     columns = ["game", "against", "play", "score (95 %)", *(["pay-off (95 %)"] if paid else [])]
-    table = _table([*columns, "won", "drawn", "lost", "of these by forfeit", "games"], rows)
-    text = (
+    table = markdown_table([*columns, "won", "drawn", "lost", "of these by forfeit", "games"], rows)
+    return (
         f"## How good it is\n\n{table}\n\nEvaluation of version {newest}. A score is wins plus "
         f"half the draws, per game, with its 95 % interval; each deal is played from every side."
-        f"{_ways(run)}"
+        f"{_sampling(run)}"
     )
-    return f"{text}\n\n![Scores over the versions of the run]({PICTURE})"
-
-
-def _interval(figures: dict[str, Any]) -> str:
-    return f"{figures['score']:.2f} ({figures['low']:.2f} to {figures['high']:.2f})"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
 
 
 def _loading(export: Export) -> str:
@@ -167,6 +177,7 @@ def _python(code: str) -> str:
 
 _PEFT_CODE = """\
 import json
+from collections.abc import Mapping
 
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -177,6 +188,7 @@ model = PeftModel.from_pretrained(model, folder)
 """
 _MERGED_CODE = """\
 import json
+from collections.abc import Mapping
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -202,6 +214,7 @@ print(tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_toke
 """
 _VLLM_CODE = """\
 import json
+from collections.abc import Mapping
 
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
@@ -221,6 +234,7 @@ if __name__ == "__main__":  # vLLM starts processes
 """
 _VLLM_MERGED_CODE = """\
 import json
+from collections.abc import Mapping
 
 from vllm import LLM, SamplingParams
 
@@ -273,7 +287,7 @@ def _settings(run: Run) -> str:
         for each in differences(run.config)
         if not each.path.startswith(_PRIVATE) and not each.path.endswith(_PRIVATE_ENDS)
     ]
-    table = _table(["field", "value", "default"], rows)
+    table = markdown_table(["field", "value", "default"], rows)
     return f"## Settings\n\nWhat differs from unstable's defaults.\n\n{table}"
 
 
@@ -298,9 +312,3 @@ def _packages(run: Run) -> str:
     packages = (run.environment or {}).get("packages") or {}
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
     return f"## Versions\n\n{versions}" if versions else ""
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

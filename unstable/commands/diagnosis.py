@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from unstable.config import one_line
 from unstable.records.files import read_small_json
 from unstable.records.folder import RunFolder, existing_run
-from unstable.tracking.text import duration, phase_line
+from unstable.records.text import duration
+from unstable.tracking.text import phase_line
 
 SILENT_S = 30.0
 """A run that goes on replaces its state every second; after so long it does not go on."""
@@ -32,7 +33,7 @@ class Condition(NamedTuple):
     wrong: bool = False
 
     @property
-    def said(self) -> str:
+    def line(self) -> str:
         """The word, and why where that is known: "failed: no space left on device"."""
         return f"{self.word}: {self.why}" if self.why else self.word
 
@@ -57,16 +58,19 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
 
 def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condition:
     """What a run is that has last said `state` of itself."""
-    resume = f"unstable {state.get('command', 'train')} --resume {folder.root}"
+    is_sft = folder.examples.is_file()
+    resume = f"unstable {'sft' if is_sft else 'train'} --resume {folder.root}"
     again = f"to go on: {resume}" if folder.versions() else "it has no checkpoint; begin anew"
     if not state:
-        return Condition("unknown", "it has no state.json, as runs of earlier versions", again)
+        if folder.adapter.is_dir():  # which a run of sft ends with
+            return Condition("ended", f"its adapter is in {folder.adapter}", "nothing to do")
+        why = ", as unstable sft writes none" if is_sft else ""
+        return Condition("unknown", f"it has no state.json{why}", again)
     word, reason = str(state.get("state")), str(state.get("reason"))
     if word == "ended":
         return Condition("ended", reason, f"unstable eval {folder.root}")
     if word != "running":
-        why = "" if reason == word else reason  # as earlier releases have it
-        return Condition(word, why, again, word == "failed")
+        return Condition(word, reason, again, word == "failed")
     silent, pid = now - _number(state, "written"), state.get("pid")
     if silent < -SILENT_S:
         return Condition(
@@ -87,7 +91,7 @@ def _lines(
     folder: RunFolder, state: dict[str, Any], condition: Condition, now: float
 ) -> Iterator[tuple[str, str]]:
     yield "run", str(folder.root)
-    yield "state", condition.said
+    yield "state", condition.line
     if state:
         at = _number(state, "written") if condition.word != "running" else now
         phase = state["phase"] if isinstance(state.get("phase"), dict) else {}

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from unstable.collectors.players.kinds import player_class
 from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
+from unstable.games.catalog.defects import known_defect
+from unstable.games.catalog.table import EXACT_GAMES
 from unstable.games.check import check_constrained, check_game
-from unstable.games.defects import known_defect
 from unstable.games.services import (
-    EXACT_GAMES,
     can_be_solved,
     lists_legal_moves,
     prompt_style,
@@ -24,7 +24,7 @@ from unstable.planning.machine import Machine, this_machine
 from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
 from unstable.rewards.terms import Rewards
-from unstable.tracking.sinks.own import check_sinks
+from unstable.tracking.sinks import check_sinks
 
 LORA_FOLDER = Path(__file__).resolve().parent.parent.parent / "lora_ckpt"
 """Where the adapter that is shipped beside the package, as a zip, is unpacked, if it is there."""

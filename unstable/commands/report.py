@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unstable.commands.diagnosis import condition_of, status_of
-from unstable.config import ConfigError, RunConfig
+from unstable.config import ConfigError, RunConfig, one_line
 from unstable.games.replay import is_known, replay
 from unstable.models.base import load_decoder
 from unstable.models.cache import cache_folder
@@ -15,7 +15,7 @@ from unstable.prompts.pieces import TokenTexts
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record
 from unstable.report.games import Sources
-from unstable.report.plots import plot_library
+from unstable.report.page import plot_library
 from unstable.report.report import write_report
 
 logger = logging.getLogger(__name__)
@@ -46,16 +46,18 @@ def make_report(run_dirs: Sequence[Path], out: Path) -> int:
     return write_report(run_dirs, out, plot_library(cache_folder()), sources, state)
 
 
-def report_at_end(folder: RunFolder) -> Path | None:
+def report_at_end(folder: RunFolder, tell: Callable[[str], None]) -> Path | None:
     """Write the report of a run that ends; returns where.
 
-    What goes wrong is a line of its log and no error, and there is none.
+    What goes wrong is logged and told in a line, is no error, and there is none.
     """
     began = time.monotonic()
     try:
         make_report([folder.root], folder.report)
-    except Exception:  # it is like a sink: the run is over and whole
-        logger.exception("no report was made; `unstable report %s` tries again", folder.root)
+    except Exception as error:  # it is like a sink: the run is over and whole
+        line = f"no report was made ({error}); to try again: unstable report {folder.root}"
+        logger.exception(line)
+        tell(one_line(line))
         return None
     logger.info("the report took %.1f s", time.monotonic() - began)
     return folder.report

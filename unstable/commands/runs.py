@@ -12,8 +12,11 @@ from unstable.commands.diagnosis import condition_of, status_of
 from unstable.config import ConfigError, read_yaml
 from unstable.records.files import read_last_lines
 from unstable.records.folder import RunFolder
+from unstable.records.rows import measured
+from unstable.records.text import against, duration, fixed, number
 from unstable.tracking.lines import RunConsole
-from unstable.tracking.text import Text, duration
+from unstable.tracking.text import Text
+from unstable.types.metrics import EvalKey, ExploitKey
 
 ROWS = 200
 """In so many last rows of metrics the newest evaluation is looked for."""
@@ -74,7 +77,7 @@ def _read(folder: RunFolder) -> Listed | None:
 
 
 def _read_config(folder: RunFolder) -> Any:
-    """As it stands: a run of an older release is listed too."""
+    """As it stands: a run whose config is no longer valid is listed too."""
     try:
         return read_yaml(folder.config.read_text(encoding="utf-8"), str(folder.config))
     except (ConfigError, OSError, ValueError):
@@ -90,12 +93,10 @@ def _at(value: Any, *names: str) -> Any:
 def newest_score(rows: Sequence[dict[str, Any]]) -> str:
     """What the newest evaluation found, against the opponent that is named first; "" for none."""
     for row in reversed(rows):
-        for name, value in row.items():
-            parts = name.split("/")
-            if parts[0] == "eval" and parts[-1] == "score" and isinstance(value, float | int):
-                return f"{value:.2f} against {parts[-2]}"
-            if parts[0] == "exploit" and parts[-1] == "high" and isinstance(value, float | int):
-                return f"exploitability {value:.3g}"
+        for _, key, figures in measured(EvalKey, [row], "score"):
+            return f"{fixed(figures['score'])} against {against(key.opponent, key.mode)}"
+        for _, _, figures in measured(ExploitKey, [row], "high"):
+            return f"exploitability {number(figures['high'])}"
     return ""
 
 

@@ -1,13 +1,12 @@
 """A run of `unstable sft`: examples are gathered, a LoRA learns them, the result is packed."""
 
 import asyncio
-import importlib.metadata
-import platform
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unstable.commands.card import start_card
 from unstable.commands.evaluate import play_evaluation
 from unstable.commands.prepare import Resolved, check, prepare, show_plan
 from unstable.commands.session import (
@@ -19,10 +18,15 @@ from unstable.commands.session import (
     said,
 )
 from unstable.config import ConfigError, GameConfig, RFTConfig, RunConfig, load
-from unstable.datasets.examples import Split, read_examples, split_by_prompt, write_examples
-from unstable.datasets.fine_tuning import FineTuning
+from unstable.datasets.examples import (
+    FineTuning,
+    Split,
+    read_examples,
+    split_by_prompt,
+    write_examples,
+)
 from unstable.datasets.gather import check_data, gather_examples
-from unstable.games.services import has_expert, prompt_style
+from unstable.games.services import game_info, prompt_style
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor
@@ -33,17 +37,18 @@ from unstable.models.base import load_tokenizer, model_path, named_stop_token_id
 from unstable.planning.plan import Plan
 from unstable.planning.resolve import UNDECIDED
 from unstable.prompts import PromptBuilder
+from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
+from unstable.report.run import read_runs
 from unstable.tracking.metrics import evaluation_metrics
-from unstable.tracking.sft import SFTTracker, card, rewind
-from unstable.tracking.sinks.own import own_sinks
+from unstable.tracking.sft import SFTTracker, rewind
+from unstable.tracking.sinks import own_sinks
 from unstable.types import PlayerId
 
-WAYS = {"greedy": 0.0, "sampled": 1.0}
-"""Temperatures at which every epoch is evaluated."""
+TEMPERATURES = (0.0, 1.0)
+"""At which every epoch is evaluated."""
 EXPERT = "expert"
-PACKAGES = ("unstable", "torch", "transformers", "peft", "textarena")
 
 
 def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
@@ -70,6 +75,7 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
     line = "".join(character if character.isprintable() else " " for character in command)
     folder = make_folder(resolved.config, "sft", head=f"# {line}\n")
     with removed_if_empty(folder), heeding_sigterm(), logging_to(folder, "sft"):
+        write_environment(folder, command)
         write_examples(folder.examples, sides)
         _run(resolved, folder, sides)
     return folder
@@ -208,18 +214,18 @@ async def evaluate_epoch(config: RunConfig, actors: Sequence[Actor], version: in
     row: Row = {}
     player = PlayerId.policy(version)
     await asyncio.gather(*(actor.publish(player) for actor in actors))
-    for way, temperature in WAYS.items():
+    for temperature in TEMPERATURES:
         for game in config.games:
             specs = evaluation_games(_of_epoch(config, game, temperature), version)
             results = await play_evaluation(actors, specs)
-            row |= evaluation_metrics(evaluation_scores(version, results), prefix=way)
+            row |= evaluation_metrics(evaluation_scores(version, results))
     await asyncio.gather(*(actor.retire(player) for actor in actors))
     return row
 
 
 def _of_epoch(config: RunConfig, game: GameConfig, temperature: float) -> RunConfig:
     """The config of an evaluation in one game, against its expert too if it has one."""
-    expert = [EXPERT] if has_expert(game) else []
+    expert = [EXPERT] if game_info(game).expert else []
     opponents = list(dict.fromkeys([*config.eval.opponents, *expert]))
     changes = {"temperature": [temperature], "opponents": opponents}
     evaluation = config.eval.model_copy(update=changes)
@@ -235,18 +241,12 @@ def _write_result(config: RunConfig, folder: RunFolder, row: Row, counts: dict[s
     write_adapter(adapter, folder.adapter)
     if config.sft.zip is None:
         return
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
     text = folder.config.read_text(encoding="utf-8")
     command = text.partition("\n")[0].removeprefix("# ")
+    (run,) = read_runs([folder.root])
     pack_adapter(
         adapter,
         Path(config.sft.zip).expanduser(),
         base=describe_base(config.model),
-        card=card(
-            text,
-            command,
-            row,
-            counts,
-            ", ".join([f"Python {platform.python_version()}", *versions]),
-        ),
+        card=start_card(run, version, command, counts),
     )

@@ -36,10 +36,13 @@ from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
 from unstable.rewards.terms import Rewards
-from unstable.tracking.sinks.own import Callback, own_sinks
+from unstable.tracking.sinks import Callback, own_sinks
 from unstable.tracking.status import Ending
 from unstable.tracking.tracker import Tracker
 from unstable.types import PlayerId
+
+MAX_REFILLS = 10
+"""Batches of samples of tied groups that are dropped for one update before the run stops."""
 
 
 def train(
@@ -104,7 +107,9 @@ def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: RunStat
         if shown:
             tracker.finish(one_line(reason), ending)
             wanted = resolved.config.tracking.report
-            tracker.end(one_line(reason) or ending, report_at_end(folder) if wanted else None)
+            tracker.end(
+                one_line(reason) or ending, report_at_end(folder, tracker.print) if wanted else None
+            )
 
 
 @contextlib.contextmanager
@@ -155,12 +160,12 @@ async def _train(
 def make_buffer(config: RunConfig) -> Buffer:
     """The buffer of a run."""
     assert isinstance(config.buffer.capacity, int), "planning resolves auto"
-    batch_size, groups = config.learner.batch_size, config.groups
+    batch_size = config.learner.batch_size
     return Buffer(
         config.buffer.capacity,
         batch_size,
         config.buffer.max_staleness,
-        groups.max_refills * batch_size if groups.drop_tied else None,
+        MAX_REFILLS * batch_size if config.groups.drop_tied else None,
     )
 
 

@@ -58,13 +58,13 @@ class Watched:
             view = View.read(status["view"], self._config, self._newest_rows(), seconds)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"RUN_DIR = {str(folder.root)!r}: its state.json shows no dashboard; only a run "
-                "that unstable train of this release began has one"
+                f"RUN_DIR = {str(folder.root)!r}: its state.json shows no dashboard; give a "
+                "run of unstable train"
             ) from error
         if not is_running:
             view.phase = view.phase._replace(name=condition.word)
             view.engine, view.actors, view.machine = {}, {}, {}  # of the last second that it had
-            parts = [condition.said, condition.next]
+            parts = [condition.line, condition.next]
             if condition.word == "failed":  # why is long, and the line is cut at its end
                 parts = [condition.word, condition.next, condition.why]
             view.notice = " · ".join(filter(None, parts))

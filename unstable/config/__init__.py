@@ -37,9 +37,10 @@ from unstable.config.game import (
     GameConfig,
     InvalidMovesConfig,
 )
-from unstable.config.guard import (
+from unstable.config.judging import (
     Action,
     GuardConfig,
+    Rule,
 )
 from unstable.config.learner import LearnerConfig
 from unstable.config.opponents import (
@@ -76,13 +77,11 @@ from unstable.config.sections import (
     ModelConfig,
     RewardConfig,
 )
-from unstable.config.sft import (
+from unstable.config.supervised import (
     DataConfig,
     ExpertData,
     JSONLData,
     RecordedData,
     SFTConfig,
-)
-from unstable.config.world import (
     WorldConfig,
 )

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
-from unstable.config.renamed import RENAMED
-
 Auto = Literal["auto"]
 _MOST = 2**63 - 1  # what files and arrays hold
 Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
@@ -73,7 +71,7 @@ class RunFailedError(RuntimeError):
 def check_format(content: dict[str, Any], place: Path | str) -> None:
     """Take the format off what a file holds; raises `ConfigError` if it is not `FORMAT`.
 
-    What has none was written before files named it, and reads as it is.
+    A user's own file may have none.
     """
     found = content.pop("format", FORMAT)
     if found != FORMAT:
@@ -123,13 +121,8 @@ class Section(BaseModel):
         if isinstance(data, dict):
             for key in data:
                 if key not in cls.model_fields:
-                    now = RENAMED.get(key)
-                    known = now in cls.model_fields
                     hint = nearest(str(key), list(cls.model_fields))
-                    raise ValueError(
-                        f"unknown key {shown(key)}; "
-                        f"{f'it is called {now!r} now' if known else hint}"
-                    )
+                    raise ValueError(f"unknown key {shown(key)}; {hint}")
                 if isinstance(data[key], bool) and cls._takes_a_number(key):
                     raise ValueError(f"{key} = {str(data[key]).lower()}: give a number")
         return data

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from unstable.config.base import (
     NonNegativeFloat,
@@ -19,7 +19,6 @@ from unstable.config.base import (
     PositiveInt,
     Section,
 )
-from unstable.config.renamed import EXPERT_ALIAS
 
 
 class DrawConfig(Section):
@@ -174,10 +173,7 @@ FixedOpponent = (
 OPPONENT_KINDS: list[str] = [kind.model_fields["kind"].default for kind in get_args(FixedOpponent)]
 BUILT_IN_OPPONENTS: list[FixedOpponent] = [RandomOpponent(), ExpertOpponent(), RulesOpponent()]
 """Opponents that need no entry in a config."""
-RESERVED_NAMES = (
-    *("base", "self", "past", "fixed", "others", "alone", "person", "me"),
-    EXPERT_ALIAS,
-)
+RESERVED_NAMES = ("base", "self", "past", "fixed", "others", "alone", "person", "me")
 
 
 class OpponentsConfig(Section):
@@ -191,18 +187,6 @@ class OpponentsConfig(Section):
     pool_size: PositiveInt = Field(
         32, description="past versions kept as opponents, the newest ones"
     )
-
-    @field_validator("fixed", mode="before")
-    @classmethod
-    def _alias(cls, value: object) -> object:
-        if not isinstance(value, list):
-            return value
-        return [
-            {**entry, "kind": "expert"}
-            if isinstance(entry, dict) and entry.get("kind") == EXPERT_ALIAS
-            else entry
-            for entry in value
-        ]
 
     def with_ledgers(self, place: Callable[[str], Path]) -> Self:
         """Endpoints count in the file that `place` gives for their name, unless they have one."""

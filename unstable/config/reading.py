@@ -12,9 +12,8 @@ from unstable.config.algorithms import ALGORITHMS, AlgorithmConfig
 from unstable.config.base import FORMAT, ConfigError, check_format, nearest, path_problem, shown
 from unstable.config.opponents import OPPONENT_KINDS
 from unstable.config.plain import read_text, read_yaml
-from unstable.config.renamed import is_of_a_run, with_new_names
 from unstable.config.run import RunConfig
-from unstable.config.sft import DATA_KINDS
+from unstable.config.supervised import DATA_KINDS
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -113,7 +112,7 @@ def _read(name: str) -> dict[str, Any]:
         raise ConfigError(f"{field}: holds a {kind}; write keys such as games:")
     data = data or {}
     check_format(data, field)
-    return with_new_names(data) if is_of_a_run(path) else data
+    return data
 
 
 def _put(data: dict[str, Any], path: str, value: Any) -> None:

@@ -7,9 +7,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from unstable.config.base import Integer, Section, nearest
-from unstable.config.evaluation import EvalConfig
 from unstable.config.game import GameConfig
-from unstable.config.guard import GuardConfig
+from unstable.config.judging import EvalConfig, GuardConfig
 from unstable.config.learner import LearnerConfig
 from unstable.config.opponents import (
     BUILT_IN_OPPONENTS,
@@ -28,8 +27,7 @@ from unstable.config.sections import (
     SamplingConfig,
     TrackingConfig,
 )
-from unstable.config.sft import SFTConfig
-from unstable.config.world import WorldConfig
+from unstable.config.supervised import SFTConfig, WorldConfig
 
 
 class RunConfig(Section):

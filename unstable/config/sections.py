@@ -61,21 +61,10 @@ class SamplingConfig(Section):
     """How the policy answers in training."""
 
     temperature: PositiveFloat = Field(1.0, description="sampling temperature in training")
-    top_p: float = Field(
-        1.0, description="must be 1: anything else is not the distribution that is trained"
-    )
     max_tokens: PositiveInt = Field(16, description="longest answer of a turn, in tokens")
     max_prompt_tokens: PositiveInt = Field(
         2048, description="longest prompt; the oldest events are left out (and counted) to fit"
     )
-
-    @model_validator(mode="after")
-    def _unbiased(self) -> Self:
-        if self.top_p != 1.0:
-            raise ValueError(
-                f"top_p = {self.top_p} would train on a cut distribution; set sampling.top_p to 1"
-            )
-        return self
 
 
 class GroupsConfig(Section):
@@ -98,10 +87,8 @@ class GroupsConfig(Section):
     )
     drop_tied: bool = Field(
         False,
-        description="drop groups whose trajectories have equal rewards and play others instead",
-    )
-    max_refills: PositiveInt = Field(
-        10, description="batches of tied samples dropped for one update before the run stops"
+        description="drop groups whose trajectories have equal rewards and play others instead; "
+        "the run stops where ten batches were dropped for one update",
     )
 
 

@@ -11,9 +11,20 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from unstable.config import Action, RunConfig
-from unstable.league.rules import DRAWS, RULES, Finding, MetricHistory, Point, Row, Scores, figures
+from unstable.config import Action, Rule, RunConfig
+from unstable.league.rules import (
+    DRAWS,
+    RULES,
+    THRESHOLDS,
+    Finding,
+    MetricHistory,
+    Point,
+    Row,
+    Scores,
+    figures,
+)
 from unstable.types import Alarm, EvalScore, GameResult
+from unstable.types.metrics import VersusKey, metric_name
 
 ORDER: list[Action] = ["opponents", "rollback", "learning_rate"]
 """What an alarm may lead to, in the order in which it is done."""
@@ -81,7 +92,7 @@ class Guard:
             self._histories.setdefault(name, MetricHistory()).add(point)
         alarms = []
         for rule in RULES:
-            limit = getattr(self._config, rule.name)
+            limit = self._threshold(rule.name)
             if limit is None or (rule.figure == DRAWS and not self._is_worse):
                 continue
             for name, history in self._histories.items():
@@ -102,19 +113,21 @@ class Guard:
             return []
         alarms = []
         for score in scores:
-            name = f"eval/{score.env}/{score.opponent}"
+            name = score.key.name("score")
             scored = self._scores.setdefault(name, Scores())
-            scored.add(Point(version, score.score, score.distinct), self._config.evaluations)
-            if self._config.score is not None:
-                finding = scored.worse(self._config.evaluations, self._config.score)
-                alarms += self._alarm("score", f"{name}/score", version, finding)
+            scored.add(Point(version, score.score, score.distinct))
+            if (limit := self._threshold("score")) is not None:
+                finding = scored.worse(limit)
+                alarms += self._alarm("score", name, version, finding)
         return self._new(alarms, version)
 
     @property
     def _is_worse(self) -> bool:
         """Whether the newest score is likely below the best one, against any opponent."""
-        span = self._config.evaluations
-        return any(scored.worse(span, LIKELY) for scored in self._scores.values())
+        return any(scored.worse(LIKELY) for scored in self._scores.values())
+
+    def _threshold(self, rule: Rule) -> float | None:
+        return self._config.thresholds.get(rule, THRESHOLDS[rule])
 
     def _alarm(self, rule: str, name: str, version: int, finding: Finding | None) -> list[Alarm]:
         if finding is None or version < self._quiet.get(rule, 0):
@@ -143,8 +156,7 @@ class Guard:
         self._histories.clear()
         for scored in self._scores.values():
             scored.recent.clear()
-        names = [*(rule.name for rule in RULES), "score"]
-        self._quiet = dict.fromkeys(names, version + self._config.patience)
+        self._quiet = dict.fromkeys(THRESHOLDS, version + self._config.patience)
         return wanted
 
     def state(self) -> GuardState:
@@ -196,20 +208,20 @@ class TrainingGames:
                 self.results[kind, "forfeit"] += game.forfeit in side
                 self.results[kind, "draw"] += game.standing(side[0]) == "draw"
             moves = (turn.action for turn in game.own_turns if seats[turn.seat].trained)
-            self.actions[game.spec.env.replace("/", ":")].update(moves)
+            self.actions[game.spec.env].update(moves)
 
     def take(self) -> Mapping[str, float]:
         """Results against each kind of opponent and the actions' entropy; starts anew."""
         row: dict[str, float] = {}
         for kind in ("alone", "self", "others"):
             if games := self.results[kind, "games"]:
-                prefix = f"collect/versus/{kind}"
-                row[f"{prefix}/games"] = games
+                key = VersusKey(kind)
+                row[key.name("games")] = games
                 for share in ("forfeit", "draw"):
-                    row[f"{prefix}/{share}"] = self.results[kind, share] / games
+                    row[key.name(share)] = self.results[kind, share] / games
         for env, counts in self.actions.items():
             if counts:
-                row[f"collect/action_entropy/{env}"] = entropy(list(counts.values()))
+                row[metric_name("collect/action_entropy", env)] = entropy(list(counts.values()))
         self.results.clear()
         self.actions.clear()
         return row

@@ -10,8 +10,24 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
+from unstable.config import Rule
 from unstable.league.evaluation import wilson_interval
 
+THRESHOLDS: dict[Rule, float] = {
+    "entropy": 0.1,
+    "entropy_fall": 0.5,
+    "kl_sampling": 0.1,  # nats a turn
+    "kl_reference": 3.0,  # nats a turn
+    "length": 1.5,
+    "truncation": 0.05,
+    "forfeits": 0.1,
+    "draws": 0.3,
+    "tied": 0.95,
+    "score": 3.0,  # standard errors
+}
+"""Of each rule, unless the config has another; docs/guard.md says what they are and why."""
+EVALUATIONS = 3
+"""Evaluations in a row whose mean is a score."""
 START = 5
 """Updates that a level refers to: the first ones, or those in a row that have the least."""
 RECENT = 3
@@ -87,20 +103,20 @@ class Scores:
     recent: list[Point] = field(default_factory=list)  # the newest evaluations
     best: Point | None = None  # mean of those in a row that have the greatest
 
-    def add(self, point: Point, span: int) -> None:
-        """Take in the next evaluation's; `span` in a row are one mean."""
-        self.recent = [*self.recent, point][-span:]
-        if len(self.recent) == span:
+    def add(self, point: Point) -> None:
+        """Take in the next evaluation's; EVALUATIONS in a row are one mean."""
+        self.recent = [*self.recent, point][-EVALUATIONS:]
+        if len(self.recent) == EVALUATIONS:
             mean = pooled(self.recent)
             if self.best is None or mean.value > self.best.value:
                 self.best = mean
 
-    def worse(self, span: int, errors: float) -> Finding | None:
+    def worse(self, errors: float) -> Finding | None:
         """The newest mean is below the best by so many standard errors of each.
 
         The best of many is partly luck: two would not be much.
         """
-        if self.best is None or len(self.recent) < span:
+        if self.best is None or len(self.recent) < EVALUATIONS:
             return None
         mean = pooled(self.recent)
         low, _ = wilson_interval(self.best.value, round(self.best.size), errors)
@@ -178,10 +194,10 @@ def above(history: MetricHistory, limit: float) -> Finding | None:
     return Finding(figure, limit, history.since(lambda value: value > limit))
 
 
-class Rule(NamedTuple):
-    """A field of the config's `guard` that is a threshold, and the figure that it is for."""
+class MetricRule(NamedTuple):
+    """A rule and the metric that it is for."""
 
-    name: str
+    name: Rule
     figure: str  # what its name begins with
     finding: Callable[[MetricHistory, float], Finding | None]
 
@@ -191,17 +207,17 @@ KL_SAMPLING, KL_REFERENCE = "learn/mismatch_kl", "learn/kl_reference"
 LENGTH, TRUNCATION = "learn/completion_length_mean", "learn/truncated_share"
 DRAWS, TIED, FORFEITS = "collect/versus/self/draw", "learn/tied_groups", "collect/versus/forfeit"
 RULES = [
-    Rule("entropy", ENTROPY, below_start),
-    Rule("entropy", ACTIONS, below_start),
-    Rule("entropy_fall", ENTROPY, fallen),
-    Rule("entropy_fall", ACTIONS, fallen),
-    Rule("kl_sampling", KL_SAMPLING, above),
-    Rule("kl_reference", KL_REFERENCE, above),
-    Rule("length", LENGTH, grown),
-    Rule("truncation", TRUNCATION, risen),
-    Rule("forfeits", FORFEITS, risen),
-    Rule("draws", DRAWS, risen),
-    Rule("tied", TIED, above),
+    MetricRule("entropy", ENTROPY, below_start),
+    MetricRule("entropy", ACTIONS, below_start),
+    MetricRule("entropy_fall", ENTROPY, fallen),
+    MetricRule("entropy_fall", ACTIONS, fallen),
+    MetricRule("kl_sampling", KL_SAMPLING, above),
+    MetricRule("kl_reference", KL_REFERENCE, above),
+    MetricRule("length", LENGTH, grown),
+    MetricRule("truncation", TRUNCATION, risen),
+    MetricRule("forfeits", FORFEITS, risen),
+    MetricRule("draws", DRAWS, risen),
+    MetricRule("tied", TIED, above),
 ]
 
 

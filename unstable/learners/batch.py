@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unstable.types import Batch, Sample, TokenSample, Trajectory
+from unstable.types.metrics import metric_name
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -117,10 +118,5 @@ def _mean(values: list[float]) -> float:
 
 
 def role_suffix(role: Role) -> str:
-    """What ends the name of a metric of one role; an env's name has no slash there.
-
-    >>> role_suffix(("some/env", 1))
-    '/some:env/1'
-    """
-    env, seat = role
-    return f"/{env.replace('/', ':')}/{seat}"
+    """What ends the name of a metric of one role. role_suffix(("Nim-v0", 1)) is '/Nim-v0/1'"""
+    return metric_name("", *role)

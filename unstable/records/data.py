@@ -12,7 +12,7 @@ import numpy as np
 from unstable.config import ConfigError
 from unstable.records.files import read_lines, read_rows
 from unstable.records.folder import GameFile, RunFolder
-from unstable.records.games import LATER_FIELDS, Record
+from unstable.records.games import Record
 from unstable.records.scan import Advantage, read_advantages, scan_games
 
 Library = Literal["pandas", "polars"]
@@ -82,7 +82,7 @@ def _turns(
     file: GameFile, game: Record, advantages: dict[tuple[int, int], Advantage]
 ) -> Iterable[Record]:
     for turn in game["turns"]:
-        row = {name: (LATER_FIELDS | turn)[name] for name in TURN_COLUMNS}
+        row = {name: turn[name] for name in TURN_COLUMNS}
         row |= {name: np.asarray(turn[name], dtype=kind) for name, kind in _IDS.items()}
         row |= {"purpose": file.purpose, "game_version": game["version"]}
         row |= {"game": game["game"], "env": game["env"], "outcome": game["outcomes"][turn["seat"]]}

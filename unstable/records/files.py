@@ -2,22 +2,20 @@
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from pydantic_core import PydanticSerializationError, to_json
 
 from unstable.config import FORMAT, ConfigError, check_format, escape_control, hide_secrets
 
-_LOCK_WAIT_S = 0.2
-_LOCK_TRIES = 3000
+LOCK_WAIT_S = 600.0
 
 
 def sync(path: Path) -> None:
@@ -82,17 +80,9 @@ def new_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def one_process(path: Path) -> Iterator[None]:
-    """Other processes that make the same file or folder wait meanwhile; ten minutes at most."""
+    """Other processes that make the same file or folder wait; `OSError` after ten minutes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(f".{path.name}.lock")
-    with lock.open("w") as file:  # which the system unlocks, however its process ends
-        for _ in range(_LOCK_TRIES):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(_LOCK_WAIT_S)
-        else:
-            raise TimeoutError(errno.ETIMEDOUT, f"another process still makes it; see {lock}")
+    with FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_WAIT_S):
         yield
 
 

@@ -1,7 +1,6 @@
 """Where a run's files go, as a value: whoever reads or writes a run asks here for the path."""
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Set
@@ -9,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast, get_args
 from urllib.parse import quote
+
+from filelock import FileLock, Timeout
 
 from unstable.config import ConfigError
 from unstable.records.files import cut
@@ -192,13 +193,13 @@ class RunFolder:
 
         `place` is how a message names the folder.
         """
-        with (self.root / ".lock").open("a") as file:  # which the system unlocks at any end
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"{place}: the run is still going in another process; end that first"
-                ) from None
+        try:
+            lock = FileLock(self.root / ".lock").acquire(timeout=0)
+        except Timeout:
+            raise ConfigError(
+                f"{place}: the run is still going in another process; end that first"
+            ) from None
+        with lock:
             yield
 
     def rewind(self, version: int, marks: Mapping[str, int]) -> None:

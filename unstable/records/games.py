@@ -28,8 +28,6 @@ from unstable.types import (
 Record = dict[str, Any]
 SEAT_FIELDS = tuple(field.name for field in fields(SeatSpec) if field.name != "player")
 TURN_FIELDS = tuple(field.name for field in fields(Turn) if field.name not in ("player", "sampled"))
-LATER_FIELDS: Record = {"cut_characters": 0, "votes": None, "alternatives": None}
-"""Fields of a turn that files of earlier releases lack, and what holds there."""
 TOKEN_FIELDS = tuple(field.name for field in fields(SampledTokens))
 # Unlike `dataclasses.asdict`, whose copies of token lists would cost a millisecond a game.
 _SEAT_VALUES, _TURN_VALUES, _TOKEN_VALUES = (
@@ -120,14 +118,14 @@ def _game(row: Record) -> GameResult:
     return GameResult(
         spec=read_spec(row),
         turns=[_read_turn(turn) for turn in row["turns"]],
-        payoffs=row["payoffs"] if "payoffs" in row else row["outcomes"],
+        payoffs=row["payoffs"],
         outcomes=row["outcomes"],
         forfeit=row["forfeit"],
-        raised=row.get("raised", False),
+        raised=row["raised"],
         truncated=row["truncated"],
         reason=row["reason"],
         seconds=row["seconds"],
-        fork=row.get("fork", 0),
+        fork=row["fork"],
     )
 
 
@@ -139,11 +137,11 @@ def read_spec(row: Record) -> GameSpec:
         env=row["env"],
         seed=row["seed"],
         seats=tuple(_read_seat(seat) for seat in row["seats"]),
-        teams=tuple(map(tuple, row.get("teams", ()))),
-        member=row.get("member", 0),
-        branches=row.get("branches", 0),
-        opening=row.get("opening", 0),
-        opener=_read_seat(row["opener"]) if row.get("opener") else None,
+        teams=tuple(map(tuple, row["teams"])),
+        member=row["member"],
+        branches=row["branches"],
+        opening=row["opening"],
+        opener=None if row["opener"] is None else _read_seat(row["opener"]),
     )
 
 
@@ -163,8 +161,8 @@ def read_games(path: Path, start: int = 0) -> Iterator[Recorded]:
     lines = read_lines(path, start, whole=True) if path.is_file() else ()
     rows = [_Row(*line) for line in lines]
     while rows:
-        trunk = rows.pop(0)
-        result = read_game(*trunk)
+        parent = rows.pop(0)
+        result = read_game(*parent)
         last = result.spec.game_id + result.spec.branches
         branches = []
         while rows and result.spec.game_id < rows[0].row["game"] <= last:
@@ -174,7 +172,7 @@ def read_games(path: Path, start: int = 0) -> Iterator[Recorded]:
         if not branches and result.spec.branches and any(map(result.seat_turns, _trained(result))):
             continue
         result.branches = [read_game(*branch) for branch in branches]
-        rewards = chain(*(_read_rewards(each.row) for each in (trunk, *branches)))
+        rewards = chain(*(_read_rewards(each.row) for each in (parent, *branches)))
         yield Recorded(result, dict(rewards))
 
 
@@ -199,13 +197,13 @@ def _read_seat(seat: Record) -> SeatSpec:
 
 
 def _read_turn(row: Record) -> Turn:
-    given, sampled = LATER_FIELDS | row, None
+    sampled = None
     if row["token_ids"]:
-        tokens = {name: given[name] for name in TOKEN_FIELDS}
+        tokens = {name: row[name] for name in TOKEN_FIELDS}
         if tokens["alternatives"] is not None:
             tokens["alternatives"] = [[*map(tuple, each)] for each in tokens["alternatives"]]
         sampled = SampledTokens(**tokens)
-    own = {name: given[name] for name in TURN_FIELDS}
+    own = {name: row[name] for name in TURN_FIELDS}
     return Turn(player=PlayerId.parse(row["player"]), sampled=sampled, **own)
 
 

@@ -6,17 +6,22 @@ their hashes, and nothing else; they put text into the page as text.
 
 import base64
 import hashlib
+import json
+import re
 import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from unstable.config import escape_control
 from unstable.records.files import write_whole
-from unstable.report.text import as_json
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("viewer.js", "page.js")
+_SNIPPET = "window.vegaEmbed = vegaEmbed;"
+_ESCAPED = re.compile(r"\\[ubfr]")
+"""How JSON writes the control characters that it may not hold, line feeds and tabs aside."""
 
 
 def write_page(path: Path, report: Mapping[str, Any], chunks: Sequence[bytes], library: str) -> int:
@@ -72,3 +77,42 @@ def _policy(*scripts: str) -> str:
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def as_json(value: object) -> str:
+    r"""Strict JSON; control characters in texts are spelled out, as a reader then sees them.
+
+    >>> as_json({"said": "\x1b[2J"})
+    '{"said":"\\\\u001b[2J"}'
+    """
+    text = _dumped(value)
+    if _ESCAPED.search(text) is None and escape_control(text) == text:
+        return text  # which is nearly always so, and to spell out takes ten times as long
+    return _dumped(_spelled(value))
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, str):
+        return escape_control(value)
+    if isinstance(value, dict):
+        return {escape_control(name): _spelled(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled(each) for each in value]
+    return value
+
+
+def plot_library(cache: Path) -> str:
+    """Its JavaScript, some 900 kB with Vega and its evaluator of expressions without `eval`.
+
+    To bundle it takes seconds, so that it is kept in the folder `cache`. BSD-3-Clause.
+    """
+    kept = cache / f"vega-{version('vl-convert-python')}.js"
+    if not kept.is_file():
+        import vl_convert  # 80 MB, which only the first report on a machine needs
+
+        write_whole(kept, vl_convert.javascript_bundle(_SNIPPET).encode())
+    return kept.read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ from typing import Any
 
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
+from unstable.records.text import duration
 from unstable.report.games import Sources, packed_games
 from unstable.report.page import write_page
 from unstable.report.run import Run, read_runs
@@ -70,7 +71,7 @@ def _summary(run: Run, found: Survey) -> dict[str, Any]:
             ("training games", f"{run.total('collect/games'):,.0f}"),
             ("trained turns", f"{run.total('collect/trained_turns'):,.0f}"),
             ("forfeits", f"{run.total('collect/forfeits'):,.0f}"),
-            ("time", _duration(run.total("time/total"))),
+            ("time", duration(run.total("time/total"))),
             ("model", run.config.model.name),
             ("algorithm", run.config.learner.algorithm.name),
             ("seed", f"{run.config.seed}"),
@@ -90,13 +91,6 @@ def _summary(run: Run, found: Survey) -> dict[str, Any]:
     }
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
 def _settings(runs: Sequence[Run]) -> Section:
     chosen = config_tables(runs) if any(run.is_training for run in runs) else []
     tables = [*chosen, *_packages(runs)]
@@ -108,7 +102,7 @@ def _packages(runs: Sequence[Run]) -> list[dict[str, Any]]:
     known = [(run.environment or {}).get("packages", {}) for run in runs]
     names = sorted({name for packages in known for name in packages})
     if not names:
-        caption = "Not written down by this run, which is of an earlier release."
+        caption = "Not written down by this run."
         return [{"title": "Packages", "columns": [], "rows": [], "caption": caption}]
     rows = [[name, *(packages.get(name, "–") for packages in known)] for name in names]
     marked = [len(set(row[1:])) > 1 for row in rows]

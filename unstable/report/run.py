@@ -1,25 +1,15 @@
 """A run as a report sees it: its config, its rows of metrics and what follows from them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from unstable.config import ConfigError, RunConfig, load
+from unstable.records import text
 from unstable.records.files import read_lines, read_rows
 from unstable.records.folder import RunFolder
-
-Row = dict[str, Any]
-
-
-class Evaluation(NamedTuple):
-    """A version against one opponent: Evaluation(12, "Nim-v0", "random", "", {"score": 0.8})"""
-
-    version: int
-    env: str
-    opponent: str
-    way: str  # "greedy", "t0.5"; empty at the first of the run's temperatures
-    figures: dict[str, Any]
+from unstable.records.rows import K, Measured, Row, measured
+from unstable.types.metrics import EvalKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +23,7 @@ class Run:
     folder: RunFolder
     config: RunConfig
     rows: list[Row]
-    environment: Row | None  # None: of an earlier release, which did not write it down
+    environment: Row | None  # None: it was not written down
 
     @property
     def is_training(self) -> bool:
@@ -53,6 +43,10 @@ class Run:
     def total(self, name: str) -> float:
         """Of all rows."""
         return sum(row.get(name) or 0 for row in self.rows)
+
+    def measured(self, kind: type[K], figure: str) -> list[Measured[K]]:
+        """Whatever of a kind its rows have, oldest first, as far as `figure` has a value there."""
+        return list(measured(kind, self.rows, figure))
 
     def names(self, prefix: str) -> list[str]:
         """Metrics whose name begins with the prefix, in the rows' order."""
@@ -88,33 +82,7 @@ def _read(folder: RunFolder, name: str) -> Run:
     return Run(name, folder, load(str(folder.config)), rows, environment)
 
 
-def evaluations(run: Run) -> Iterator[Evaluation]:
-    """All that a run's rows have of them, oldest first."""
-    for row in run.rows:
-        found: dict[tuple[str, str, str], dict[str, Any]] = {}
-        for name, value in row.items():
-            head, *parts = name.split("/")
-            if head == "eval" and len(parts) in (3, 4):
-                env, opponent, *way, figure = parts
-                found.setdefault((env, opponent, "".join(way)), {})[figure] = value
-        for place, figures in found.items():
-            if figures.get("score") is not None:
-                yield Evaluation(row["version"], *place, figures)
-
-
-def against(run: Run, each: Evaluation) -> str:
+def against(run: Run, key: EvalKey) -> str:
     """The opponent in words, with the game where the run has several."""
-    game = f"{each.env}: " if len(run.config.games) > 1 else ""
-    return f"{game}{each.opponent}{each.way and f', {each.way}'}"
-
-
-def signed(value: float | None, digits: int = 2) -> str:
-    """With its sign, unless it rounds to 0, and a real minus.
-
-    >>> signed(0.5), signed(-0.25), signed(-0.001), signed(None)
-    ('+0.50', '−0.25', '0.00', '–')
-    """
-    if value is None:
-        return "–"
-    rounded = round(value, digits)
-    return f"{rounded:+.{digits}f}".replace("-", "−") if rounded else f"{0:.{digits}f}"
+    game = f"{key.env}: " if len(run.config.games) > 1 else ""
+    return f"{game}{text.against(key.opponent, key.mode)}"

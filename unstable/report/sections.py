@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from unstable.records.rows import Row, by_key
+from unstable.records.text import difference, interval, number, percent
 from unstable.report.charts import (
     MOST_SERIES,
     Chart,
@@ -12,14 +14,14 @@ from unstable.report.charts import (
     line_chart,
     thinned,
 )
-from unstable.report.run import Row, Run, against, evaluations, signed
+from unstable.report.run import Run, against
 from unstable.report.survey import Survey, payoff_cells
 from unstable.report.verdict import latest
+from unstable.types.metrics import SUMS, EvalKey, ExploitKey, RatingKey, VersusKey
 
 Section = dict[str, Any]
 Table = dict[str, Any]
 Curves = dict[str, Points]
-SUMS = ("others", "fixed")  # of opponents that have entries of their own
 PHASES = "time/"
 STALENESS = {"learn/staleness_mean": "mean", "learn/staleness_max": "most"}
 HEALTH = {
@@ -110,26 +112,20 @@ def _learning(runs: Sequence[Run]) -> list[Chart]:
 
 def score_curves(run: Run) -> Curves:
     curves: Curves = {}
-    for each in evaluations(run):
-        point = {"x": each.version, "y": each.figures["score"]}
-        point |= {end: each.figures[end] for end in ("low", "high")}
-        curves.setdefault(against(run, each), []).append(point)
+    for version, key, figures in run.measured(EvalKey, "score"):
+        point = {"x": version, "y": figures["score"]}
+        point |= {end: figures[end] for end in ("low", "high")}
+        curves.setdefault(against(run, key), []).append(point)
     return curves
 
 
 def _exploitability(run: Run) -> Curves:
     curves: Curves = {}
-    for name in run.names("exploit/"):
-        measure, _, figure = name.rpartition("/")
-        if figure != "low":
-            continue
-        measured = [row for row in run.rows if row.get(name) is not None]
-        bounds = [(row["version"], row[name], row[f"{measure}/high"]) for row in measured]
-        curves[measure.removeprefix("exploit/")] = [
-            {"x": version, "y": (low + high) / 2, "low": low, "high": high}
-            for version, low, high in bounds
-        ]
-    return {name: points for name, points in curves.items() if points}
+    for version, key, figures in run.measured(ExploitKey, "low"):
+        low, high = figures["low"], figures["high"]
+        point = {"x": version, "y": (low + high) / 2, "low": low, "high": high}
+        curves.setdefault(key.env, []).append(point)
+    return curves
 
 
 def _players(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Chart]:
@@ -140,10 +136,10 @@ def _players(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Chart]:
     several = len({env for found in surveys for env in found.games}) > 1
     for run, found in zip(runs, surveys, strict=True):
         of = f": {run.name}" if len(runs) > 1 else ""
-        frequencies = _frequencies(run)
-        if len(frequencies) > 1:
+        opponents = _opponents(run)
+        if len(opponents) > 1:
             caption = "Share of the training games, by who was played against."
-            charts.append(area_chart(f"Opponents{of}", "share", frequencies, caption, share=True))
+            charts.append(area_chart(f"Opponents{of}", "share", opponents, caption, share=True))
         for env, pairs in found.pairs.items():
             if pairs:
                 title = ", ".join([f"Pay-offs{of}", *([env] if several else [])])
@@ -162,25 +158,25 @@ def _payoffs_caption(games: int) -> str:
 
 def _ratings(run: Run) -> Curves:
     curves = {}
-    for name in run.names("rating/"):
-        player, _, figure = name.removeprefix("rating/").rpartition("/")
+    for key, found in by_key(run.measured(RatingKey, "mu")).items():
         points = [
-            {"x": row["version"], "y": row[name], "sigma": row[f"rating/{player}/sigma"]}
-            for row in run.rows
-            if figure == "mu" and row.get(name) is not None
+            {"x": each.version, "y": each.figures["mu"], "sigma": each.figures["sigma"]}
+            for each in found
         ]
         if len({point["sigma"] for point in points}) > 1:  # else nobody rated has met another
-            curves[player] = [
+            curves[key.player] = [
                 {"x": p["x"], "y": p["y"], "low": p["y"] - p["sigma"], "high": p["y"] + p["sigma"]}
                 for p in thinned(points)
             ]
     return curves
 
 
-def _frequencies(run: Run) -> Curves:
-    head = "collect/opponent/"
-    labels = [name.removeprefix(head) for name in run.names(head)]
-    curves = {label: _curve(run.updates, head + label) for label in labels if label not in SUMS}
+def _opponents(run: Run) -> Curves:
+    curves = {
+        key.opponent: _curve(run.updates, key.name("share"))
+        for key in by_key(run.measured(VersusKey, "share"))
+        if key.opponent not in SUMS
+    }
     return {label: points for label, points in curves.items() if any(p["y"] for p in points)}
 
 
@@ -225,19 +221,18 @@ def _scores(runs: Sequence[Run]) -> list[Table]:
     """The last evaluation against each opponent."""
     rows, newest = [], [(run, each) for run in runs for each in latest(run)]
     pays = any(each.figures.get("payoff") is not None for _, each in newest)
-    for run, each in newest:
-        values = each.figures
+    for run, (version, key, values) in newest:
         rows.append(
             [
                 *([run.name] if len(runs) > 1 else []),
-                against(run, each),
-                f"{each.version}",
-                f"{values['score']:.2f} ({values['low']:.2f} to {values['high']:.2f})",
-                signed_interval(values, "gain"),
-                *(signed_interval(values, name) for name in ("payoff", "payoff_gain") if pays),
-                " / ".join(f"{values[name]:.0f}" for name in ("wins", "draws", "losses")),
-                f"{values['forfeits']:.0f}",
-                f"{100 * values['legal_moves']:.0f} %",
+                against(run, key),
+                f"{version}",
+                interval(values["score"], values["low"], values["high"]),
+                difference(values, "gain"),
+                *(difference(values, name) for name in ("payoff", "payoff_gain") if pays),
+                " / ".join(f"{values[name]}" for name in ("wins", "draws", "losses")),
+                f"{values['forfeits']}",
+                percent(values["legal_moves"]),
             ]
         )
     columns = [
@@ -252,14 +247,6 @@ def _scores(runs: Sequence[Run]) -> list[Table]:
     return [_table("Last evaluations", columns, rows, caption)] if rows else []
 
 
-def signed_interval(values: Mapping[str, Any], name: str) -> str:
-    """A figure that may be negative, with its interval if it has one."""
-    text = signed(values.get(name))
-    if values.get(f"{name}_low") is None:
-        return text
-    return f"{text} ({signed(values[f'{name}_low'])} to {signed(values[f'{name}_high'])})"
-
-
 def _alarms(runs: Sequence[Run]) -> list[Table]:
     """What the guard has found, by rule, and what that led to."""
     rows = []
@@ -269,7 +256,7 @@ def _alarms(runs: Sequence[Run]) -> list[Table]:
                 at = [(row["version"], row[name]) for row in run.rows if row.get(name) is not None]
                 first = ", ".join(f"{version}" for version, _ in at[:10])
                 more = f" and {len(at) - 10} more" if len(at) > 10 else ""
-                figure = f"{at[-1][1]:.3g}" if what == "alarm" else ""
+                figure = number(at[-1][1]) if what == "alarm" else ""
                 row = [f"{what}: {name.removeprefix(prefix)}", first + more, figure]
                 rows.append([run.name, *row] if len(runs) > 1 else row)
     columns = ["what", "at versions", "last figure"]

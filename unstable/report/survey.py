@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from unstable.records.games import Record
 from unstable.records.scan import Place, scan_games
-from unstable.report.run import Run, signed
+from unstable.records.text import signed
+from unstable.report.run import Run
 from unstable.types import PlayerId
 
 MOST_GROUPS = 6

@@ -3,7 +3,10 @@
 from collections import Counter
 from typing import Literal, NamedTuple
 
-from unstable.report.run import Evaluation, Run, against, evaluations, signed
+from unstable.records.rows import Measured, by_key
+from unstable.records.text import bounds, fixed, signed
+from unstable.report.run import Run, against
+from unstable.types.metrics import EvalKey, ExploitKey
 
 Kind = Literal["better", "mixed", "same", "worse", "unknown"]
 MARGIN = 0.1
@@ -50,37 +53,35 @@ def _answer(counts: Counter[int]) -> tuple[Kind, str]:
     return ("better", f"It learned{by}.") if better else ("worse", f"It became worse{by}.")
 
 
-def latest(run: Run) -> list[Evaluation]:
+def latest(run: Run) -> list[Measured[EvalKey]]:
     """The last evaluation against each opponent that has a gain, or else the last one."""
-    found: dict[str, Evaluation] = {}
-    for each in evaluations(run):
-        if each.figures.get("gain") is not None or against(run, each) not in found:
-            found[against(run, each)] = each
+    found: dict[EvalKey, Measured[EvalKey]] = {}
+    for each in run.measured(EvalKey, "score"):
+        before = found.get(each.key, each)
+        if each.figures.get("gain") is not None or before.figures.get("gain") is None:
+            found[each.key] = each
     return list(found.values())
 
 
 def _measured(run: Run) -> str:
     """What was measured once, and where."""
     once = [
-        f"exploitability in {name.split('/')[1]} at version {row['version']}"
-        for row in run.rows
-        for name in row
-        if name.startswith("exploit/") and name.endswith("/low") and row[name] is not None
+        f"exploitability in {key.env} at version {version}"
+        for version, key, _ in run.measured(ExploitKey, "low")
     ]
-    once += [f"the score against {against(run, e)} at version {e.version}" for e in latest(run)]
+    once += [f"the score against {against(run, e.key)} at version {e.version}" for e in latest(run)]
     return f"; measured once: {', '.join(once)}" if once else ""
 
 
 def _gains(run: Run) -> list[_Finding]:
     findings = []
-    for each in latest(run):
-        values = each.figures
+    for version, key, values in latest(run):
         gain, low, high = (values.get(name) for name in ("gain", "gain_low", "gain_high"))
         if gain is None or low is None or high is None:
             continue
         text = (
-            f"Against {against(run, each)}: score {values['score']:.2f} at version {each.version},"
-            f" {signed(gain)} (95 % interval {signed(low)} to {signed(high)}) compared "
+            f"Against {against(run, key)}: score {fixed(values['score'])} at version {version}, "
+            f"{signed(gain)} (95 % interval {signed(low)} to {signed(high)}) compared "
             f"with version 0 in the same {values['games']:.0f} games."
         )
         findings.append(_Finding(1 if low > 0 else -1 if high < 0 else 0, text))
@@ -89,21 +90,16 @@ def _gains(run: Run) -> list[_Finding]:
 
 def _exploitabilities(run: Run) -> list[_Finding]:
     findings = []
-    for name in run.names("exploit/"):
-        if not name.endswith("/low"):
+    for key, found in by_key(run.measured(ExploitKey, "low")).items():
+        if len({each.version for each in found}) < 2:
             continue
-        measure = name.removesuffix("/low")
-        rows = [row for row in run.rows if row.get(name) is not None]
-        if len({row["version"] for row in rows}) < 2:
-            continue
-        first, last = (
-            (row[f"{measure}/low"], row[f"{measure}/high"]) for row in (rows[0], rows[-1])
-        )
+        ends = found[0], found[-1]
+        first, last = ((each.figures["low"], each.figures["high"]) for each in ends)
         sign, why = _compared(first, last)
+        then, now = (f"{fixed(each.figures['high'], 3)} at version {each.version}" for each in ends)
         text = (
-            f"Exploitability in {measure.removeprefix('exploit/')}: {first[1]:.3f} at version "
-            f"{rows[0]['version']}, {last[1]:.3f} at version {rows[-1]['version']}, {why} (upper "
-            "bounds, in the game's pay-offs; 0 is an equilibrium)."
+            f"Exploitability in {key.env}: {then}, {now}, {why} (upper bounds, in the game's "
+            "pay-offs; 0 is an equilibrium)."
         )
         findings.append(_Finding(sign, text))
     return findings
@@ -113,7 +109,8 @@ def _compared(first: tuple[float, float], last: tuple[float, float]) -> tuple[in
     """A finding's sign, and why, of an exploitability's lower and upper bounds, first and last."""
     (low, high), (last_low, last_high) = first, last
     if last_low <= high and low <= last_high:
-        return 0, f"about the same: {low:.3f}–{high:.3f} and {last_low:.3f}–{last_high:.3f} overlap"
+        ends = (bounds(*each, between="–") for each in (first, last))
+        return 0, f"about the same: {' and '.join(ends)} overlap"
     if abs(last_high - high) < MARGIN * high:
         return 0, f"about the same: less than {100 * MARGIN:.0f} % apart"
     return (1, "lower") if last_high < high else (-1, "higher")

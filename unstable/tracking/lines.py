@@ -2,13 +2,14 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from unstable.tracking.repeated import repeated
 from unstable.tracking.text import phase_line
 
 FIRST_S = 5.0
@@ -16,6 +17,28 @@ FIRST_S = 5.0
 LATER_S = 30.0
 """The longest silence afterwards."""
 _LOOK_S = 0.5
+LINE_EVERY_S = 20.0
+"""Between two lines of a training, where there is no bar."""
+PATIENCE_S = 10.0
+"""For work of a thread that is under way at the end; what hangs then does not hold the end up."""
+
+
+@contextmanager
+def repeated(work: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Meanwhile `work` is called every so many seconds, also while the caller is blocked."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(every_s):
+            work()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(PATIENCE_S)
 
 
 class Lines:
@@ -28,12 +51,12 @@ class Lines:
         """`at` returns what goes on, in a line; by default what `phase` and `advance` have said."""
         self.patience_s = FIRST_S
         self._show, self._at = show, at or self._phase_line
-        self._said = self._began = time.monotonic()
+        self._shown_at = self._began = time.monotonic()
         self._name, self._done, self._total = "starting", 0, 0
 
     def say(self, line: str) -> None:
         """Print a line now."""
-        self._said = time.monotonic()
+        self._shown_at = time.monotonic()
         self._show(line)
 
     def phase(self, name: str, total: int = 0) -> None:
@@ -51,7 +74,7 @@ class Lines:
             yield
 
     def _keep_up(self) -> None:
-        if time.monotonic() - self._said > self.patience_s - 2 * _LOOK_S:
+        if time.monotonic() - self._shown_at > self.patience_s - 2 * _LOOK_S:
             self.say(self._at())
 
     def _phase_line(self) -> str:
@@ -70,3 +93,35 @@ class RunConsole(Console):
         """Rich would end the process here."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def progress_bar(console: Console) -> Progress:
+    """A bar with steps and the time that is left."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    return Progress(*columns, TimeRemainingColumn(), console=console)
+
+
+@contextmanager
+def progress(what: str, steps: int, console: Console | None = None) -> Iterator[Callable]:
+    """How far a piece of training is: a bar on a terminal, plain lines elsewhere.
+
+    Yields a function that is called once a step, with that step's loss.
+    """
+    console = console or Console(stderr=True)
+    bar = progress_bar(console)
+    task = bar.add_task(what, total=steps)
+    printed, done = time.monotonic(), 0
+
+    def step(loss: float) -> None:
+        nonlocal printed, done
+        done += 1
+        bar.update(task, advance=1, description=f"{what} · loss {loss:.3f}")
+        if not console.is_terminal and time.monotonic() - printed > LINE_EVERY_S:
+            printed = time.monotonic()
+            console.print(f"{what}: {done}/{steps} steps, loss {loss:.3f}")
+
+    if not console.is_terminal:
+        yield step
+        return
+    with bar:
+        yield step

@@ -12,7 +12,6 @@ from dataclasses import fields
 from pydantic import BaseModel
 
 from unstable.config import RunConfig
-from unstable.tracking.text import way
 from unstable.types import (
     MAIN,
     EvalScore,
@@ -23,6 +22,7 @@ from unstable.types import (
     Trajectory,
     Turn,
 )
+from unstable.types.metrics import RatingKey, VersusKey, metric_name, part
 
 Row = dict[str, float | None]
 
@@ -44,15 +44,6 @@ MEANS = [
     "seconds_per_turn",
     "seconds_per_character",
 ]
-
-
-def part(name: str) -> str:
-    """A name as one part of a metric's name: slashes separate parts, so they become colons.
-
-    >>> part("openai:some/model")
-    'openai:some:model'
-    """
-    return name.replace("/", ":")
 
 
 def opponents(result: GameResult) -> list[str]:
@@ -128,24 +119,22 @@ class PlayMetrics:
         fixed = [part(opponent.key) for opponent in config.opponents.fixed]
         alone = ["alone"] if any(len(game.sides) == 1 for game in config.games) else []
         labels = [*alone, "self", "others", "past", "fixed", *fixed]
-        terms = [part(reward.term) for reward in config.buffer.rewards]
         self._sums = Reducer(
             counts=[
                 *(f"collect/{name}" for name in COUNTS),
-                *(f"collect/versus/{label}/games" for label in labels),
-                *(f"collect/raised/{part(game.key)}" for game in config.games),
+                *(VersusKey(label).name("games") for label in labels),
+                *(metric_name("collect/raised", game.key) for game in config.games),
             ],
             means=[
                 *(f"collect/{name}" for name in MEANS),
-                *(f"collect/reward/{term}" for term in terms),
-                *(f"collect/opponent/{label}" for label in labels),
+                *(metric_name("collect/reward", reward.term) for reward in config.buffer.rewards),
                 *(
-                    f"collect/versus/{label}/{share}"
+                    VersusKey(label).name(share)
                     for label in labels
-                    for share in ("win", "draw", "loss", "forfeit")
+                    for share in ("share", "win", "draw", "loss", "forfeit")
                 ),
                 *(
-                    f"collect/outcome/{part(game.key)}/{seat}"
+                    metric_name("collect/outcome", game.key, seat)
                     for game in config.games
                     for seat in range(game.seats)
                 ),
@@ -170,7 +159,7 @@ class PlayMetrics:
         cut = sum(turn.cut_characters for turn in result.own_turns)
         sums.count("collect/cut_characters", cut)
         sums.count("collect/truncated", result.truncated)
-        sums.count(f"collect/raised/{part(env)}", result.raised)
+        sums.count(metric_name("collect/raised", env), result.raised)
         if result.forfeit is None:
             sums.count("collect/above_scale", any(abs(each) > 1 for each in result.outcomes))
         sums.add("collect/game_length", len(result.turns))
@@ -183,7 +172,7 @@ class PlayMetrics:
             for sample in trajectory.samples:
                 sums.add("collect/reward", sample.reward + terminal)
                 for term, reward in (trajectory.rewards | sample.rewards).items():
-                    sums.add(f"collect/reward/{part(term)}", reward.raw)
+                    sums.add(metric_name("collect/reward", term), reward.raw)
         self._actions[env].update(turn.action for turn in trained)
         self._sequences[env][tuple(turn.action for turn in result.turns)] += 1
 
@@ -211,20 +200,20 @@ class PlayMetrics:
     def _add_standings(self, result: GameResult) -> None:
         against = [part(opponent) for opponent in opponents(result)]
         for label in dict.fromkeys([*self._labels, *against]):
-            self._sums.add(f"collect/opponent/{label}", label in against)
+            self._sums.add(VersusKey(label).name("share"), label in against)
         for seat in (seat for seat, spec in enumerate(result.spec.seats) if spec.trained):
-            name = f"collect/outcome/{part(result.spec.env)}/{seat}"
+            name = metric_name("collect/outcome", result.spec.env, seat)
             self._sums.add(name, result.outcomes[seat])
         standings = {side: result.standing(side[0]) for side in result.spec.trained_sides}
         self._sums.count("collect/forfeits", result.forfeit is not None)
         self._sums.count("collect/draws", "draw" in standings.values())
         for label in against:
             for side, standing in standings.items():
-                name = f"collect/versus/{label}"
-                self._sums.count(f"{name}/games")
+                key = VersusKey(label)
+                self._sums.count(key.name("games"))
                 for share in ("win", "draw", "loss"):
-                    self._sums.add(f"{name}/{share}", standing == share)
-                self._sums.add(f"{name}/forfeit", result.forfeit in side)
+                    self._sums.add(key.name(share), standing == share)
+                self._sums.add(key.name("forfeit"), result.forfeit in side)
 
     def take(self, seconds: float) -> Row:
         """All `collect/*` of the games since the last call, `seconds` ago."""
@@ -233,8 +222,8 @@ class PlayMetrics:
             row[f"collect/{name}_per_second"] = (row[f"collect/{name}"] or 0) / seconds
         for env in self._envs:
             sequences = self._sequences[env]
-            row[f"collect/action_entropy/{part(env)}"] = entropy(self._actions[env])
-            row[f"collect/distinct_games/{part(env)}"] = (
+            row[metric_name("collect/action_entropy", env)] = entropy(self._actions[env])
+            row[metric_name("collect/distinct_games", env)] = (
                 len(sequences) / sequences.total() if sequences else None
             )
         self._forget_actions()
@@ -319,53 +308,30 @@ def _ratio(part_of: float, whole: float) -> float | None:
     return part_of / whole if whole else None
 
 
-def evaluation_metrics(
-    scores: Iterable[EvalScore], prefix: str = "eval", first: float | None = None
-) -> Row:
-    """`<prefix>/<env>/<opponent>/*`; what is not at the temperature `first` has `<way>/*` there.
+def current_policy(ratings: Iterable[Rating]) -> PlayerId | None:
+    """The newest version of the policy `MAIN` that has a rating."""
+    players = [rating.player for rating in ratings]
+    known = [(p.version, p) for p in players if p.version is not None and p.label == MAIN]
+    return max(known)[1] if known else None
 
-    Without `first` there is one temperature for all.
-    """
-    row: Row = {}
-    for score in scores:
-        parts = [prefix, part(score.env), part(score.opponent)]
-        if first is not None and score.temperature != first:
-            parts.append(way(score.temperature))
-        for field in fields(EvalScore):
-            if field.name not in ("version", "env", "opponent"):
-                row["/".join([*parts, field.name])] = getattr(score, field.name)
-    return row
+
+def evaluation_metrics(scores: Iterable[EvalScore]) -> Row:
+    """`eval/<env>/<opponent>/<mode>/*`."""
+    named = [field.name for field in fields(EvalScore)]
+    figures = [name for name in named if name not in ("version", "env", "opponent")]
+    return {score.key.name(name): getattr(score, name) for score in scores for name in figures}
 
 
 def exploitability_metrics(found: Exploitability) -> Row:
     """`exploit/<env>/*`; figures by seat end in the seat's number."""
     row: Row = {}
     for field in fields(Exploitability):
-        name, value = f"exploit/{part(found.env)}/{field.name}", getattr(found, field.name)
+        name, value = found.key.name(field.name), getattr(found, field.name)
         if isinstance(value, tuple):
             row |= {f"{name}/{seat}": each for seat, each in enumerate(value)}
         elif field.name not in ("version", "env"):
             row[name] = value
     return row
-
-
-def first_exploitability(rows: Iterable[Row]) -> dict[str, tuple[float, float]]:
-    """The bounds that rows have first, by env's name in them."""
-    first: dict[str, tuple[float, float]] = {}
-    for row in rows:
-        for name, low in row.items():
-            if name.startswith("exploit/") and name.endswith("/low") and low is not None:
-                high = row[f"{name.removesuffix('low')}high"]
-                env = name.removeprefix("exploit/").removesuffix("/low")
-                first.setdefault(env, (low, low if high is None else high))
-    return first
-
-
-def current_policy(ratings: Iterable[Rating]) -> PlayerId | None:
-    """The newest version of the policy `MAIN` that has a rating."""
-    players = [rating.player for rating in ratings]
-    known = [(p.version, p) for p in players if p.version is not None and p.label == MAIN]
-    return max(known)[1] if known else None
 
 
 def rating_metrics(ratings: Sequence[Rating]) -> Row:
@@ -374,7 +340,6 @@ def rating_metrics(ratings: Sequence[Rating]) -> Row:
     row: Row = {}
     for rating in ratings:
         if rating.player == current or rating.player.version is None:
-            name = "policy" if rating.player == current else part(rating.player.name)
-            row[f"rating/{name}/mu"] = rating.mu
-            row[f"rating/{name}/sigma"] = rating.sigma
+            key = RatingKey("policy" if rating.player == current else rating.player.name)
+            row |= {key.name("mu"): rating.mu, key.name("sigma"): rating.sigma}
     return row

@@ -7,10 +7,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from unstable.prompts import load_style
-from unstable.tracking.metrics import current_policy, part
-from unstable.tracking.text import Text, bounds, duration, number, opponent_text, percent, sparkline
+from unstable.records.text import bounds, duration, fixed, number, percent
+from unstable.tracking.metrics import current_policy
+from unstable.tracking.text import Text, opponent_text, sparkline
 from unstable.tracking.view import View
 from unstable.types import Rating
+from unstable.types.metrics import SUMS
 
 LEARNER_FIRST = (
     "collect/reward",
@@ -67,7 +69,7 @@ def brief(view: View) -> list[str]:
         f"{phase.name}{done}",
         f"{duration(left)} left" if left is not None else "first update",
         f"{view.games:,} games" + (f", {view.failures} failed" if view.failures else ""),
-        *(f"{opponent_text(score)} {score.score:.2f}" for score in view.scores[:3]),
+        *(f"{opponent_text(score)} {fixed(score.score)}" for score in view.scores[:3]),
     ]
     return [*lines, *filter(None, (view.alarm or view.notice,))]
 
@@ -191,7 +193,7 @@ def collection_pane(view: View, width: int, height: int) -> RenderableType:
     recent = view.results()
     # What is fixed is shown by name, and "others" are the sum of what is shown.
     kinds = [kind for kind in ("alone", "self", "past") if kind in recent]
-    names = sorted(set(recent) - {*kinds, "others", "fixed"})
+    names = sorted(set(recent) - {*kinds, *SUMS})
     for name in [*kinds, *names][: max(height - len(rows) - 1, 0)]:
         counts = recent[name]
         total = counts["win"] + counts["draw"] + counts["loss"]
@@ -228,12 +230,12 @@ def game_pane(view: View, width: int, height: int) -> RenderableType:
 
 
 def ratings_pane(view: View, width: int, height: int) -> RenderableType:
-    """Players by strength; freq is the share of recent games that had them as the opponent."""
+    """Players by strength; share is that of recent games that had them as the opponent."""
     wide = width >= 46
-    header = ["player", "mu", "±", *(["games", "won", "lost"] if wide else []), "freq"]
+    header = ["player", "mu", "±", *(["games", "won", "lost"] if wide else []), "share"]
     table = grid("left", *(["right"] * (len(header) - 1)))
     table.add_row(*_cells(*header, style="dim"))
-    frequencies, current = view.frequencies(), current_policy(view.ratings)
+    shares, current = view.opponent_shares(), current_policy(view.ratings)
 
     def precedence(rating: Rating) -> tuple[bool, bool, float]:
         is_past = rating.player.version is not None
@@ -244,8 +246,8 @@ def ratings_pane(view: View, width: int, height: int) -> RenderableType:
         games = [f"{rating.games:,}", f"{rating.wins:,}", f"{rating.losses:,}"] if wide else []
         numbers = [f"{rating.mu:.1f}", f"{rating.sigma:.1f}", *games]
         style = "bold cyan" if rating.player == current else ""
-        frequency = percent(frequencies.get(rating.player, 0.0))
-        table.add_row(*_cells(rating.player.name, *numbers, frequency, style=style))
+        share = percent(shares.get(rating.player, 0.0))
+        table.add_row(*_cells(rating.player.name, *numbers, share, style=style))
     return table
 
 
@@ -280,8 +282,8 @@ def evaluation_pane(view: View, width: int, height: int) -> RenderableType:
     for score in view.scores[: max(height - 1 - len(view.exploitability), 0)]:
         opponent = opponent_text(score)
         name = f"{opponent} ({score.env})" if several else opponent
-        interval = f"{score.low:.2f}–{score.high:.2f}"
-        cells = [name, str(score.version), f"{score.score:.2f}", interval]
+        ends = bounds(score.low, score.high, between="–", digits=2)
+        cells = [name, str(score.version), fixed(score.score), ends]
         table.add_row(*_cells(*cells, *([percent(score.legal_moves)] if wide else [])))
     return Group(falls, table)
 
@@ -294,8 +296,9 @@ def _exploitability(view: View, wide: bool) -> Table:
     table = grid("left", *(["right"] * (2 + wide)))
     for found in view.exploitability.values():
         now = found.low, found.high
-        first = view.first_exploitability.get(part(found.env), now)
+        first = view.first_exploitability.get(found.key.env, now)
         ends = dict.fromkeys(bounds(*each, between="–") for each in (first, now))
         cells = [f"exploit. {found.env}", str(found.version), " → ".join(ends)]
-        table.add_row(*_cells(*cells, *([f"{percent(1 - found.residual)} legal"] if wide else [])))
+        legal = [f"{percent(1 - found.illegal_mass)} legal"] if wide else []
+        table.add_row(*_cells(*cells, *legal))
     return table

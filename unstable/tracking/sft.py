@@ -1,45 +1,23 @@
 """Supervised training as a person sees it: a row a step and an epoch, a bar, the results."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
-from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from unstable.config import RunConfig
 from unstable.records.files import LineFile, read_rows, write_lines
 from unstable.records.folder import RunFolder
-from unstable.tracking.lines import LATER_S, Lines, RunConsole
+from unstable.records.rows import measured
+from unstable.records.text import number
+from unstable.tracking.lines import LATER_S, Lines, RunConsole, progress_bar
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import MetricsFile, SinkMaker, open_watchers
 from unstable.tracking.sinks.base import Guard, Sink
-from unstable.tracking.text import (
-    Text,
-    needed_text,
-    number,
-    payoff_text,
-    percent,
-    refusal_line,
-    score_text,
-)
+from unstable.tracking.text import Text, needed_text, payoff_text, refusal_line, score_text
 from unstable.types import EvalScore, Update
-
-
-def results(row: Row) -> Iterator[tuple[str, EvalScore]]:
-    """The scores in an epoch's row, in its order, each with how was played: greedy or sampled."""
-    names = [field.name for field in fields(EvalScore)]
-    for name in row:
-        if name.endswith("/score"):
-            way, env, opponent = name.removesuffix("/score").split("/")
-            prefix = f"{way}/{env}/{opponent}"
-            values: dict[str, Any] = {key: row.get(f"{prefix}/{key}") for key in names}
-            values |= {"version": row["version"], "env": env, "opponent": opponent}
-            # Which older rows lack.
-            values["distinct"] = values["distinct"] or values["games"]
-            values["votes"] = values["votes"] or 1
-            yield way, EvalScore(**values)
+from unstable.types.metrics import EvalKey
 
 
 class SFTTracker:
@@ -65,13 +43,7 @@ class SFTTracker:
         shown = config.tracking.dashboard
         self._bar: Progress | None = None
         if shown == "on" or (shown == "auto" and self._console.is_terminal):
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=self._console,
-            )
+            self._bar = progress_bar(self._console)
             self._task = self._bar.add_task("starting", total=steps)
             self._bar.start()
 
@@ -111,9 +83,11 @@ class SFTTracker:
         epoch, loss = row["sft/epoch"], number(row["sft/held_out_loss"])
         head = f"epoch {epoch}/{self._epochs}" if epoch else "before training"
         self.print(f"{head} · held-out loss {loss}")
-        for way, score in results(row):
+        for each in measured(EvalKey, [row], "score"):
+            env, opponent, mode = each.key.env, each.key.opponent, each.key.mode
+            score = EvalScore(version=each.version, env=env, opponent=opponent, **each.figures)
             result = f"{score_text(score)}{payoff_text(score)}{needed_text(score)}"
-            self.print(f"  {way}, {score.env} against {score.opponent}: {result}")
+            self.print(f"  {mode}, {env} against {opponent}: {result}")
 
     def close(self) -> None:
         """Give the terminal back and close every sink."""
@@ -131,40 +105,3 @@ def rewind(folder: RunFolder, version: int) -> list[Row]:
     rows = [row for row in read_rows(folder.metrics) if row["version"] <= version]
     write_lines(folder.metrics, rows)
     return rows
-
-
-def card(config: str, command: str, row: Row, counts: Mapping[str, int], versions: str) -> str:
-    """A model card in Markdown: how the adapter was made and what it scored.
-
-    `config` is YAML, `row` that of the epoch it is of, `counts` the examples by what for.
-    """
-    table = [
-        f"| {way} | {r.env} | {r.opponent} | {r.wins} | {r.draws} | {r.losses} | {r.forfeits} | "
-        f"{r.score:.2f} ({r.low:.2f} to {r.high:.2f}) | {percent(r.legal_moves)} |"
-        for way, r in results(row)
-    ]
-    examples = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return "\n".join(
-        [
-            "# A warm start for self-play",
-            "",
-            f"A LoRA in bfloat16, made by `{command}`.",
-            f"Examples: {examples}. Epoch {row['sft/epoch']}, step {row['version']}, held-out loss "
-            f"{number(row['sft/held_out_loss'])} nats a token.",
-            "",
-            "| play | env | against | won | drawn | lost | of these by forfeit | score (95 %) | "
-            "legal moves |",
-            "|---|---|---|---|---|---|---|---|---|",
-            *table,
-            "",
-            "Greedy is temperature 0, sampled is temperature 1. A score is wins plus half the",
-            "draws, per game, with its Wilson interval. `base.json` names the base model.",
-            "",
-            f"Versions: {versions}",
-            "",
-            "```yaml",
-            config.rstrip(),
-            "```",
-            "",
-        ]
-    )

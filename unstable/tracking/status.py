@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from unstable.records.files import json_line, write_whole
 from unstable.records.folder import RunFolder
-from unstable.tracking.repeated import repeated
+from unstable.tracking.lines import repeated
 from unstable.tracking.view import View
 
 EVERY_S = 1.0
@@ -64,7 +64,6 @@ def state_of(view: View, waits: Waits) -> dict[str, Any]:
     """What `state.json` says of a run, but for what the dashboard shows."""
     since = time.time() - time.monotonic()
     return {
-        "command": "train",
         "phase": {
             "name": view.phase.name,
             "done": view.phase.done,

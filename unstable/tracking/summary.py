@@ -10,8 +10,11 @@ from rich.table import Table
 from unstable.config import check_format
 from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
+from unstable.records.rows import by_key, measured
+from unstable.records.text import against, bounds, difference, duration, fixed, number, percent
 from unstable.tracking.metrics import Row
-from unstable.tracking.text import Text, duration, number, percent, with_interval
+from unstable.tracking.text import Text, table
+from unstable.types.metrics import SUMS, EvalKey, ExploitKey, VersusKey
 
 DONE = "all updates made"
 """Why a run ends that has nothing left to do."""
@@ -27,9 +30,9 @@ def summary(folder: RunFolder, reason: str, *, reported: bool = False) -> Render
     rows = read_rows(folder.metrics)
     parts: list[RenderableType] = [Text(""), _head(rows, reason)]
     tables = (_results(rows), _evaluations(rows), _exploitability(rows), _ratings(folder.ratings))
-    for table in tables:
-        if table.row_count:
-            parts += [Text(""), table]
+    for each in tables:
+        if each.row_count:
+            parts += [Text(""), each]
     if guarded := _guard(rows):
         parts += [Text(""), Text("\n".join(guarded))]
     return Group(*parts, Text(""), _places(folder, reason, reported))
@@ -54,91 +57,63 @@ def _head(rows: list[Row], reason: str) -> Text:
     )
 
 
-def _table(title: str, *columns: str) -> Table:
-    """A table whose first column is words and whose others are numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", header_style="dim")
-    return table
-
-
 def _results(rows: list[Row]) -> Table:
     """The policy in training, over the whole run, by what it played against.
 
     A row for each opponent, which add up where games have two sides; not the sums of several.
     """
-    table = _table("Training games, a trained seat or team each", "against", "games", *RESULTS)
-    prefix = "collect/versus/"
-    names = {name.split("/")[2]: None for row in rows for name in row if name.startswith(prefix)}
-    for name in (name for name in names if name not in ("others", "fixed")):
-        games = [row.get(f"{prefix}{name}/games") or 0 for row in rows]
-        if not sum(games):
+    shown = table("Training games, a trained seat or team each", "against", "games", *RESULTS)
+    for key, found in by_key(measured(VersusKey, rows, "games")).items():
+        games = sum(each.figures["games"] for each in found)
+        if not games or key.opponent in SUMS:
             continue
-        shares = [
-            sum(
-                n * (row.get(f"{prefix}{name}/{share}") or 0)
-                for n, row in zip(games, rows, strict=True)
-            )
-            / sum(games)
+        shares = (
+            sum(each.figures["games"] * (each.figures[share] or 0) for each in found) / games
             for share in RESULTS
-        ]
-        table.add_row(Text(name), f"{sum(games):,.0f}", *(percent(share) for share in shares))
-    return table
+        )
+        shown.add_row(Text(key.opponent), f"{games:,.0f}", *map(percent, shares))
+    return shown
 
 
 def _evaluations(rows: list[Row]) -> Table:
     """First against last evaluation."""
     columns = ["env", "against", "first", "95 %", "last", "95 %", "games", "legal moves"]
-    names = {name.rpartition("/")[0]: None for row in rows for name in row if name[:5] == "eval/"}
-    pays = any(row.get(f"{name}/payoff") is not None for name in names for row in rows)
+    found = by_key(measured(EvalKey, rows, "score"))
+    pays = any(each.figures.get("payoff") is not None for key in found for each in found[key])
     title = "Evaluation: wins plus half the draws, per game"
     if pays:
         title, columns = f"{title}; pay-off: mean of a game", [*columns, "last pay-off, 95 %"]
-    table = _table(title, *columns)
-    for name in names:
-        scored = [row for row in rows if row.get(f"{name}/score") is not None]
-        if not scored:
-            continue
-        _, env, *opponent = name.split("/")
+    shown = table(title, *columns)
+    for key, scored in found.items():
         cells = []
-        for row in (scored[0], scored[-1]):
-            score, low, high = (row[f"{name}/{field}"] or 0.0 for field in ("score", "low", "high"))
-            cells += [f"{score:.2f}", f"{low:.2f}–{high:.2f}"]
-        last = scored[-1]
-        games, distinct = last[f"{name}/games"], last.get(f"{name}/distinct")
-        repeated = f" ({number(distinct)} distinct)" if distinct != games and distinct else ""
-        cells += [f"{number(games)}{repeated}", percent(last[f"{name}/legal_moves"])]
+        for figures in (scored[0].figures, scored[-1].figures):
+            ends = bounds(figures["low"], figures["high"], between="–", digits=2)
+            cells += [fixed(figures["score"]), ends]
+        last = scored[-1].figures
+        games, distinct = last["games"], last["distinct"]
+        repeated = f" ({number(distinct)} distinct)" if distinct != games else ""
+        cells += [f"{number(games)}{repeated}", percent(last["legal_moves"])]
         if pays:
-            value, *ends = (last.get(f"{name}/payoff{end}") for end in ("", "_low", "_high"))
-            cells.append("" if value is None else with_interval(value, *ends))
-        table.add_row(Text(env), Text(", ".join(opponent)), *cells)
-    return table
+            cells.append("" if last["payoff"] is None else difference(last, "payoff"))
+        shown.add_row(Text(key.env), Text(against(key.opponent, key.mode)), *cells)
+    return shown
 
 
 def _exploitability(rows: list[Row]) -> Table:
     """First against last measurement."""
-    columns = ("env", "first", "last", "at version", "residual", "decisions")
-    table = _table("Exploitability, in the game's pay-offs; 0 is an equilibrium", *columns)
-    names = {
-        name.rpartition("/")[0]: None for row in rows for name in row if name[:8] == "exploit/"
-    }
-    for name in names:
-        found = [row for row in rows if row.get(f"{name}/low") is not None]
-        if not found:
-            continue
-        first, last = (
-            [f"{row[f'{name}/{end}']:.3f}" for end in ("low", "high")]
-            for row in (found[0], found[-1])
+    columns = ("env", "first", "last", "at version", "illegal", "decisions")
+    shown = table("Exploitability, in the game's pay-offs; 0 is an equilibrium", *columns)
+    for key, found in by_key(measured(ExploitKey, rows, "low")).items():
+        ends = (each.figures for each in (found[0], found[-1]))
+        last = found[-1].figures
+        shown.add_row(
+            Text(key.env),
+            *(bounds(figures["low"], figures["high"], between="–") for figures in ends),
+            str(found[-1].version),
+            percent(last["illegal_mass"]),
+            number(last["decisions"]),
         )
-        table.add_row(
-            Text(name.removeprefix("exploit/")),
-            "–".join(dict.fromkeys(first)),
-            "–".join(dict.fromkeys(last)),
-            str(found[-1]["version"]),
-            percent(found[-1][f"{name}/residual"]),
-            number(found[-1][f"{name}/decisions"]),
-        )
-    return table
+    return shown
 
 
 def _guard(rows: list[Row]) -> list[str]:
@@ -156,15 +131,15 @@ def _guard(rows: list[Row]) -> list[str]:
 
 def _ratings(path: Path) -> Table:
     """The strongest players."""
-    table = _table("Ratings", "player", "mu", "sigma", "games", "won", "drawn", "lost", "forfeits")
+    shown = table("Ratings", "player", "mu", "sigma", "games", "won", "drawn", "lost", "forfeits")
     table_file = json.loads(path.read_bytes()) if path.exists() else {}
     check_format(table_file, path)
     players = table_file.get("players", [])
     for player in sorted(players, key=lambda player: -player["mu"])[:TOP_RATINGS]:
         counts = (player[name] for name in ("games", "wins", "draws", "losses", "forfeits"))
         rating = (f"{player['mu']:.1f}", f"{player['sigma']:.1f}")
-        table.add_row(Text(player["player"]), *rating, *(f"{count:,}" for count in counts))
-    return table
+        shown.add_row(Text(player["player"]), *rating, *(f"{count:,}" for count in counts))
+    return shown
 
 
 def _places(folder: RunFolder, reason: str, reported: bool) -> Text:

@@ -1,12 +1,22 @@
-"""Numbers and events as people read them."""
+"""Events of a run as lines that people read, and text for a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rich.text
 from rich.console import Console
+from rich.table import Table
 
 from unstable.config import escape_control
+from unstable.records.text import (
+    against,
+    bounds,
+    duration,
+    interval,
+    number,
+    percent,
+    signed,
+)
 from unstable.types import Alarm, EvalScore, Exploitability, Update
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -24,6 +34,14 @@ class Text(rich.text.Text):
         return self
 
 
+def table(title: str | None, *columns: str) -> Table:
+    """A table without lines whose first column is words and whose others are numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="right" if index else "left", header_style="dim")
+    return made
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """The text's lines, broken at spaces where they exceed `width` cells of a terminal.
 
@@ -34,36 +52,6 @@ def wrapped(text: str, width: int) -> list[str]:
     """
     console = Console(width=width, color_system=None)
     return [line.plain.rstrip() for line in Text(text).wrap(console, width, tab_size=4)]
-
-
-def number(value: float | None) -> str:
-    """Three significant digits, or all of a whole part; a dash for what has no value.
-
-    >>> [number(x) for x in (None, 3.0, 12345.6, 0.042137, -0.31)]
-    ['–', '3', '12,346', '0.0421', '-0.31']
-    """
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def percent(share: float | None) -> str:
-    """A share as whole percent. percent(0.514) is '51 %'"""
-    return "–" if share is None else f"{100 * share:.0f} %"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as they are read.
-
-    >>> duration(41.2), duration(245), duration(3 * 3600 + 125)
-    ('41 s', '4 min 05 s', '3 h 02 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
@@ -179,18 +167,7 @@ def score_line(score: EvalScore) -> str:
 
 def opponent_text(score: EvalScore) -> str:
     """The opponent, and how the version answered unless it was sampled at 1."""
-    if score.temperature == 1:
-        return score.opponent
-    return f"{score.opponent}, {way(score.temperature)}"
-
-
-def way(temperature: float) -> str:
-    """How answers are sampled, in a word that names of metrics have too.
-
-    >>> way(0.0), way(0.5)
-    ('greedy', 't0.5')
-    """
-    return f"t{temperature:g}" if temperature else "greedy"
+    return against(score.opponent, score.key.mode)
 
 
 def score_text(score: EvalScore) -> str:
@@ -200,7 +177,7 @@ def score_text(score: EvalScore) -> str:
     if score.agreement is not None:
         voted = f" by majority of {score.votes} ({percent(score.agreement)} agree)"
     return (
-        f"score {score.score:.2f} ({score.low:.2f} to {score.high:.2f}){voted} · {score.wins} won, "
+        f"score {interval(score.score, score.low, score.high)}{voted} · {score.wins} won, "
         f"{score.draws} drawn, {score.losses} lost ({score.forfeits} by forfeit){repeated} · "
         f"{percent(score.legal_moves)} legal moves"
     )
@@ -210,45 +187,30 @@ def payoff_text(score: EvalScore) -> str:
     """What a game was worth on average, if it pays anything but a win or a loss."""
     if score.payoff is None:
         return ""
-    return f" · pay-off {with_interval(score.payoff, score.payoff_low, score.payoff_high)}"
-
-
-def with_interval(value: float, low: float | None, high: float | None) -> str:
-    """A figure that may be negative, with its interval if it has one: "+0.50 (+0.02 to +0.98)"."""
-    interval = "" if low is None or high is None else f" ({low:+.2f} to {high:+.2f})"
-    return f"{value:+.2f}{interval}"
+    return f" · pay-off {interval(score.payoff, score.payoff_low, score.payoff_high, signed)}"
 
 
 def exploitability_line(found: Exploitability) -> str:
     """How exploitable a version is in one game, in words."""
-    prompts = f" by {found.prompts:,} prompts" if 0 < found.prompts < found.decisions else ""
+    prompts = f" by {found.prompts:,} prompts" if found.prompts < found.decisions else ""
     sampled = f" of {found.samples} answers each" if found.samples else ""
     figures = bounds(found.low, found.high)
     return (
         f"exploitability of version {found.version} · {found.env}: {figures} · "
-        f"{percent(found.residual)} of games against itself end by no legal action · "
+        f"{percent(found.illegal_mass)} of games against itself end by no legal action · "
         f"{found.decisions:,} decisions{prompts}{sampled} in {duration(found.seconds)}"
     )
 
 
-def bounds(low: float, high: float, between: str = " to ") -> str:
-    """An exploitability, or its bounds where they differ as they are shown.
-
-    >>> bounds(0.25, 0.25), bounds(0.25, 0.5), bounds(0.25, 0.5, between="–")
-    ('0.250', '0.250 to 0.500', '0.250–0.500')
-    """
-    return between.join(dict.fromkeys(f"{end:.3f}" for end in (low, high)))
-
-
 def gain_text(score: EvalScore) -> str:
     """How it differs from the first version in the same games, if that is known."""
-    if score.gain is None or score.gain_low is None or score.gain_high is None:
+    if score.gain is None:
         return ""
-    text = f" · {score.gain:+.2f} to version 0 ({score.gain_low:+.2f} to {score.gain_high:+.2f})"
+    text = f" · {interval(score.gain, score.gain_low, score.gain_high, signed)} to version 0"
     if score.payoff_gain is None:
         return text
-    gain = with_interval(score.payoff_gain, score.payoff_gain_low, score.payoff_gain_high)
-    return f"{text}, pay-off {gain}"
+    ends = score.payoff_gain_low, score.payoff_gain_high
+    return f"{text}, pay-off {interval(score.payoff_gain, *ends, signed)}"
 
 
 def needed_text(score: EvalScore) -> str:

@@ -28,7 +28,6 @@ from unstable.tracking.metrics import (
     Row,
     evaluation_metrics,
     exploitability_metrics,
-    first_exploitability,
     rating_metrics,
 )
 from unstable.tracking.sinks import SinkMaker, open_sinks
@@ -134,9 +133,7 @@ class Tracker:
             ) from None
         if rows := read_rows(folder.metrics):  # the run is resumed
             self._names.update(dict.fromkeys(rows[-1]))
-            self.view.rows = tuple(rows[-HISTORY:])
-            self.view.version = rows[-1]["version"]
-            self.view.first_exploitability = first_exploitability(rows)
+            self.view.resume(rows)
         for sink in self._sinks:
             if sink.url is not None:
                 self.print(f"{name_of(sink)}: {sink.url}")
@@ -216,8 +213,7 @@ class Tracker:
 
     def log_evaluation(self, scores: Sequence[EvalScore]) -> None:
         """Takes in how a version did against each opponent."""
-        first = self.view.config.eval.temperature[0]
-        self._row.update(evaluation_metrics(scores, first=first))
+        self._row.update(evaluation_metrics(scores))
         self.view.scores = (*scores, *self.view.scores)[:RECENT_SCORES]
         if scores:
             self._emit("evaluation", scores[0].version, scores)
@@ -275,10 +271,7 @@ class Tracker:
         self._engine.add(actor, stats)
         seconds = self._seconds()
         self.view.engine = self._engine.values(seconds)
-        self.view.actors = {
-            **self.view.actors,
-            actor: self._engine.values(seconds, actor),
-        }
+        self.view.actors = {**self.view.actors, actor: self._engine.values(seconds, actor)}
 
     def log_buffer(self, stats: Mapping[str, float]) -> None:
         """Takes in what the buffer holds and has dropped."""

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from unstable.config import RunConfig, hide_secrets
-from unstable.tracking.metrics import Row, current_policy, opponents, part
+from unstable.records.rows import by_key, measured
+from unstable.tracking.metrics import Row, current_policy, opponents
 from unstable.types import EvalScore, Exploitability, GameResult, PlayerId, Rating
+from unstable.types.metrics import ExploitKey
 
 RECENT_GAMES = 200
 HISTORY = 200
@@ -120,6 +122,14 @@ class View:
     alarm: str = ""  # the newest one of the guard
     alarms: int = 0
 
+    def resume(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Takes in the rows of the run that is gone on with."""
+        self.rows, self.version = tuple(rows[-HISTORY:]), rows[-1]["version"]
+        self.first_exploitability = {
+            key.env: (first.figures["low"], first.figures["high"])
+            for key, (first, *_) in by_key(measured(ExploitKey, rows, "low")).items()
+        }
+
     def record(self) -> dict[str, Any]:
         """All but the config and the rows, which have files of their own, as JSON holds it."""
         self.last_game = self.newest_game()
@@ -154,7 +164,7 @@ class View:
 
     def add_exploitability(self, found: Exploitability) -> None:
         """Takes in how exploitable a version is in a game."""
-        first = {part(found.env): (found.low, found.high)}
+        first = {found.key.env: (found.low, found.high)}
         self.first_exploitability = {**first, **self.first_exploitability}
         self.exploitability = {**self.exploitability, found.env: found}
 
@@ -169,7 +179,7 @@ class View:
                 counts.update(played.standings)
         return results
 
-    def frequencies(self) -> dict[PlayerId, float]:
+    def opponent_shares(self) -> dict[PlayerId, float]:
         """Share of recent games in which a player was the opponent; the policy is its own."""
         if not self.recent:
             return {}

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from unstable.types.metrics import EvalKey, ExploitKey, sampling_mode
 from unstable.types.players import PlayerId
 
 
@@ -50,12 +51,17 @@ class EvalScore:
     payoff_gain_low: float | None = None  # 95 % interval of payoff_gain; None as above
     payoff_gain_high: float | None = None
 
+    @property
+    def key(self) -> EvalKey:
+        """What its metrics are named by."""
+        return EvalKey(self.env, self.opponent, sampling_mode(self.temperature))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploitability:
     """How far one version, in all seats of a small game, is from an equilibrium, exactly.
 
-    In the game's own pay-offs. Answers that are no legal action, its residual, forfeit or are
+    In the game's own pay-offs. Answers that are no legal action, the illegal mass, forfeit or are
     spread over the legal ones: `low` and `high` are what comes of the two, the rest is of the last.
     """
 
@@ -65,11 +71,16 @@ class Exploitability:
     high: float
     values: tuple[float, ...]  # by seat, against itself
     best: tuple[float, ...]  # by seat, of its best response against the version
-    residual: float  # chance that a game against itself comes to an answer that is no legal action
+    illegal_mass: float  # probability that a game against itself comes to an illegal action
     decisions: int  # what a seat to move can be shown
-    prompts: int = 0  # that ask for them, each scored once; 0: an earlier run did not say
+    prompts: int  # that ask for them, each scored once
     seconds: float
     samples: int = 0  # answers to each prompt that stand for the policy; 0: it is exact
+
+    @property
+    def key(self) -> ExploitKey:
+        """What its metrics are named by."""
+        return ExploitKey(self.env)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

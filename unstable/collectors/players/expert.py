@@ -4,8 +4,9 @@ import random
 
 from unstable.collectors.players.base import Answer, OpponentPlayer, another, complaint, scripted
 from unstable.config import ConfigError, FixedOpponent, GameConfig
+from unstable.games.catalog.table import EXPERT_GAMES
 from unstable.games.game import Game
-from unstable.games.services import EXPERT_GAMES, has_expert
+from unstable.games.services import game_info
 from unstable.types import Observation
 
 
@@ -15,7 +16,7 @@ class ExpertPlayer(OpponentPlayer):
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` for a game without an expert."""
-        if not has_expert(game):
+        if game_info(game).expert is None:
             raise ConfigError(
                 f"{complaint(opponent, game, field)}: it plays only {EXPERT_GAMES}; {another(game)}"
             )

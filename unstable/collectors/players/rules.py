@@ -3,8 +3,9 @@
 from unstable.collectors.players.base import another, complaint
 from unstable.collectors.players.expert import ExpertPlayer
 from unstable.config import ConfigError, FixedOpponent, GameConfig
+from unstable.games.catalog.table import RULE_GAMES
 from unstable.games.game import Game
-from unstable.games.services import RULE_GAMES, rules
+from unstable.games.services import game_info
 
 
 class RulesPlayer(ExpertPlayer):
@@ -13,7 +14,7 @@ class RulesPlayer(ExpertPlayer):
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` for a game without a rule bot."""
-        if rules(game) is None:
+        if game_info(game).rules is None:
             raise ConfigError(
                 f"{complaint(opponent, game, field)}: it plays only {RULE_GAMES}; {another(game)}"
             )

@@ -21,8 +21,8 @@ from unstable.config import (
     path_problem,
     shown,
 )
-from unstable.engines.base import ScoringEngine
-from unstable.games.pack import PACK
+from unstable.engines.base import Engine
+from unstable.games.catalog.vetted import PACK
 from unstable.records.folder import RunFolder
 from unstable.types import BASE, GameSpec, PlayerId
 
@@ -47,7 +47,7 @@ def game_of(config: RunConfig, name: str | None) -> GameConfig:
 def as_opponent(folder: RunFolder, version: Version | None) -> CheckpointOpponent:
     """A version of a run as an opponent; `ConfigError` where it has no checkpoint."""
     version = checkpoint_of(folder, version)
-    name = f"checkpoint:{folder.root.resolve().name}@{version}"
+    name = f"{folder.root.resolve().name}:{version}"  # RUN@N would name a policy
     return CheckpointOpponent(path=str(folder.checkpoint(version).resolve()), name=name)
 
 
@@ -105,7 +105,7 @@ class Served(NamedTuple):
 
     config: RunConfig
     cast: PlayerFactory
-    engine: ScoringEngine | None
+    engine: Engine | None
 
     async def chances(self, player: PlayerId, asked: Asked) -> list[str]:
         """How likely a model was to choose what it did, in lines: its actions, or its tokens."""

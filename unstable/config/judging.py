@@ -1,6 +1,6 @@
-"""How versions are judged during a run."""
+"""How versions are judged during a run: evaluation, and the guard that notices what goes wrong."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -8,10 +8,26 @@ from pydantic_core import PydanticCustomError
 from unstable.config.base import (
     NonNegativeFloat,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     Section,
 )
-from unstable.config.renamed import EXPERT_ALIAS
+from unstable.config.opponents import DrawConfig
+
+Action = Literal["warn", "opponents", "learning_rate", "rollback"]
+Rule = Literal[
+    "entropy",
+    "entropy_fall",
+    "kl_sampling",
+    "kl_reference",
+    "length",
+    "truncation",
+    "forfeits",
+    "draws",
+    "tied",
+    "score",
+]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 class ExploitabilityConfig(Section):
@@ -72,7 +88,39 @@ class EvalConfig(Section):
             raise PydanticCustomError("twice", "one is there twice; leave it out")
         return temperatures
 
-    @field_validator("opponents")
+
+class GuardDrawConfig(DrawConfig):
+    """How often each kind of opponent is drawn after an alarm."""
+
+    self: NonNegativeFloat = Field(
+        0.25, description="share of games against the current policy, once `opponents` has acted"
+    )
+    past: NonNegativeFloat = Field(0.5, description="share against a past version from then on")
+    fixed: NonNegativeFloat = Field(0.25, description="share against a fixed opponent from then on")
+
+
+class GuardConfig(Section):
+    """What is watched after each update; its page is docs/guard.md."""
+
+    action: list[Action] = Field(
+        ["warn"],
+        description="what an alarm leads to besides its report: warn (nothing), opponents, "
+        "learning_rate, rollback, or several of them; []: nothing is watched",
+    )
+    patience: PositiveInt = Field(
+        10,
+        description="updates without an alarm after an action, or without the same one after a "
+        "warning",
+    )
+    factor: Fraction = Field(
+        0.5, description="what the learning rate is multiplied by, by learning_rate"
+    )
+    opponents: GuardDrawConfig = GuardDrawConfig()
+    thresholds: dict[Rule, PositiveFloat | None] = Field(
+        {}, description="alarm thresholds by rule, where not docs/guard.md's; null: no such alarm"
+    )
+
+    @field_validator("action", mode="before")
     @classmethod
-    def _alias(cls, names: list[str]) -> list[str]:
-        return ["expert" if name == EXPERT_ALIAS else name for name in names]
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value

@@ -1,0 +1,71 @@
+"""Metric names by what their figures are of, numbers as they are read: each made in one place."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unstable.records.rows import by_key, measured
+from unstable.records.text import bounds, duration, fixed, number, percent, signed
+from unstable.types.metrics import (
+    EvalKey,
+    ExploitKey,
+    MetricKey,
+    RatingKey,
+    VersusKey,
+    sampling_mode,
+)
+
+KINDS: list[tuple[type[MetricKey], int]] = [
+    (EvalKey, 3),
+    (ExploitKey, 1),
+    (RatingKey, 1),
+    (VersusKey, 1),
+]
+NAMES = st.text(st.characters(codec="utf-8") | st.sampled_from("/:"))
+
+
+@given(st.sampled_from(KINDS), st.lists(NAMES, min_size=3, max_size=3), NAMES)
+def test_a_name_is_parsed_as_it_was_made(
+    kind: tuple[type[MetricKey], int], names: list[str], figure: str
+) -> None:
+    key = kind[0](*names[: kind[1]])
+    assert kind[0].parse(key.name(figure)) == (key, figure)
+    others = [other for other, _ in KINDS if other is not kind[0]]
+    assert all(other.parse(key.name(figure)) is None for other in others)
+
+
+@given(NAMES, NAMES, st.floats(0.0, 4.0))
+def test_slashes_of_a_run_part_no_name(env: str, opponent: str, temperature: float) -> None:
+    name = EvalKey(env, opponent, sampling_mode(temperature)).name("score")
+    assert name.count("/") == 4
+
+
+@pytest.mark.parametrize("name", ["eval", "eval/Nim-v0/random/score", "evals/a/b/c/score", ""])
+def test_other_names_are_no_evaluations(name: str) -> None:
+    assert EvalKey.parse(name) is None
+
+
+def test_figures_come_by_what_they_are_of() -> None:
+    greedy, sampled = (EvalKey("Nim-v0", "random", mode) for mode in ("greedy", "sampled"))
+    rows: list[dict[str, float | None]] = [
+        {"version": 1, greedy.name("score"): 0.25, sampled.name("score"): None, "learn/loss": 1.0},
+        {"version": 2, greedy.name("score"): 0.5, greedy.name("low"): 0.375},
+        {"version": 3, sampled.name("score"): 0.75},
+    ]
+    found = by_key(measured(EvalKey, rows, "score"))
+    assert [(key, [each.version for each in found[key]]) for key in found] == [
+        (greedy, [1, 2]),
+        (sampled, [3]),
+    ]
+    assert found[greedy][-1].figures == {"score": 0.5, "low": 0.375}
+
+
+@given(st.floats(-1e-13, 1e-13))
+def test_what_is_as_good_as_0_is_shown_as_0(value: float) -> None:
+    assert (number(value), percent(value)) == ("0", "0 %")
+    assert fixed(value, 3) == signed(value, 3) == bounds(value, value) == "0.000"
+
+
+@given(st.floats(0, 1e6))
+def test_a_duration_has_two_units_at_most(seconds: float) -> None:
+    assert len(duration(seconds).split()) in (2, 4)

@@ -1,0 +1,113 @@
+"""Numbers, intervals, durations and Markdown tables as people read them, everywhere alike."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+NONE = "–"
+"""What has no value."""
+TINY = 1e-12
+"""Nearer to 0 than this is rounding, and shown as 0."""
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, or all of a whole part; a dash for what has no value.
+
+    >>> [number(x) for x in (None, 3.0, 12345.6, 0.042137, -0.31, -1e-17)]
+    ['–', '3', '12,346', '0.0421', '−0.31', '0']
+    """
+    if value is None:
+        return NONE
+    if abs(value) < TINY:
+        return "0"
+    return _with_minus(f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}")
+
+
+def _with_minus(text: str) -> str:
+    return f"−{text[1:]}" if text.startswith("-") else text
+
+
+def fixed(value: float | None, digits: int = 2) -> str:
+    """So many digits behind the point, and no sign before 0.
+
+    >>> fixed(0.125), fixed(-0.5, 3), fixed(-1e-17, 3), fixed(None)
+    ('0.12', '−0.500', '0.000', '–')
+    """
+    return NONE if value is None else _with_minus(f"{value:z.{digits}f}")
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """With its sign, unless it rounds to 0.
+
+    >>> signed(0.5), signed(-0.25), signed(-0.001), signed(None)
+    ('+0.50', '−0.25', '0.00', '–')
+    """
+    if value is None:
+        return NONE
+    return _with_minus(f"{value:+.{digits}f}") if round(value, digits) else fixed(0.0, digits)
+
+
+def percent(share: float | None) -> str:
+    """A share as whole percent. percent(0.514) is '51 %'"""
+    return NONE if share is None else f"{100 * share:z.0f} %"
+
+
+def interval(
+    value: float | None,
+    low: float | None,
+    high: float | None,
+    form: Callable[[float], str] = fixed,
+) -> str:
+    """A figure with the ends of its interval, if it has one.
+
+    >>> interval(0.5, 0.25, 0.75), interval(0.5, None, None, signed), interval(None, None, None)
+    ('0.50 (0.25 to 0.75)', '+0.50', '–')
+    """
+    if value is None:
+        return NONE
+    ends = "" if low is None or high is None else f" ({form(low)} to {form(high)})"
+    return f"{form(value)}{ends}"
+
+
+def difference(figures: Mapping[str, Any], name: str) -> str:
+    """A figure that may be negative, with its interval: `name`, `name_low` and `name_high`."""
+    value, low, high = (figures.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    return interval(value, low, high, signed)
+
+
+def bounds(low: float, high: float, between: str = " to ", digits: int = 3) -> str:
+    """Two ends, or one figure where they are alike as they are shown.
+
+    >>> bounds(0.25, 0.25), bounds(-1e-17, 0.5), bounds(0.25, 0.5, between="–")
+    ('0.250', '0.000 to 0.500', '0.250–0.500')
+    """
+    return between.join(dict.fromkeys(fixed(end, digits) for end in (low, high)))
+
+
+def against(opponent: str, mode: str) -> str:
+    """An opponent, and how the version answered it unless it was sampled at 1.
+
+    >>> against("random", "sampled"), against("random", "greedy")
+    ('random', 'random, greedy')
+    """
+    return opponent if mode == "sampled" else f"{opponent}, {mode}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as they are read.
+
+    >>> duration(41.2), duration(245), duration(3 * 3600 + 125)
+    ('41 s', '4 min 05 s', '3 h 02 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose cells may hold anything."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

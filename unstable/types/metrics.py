@@ -1,0 +1,102 @@
+"""Names of metrics that depend on the run: made and parsed here alone; docs/metrics.md has them.
+
+Slashes separate the parts of a name. What the run brings (an env, an opponent) is one part: its own
+slashes become colons.
+"""
+
+from dataclasses import dataclass, fields
+from typing import ClassVar, Self
+
+
+def part(name: str) -> str:
+    """A name as one part of a metric's name.
+
+    >>> part("openai:some/model")
+    'openai:some:model'
+    """
+    return name.replace("/", ":")
+
+
+def metric_name(prefix: str, *parts: str | int) -> str:
+    """The prefix as it is, then what the run brings.
+
+    >>> metric_name("collect/outcome", "some/env", 1)
+    'collect/outcome/some:env/1'
+    """
+    return "/".join((prefix, *(part(str(each)) for each in parts)))
+
+
+def sampling_mode(temperature: float) -> str:
+    """How answers are sampled, in a word.
+
+    >>> sampling_mode(0.0), sampling_mode(0.5), sampling_mode(1.0)
+    ('greedy', 't0.5', 'sampled')
+    """
+    if temperature == 1:
+        return "sampled"
+    return f"t{temperature:g}" if temperature else "greedy"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricKey:
+    """What several figures are of: their names begin alike. A class for each kind of it."""
+
+    prefix: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, part(getattr(self, field.name)))
+
+    def name(self, figure: str) -> str:
+        """The metric's whole name.
+
+        >>> EvalKey("Nim-v0", "random", "greedy").name("score")
+        'eval/Nim-v0/random/greedy/score'
+        """
+        return "/".join((self.prefix, *(getattr(self, each.name) for each in fields(self)), figure))
+
+    @classmethod
+    def parse(cls, name: str) -> tuple[Self, str] | None:
+        """The key and the figure of a whole name; None for a name of something else."""
+        parts = name.removeprefix(f"{cls.prefix}/").split("/", len(fields(cls)))
+        if not name.startswith(f"{cls.prefix}/") or len(parts) <= len(fields(cls)):
+            return None
+        return cls(*parts[:-1]), parts[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class EvalKey(MetricKey):
+    """An evaluation in one env against one opponent: EvalKey("Nim-v0", "random", "greedy")"""
+
+    prefix = "eval"
+    env: str
+    opponent: str
+    mode: str  # `sampling_mode` of the version's temperature
+
+
+@dataclass(frozen=True, slots=True)
+class ExploitKey(MetricKey):
+    """Exploitability in one env; figures by seat end in the seat's number."""
+
+    prefix = "exploit"
+    env: str
+
+
+@dataclass(frozen=True, slots=True)
+class RatingKey(MetricKey):
+    """A player's rating; "policy" is the newest version."""
+
+    prefix = "rating"
+    player: str
+
+
+SUMS = ("others", "fixed")
+"""Kinds of opponents whose games count under another one too."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersusKey(MetricKey):
+    """Training games against an opponent, or a kind of opponents: VersusKey("self")"""
+
+    prefix = "collect/versus"
+    opponent: str
