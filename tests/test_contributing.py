@@ -79,7 +79,7 @@ def test_the_page_shows_each_thing_that_can_be_added() -> None:
     added = {name.partition("/")[2].rpartition("/")[0] for name, _ in FILES}
     assert added == {
         "learners/algorithms",
-        "games",
+        "games/catalog",
         "collectors/players",
         "tracking/sinks",
         "engines/serial",

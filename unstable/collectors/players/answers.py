@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from unstable.config import GameConfig
-from unstable.engines.base import ScoringEngine
+from unstable.engines.base import Engine
 from unstable.prompts import PromptBuilder, write_answer
 
 
@@ -29,7 +29,7 @@ def legal_answers(
 
 
 async def answer_chances(
-    engine: ScoringEngine,
+    engine: Engine,
     adapter: str | None,
     prompt_ids: Sequence[int],
     answers: Sequence[Sequence[int]],
