@@ -244,13 +244,13 @@ async def test_what_is_trained_on_is_what_was_sampled(tiny_folder: Path, tmp_pat
     assert trained
     for sample in trained:
         turn = turns[sample["game"], sample["turn"]]
-        for name in ("prompt_ids", "token_ids", "logprobs", "version", "finish_reason"):
-            assert sample[name] == turn[name]
+        assert sample["sampled"] == turn["sampled"]
         assert turn["seat"] == sample["seat"]
-        prompt = str(tokenizer.decode(turn["prompt_ids"]))
+        prompt = str(tokenizer.decode(turn["sampled"]["prompt_ids"]))
         assert prompt.endswith("<|assistant|>")
         assert turn["observation"] in prompt
-        assert len(turn["logprobs"]) == len(turn["token_ids"])
+        (segment,) = turn["sampled"]["segments"]
+        assert len(segment["logprobs"]) == len(segment["token_ids"])
 
 
 async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_path: Path) -> None:

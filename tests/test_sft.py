@@ -112,7 +112,7 @@ def answered(folder: Path, run: RunFolder, examples: Sequence[dict[str, Any]]) -
     async def ask() -> list[str]:
         engine = EmbeddedEngine(load_model(ModelConfig(name=str(folder), dtype="float32")), {0})
         await engine.load(read_adapter(run.adapter, "taught"))
-        prompts = [example["prompt_ids"] for example in examples]
+        prompts = [example["tokens"]["prompt_ids"] for example in examples]
         settings: dict[str, Any] = {"adapter": "taught", "temperature": 0.0, "max_tokens": 8}
         answers = [await engine.generate(prompt, seed=0, **settings) for prompt in prompts]
         await engine.close()
@@ -194,7 +194,9 @@ def test_what_is_taught_has_the_ids_that_an_actor_is_asked(
     changes = {"games": [{"env": "Nim-v0", "args": {"piles": [2, 1]}}]}
     config = make_config(tiny_folder, tmp_path / "run", **changes)
     folder = sft(config)
-    taught = {example["prompt"]: example["prompt_ids"] for example in lines(folder.examples)}
+    taught = {
+        example["prompt"]: example["tokens"]["prompt_ids"] for example in lines(folder.examples)
+    }
 
     async def played() -> list[GameResult]:
         actor = LocalActor(load(str(folder.config)), folder)
@@ -204,12 +206,14 @@ def test_what_is_taught_has_the_ids_that_an_actor_is_asked(
         results = [result async for result in actor.play(specs)]
         return [result for result in results if isinstance(result, GameResult)]
 
-    turns = [turn for result in asyncio.run(played()) for turn in result.turns if turn.sampled]
-    compared = [turn for turn in turns if turn.observation in taught]
+    turns = [
+        turn for result in asyncio.run(played()) for turn in result.turns if turn.answer.sampled
+    ]
+    compared = [turn for turn in turns if turn.answer.observation in taught]
     assert compared
     for turn in compared:
-        assert turn.sampled is not None
-        assert turn.sampled.prompt_ids == taught[turn.observation]
+        assert turn.answer.sampled is not None
+        assert turn.answer.sampled.prompt_ids == taught[turn.answer.observation]
 
 
 @pytest.mark.parametrize("dies_at", [0, 3, 5])
