@@ -12,6 +12,7 @@ from tests.machine_helpers import machine
 from unstable.cli import run
 from unstable.commands.prepare import Resolved, check_games
 from unstable.config import RunConfig, load, parse
+from unstable.engines.needs import NEEDS
 from unstable.planning.plan import plan
 
 ROOT = Path(__file__).parent.parent
@@ -83,7 +84,7 @@ def test_the_commands_are_understood(
     def begin_prepare(config: RunConfig) -> Resolved:
         begin(config)
         here = machine()
-        return Resolved(config, plan(config, here), here)
+        return Resolved(config, plan(config, [here], NEEDS), here)
 
     places = "runtime.train.train", "runtime.sft.sft", "runtime.sft.resume"
     for place in (

@@ -26,13 +26,14 @@ import psutil
 import pytest
 import torch
 
-from tests.chaos.victim import ScriptedActor, ScriptedEngine
+from tests.chaos.victim import ScriptedEngine, scripted_actor
 from tests.test_loop import make_context
 from unstable.league.routing import Router
 from unstable.loop.context import Context
 from unstable.loop.train import train
 from unstable.records.folder import RunFolder
 from unstable.records.logs import LOG_BYTES, OLDER_FILES, logging_to
+from unstable.runtime.local import LocalActor
 from unstable.types import Completion
 
 GAMES = 26_000
@@ -89,7 +90,7 @@ def measure(context: Context) -> Measured:
     ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later is held by nobody
     objects = gc.get_objects()
     (actor,), process = context.actors, psutil.Process()
-    assert isinstance(actor, ScriptedActor)
+    assert isinstance(actor, LocalActor)
     return Measured(
         games=context.tracker.view.games,
         in_flight=actor.collector.stats()["games_in_flight"],
@@ -126,7 +127,7 @@ async def live(model: Path, run_dir: Path, games: int) -> list[Measured]:
         eval={"every": 20, "games": 16},
         loop={"mode": "async", "steps": 10_000},
     )
-    context.actors = [ScriptedActor(context.config, context.folder, SlowEngine)]
+    context.actors = [scripted_actor(context.config, context.folder, SlowEngine)]
     context.router = Router(context.config, context.schedule, num_actors=1)
     with logging_to(context.folder, "loop"), context.tracker.refreshing():
         training = asyncio.create_task(train(context))

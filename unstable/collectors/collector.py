@@ -34,8 +34,8 @@ class Collector:
         self._limit = config.actors.games_in_flight
         self._opponents = config.fixed_opponents
         self._games = config.game_by_key
-        self._cast = PlayerFactory(config, engine, tokenizer)
-        self.prompts = self._cast.prompts
+        self.players = PlayerFactory(config, engine, tokenizer)
+        self.prompts = self.players.prompts
         self._plays: list[_Play] = []
         self._beginning = asyncio.Lock()  # no game is in flight while prefixes are forgotten
         self._retired: set[int] = set()  # versions
@@ -47,12 +47,12 @@ class Collector:
 
     async def start(self) -> None:
         """Let games name the fixed opponents that are adapters."""
-        await self._cast.start()
+        await self.players.start()
 
     async def publish(self, version: int, adapter: Adapter) -> None:
         """Let games name this version of the policy from now on."""
         await self._engine.add_adapter(adapter)
-        self._cast.newest.version = version
+        self.players.newest.version = version
 
     async def retire(self, version: int) -> None:
         """Forget a version that no new game names, as soon as no game in flight does."""
@@ -62,7 +62,7 @@ class Collector:
     async def _remove_retired(self) -> None:
         specs = [spec for play in self._plays for spec in play.specs]
         needed = {seat.player.version for spec in specs for seat in spec.seats}
-        gone = self._retired - needed - set(+self._cast.newest.asking)
+        gone = self._retired - needed - set(+self.players.newest.asking)
         self._retired -= gone
         for version in sorted(gone):
             await self._engine.remove_adapter(PlayerId.policy(version).name)
@@ -188,7 +188,7 @@ class Collector:
         def player(place: int) -> Player:
             seat = spec.opener if place == OPENER else spec.seats[place]
             assert seat is not None
-            return self._cast.player(game, seat, spec.purpose)
+            return self.players.player(game, seat, spec.purpose)
 
         if spec.env in self._apart:
             job = Job(
@@ -198,11 +198,11 @@ class Collector:
                 run_seed=seed,
                 shared=shared,
                 trusted=trusted,
-                constrained=self._cast.is_constrained(spec.purpose),
+                constrained=self.players.is_constrained(spec.purpose),
             )
             return await play_isolated(job, self._nursery, player)
         with contained():
-            players = self._cast.players(spec)
+            players = self.players.players(spec)
             return await play_game(spec, game, players, seed, shared, trusted=trusted)
 
     def play_isolated(self, env: str) -> None:
