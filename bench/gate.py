@@ -120,7 +120,7 @@ def seconds(way: str, places: int, games: int) -> tuple[float, int]:
     run = Run(games)
     began = process_time()
     asyncio.run(getattr(run, way)(places))
-    return 1e6 * (process_time() - began) / run.played, run.buffer.dropped_capacity
+    return 1e6 * (process_time() - began) / run.played, run.buffer.dropped.capacity
 
 
 def main() -> None:

@@ -42,14 +42,14 @@ def test_groups_too_old_are_dropped_and_counted_when_a_batch_is_drawn() -> None:
     assert batch is not None
     assert {sample.version for sample in batch.samples} == {1}
     assert [batch.staleness(sample) for sample in batch.samples] == [2, 2]
-    assert buffer.dropped_stale == 2
+    assert buffer.dropped.stale == 2
 
 
 def test_a_full_buffer_loses_its_oldest_whole_group() -> None:
     buffer = Buffer(capacity=4, batch_size=2, max_staleness=4)
     for game_id in range(3):
         add(buffer, game_id)
-    assert (buffer.size, buffer.dropped_capacity) == (4, 2)
+    assert (buffer.size, buffer.dropped.capacity) == (4, 2)
     batch = buffer.draw(version=0)
     assert batch is not None
     assert set(sample_games(batch)) == {1}
@@ -100,7 +100,7 @@ def test_no_sample_is_lost_unseen(
             (trajectory,) = group.trajectories
             turns = games[trajectory.group_id // 100][0]
             assert group.num_samples == (turns + 1) // 2
-    assert came == drawn + buffer.size + buffer.dropped_stale + buffer.dropped_capacity
+    assert came == drawn + buffer.size + buffer.dropped.stale + buffer.dropped.capacity
 
 
 def test_seats_of_a_mirror_game_are_groups_of_their_own() -> None:

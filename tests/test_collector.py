@@ -258,10 +258,10 @@ async def test_games_are_cancelled_when_nobody_wants_them():
 async def test_a_retired_version_is_removed_once_no_game_in_flight_needs_it():
     engine = Scripted(delay=lambda: 3)
     playing = collector(engine)
-    await playing.publish(7, random_adapter(tiny_model(), "main@7", seed=0))
+    await playing.publish(PlayerId.policy(7), random_adapter(tiny_model(), "main@7", seed=0))
     async with aclosing(playing.play(specs(2, players=("main@7", "base")))) as results:
         await anext(results)
-        await playing.retire(7)
+        await playing.retire(PlayerId.policy(7))
         assert engine.adapters == ["main@7"]
         async for result in results:
             assert isinstance(result, GameResult)
@@ -292,9 +292,9 @@ async def test_versions_that_retire_at_once_are_removed_once_each():
 
     playing = collector(engine := Slow())
     for version in range(4):
-        await playing.publish(version, adapter_of(version))
+        await playing.publish(PlayerId.policy(version), adapter_of(version))
     assert engine.adapters == [f"main@{version}" for version in range(4)]
-    await asyncio.gather(*(playing.retire(version) for version in range(4)))
+    await asyncio.gather(*(playing.retire(PlayerId.policy(version)) for version in range(4)))
     assert engine.adapters == []
 
 
@@ -305,7 +305,7 @@ async def test_players_by_name(tmp_path):
     engine = Scripted()
     playing = collector(engine, opponents={"fixed": fixed})
     await playing.start()
-    await playing.publish(7, adapter)
+    await playing.publish(PlayerId.policy(7), adapter)
     assert engine.adapters == ["checkpoint:warm", "main@7"]
     await played(playing.play(specs(1, players=("main@7", "warm"))))
     assert set(engine.asked) == {"main@7", "checkpoint:warm"}
@@ -313,7 +313,7 @@ async def test_players_by_name(tmp_path):
     assert engine.asked[-1] is None
     results = await played(playing.play(specs(2, players=("random", "expert"), env="TicTacToe-v0")))
     assert all(isinstance(result, GameResult) for result in results)
-    await playing.retire(7)
+    await playing.retire(PlayerId.policy(7))
     assert engine.adapters == ["checkpoint:warm"]
     assert playing.stats()["requests"] == len(engine.asked)
 
@@ -348,9 +348,9 @@ async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_e
         for version in (1, 2):
             while len(engine.asked) < 3 * version:
                 await asyncio.sleep(0)
-            await ours.publish(version, adapter_of(version))
+            await ours.publish(PlayerId.policy(version), adapter_of(version))
 
-    await ours.publish(0, adapter_of(0))
+    await ours.publish(PlayerId.policy(0), adapter_of(0))
     publishing = asyncio.create_task(publish_in_between())
     (result,), (judged,) = await asyncio.gather(
         played(ours.play([trained])), played(ours.play([frozen]))
@@ -368,12 +368,12 @@ async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_e
 async def test_a_version_is_not_removed_while_a_turn_is_played_with_it():
     engine = Scripted(delay=lambda: 50)
     ours = collector(engine, actors={"games_in_flight": 4, "policy_refresh": "turn"})
-    await ours.publish(1, adapter_of(1))
+    await ours.publish(PlayerId.policy(1), adapter_of(1))
     playing = asyncio.create_task(played(ours.play(specs(1))))
     while not engine.running:
         await asyncio.sleep(0)
-    await ours.publish(2, adapter_of(2))
-    await ours.retire(1)
+    await ours.publish(PlayerId.policy(2), adapter_of(2))
+    await ours.retire(PlayerId.policy(1))
     assert "main@1" in engine.adapters
     await playing
     assert engine.adapters == ["main@2"]

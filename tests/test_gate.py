@@ -59,8 +59,8 @@ async def test_an_open_gate_lets_in_what_fits_not_all_that_wait() -> None:
     assert play.gate.filled.is_set() and play.buffer.ready(0) == 40
     for number in list(play.begun):
         await play.end(number, turns=8)
-    assert not play.begun and play.buffer.dropped_capacity > 0  # begun before anything was known
-    dropped = play.buffer.dropped_capacity
+    assert not play.begun and play.buffer.dropped.capacity > 0  # begun before anything was known
+    dropped = play.buffer.dropped.capacity
     for version in range(20):
         play.version = version
         assert play.buffer.draw(version) is not None
@@ -69,7 +69,7 @@ async def test_an_open_gate_lets_in_what_fits_not_all_that_wait() -> None:
         assert len(play.begun) == 5  # of four samples each, beside the 20 that are ready
         for number in list(play.begun):
             await play.end(number, turns=8)
-    assert play.buffer.dropped_capacity == dropped
+    assert play.buffer.dropped.capacity == dropped
     play.close()
 
 

@@ -37,7 +37,7 @@ def test_a_group_is_the_same_game_for_the_same_seats() -> None:
     schedule = Schedule(config())
     kinds = set()
     for _ in range(200):
-        group = schedule.draw(2, [0, 1])
+        group = schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
         first = group[0]
         assert [spec.member for spec in group] == [0, 1, 2, 3]
         assert [spec.game_id for spec in group] == list(range(first.game_id, first.game_id + 4))
@@ -52,7 +52,10 @@ def test_a_group_is_the_same_game_for_the_same_seats() -> None:
 
 def test_groups_never_share_games_seeds_or_ids() -> None:
     schedule = Schedule(config())
-    groups = [schedule.draw(2, [0, 1]) for _ in range(100)]
+    groups = [
+        schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        for _ in range(100)
+    ]
     assert len({group[0].seed for group in groups}) == 100
     assert [spec.game_id for group in groups for spec in group] == list(range(400))
     ids = [seat.group_id for group in groups for seat in group[0].seats if seat.trained]
@@ -61,7 +64,10 @@ def test_groups_never_share_games_seeds_or_ids() -> None:
 
 def test_a_branching_group_is_one_game_with_one_trained_seat_and_room_for_its_branches() -> None:
     schedule = Schedule(config("branch"))
-    groups = [schedule.draw(2, [0, 1]) for _ in range(100)]
+    groups = [
+        schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        for _ in range(100)
+    ]
     assert all(len(group) == 1 and group[0].branches == 4 for group in groups)
     assert [group[0].game_id for group in groups] == list(range(0, 500, 5))
     mirrors = [g for (g,) in groups if {seat.player for seat in g.seats} == {PlayerId.policy(2)}]
@@ -128,10 +134,10 @@ def test_tied_groups_are_dropped_and_counted_and_others_are_not() -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=100)
     for game_id in range(2):
         add(buffer, game_id, outcome=1.0)
-    assert (buffer.size, buffer.dropped_tied) == (0, 4)
+    assert (buffer.size, buffer.dropped.tied) == (0, 4)
     for game_id, outcome in enumerate((1.0, -1.0)):
         add(buffer, game_id, outcome)
-    assert (buffer.size, buffer.dropped_tied) == (4, 4)
+    assert (buffer.size, buffer.dropped.tied) == (4, 4)
 
 
 def test_equal_rewards_tie_whatever_the_number_of_turns() -> None:
@@ -143,7 +149,7 @@ def test_equal_rewards_tie_whatever_the_number_of_turns() -> None:
             outcomes=(0.0, 0.0), game_id=game_id, group_ids=[7, 8], group_size=3, turns=turns
         )
         buffer.add(result.spec, shaped.trajectories(result))
-    assert (buffer.size, buffer.dropped_tied) == (0, 11)
+    assert (buffer.size, buffer.dropped.tied) == (0, 11)
 
 
 def test_endless_ties_end_the_run_with_a_remedy_and_a_batch_forgives_those_before_it() -> None:

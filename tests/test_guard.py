@@ -17,7 +17,7 @@ from tests.builders import game
 from tests.tracking_helpers import make_config, make_score, make_tracker, printed
 from unstable.config import ConfigError, RunConfig, parse
 from unstable.league.evaluation import wilson_interval
-from unstable.league.guard import Guard, Played, entropy, mean_low
+from unstable.league.guard import Guard, GuardState, TrainingGames, entropy, mean_low
 from unstable.league.rules import (
     MetricHistory,
     Point,
@@ -409,7 +409,7 @@ def test_what_it_has_seen_is_a_value(cut: int) -> None:
     one = guard(**settings)
     watch_on(one, range(1, cut))
     two = guard(**settings)
-    two.restore(json.loads(json.dumps(one.state())))
+    two.restore(GuardState.model_validate_json(one.state().model_dump_json()))
     assert two.state() == one.state() and two.best == one.best
     assert watch_on(one, range(cut, 37)) == watch_on(two, range(cut, 37))
     assert one.state() == two.state()
@@ -419,7 +419,7 @@ def test_what_it_has_seen_is_a_value(cut: int) -> None:
 
 
 def test_games_are_counted_by_what_was_played_against() -> None:
-    played = Played()
+    played = TrainingGames()
     played.add(game(("main@3", "main@3"), (0.0, 0.0)))
     played.add(game(("main@3", "main@3"), (-1.0, 0.0), forfeit=0))
     played.add(game(("main@3", "main@1"), (0.0, 0.0)))

@@ -20,7 +20,7 @@ from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.league.guard import Guard
 from unstable.league.routing import Router
 from unstable.league.schedule import Schedule
-from unstable.loop.context import Context, asleep, spread
+from unstable.loop.context import Context, distribute, sleeping
 from unstable.loop.train import evaluate, train
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder
@@ -192,7 +192,7 @@ async def test_both_at_once_makes_all_updates_within_the_staleness(
         buffer={"max_staleness": max_staleness},
     )
     assert await train(context) == "all updates made"
-    assert context.registry.current == 4
+    assert context.version == 4
     for update in (1, 2, 3, 4):
         assert all(
             sample["staleness"] <= max_staleness for sample in lines(context.folder.samples(update))
@@ -214,14 +214,14 @@ async def test_time_runs_out(
 
     def monotonic() -> float:
         """Stands still until there is an update; then a second is left, however slow this is."""
-        if not context.registry.current:
+        if not context.version:
             return 0.0
         updated.append(time.monotonic())
         return 59.0 + updated[-1] - updated[0]
 
     monkeypatch.setattr("unstable.loop.train.time", SimpleNamespace(monotonic=monotonic))
     assert await train(context) == "time is up"
-    last = context.registry.current
+    last = context.version
     assert 0 < last < 10_000
     assert context.evaluated == last
     assert len(played(context.folder, "eval")) == 2 * 4  # at the start, and as it ended
@@ -267,10 +267,10 @@ async def test_evaluating_twice_plays_the_same_games(tiny_folder: Path, tmp_path
     context = make_context(tiny_folder, tmp_path / "run", loop={"mode": "sync", "steps": 0})
     await train(context)
     first = played(context.folder, "eval")
-    before = (context.buffer.stats(), context.schedule.state(), context.registry.current)
+    before = (context.buffer.stats(), context.schedule.state(), context.version)
     await evaluate(context)
     assert played(context.folder, "eval")[len(first) :] == first
-    assert (context.buffer.stats(), context.schedule.state(), context.registry.current) == before
+    assert (context.buffer.stats(), context.schedule.state(), context.version) == before
 
 
 async def test_constrained_games_are_legal_and_not_rated(tiny_folder: Path, tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ async def spread_out(count: int, num_actors: int) -> tuple[list[GameSpec], list[
         return [Played(index, list(share))]
 
     actors: Any = [object()] * num_actors
-    return specs, await spread(specs, actors, play)
+    return specs, await distribute(specs, actors, play)
 
 
 @pytest.mark.parametrize(("count", "num_actors"), [(12, 3), (13, 3), (2, 4), (0, 2), (5, 1)])
@@ -441,7 +441,7 @@ async def test_an_actor_that_cannot_play_ends_the_spreading() -> None:
 
     actors: Any = [object()] * 3
     with pytest.raises(OSError, match="the actor is gone"):
-        await spread([game().spec] * 6, actors, play)
+        await distribute([game().spec] * 6, actors, play)
 
 
 class Dozer:
@@ -473,7 +473,7 @@ DOWN, UP = ["lies down", "lies down", "sleeps", "sleeps"], ["stirs", "stirs", "w
 
 async def test_actors_sleep_together_for_the_learners_turn() -> None:
     actors, config, deeds = dozers("sleep")
-    async with asleep(actors, config):
+    async with sleeping(actors, config):
         deeds.append("learning")
     assert deeds == [*DOWN, "learning", *UP]
 
@@ -481,7 +481,7 @@ async def test_actors_sleep_together_for_the_learners_turn() -> None:
 async def test_actors_wake_after_a_turn_that_failed_and_its_error_goes_on() -> None:
     actors, config, deeds = dozers("sleep")
     with pytest.raises(FloatingPointError, match="nan"):
-        async with asleep(actors, config):
+        async with sleeping(actors, config):
             raise FloatingPointError("nan")
     assert deeds == [*DOWN, *UP]
 
@@ -489,7 +489,7 @@ async def test_actors_wake_after_a_turn_that_failed_and_its_error_goes_on() -> N
 @pytest.mark.parametrize("share", ["off", "split", "auto"])
 async def test_nobody_sleeps_who_does_not_share_by_sleeping(share: str) -> None:
     actors, config, deeds = dozers(share)
-    async with asleep(actors, config):
+    async with sleeping(actors, config):
         deeds.append("learning")
     assert deeds == ["learning"]
 

@@ -97,7 +97,7 @@ PLAIN = {"name": "reinforce", "normalize": "none"}
 MIRROR = PLAIN | {
     "entropy": 0.05,
     "kl_loss": 0.2,
-    "reference": {"mean": 0.98},
+    "reference": {"ema": 0.98},
     "decay": {"rule": "linear", "to": 0.05},
 }
 
@@ -114,11 +114,12 @@ def nash_convs(algorithm, seed, updates=900, rate=2.0):
     for update in range(1, updates + 1):
         logits.requires_grad_()
         weights = coefficients_at(config, update, updates)
-        value = regularized(loss, config, weights)(table.tokens(logits, reference)).value
+        tokens = table.tokens(logits, reference)
+        value = regularized(loss(tokens), tokens, weights, config.importance_cap).value
         (gradient,) = torch.autograd.grad(value, logits)
         logits = (logits - rate * gradient).detach()
-        if config.reference.mean is not None:
-            reference = torch.lerp(logits, reference, config.reference.mean)
+        if config.reference.ema is not None:
+            reference = torch.lerp(logits, reference, config.reference.ema)
         if update % 20 == 0:
             found.append(table.nash_conv(logits))
     return np.array(found)

@@ -75,7 +75,10 @@ def with_opening(made: list[GameSpec], opening: int, by: str, **changes: Any) ->
 
 def test_shares_and_lengths_are_as_configured() -> None:
     schedule = Schedule(config(share=0.3, moves=[2, 4], by="random"))
-    drawn = [schedule.draw(2, [0, 1])[0] for _ in range(6000)]
+    drawn = [
+        schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])[0]
+        for _ in range(6000)
+    ]
     opener = SeatSpec(player=RANDOM, temperature=1.0)
     assert {spec.opener for spec in drawn if spec.opening} == {opener}
     assert {spec.opener for spec in drawn if not spec.opening} == {None}
@@ -93,7 +96,7 @@ def test_an_opener_plays_at_the_temperature_of_training(by: str, player: PlayerI
     made = parse({"openings": {"share": 1, "by": by}, "sampling": {"temperature": 0.7}})
     schedule = Schedule(made)
     for _ in range(20):
-        (spec,) = schedule.draw(5, [3, 4])
+        (spec,) = schedule.draw(PlayerId.policy(5), [PlayerId.policy(3), PlayerId.policy(4)])
         assert spec.opener == SeatSpec(player=player, temperature=0.7)
         assert 1 <= spec.opening <= 4
 
@@ -101,7 +104,10 @@ def test_an_opener_plays_at_the_temperature_of_training(by: str, player: PlayerI
 def test_openings_change_nothing_else_and_are_drawn_alike_by_the_same_seed() -> None:
     with_them, again, without = Schedule(config()), Schedule(config()), Schedule(config(share=0))
     for _ in range(200):
-        (spec,), (same,), (plain,) = (made.draw(2, [0, 1]) for made in (with_them, again, without))
+        (spec,), (same,), (plain,) = (
+            made.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+            for made in (with_them, again, without)
+        )
         assert spec == same
         assert plain.opening == 0
         assert replace(spec, opening=0, opener=None) == plain
@@ -111,7 +117,10 @@ def test_openings_change_nothing_else_and_are_drawn_alike_by_the_same_seed() -> 
 def test_a_group_shares_its_opening(by: str) -> None:
     groups = {"size": 4, "by": by}
     schedule = Schedule(parse({"openings": {"share": 0.5}, "groups": groups}))
-    drawn = [schedule.draw(2, [0, 1]) for _ in range(200)]
+    drawn = [
+        schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        for _ in range(200)
+    ]
     assert all(len({(spec.opening, spec.opener) for spec in group}) == 1 for group in drawn)
     assert {group[0].opening for group in drawn} == {0, 1, 2, 3, 4}
 
@@ -324,7 +333,7 @@ def test_figures_of_play_are_of_turns_after_the_opening(tmp_path: Path) -> None:
 
 def test_games_with_an_opening_are_not_rated() -> None:
     registry = Registry([RANDOM], anchor=RANDOM, pool_size=2)
-    registry.add(0)
+    registry.add(PlayerId.policy(0))
     before = registry.state()
     registry.record(opened(game(turns=4), 1))
     assert registry.state() == before

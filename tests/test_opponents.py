@@ -102,6 +102,15 @@ def test_nobody_else_may_be_called_minimax(kind: str) -> None:
         parse({"opponents": {"fixed": [entry]}})
 
 
+@pytest.mark.parametrize("name", ["main@3", "rival@0", "a@b", "@"])
+def test_nobody_else_may_be_called_like_a_version(name: str) -> None:
+    entry: dict[str, Any] = {"kind": "random", "name": name}
+    with pytest.raises(ConfigError, match=r"^opponents.fixed.0.name = .* has a meaning of its own"):
+        parse({"opponents": {"fixed": [entry]}})
+    remote = {"kind": "openai", "model": "m@2"}  # openai:m@2 is no version
+    assert parse({"opponents": {"fixed": [remote]}}).opponents.fixed[0].key == "openai:m@2"
+
+
 def test_an_opponents_name_says_what_it_is() -> None:
     assert [opponent.key for opponent in OPPONENTS] == [
         "random",

@@ -59,9 +59,9 @@ def test_a_person_plays_a_version_to_the_end(
     arguments = ["play", f"{made.root}@1", "--seed", "5", "--seat", "1"]
     with PseudoTerminal(tmp_path, columns, rows, *arguments) as screen:
         begin = screen.until("your action> ")
-        assert "TicTacToe-v0, seed 5: run@1 at seat 0, you at seat 1." in begin
+        assert "TicTacToe-v0, seed 5: run:1 at seat 0, you at seat 1." in begin
         assert "You are Player 1 in Tic Tac Toe" in begin
-        assert re.search(r"run@1 \(seat 0\) plays \[\d\]", begin)  # the board shows all
+        assert re.search(r"run:1 \(seat 0\) plays \[\d\]", begin)  # the board shows all
 
         helped = screen.says("?\n")
         assert "!hint   what a solver holds each legal action to be worth" in helped
@@ -73,9 +73,9 @@ def test_a_person_plays_a_version_to_the_end(
             (int(w) for _, w in action_values), reverse=True
         )
         why = screen.says("!why\n")
-        assert re.search(r"run@1 \(seat 0\) answered", why) and "[" in why
+        assert re.search(r"run:1 \(seat 0\) answered", why) and "[" in why
         chances = screen.says("!probs\n")
-        assert "run@1 in its last turn, at temperature 1:" in chances
+        assert "run:1 in its last turn, at temperature 1:" in chances
         shares = [float(share) for share in re.findall(r"  ([\d.]+) %", chances)]
         assert len(shares) == 9 + 1 and sum(shares) == pytest.approx(100, abs=1)
         assert screen.says("\n") == "\r\nyour action> "
@@ -93,7 +93,7 @@ def test_a_person_plays_a_version_to_the_end(
     assert f"saved: outputs/{folder.root.name}" in screen.text
     assert all(cell_len(line) <= columns for line in screen.lines)
     assert any(cell_len(line) > 80 for line in screen.lines) == (columns > 80)  # it is made use of
-    assert [seat.player.name for seat in result.spec.seats] == ["run@1", "person"]
+    assert [seat.player.name for seat in result.spec.seats] == ["run:1", "person"]
     assert {turn.player for turn in result.turns if turn.seat == 1} == {PERSON}
     assert all(turn.sampled for turn in result.turns if turn.seat == 0)
     assert not result.truncated and result.spec.purpose == "eval"
@@ -177,7 +177,7 @@ def test_a_model_that_reasons_has_probabilities_of_its_tokens(
     tokens = re.findall(
         r"^  ('.*'|\".*\")  ([\d.]+) %$", shown.partition("!probs")[0], re.MULTILINE
     )
-    assert "run@1 in its last turn, the tokens that it sampled:" in shown
+    assert "run:1 in its last turn, the tokens that it sampled:" in shown
     assert "(it holds no action)" in shown  # random tokens
     wanted = [100 * math.exp(logprob) for logprob in turn.sampled.logprobs]
     assert [float(share) for _, share in tokens] == pytest.approx(wanted, abs=0.06)

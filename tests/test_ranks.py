@@ -311,7 +311,7 @@ def test_every_sample_counts_once_and_all_ranks_have_as_many_micro_batches(
     ]
     assert len({len(share) for share in shares}) == 1
     counted = [one for share in shares for one in share if one.counts]
-    assert sorted(i for one in counted for i in one.places) == list(range(len(samples)))
+    assert sorted(i for one in counted for i in one.indices) == list(range(len(samples)))
     for places, _ in counted:
         of = {units[i] for i in places}
         assert sum(unit in of for unit in units) == len(places)  # units are whole

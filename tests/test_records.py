@@ -143,7 +143,7 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
         tracking={"alternatives": 2},
     )
     await publish(context, 0)
-    specs = [spec for _ in range(12) for spec in context.router.draw(0, 0, [])]
+    specs = [spec for _ in range(12) for spec in context.draw(0)]
     played: list[GameResult] = []
     async for result in context.actors[0].play(specs):
         assert isinstance(result, GameResult)

@@ -188,9 +188,8 @@ def test_the_estimate_is_unbiased_for_entropy_and_kl_of_the_move(kl, entropy, ol
     cost = (own_A.exp() * (kl * (own_A - aims_A) + entropy * own_A)).sum()
     expected = gradient(cost, plain)
 
-    config = settings(kl_loss=1.0, entropy=1.0, importance_cap=1e6)
     policy, tokens = scored(1, 2, old)
-    loss = regularized(no_loss, config, Coefficients(0.0, kl, entropy))(tokens)
+    loss = regularized(no_loss(tokens), tokens, Coefficients(0.0, kl, entropy), 1e6)
     assert loss.value.item() == pytest.approx(cost.item(), abs=1e-5)
     found = gradient(loss.value, policy)
     assert found.norm() > 0.05
@@ -217,8 +216,7 @@ def test_on_policy_the_gradient_of_k3_is_that_of_the_kl_the_other_way_round():
         turns_N=words,
         sequences_N=words,
     )
-    config = settings(kl_loss=1.0, kl_estimator="k3")
-    value = regularized(no_loss, config, Coefficients(0.0, 1.0, 0.0))(tokens).value
+    value = regularized(no_loss(tokens), tokens, Coefficients(0.0, 1.0, 0.0), 2.0).value
     kl, reverse = (own.exp() * (own - aims)).sum(), (aims.exp() * (aims - own)).sum()
     assert value.item() == pytest.approx(kl.item())
     found, forward, backward = (
@@ -386,7 +384,7 @@ def test_an_entropy_or_kl_alone_leads_where_it_should(model, name, passes_on):
 
 @pytest.mark.parametrize("algorithm", [SEVERAL[1], SEVERAL[3]])
 def test_a_bandit_is_still_solved_from_chance(model, tmp_path, algorithm):
-    terms = {"entropy": 0.005, "kl_loss": 0.01, "reference": {"mean": 0.9}}
+    terms = {"entropy": 0.005, "kl_loss": 0.01, "reference": {"ema": 0.9}}
     decay = {"decay": {"rule": "power"}}
     learner = make_learner(
         model, algorithm=algorithm | terms | decay, learning_rate=5e-3, updates=40, epochs=2

@@ -287,7 +287,7 @@ def test_a_version_goes_on_against_the_one_that_was_there(
 ) -> None:
     arguments = ["replay", "run", "1", *TRAIN, "--from", "2", "--with", "run@0", "--seat", "1"]
     assert run(arguments) == 0
-    assert "run@1 at seat 0, run@0 at seat 1." in capsys.readouterr().out
+    assert "checkpoint:run@1 at seat 0, checkpoint:run@0 at seat 1." in capsys.readouterr().out
     _, result = saved(copied.root.parent)
     assert all(turn.sampled is not None for turn in result.turns[1:])
     assert result.spec.opening == 0 and result.fork == 1

@@ -21,10 +21,11 @@ from unstable.config import ConfigError, RunConfig, fields
 from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
 from unstable.loop.context import Context
+from unstable.loop.state import parse
 from unstable.loop.train import evaluate, play, publish, state, train
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
-from unstable.records.run_state import is_run_state
+from unstable.types import PlayerId
 
 TIMED = ("time", "time/", "collect/games_per", "collect/turns_per", "collect/seconds", "device/")
 SLOWLY = ("collect/engine", "learn/tokens_per_second")  # depend on the machine or on the actor
@@ -62,7 +63,7 @@ def cut_off(context: Context, at: int) -> None:
 async def resumed(
     folder: Path, run_dir: Path, said: list[str] | None = None, **changes: Any
 ) -> Context:
-    """As `runtime.resume` has it, without processes; `said` is where its lines go."""
+    """As `commands.resume` has it, without processes; `said` is where its lines go."""
     run = RunFolder(run_dir)
     point = find_point(run, "--resume")
     rewind(run, point, is_synchronous=changes["loop"]["mode"] == "sync")
@@ -152,16 +153,16 @@ async def test_wherever_it_is_cut_off(tiny_folder: Path, tmp_path: Path, whole: 
         assert rows(context.folder) == rows(whole), at
 
 
-def recounted(context: Context) -> dict[str, Any]:
+def recounted(context: Context) -> dict[str, dict[str, int]]:
     """What a new registry counts in the games on file."""
     registry: Registry = make_registry(context.config)
     for version in range(5):
-        registry.add(version)
+        registry.add(PlayerId.policy(version))
     for purpose in ("train", "eval"):
         for path in sorted((context.folder.root / "games").glob(f"{purpose}-*")):
             for line in lines(path):
                 registry.record(read_game("", line))
-    return registry.state()["results"]
+    return registry.state().results
 
 
 @pytest.mark.parametrize("cuts", [[6], [34], [33, 1, 2], [60, 40], [75, 3, 50, 9]])
@@ -188,11 +189,11 @@ async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
     assert max(trained.values()) == 1
     assert {game for game, _ in trained} <= set(before)
     assert sum(row["collect/games"] for row in lines(context.folder.metrics)) <= len(before)
-    counted = context.registry.state()["results"]
+    counted = context.registry.state().results
     assert counted == recounted(context)
     # Nothing is left out between the first game and the last ones, which were still in flight.
     assert set(range(max(before))) - set(before) <= set(context.in_flight) | set(
-        spec.game_id for spec in context.router.ahead(4)
+        spec.game_id for spec in context.router.ahead(context.current)
     )
 
 
@@ -217,7 +218,7 @@ async def test_an_evaluation_takes_no_training_game_out_of_those_in_flight(
     """Its own games have the numbers 0, 1, ... too, here more than were dealt for training."""
     context = make_context(tiny_folder, tmp_path, **settings("async", eval={"games": 12}))
     await publish(context, version=0)
-    dealt = [spec for _ in range(4) for spec in context.router.draw(0, 0, [])]
+    dealt = [spec for _ in range(4) for spec in context.draw(0)]
     context.in_flight = {spec.game_id: spec for spec in dealt}
     await evaluate(context)
     assert len(played(context.folder, "eval")) == 12 > len(dealt)
@@ -246,7 +247,7 @@ async def test_gains_are_of_the_same_games_where_the_evaluation_has_changed(
     await publish(context, version=0)
     specs = evaluation_games(context.config, 0)
     context.first_scores = {spec.game_id: spec.game_id / 100 for spec in specs}
-    state.keep(context, await state.of_actors(context))
+    state.save(context, await state.actor_states(context))
     context.tracker.close()
     said: list[str] = []
     after = await resumed(
@@ -285,7 +286,7 @@ async def test_a_checkpoint_that_is_not_whole_is_left_out(
         ("version", "x"),
         ("version", 3),
         ("version", True),
-        ("settled", 1),
+        ("finalized", 1),
         ("marks", 3),
         ("marks", {"metrics.jsonl": 0}),
         ("marks.metrics.jsonl", -1),
@@ -298,7 +299,7 @@ async def test_a_checkpoint_that_is_not_whole_is_left_out(
         ("registry.ratings.main@9", [25.0, 8.0]),
         ("schedule.random", [3, [1, 2], None]),
         ("schedule.shares", {"friends": 1.0}),
-        ("guard.courses", [1]),
+        ("guard.histories", [1]),
         ("buffer.dropped", {}),
         ("in_flight", [{"game": 1}]),
         ("tracker.play.sums", []),
@@ -323,7 +324,7 @@ def test_a_state_of_another_shape_is_not_whole(
 
 def test_a_state_that_lacks_a_part_is_not_whole(whole: RunFolder) -> None:
     def is_whole() -> bool:
-        return is_run_state(json.dumps(state).encode(), 4)
+        return parse(json.dumps(state).encode(), 4) is not None
 
     state = json.loads(whole.state(4).read_text())
     assert is_whole()
@@ -336,14 +337,14 @@ def test_a_state_that_lacks_a_part_is_not_whole(whole: RunFolder) -> None:
             del part[each]
             spare += [f"{name}.{each}"] if is_whole() else []
             part[each] = value
-    assert spare == ["format", "first_payoffs", "schedule.shares", "guard.played"]
+    assert spare == ["format"]
 
 
-def test_a_run_of_a_release_without_resume_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
+def test_a_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
     folder = RunFolder(tmp_path / "run")
     shutil.copytree(whole.root, folder.root)
-    folder.state(4).write_text('{"format": 1, "ratings": {}}')
-    with pytest.raises(ConfigError, match="a release whose runs do not go on; begin another from"):
+    folder.state(4).write_text('{"format": 2, "ratings": {}}')
+    with pytest.raises(ConfigError, match="format = 2 is not the one that this release of unst"):
         find_point(folder, "--resume")
     folder.state(4).write_text("[]")
     assert find_point(folder, "--resume").version == 3

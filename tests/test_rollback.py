@@ -19,13 +19,23 @@ from unstable.league.routing import Router
 from unstable.league.rules import figures
 from unstable.league.schedule import Schedule
 from unstable.loop.context import Context
+from unstable.loop.state import parse as parse_state
 from unstable.loop.train import train
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
 from unstable.runtime.local import LocalLearner
 from unstable.tracking.tracker import Tracker
-from unstable.types import Batch, Exploitability, GameResult, GameSpec, TokenSample, Update
+from unstable.types import (
+    ActorState,
+    Batch,
+    Exploitability,
+    GameResult,
+    GameSpec,
+    PlayerId,
+    TokenSample,
+    Update,
+)
 from unstable.types.seeds import derive_seed
 
 SOUND, NOISE = {"win": 0.8, "entropy": 0.4}, {"win": 0.0, "entropy": 0.02}
@@ -37,7 +47,9 @@ class StandInLearner:
     def __init__(self, folder: RunFolder, ruin: int | None) -> None:
         self.folder, self.ruin = folder, ruin
         self.registry: Registry | None = None
-        self.ratings: dict[int, dict[str, list[float]]] = {}  # as each version was published
+        self.ratings: dict[
+            int, dict[str, tuple[float, float]]
+        ] = {}  # as each version was published
         self.version, self.weights, self.rate = 0, SOUND, 1.0
 
     async def update(self, batch: Batch) -> Update:
@@ -59,7 +71,7 @@ class StandInLearner:
 
     async def save(self, version: int) -> None:
         assert version == self.version and self.registry is not None
-        self.ratings[version] = self.registry.state()["ratings"]
+        self.ratings[version] = self.registry.state().ratings
         place = self.folder.checkpoint(version)
         place.mkdir(parents=True)  # which refuses to write over anything
         (place / "adapter_weights.json").write_text(json.dumps(self.weights))
@@ -80,7 +92,7 @@ class StandInActor:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        self.weights: dict[int, dict[str, float]] = {}
+        self.weights: dict[PlayerId, dict[str, float]] = {}
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
@@ -88,26 +100,26 @@ class StandInActor:
         for spec in specs:
             players = [seat.player for seat in spec.seats]
             first, second = (
-                0.5 if player.version is None else self.weights[player.version]["win"]
-                for player in players
+                0.5 if player.version is None else self.weights[player]["win"] for player in players
             )
             lot = derive_seed(7, spec.purpose, spec.game_id) / 2**64
             outcomes = (1.0, -1.0) if lot < (1 + first - second) / 2 else (-1.0, 1.0)
             result = game([player.name for player in players], outcomes)
             yield dataclasses.replace(result, spec=spec)
 
-    async def state(self) -> dict[str, Any]:
-        return {}
+    async def state(self) -> ActorState:
+        return ActorState(training_games=0, trained_turns=0, ended={}, raised={}, forks=[])
 
-    async def restore(self, state: Mapping[str, Any]) -> None:
-        assert not state
+    async def restore(self, state: ActorState) -> None:
+        assert not state.training_games
 
-    async def publish(self, version: int) -> None:
-        text = (self.folder.checkpoint(version) / "adapter_weights.json").read_text()
+    async def publish(self, version: PlayerId) -> None:
+        assert version.version is not None
+        text = (self.folder.checkpoint(version.version) / "adapter_weights.json").read_text()
         self.weights[version] = json.loads(text)
 
     async def decide(
-        self, game: str, version: int, part: int, parts: int
+        self, game: str, version: PlayerId, part: int, parts: int
     ) -> dict[int, list[float]]:
         raise AssertionError("nothing is measured")
 
@@ -116,7 +128,7 @@ class StandInActor:
     ) -> Exploitability:
         raise AssertionError("nothing is measured")
 
-    async def retire(self, version: int) -> None:
+    async def retire(self, version: PlayerId) -> None:
         del self.weights[version]
 
     async def stats(self) -> dict[str, float]:
@@ -230,15 +242,12 @@ async def test_an_alarm_changes_opponents_and_rate(tmp_path: Path) -> None:
     drawn = [row["collect/opponent/fixed"] for row in rows[first + 1 :]]
     assert {share for share in drawn if share is not None} == {1.0}
     # A run that goes on from the checkpoint draws by the same shares.
-    state = json.loads((context.folder.checkpoint(24) / "run_state.json").read_text())
+    state = parse_state(context.folder.state(24).read_bytes(), 24)
+    assert state is not None
     resumed = Schedule(context.config)
     assert resumed.shares != context.schedule.shares
-    resumed.restore(state["schedule"])
+    resumed.restore(state.schedule)
     assert resumed.shares.model_dump() == shares
-    del state["schedule"]["shares"]  # as earlier runs wrote it
-    earlier = Schedule(context.config)
-    earlier.restore(state["schedule"])
-    assert earlier.shares == context.config.opponents.draw
 
 
 async def test_what_the_guard_sees_is_what_metrics_say(tmp_path: Path) -> None:
@@ -248,15 +257,15 @@ async def test_what_the_guard_sees_is_what_metrics_say(tmp_path: Path) -> None:
     rows = lines(context.folder.metrics)
     again = Guard(context.config)
     found = {row["version"]: again.check(row["version"], row) for row in rows[1:]}
-    courses = context.guard.state()["courses"]
-    assert again.state()["courses"] == courses
-    assert {"collect/versus/self/draw", "collect/versus/forfeit", "learn/entropy"} <= set(courses)
-    assert "collect/action_entropy/TicTacToe-v0" in courses
+    histories = context.guard.state().histories
+    assert again.state().histories == histories
+    assert {"collect/versus/self/draw", "collect/versus/forfeit", "learn/entropy"} <= set(histories)
+    assert "collect/action_entropy/TicTacToe-v0" in histories
     assert figures(rows[5], 5)["collect/versus/forfeit"].size > 10
     counted = {version: sum(a.rule == "entropy" for a in each) for version, each in found.items()}
     assert [version for version, count in counted.items() if count] == [14, 24]
-    state = json.loads((context.folder.checkpoint(24) / "run_state.json").read_text())
-    assert state["guard"]["courses"] == courses
+    state = parse_state(context.folder.state(24).read_bytes(), 24)
+    assert state is not None and state.guard.histories == histories
 
 
 async def test_a_real_learner_goes_back_to_the_best_weights(

@@ -4,7 +4,8 @@ import json
 from collections import Counter
 
 from unstable.config import RunConfig, parse
-from unstable.league.schedule import Schedule
+from unstable.league.schedule import Schedule, ScheduleState
+from unstable.records.games import read_spec, spec_record
 from unstable.types import GameSpec, PlayerId
 
 RANDOM = PlayerId("random")
@@ -16,7 +17,11 @@ def config(**changes: object) -> RunConfig:
 
 
 def draw(schedule: Schedule, count: int) -> list[GameSpec]:
-    return [spec for _ in range(count) for spec in schedule.draw(2, [0, 1])]
+    return [
+        spec
+        for _ in range(count)
+        for spec in schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+    ]
 
 
 def test_the_same_seed_draws_the_same_games_and_another_seed_others() -> None:
@@ -28,7 +33,7 @@ def test_state_continues_the_series() -> None:
     schedule = Schedule(config())
     draw(schedule, 20)
     other = Schedule(config())
-    other.restore(json.loads(json.dumps(schedule.state())))
+    other.restore(ScheduleState.model_validate_json(schedule.state().model_dump_json()))
     assert draw(other, 20) == draw(schedule, 20)
 
 
@@ -62,12 +67,18 @@ def test_ids_groups_and_seeds_are_never_used_twice() -> None:
 
 def test_without_a_past_the_policy_plays_itself_and_fixed_opponents() -> None:
     schedule = Schedule(config())
-    players = {seat.player for _ in range(300) for seat in schedule.draw(0, [])[0].seats}
+    players = {
+        seat.player for _ in range(300) for seat in schedule.draw(PlayerId.policy(0), [])[0].seats
+    }
     assert players == {PlayerId.policy(0), RANDOM}
     only_past = Schedule(config(opponents={"draw": {"self": 0, "past": 1, "fixed": 0}}))
-    assert {seat.player for seat in only_past.draw(0, [])[0].seats} == {PlayerId.policy(0)}
+    assert {seat.player for seat in only_past.draw(PlayerId.policy(0), [])[0].seats} == {
+        PlayerId.policy(0)
+    }
     both = {PlayerId.policy(0), PlayerId.policy(1)}
-    assert {seat.player for seat in only_past.draw(1, [0])[0].seats} == both
+    assert {
+        seat.player for seat in only_past.draw(PlayerId.policy(1), [PlayerId.policy(0)])[0].seats
+    } == both
 
 
 def test_one_and_three_seats() -> None:
@@ -86,3 +97,17 @@ def test_a_fixed_models_own_temperature_is_used() -> None:
     for spec in draw(Schedule(config(opponents=opponents)), 10):
         temperatures = {seat.player: seat.temperature for seat in spec.seats}
         assert temperatures == {POLICY: 1.0, PlayerId("checkpoint:somewhere"): 0.3}
+
+
+def test_past_opponents_are_those_of_the_policies_that_are_named() -> None:
+    opponents = {"draw": {"self": 0, "past": 1, "fixed": 0}}
+    schedule = Schedule(config(opponents=opponents, openings={"share": 1.0}))
+    rival, pool = PlayerId.policy(2, "rival"), [PlayerId.policy(1, "rival"), PlayerId.policy(7)]
+    specs = [spec for _ in range(50) for spec in schedule.draw(rival, pool)]
+    for spec in specs:
+        (trained,) = [seat.player for seat in spec.seats if seat.trained]
+        assert trained == rival
+        assert spec.opener is not None and spec.opener.player.name == "rival@0"
+    others = {seat.player for spec in specs for seat in spec.seats if not seat.trained}
+    assert others == set(pool)
+    assert [read_spec(json.loads(json.dumps(spec_record(spec)))) for spec in specs] == specs

@@ -34,7 +34,7 @@ from unstable.models.base import load_model
 from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalActor, LocalLearner
-from unstable.types import GameResult, Observation, TokenSample, Update
+from unstable.types import GameResult, Observation, PlayerId, TokenSample, Update
 
 NIM = {"env": "Nim-v0", "args": {"piles": [3, 2]}, "prompt": f"{__name__}:brief"}
 
@@ -193,7 +193,7 @@ def test_what_is_taught_has_the_ids_that_an_actor_is_asked(
     async def played() -> list[GameResult]:
         actor = make_actor(load(str(folder.config)), folder)
         version = folder.versions()[-1]
-        await actor.publish(version)
+        await actor.publish(PlayerId.policy(version))
         specs = evaluation_games(config, version)
         results = [result async for result in actor.play(specs)]
         return [result for result in results if isinstance(result, GameResult)]

@@ -22,10 +22,11 @@ from tests.learner_helpers import (
 from unstable.cli import SHORT_FORMS, parse_options
 from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
 from unstable.learners.checkpoint import AVERAGE
-from unstable.learners.frozen import top_advantage_units
+from unstable.learners.frozen import top_advantage_atoms
 from unstable.learners.optimizer import scheduled_rate
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
+from unstable.types import PlayerId
 
 NO_CRITIC = {"name": "ppo", "critic": None}
 
@@ -99,19 +100,6 @@ def test_null_is_a_word_of_the_command_line(tmp_path):
     assert load("default", {"learner.algorithm.name": "ppo"}).learner.algorithm.critic is not None
 
 
-def test_a_checkpoint_of_ppo_with_a_critic_from_before_reads(model, tmp_path):
-    first = make_learner(model, algorithm={"name": "ppo"})
-    first.update(batch_of())
-    first.save(tmp_path / "000001")
-    state = torch.load(tmp_path / "000001/learner.pt")
-    del state["algorithm"]["baseline"], state["optimizer"]["scale"]
-    torch.save(state, tmp_path / "000001/learner.pt")
-    second = make_learner(model, algorithm={"name": "ppo"})
-    second.load(tmp_path / "000001")
-    updates = [without_speed(each.update(batch_of(1))) for each in (first, second)]
-    assert updates[0] == updates[1]
-
-
 # Learning rates.
 
 
@@ -144,7 +132,7 @@ def test_a_scaled_rate_lasts_and_multiplies(model):
 MOVING = {"kl_loss": 0.1, "kl_reward": 0.05, "entropy": 0.01, "decay": {"rule": "power"}}
 
 
-@pytest.mark.parametrize("reference", [{"mean": 0.7}, {"every": 2}])
+@pytest.mark.parametrize("reference", [{"ema": 0.7}, {"every": 2}])
 def test_save_and_load_between_updates_change_nothing(model, tmp_path, reference):
     def learner():
         algorithm = NO_CRITIC | MOVING | {"reference": reference}
@@ -171,7 +159,7 @@ def test_save_and_load_between_updates_change_nothing(model, tmp_path, reference
 
 def test_restored_weights_are_those_of_then_and_the_run_goes_on(model, tmp_path):
     def learner():
-        algorithm = NO_CRITIC | MOVING | {"reference": {"mean": 0.7}}
+        algorithm = NO_CRITIC | MOVING | {"reference": {"ema": 0.7}}
         return make_learner(model, algorithm=algorithm, ema=0.6, schedule="linear", updates=9)
 
     first = learner()
@@ -220,7 +208,7 @@ def test_the_average_is_a_running_mean_and_an_adapter_like_others(model, tmp_pat
     assert folder_of_it is not None and read_adapter(folder_of_it, "mean") == average
     learner.update(batch_of(2))
     learner.save(folder.checkpoint(3))
-    folder.prune(1, adapters={2})
+    folder.prune(1, adapters={PlayerId.policy(2)})
     kept = sorted(path.name for path in folder.checkpoint(2).iterdir())
     assert kept == ["adapter_config.json", "adapter_model.safetensors"]
     assert (folder.checkpoint(3) / AVERAGE / "adapter_model.safetensors").is_file()
@@ -240,7 +228,7 @@ def test_a_reference_becomes_the_policy_every_few_updates(model):
 
 
 def test_a_reference_that_is_a_mean_follows(model):
-    algorithm = {"name": "reinforce", "kl_reward": 0.1, "reference": {"mean": 0.9}}
+    algorithm = {"name": "reinforce", "kl_reward": 0.1, "reference": {"ema": 0.9}}
     learner = make_learner(model, algorithm=algorithm)
     expected = trained(learner)
     for version in range(3):
@@ -330,12 +318,12 @@ def test_the_config_of_a_run_has_a_mask_read_as_a_weight(tmp_path):
 # The largest advantages.
 
 
-def test_the_largest_units_by_hand():
+def test_the_largest_atoms_by_hand():
     advantages = np.array([0.5, -2.0, 0.5, 1.0, 0.0])
     turns = [np.array([i]) for i in range(5)]
 
-    def kept(units, share):
-        return [unit.tolist() for unit in top_advantage_units(units, advantages, share)]
+    def kept(atoms, share):
+        return [atom.tolist() for atom in top_advantage_atoms(atoms, advantages, share)]
 
     assert kept(turns, 0.4) == [[1], [3]]
     assert kept(turns, 0.41) == [[0], [1], [3]]  # of the equal ones the first
@@ -344,7 +332,7 @@ def test_the_largest_units_by_hand():
     games = [np.array([0, 1]), np.array([2]), np.array([3, 4])]
     assert kept(games, 0.3) == [[0, 1]]
     assert kept(games, 0.5) == [[0, 1], [2]]
-    assert top_advantage_units([], advantages, 0.5) == []
+    assert top_advantage_atoms([], advantages, 0.5) == []
 
 
 @pytest.mark.parametrize(("name", "whole"), [("reinforce", False), ("rloo", True)])
@@ -427,8 +415,8 @@ def test_the_engines_logprobs_are_the_old_ones_without_a_pass(model):
             "learner.algorithm.kl_loss or learner.algorithm.kl_reward above 0",
         ),
         (
-            {"algorithm": {"name": "grpo", "kl_loss": 1, "reference": {"every": 3, "mean": 0.5}}},
-            "algorithm.reference.every = 3 and mean = 0.5 both move it; leave one of them out",
+            {"algorithm": {"name": "grpo", "kl_loss": 1, "reference": {"every": 3, "ema": 0.5}}},
+            "algorithm.reference.every = 3 and ema = 0.5 both move it; leave one of them out",
         ),
         (
             {"algorithm": {"name": "grpo", "decay": {"rule": "power"}}},
@@ -461,7 +449,7 @@ def test_the_page_shows_a_config_that_reads(tmp_path):
     block = text.partition("## What keeps self-play stable")[2].split("```")[1]
     (tmp_path / "config.yaml").write_text(block, encoding="utf-8")
     learner = load(str(tmp_path / "config.yaml"), {"learner.micro_batch_size": 8}).learner
-    assert learner.algorithm.critic is None and learner.algorithm.reference.mean == 0.98
+    assert learner.algorithm.critic is None and learner.algorithm.reference.ema == 0.98
     assert learner.ema and learner.max_kl and learner.final_rate
 
 

@@ -44,7 +44,11 @@ def uneven(**changes: Any) -> RunConfig:
 
 
 def draw(schedule: Schedule, count: int) -> list[GameSpec]:
-    return [spec for _ in range(count) for spec in schedule.draw(2, [0, 1])]
+    return [
+        spec
+        for _ in range(count)
+        for spec in schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+    ]
 
 
 def team_game(
@@ -227,8 +231,8 @@ def test_a_row_of_the_evaluation_is_that_of_two_seats() -> None:
 def registry() -> Registry:
     made = Registry([RANDOM, PlayerId("expert")], anchor=RANDOM, pool_size=2)
     for version in range(3):
-        made.add(version)
-    made.current = 2
+        made.add(PlayerId.policy(version))
+    made.announce(PlayerId.policy(2))
     return made
 
 
@@ -264,7 +268,7 @@ def test_tables_count_a_game_once_for_a_team() -> None:
     won = team_game(env="Relay")
     forfeited = team_game(outcomes=(-1.0, -1.0, 0.0, 0.0), forfeit=1, env="Relay")
     mirror = team_game(("main@2",) * 4, env="Relay")
-    metrics, counted = PlayMetrics(config()), guard.Played()
+    metrics, counted = PlayMetrics(config()), guard.TrainingGames()
     for result in (won, forfeited, mirror):
         metrics.add_game(result, [])
         counted.add(result)

@@ -8,17 +8,22 @@ from tests.builders import game
 from unstable.types import BASE, PlayerId
 
 NAMES = st.text(max_size=12)
-NEAR_NAMES = st.builds(
-    "".join, st.tuples(st.sampled_from(["policy", "policy@", "Policy@", "@"]), NAMES)
-)
+NEAR_NAMES = st.builds("".join, st.tuples(st.sampled_from(["main", "main@", "Main@", "@"]), NAMES))
 
 
-@given(st.integers(0, 10**12))
-def test_a_version_of_the_policy_is_read_back_from_its_name(version: int) -> None:
-    player = PlayerId.policy(version)
-    assert player.name == str(player) == f"main@{version}"
+POLICIES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,20}", fullmatch=True)
+
+
+@given(POLICIES, st.integers(0, 10**12))
+def test_a_version_of_a_policy_is_read_back_from_its_name(policy: str, version: int) -> None:
+    player = PlayerId.policy(version, policy)
+    assert player.name == str(player) == f"{policy}@{version}"
     assert PlayerId.parse(player.name) == player
-    assert (player.label, player.version) == ("policy", version)
+    assert (player.label, player.version) == (policy, version)
+
+
+def test_a_policy_is_main_unless_it_is_named() -> None:
+    assert PlayerId.policy(3) == PlayerId.parse("main@3") != PlayerId.parse("rival@3")
 
 
 @given(NAMES | NEAR_NAMES | st.integers().map("main@{}".format))
@@ -30,8 +35,17 @@ def test_every_name_is_read_and_written_back_as_it_was(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["openai:some@3", "bot@12", "a@b", "@3", "policy", "policy@", "policy@-1", "main@3@4"]
-    + ["main@03", "policy@\u00b2", "policy@\u0663", "Policy@3", "policy @3", ""],
+    ["openai:some@3", "checkpoint:warm@2", "a@b", "@3", "main", "main@", "main@-1", "main@3@4"]
+    + [
+        "main@03",
+        f"main@{10**18}",
+        "main@\u00b2",
+        "main@\u0663",
+        "main @3",
+        "3@3",
+        "m\u00e4in@3",
+        "",
+    ],
 )
 def test_a_player_that_never_changes_keeps_its_name_whole(name: str) -> None:
     player = PlayerId.parse(name)

@@ -19,7 +19,7 @@ from unstable.league.evaluation import evaluation_games, evaluation_scores, rate
 from unstable.league.schedule import Schedule
 from unstable.records.games import game_record, read_game
 from unstable.tracking.text import score_line
-from unstable.types import GameResult
+from unstable.types import GameResult, PlayerId
 from unstable.types.seeds import derive_seed
 
 
@@ -72,7 +72,11 @@ def test_the_version_alone_votes_and_in_evaluation_alone() -> None:
             votes = 5 if seat.player.version == 3 and seat.temperature else 1
             assert seat.votes == votes, "greedy answers are all the same"
     schedule = Schedule(config)
-    trained = [spec for _ in range(50) for spec in schedule.draw(2, [0, 1])]
+    trained = [
+        spec
+        for _ in range(50)
+        for spec in schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+    ]
     assert {seat.votes for spec in trained for seat in spec.seats} == {1}
 
 
@@ -83,7 +87,7 @@ async def test_a_game_with_a_real_engine_votes_twice_alike() -> None:
         model = sharp_model()
         async with serving(model) as engine:
             collect = Collector(config, engine, tiny_tokenizer())
-            await collect.publish(0, random_adapter(model, "main@0", seed=1))
+            await collect.publish(PlayerId.policy(0), random_adapter(model, "main@0", seed=1))
             results = await played(collect.play(evaluation_games(config, 0)))
         plays.append([result for result in results if isinstance(result, GameResult)])
     first, second = (

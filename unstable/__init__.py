@@ -30,10 +30,10 @@ __all__ = [
 def train(
     config: RunConfig, callbacks: Sequence[Sink | Callable[[RunConfig, RunFolder], Sink]] = ()
 ) -> RunFolder:
-    """Train as `unstable train` does; returns the run's folder. See `runtime.train.train`.
+    """Train as `unstable train` does; returns the run's folder. See `commands.train.train`.
 
     `callbacks` are sinks (docs/tracking.md), or what makes one of the run's config and folder.
     """
-    from unstable.commands import train as runtime
+    from unstable.commands.train import train as run
 
-    return runtime.train(config, callbacks=callbacks)
+    return run(config, callbacks=callbacks)

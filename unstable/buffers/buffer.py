@@ -1,15 +1,37 @@
 """The buffer: bounded, aware of versions, and never splits a group."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from pydantic import BaseModel
 
 from unstable.types import Batch, GameSpec, Group, Trajectory
 
 Place = tuple[int, int]
 """Where a trajectory comes from: its game's id and its seat."""
-_DROPPED = ("stale", "capacity", "failed", "tied")
+
+
+class Dropped(BaseModel):
+    """Samples dropped since the start, by reason."""
+
+    stale: int
+    capacity: int
+    failed: int
+    tied: int
+
+
+class BufferState(BaseModel):
+    """What a buffer holds: groups by the places of their trajectories, and counters.
+
+    A waiting group is its id, how many members it misses, whether one failed, and its places.
+    """
+
+    groups: list[tuple[int, list[Place]]]
+    waiting: list[tuple[int, int, bool, list[Place]]]
+    tied_since_draw: int
+    dropped: Dropped
 
 
 @dataclass(slots=True)
@@ -59,10 +81,7 @@ class Buffer:
         self._size = 0
         self._by_version: Counter[int] = Counter()  # samples
         self._tied_since_draw = 0
-        self.dropped_stale = 0
-        self.dropped_capacity = 0
-        self.dropped_failed = 0
-        self.dropped_tied = 0
+        self.dropped = Dropped(stale=0, capacity=0, failed=0, tied=0)
 
     def add(self, spec: GameSpec, trajectories: list[Trajectory]) -> None:
         """Take a finished game's trajectories, its branches' included.
@@ -73,7 +92,7 @@ class Buffer:
             self._group(trajectory.group_id, spec).trajectories.append(trajectory)
         self._arrive(spec, failed=False)
         while self._groups and self._size - self._oldest.num_samples >= self.capacity:
-            self.dropped_capacity += self._take(next(iter(self._groups))).num_samples
+            self.dropped.capacity += self._take(next(iter(self._groups))).num_samples
 
     def lose(self, spec: GameSpec) -> None:
         """Take notice of a game that failed: the groups of its seats can never be whole."""
@@ -94,9 +113,9 @@ class Buffer:
     def _complete(self, group_id: int, waiting: _Waiting) -> None:
         group = Group(trajectories=tuple(waiting.trajectories))
         if waiting.failed:
-            self.dropped_failed += group.num_samples
+            self.dropped.failed += group.num_samples
         elif self._max_tied is not None and group.tied:
-            self.dropped_tied += group.num_samples
+            self.dropped.tied += group.num_samples
             self._tied_since_draw += group.num_samples
             if self._tied_since_draw > self._max_tied:
                 raise RuntimeError(
@@ -143,7 +162,7 @@ class Buffer:
         """
         for group_id, group in list(self._groups.items()):
             if self._is_stale(group.version, version):
-                self.dropped_stale += self._take(group_id).num_samples
+                self.dropped.stale += self._take(group_id).num_samples
         if self.size < self.batch_size:
             return None
         drawn: list[Group] = []
@@ -164,51 +183,47 @@ class Buffer:
                 for waiting in self._waiting.values()
                 for trajectory in waiting.trajectories
             ),
-            "dropped_stale": self.dropped_stale,
-            "dropped_capacity": self.dropped_capacity,
-            "dropped_failed": self.dropped_failed,
-            "dropped_tied": self.dropped_tied,
+            **{f"dropped_{reason}": samples for reason, samples in self.dropped},
         }
 
-    def state(self) -> dict[str, Any]:
-        """What it holds, as JSON does: groups by the places of their trajectories, and counters."""
-        return {
-            "groups": [
-                [group_id, _places(whole.group.trajectories)]
+    def state(self) -> BufferState:
+        """All that a resume needs, besides the trajectories themselves."""
+        return BufferState(
+            groups=[
+                (group_id, _places(whole.group.trajectories))
                 for group_id, whole in self._groups.items()
             ],
-            "waiting": [
-                [group_id, waiting.missing, waiting.failed, _places(waiting.trajectories)]
+            waiting=[
+                (group_id, waiting.missing, waiting.failed, _places(waiting.trajectories))
                 for group_id, waiting in self._waiting.items()
             ],
-            "tied_since_draw": self._tied_since_draw,
-            "dropped": {name: getattr(self, f"dropped_{name}") for name in _DROPPED},
-        }
+            tied_since_draw=self._tied_since_draw,
+            dropped=self.dropped,
+        )
 
     def oldest(self, version: int) -> int:
         """The oldest version that sampled any of what is held; `version` if nothing is."""
         waiting = (t.version for each in self._waiting.values() for t in each.trajectories)
         return min([version, *self._by_version, *waiting])
 
-    def restore(self, state: Mapping[str, Any], find: Callable[[Place], Trajectory | None]) -> int:
-        """Hold what `state` says; `find` has the trajectory of a place, or None.
+    def restore(self, state: BufferState, trajectories: Mapping[Place, Trajectory]) -> int:
+        """Hold what `state` says, out of these trajectories.
 
-        Returns how many groups are left out, or will be, since one of theirs was not found.
+        Returns how many groups are left out, or will be, since one of theirs is not there.
         """
         lost = 0
-        for group_id, places in state["groups"]:
-            found = [each for each in map(find, map(tuple, places)) if each is not None]
+        for group_id, places in state.groups:
+            found = [trajectories[place] for place in places if place in trajectories]
             if len(found) == len(places):
                 self._put(group_id, Group(trajectories=tuple(found)))
             lost += len(found) < len(places)
-        for group_id, missing, failed, places in state["waiting"]:
-            found = [each for each in map(find, map(tuple, places)) if each is not None]
+        for group_id, missing, failed, places in state.waiting:
+            found = [trajectories[place] for place in places if place in trajectories]
             lacks = len(found) < len(places)
             self._waiting[group_id] = _Waiting(missing, failed or lacks, found)
             lost += lacks
-        self._tied_since_draw = state["tied_since_draw"]
-        for name in _DROPPED:
-            setattr(self, f"dropped_{name}", state["dropped"][name])
+        self._tied_since_draw = state.tied_since_draw
+        self.dropped = state.dropped.model_copy()
         return lost
 
     def _is_stale(self, of: int, version: int) -> bool:

@@ -8,7 +8,7 @@ first game only says where to fork; all that is compared was played after it.
 import asyncio
 import random
 import statistics
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -47,15 +47,15 @@ class Forks:
         spreads = self._spreads.setdefault((env, seat), {})
         spreads[turn] = DECAY * spreads.get(turn, 1.0) + (1 - DECAY) * statistics.pstdev(outcomes)
 
-    def state(self) -> list[list[Any]]:
-        """Spreads, as JSON holds them: env, seat, turn, spread."""
+    def state(self) -> list[tuple[str, int, int, float]]:
+        """Spreads: env, seat, turn, spread."""
         return [
-            [*place, turn, spread]
+            (*place, turn, spread)
             for place, spreads in self._spreads.items()
             for turn, spread in spreads.items()
         ]
 
-    def restore(self, state: Sequence[Sequence[Any]]) -> None:
+    def restore(self, state: Iterable[tuple[str, int, int, float]]) -> None:
         """Continue from what `state` returned."""
         self._spreads = {}
         for env, seat, turn, spread in state:

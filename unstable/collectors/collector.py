@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
 from unstable.engines.base import Engine, EngineDiedError
 from unstable.prompts import bounded
-from unstable.types import Adapter, GameFailure, GameResult, GameSpec, PlayerId, Turn
+from unstable.types import ActorState, Adapter, GameFailure, GameResult, GameSpec, PlayerId, Turn
 
 
 class Collector:
@@ -38,7 +38,7 @@ class Collector:
         self.prompts = self.players.prompts
         self._plays: list[_Play] = []
         self._beginning = asyncio.Lock()  # no game is in flight while prefixes are forgotten
-        self._retired: set[int] = set()  # versions
+        self._retired: set[PlayerId] = set()  # versions
         self._tally = _Tally()
         self._forks = Forks(config.groups.fork)
         self._trust = Trust()
@@ -49,23 +49,23 @@ class Collector:
         """Let games name the fixed opponents that are adapters."""
         await self.players.start()
 
-    async def publish(self, version: int, adapter: Adapter) -> None:
-        """Let games name this version of the policy from now on."""
+    async def publish(self, version: PlayerId, adapter: Adapter) -> None:
+        """Let games name this version of a policy from now on."""
         await self._engine.add_adapter(adapter)
-        self.players.newest.version = version
+        self.players.newest.publish(version)
 
-    async def retire(self, version: int) -> None:
+    async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game names, as soon as no game in flight does."""
         self._retired.add(version)
         await self._remove_retired()
 
     async def _remove_retired(self) -> None:
         specs = [spec for play in self._plays for spec in play.specs]
-        needed = {seat.player.version for spec in specs for seat in spec.seats}
+        needed = {seat.player for spec in specs for seat in spec.seats}
         gone = self._retired - needed - set(+self.players.newest.asking)
         self._retired -= gone
-        for version in sorted(gone):
-            await self._engine.remove_adapter(PlayerId.policy(version).name)
+        for name in sorted(version.name for version in gone):
+            await self._engine.remove_adapter(name)
 
     def stats(self) -> dict[str, float]:
         """The engine's numbers, and games, turns and failures since the start, games in flight."""
@@ -77,19 +77,22 @@ class Collector:
             "games_in_flight": self._games_in_flight,
         }
 
-    def state(self) -> dict[str, Any]:
-        """What play so far has to do with play to come, as JSON holds it."""
-        return {
-            "tally": self._tally.state(),
-            "trust": self._trust.state(),
-            "forks": self._forks.state(),
-        }
+    def state(self) -> ActorState:
+        """What play so far has to do with play to come."""
+        return ActorState(
+            training_games=self._tally.training_games,
+            trained_turns=self._tally.trained_turns,
+            ended=dict(self._trust.ended),
+            raised=dict(self._trust.raised),
+            forks=self._forks.state(),
+        )
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: ActorState) -> None:
         """Continue from what `state` returned."""
-        self._tally.restore(state["tally"])
-        self._trust.restore(state["trust"])
-        self._forks.restore(state["forks"])
+        self._tally.training_games = state.training_games
+        self._tally.trained_turns = state.trained_turns
+        self._trust.ended, self._trust.raised = Counter(state.ended), Counter(state.raised)
+        self._forks.restore(state.forks)
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
@@ -229,16 +232,8 @@ class _Tally:
         self.games = 0
         self.turns = 0
         self.failures = 0
-        self._training_games = 0
-        self._trained_turns = 0
-
-    def state(self) -> list[int]:
-        """What the mean of trained turns comes of."""
-        return [self._training_games, self._trained_turns]
-
-    def restore(self, state: Sequence[int]) -> None:
-        """Continue from what `state` returned."""
-        self._training_games, self._trained_turns = state
+        self.training_games = 0
+        self.trained_turns = 0
 
     def add(self, result: GameResult | GameFailure) -> int:
         """Count a game that ended; returns its trained turns."""
@@ -247,14 +242,14 @@ class _Tally:
             return 0
         self.games += len(result.games)
         self.turns += sum(len(game.own_turns) for game in result.games)
-        self._training_games += any(seat.trained for seat in result.spec.seats)
-        self._trained_turns += result.num_trained
+        self.training_games += any(seat.trained for seat in result.spec.seats)
+        self.trained_turns += result.num_trained
         return result.num_trained
 
     @property
     def mean_trained_turns(self) -> float:
         """Trained turns to expect of a training game; 1 before there was any."""
-        return self._trained_turns / self._training_games if self._training_games else 1.0
+        return self.trained_turns / self.training_games if self.training_games else 1.0
 
 
 class _Play:

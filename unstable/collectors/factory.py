@@ -66,7 +66,9 @@ class PlayerFactory:
             return model(None)
         if seat.trained and self._config.actors.policy_refresh == "turn":
             return NewestPlayer(
-                newest=self.newest, player=partial(self._policy, game, seat, purpose)
+                newest=self.newest,
+                policy=seat.player.label,
+                player=partial(self._policy, game, seat, purpose),
             )
         if seat.player.version is not None:
             return self._policy(game, seat, purpose, seat.player)

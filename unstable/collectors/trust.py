@@ -1,7 +1,6 @@
 """Whether what an env raises at an action is the mover's fault, where no list of moves says so."""
 
 from collections import Counter
-from collections.abc import Mapping
 
 from unstable.types import GameFailure, GameResult
 
@@ -19,27 +18,19 @@ class Trust:
     """
 
     def __init__(self) -> None:
-        self._ended: Counter[str] = Counter()
-        self._raised: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
+        self.raised: Counter[str] = Counter()
 
     def add(self, result: GameResult | GameFailure) -> None:
         """Take in a game; one that was cut off, or forfeited by an answer, says nothing."""
         env = result.spec.env
         if isinstance(result, GameFailure):
-            self._raised[env] += 1
+            self.raised[env] += 1
             return
         for game in result.games:
-            self._raised[env] += game.raised
-            self._ended[env] += game.forfeit is None and not game.truncated
+            self.raised[env] += game.raised
+            self.ended[env] += game.forfeit is None and not game.truncated
 
     def __contains__(self, env: str) -> bool:
-        ended, raised = self._ended[env], self._raised[env]
+        ended, raised = self.ended[env], self.raised[env]
         return ended >= GAMES and ended >= SHARE * (ended + raised)
-
-    def state(self) -> dict[str, dict[str, int]]:
-        """All of it, as JSON holds it."""
-        return {"ended": dict(self._ended), "raised": dict(self._raised)}
-
-    def restore(self, state: Mapping[str, Mapping[str, int]]) -> None:
-        """Continue from what `state` returned."""
-        self._ended, self._raised = Counter(state["ended"]), Counter(state["raised"])

@@ -15,14 +15,14 @@ from unstable.commands.prepare import (
 from unstable.commands.session import said
 from unstable.config import RunConfig
 from unstable.league.evaluation import evaluation_games, evaluation_scores
-from unstable.loop.context import exploit, spread
+from unstable.loop.context import distribute, exploit
 from unstable.loop.protocols import Actor
 from unstable.models.base import check_model
 from unstable.models.inspection import check_opponents
 from unstable.records.folder import RunFolder
 from unstable.tracking.lines import Lines
 from unstable.tracking.text import exploitability_line, score_line
-from unstable.types import EvalScore, Exploitability, GameFailure, GameResult, GameSpec
+from unstable.types import EvalScore, Exploitability, GameFailure, GameResult, GameSpec, PlayerId
 
 
 def evaluate(
@@ -55,7 +55,7 @@ def evaluate(
         results = await play_evaluation(actors, specs, lines.advance)
         if counted:
             lines.phase("computing exploitability")
-        return results, [await exploit(actors, game, version) for game in counted]
+        return results, [await exploit(actors, game, PlayerId.policy(version)) for game in counted]
 
     results, found = run_on_actors(resolved, folder, version, "eval", play)
     scores = evaluation_scores(version, results)
@@ -87,7 +87,7 @@ async def play_evaluation(
             count()
         return played
 
-    played = await spread(specs, actors, play)
+    played = await distribute(specs, actors, play)
     failures = [result for result in played if isinstance(result, GameFailure)]
     if failures:
         raise RuntimeError(f"{len(failures)} games failed; the first one: {failures[0].error}")

@@ -12,6 +12,7 @@ from unstable.planning.resolve import UNDECIDED
 from unstable.records.folder import RunFolder, existing_run
 from unstable.records.logs import logging_to
 from unstable.tracking.lines import Lines
+from unstable.types import PlayerId
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ def run_on_actors(
         lines = Lines(say)
         with lines.refreshing():
             async with acting(resolved.config, resolved.plan.actors, folder, lines.phase) as actors:
-                await asyncio.gather(*(actor.publish(version) for actor in actors))
+                await asyncio.gather(*(actor.publish(PlayerId.policy(version)) for actor in actors))
                 return await work(actors, lines)
 
     with heeding_sigterm(), logging_to(folder, component), failures_logged(folder.log(component)):

@@ -20,11 +20,10 @@ from unstable.config import (
     dump,
     load,
 )
-from unstable.loop.state import State
+from unstable.loop.state import RunState, parse
 from unstable.models.inspection import inspect
 from unstable.records.files import cut, write_whole
 from unstable.records.folder import RunFolder
-from unstable.records.run_state import is_run_state
 
 MAY_CHANGE = (
     *(f"loop.{name}" for name in ("steps", "max_time", "max_failures")),
@@ -46,13 +45,13 @@ LEARNERS_FILE = "learner.pt"
 class Point(NamedTuple):
     """Where a run goes on: its newest version that is on file whole."""
 
-    state: State
+    state: RunState
     broken: tuple[int, ...]  # newer versions that were announced and are not whole
 
     @property
     def version(self) -> int:
         """The version."""
-        return int(self.state["version"])
+        return self.state.version
 
 
 def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
@@ -67,7 +66,7 @@ def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
     folder.check_links()
     config = changed(folder, overrides)
     point = find_point(folder, place)
-    if point.version >= config.loop.steps and point.state["settled"]:
+    if point.version >= config.loop.steps and point.state.finalized:
         raise ConfigError(
             f"loop.steps = {config.loop.steps}: the run has made {point.version} updates; "
             "give --steps a higher number"
@@ -142,13 +141,13 @@ def find_point(folder: RunFolder, place: str) -> Point:
     raise ConfigError(f"{place}: there is nothing to go on from ({why}); begin it again")
 
 
-def read_whole(folder: RunFolder, version: int) -> State | None:
+def read_whole(folder: RunFolder, version: int) -> RunState | None:
     """The state kept with a version, or None if any of the files that go with it is not whole."""
     path, learner = folder.state(version), folder.checkpoint(version) / LEARNERS_FILE
     try:
         text = path.read_bytes()
-        state = json.loads(text)
-        if not isinstance(state, dict):
+        content = json.loads(text)
+        if not isinstance(content, dict):
             return None
         inspect(folder.checkpoint(version))
         with zipfile.ZipFile(learner) as archive:
@@ -156,14 +155,11 @@ def read_whole(folder: RunFolder, version: int) -> State | None:
                 return None
     except (OSError, ValueError, RecursionError, zipfile.BadZipFile):
         return None
-    check_format(state, path)
-    if not {"version", "marks"} <= state.keys():
-        raise ConfigError(
-            f"{path} is of a release whose runs do not go on; begin another from it by "
-            f"--fork {folder.root} --fork_state false"
-        )
-    fits = is_run_state(text, version) and state["marks"].keys() == folder.marks(version).keys()
-    return state if fits else None
+    check_format(content, path)
+    state = parse(text, version)
+    if state is None or state.marks.keys() != folder.marks(version).keys():
+        return None
+    return state
 
 
 def rewind(folder: RunFolder, point: Point, *, is_synchronous: bool) -> None:
@@ -171,7 +167,7 @@ def rewind(folder: RunFolder, point: Point, *, is_synchronous: bool) -> None:
 
     In asynchronous play what was played since then stays, unless it is by a version that is gone.
     """
-    marks = dict(point.state["marks"])
+    marks = dict(point.state.marks)
     played = folder.games("train", point.version)
     if not (is_synchronous or point.broken):
         del marks[folder.relative(played)]

@@ -156,7 +156,7 @@ def run_to_end(
 ) -> T:
     """`asyncio.run` of a run's coroutine, which Ctrl-C and SIGTERM cancel, and `say` so.
 
-    Ctrl-C lets it finish what `interrupt` holds. Then it raises `KeyboardInterrupt` or
+    Ctrl-C lets it finish the step that defers `interrupt`. Then it raises `KeyboardInterrupt` or
     `Terminated`; a second signal raises it at once.
     """
     stop: KeyboardInterrupt | None = None
@@ -171,7 +171,7 @@ def run_to_end(
                 raise stop
             name, first = signal.Signals(number).name, ""
             if number == signal.SIGINT and interrupt is not None:
-                interrupt.wanted, first = True, interrupt.holding
+                interrupt.wanted, first = True, interrupt.deferred_by
             stop = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
             if not first:
                 loop.call_soon_threadsafe(task.cancel)

@@ -24,7 +24,7 @@ from unstable.datasets.fine_tuning import FineTuning
 from unstable.datasets.gather import check_data, gather_examples
 from unstable.games.services import has_expert, prompt_style
 from unstable.league.evaluation import evaluation_games, evaluation_scores
-from unstable.loop.context import asleep
+from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor
 from unstable.loop.sft import EPOCH, HELD_OUT_LOSS, Row, fine_tune
 from unstable.models.adapters import read_adapter, write_adapter
@@ -38,6 +38,7 @@ from unstable.records.logs import logging_to
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker, card, rewind
 from unstable.tracking.sinks.own import own_sinks
+from unstable.types import PlayerId
 
 WAYS = {"greedy": 0.0, "sampled": 1.0}
 """Temperatures at which every epoch is evaluated."""
@@ -188,7 +189,7 @@ async def _train(
     async with processes(config, plan, folder, tracker.phase) as (actors, learner):
         saved = -1
         if versions := folder.versions():
-            async with asleep(actors, config):
+            async with sleeping(actors, config):
                 await learner.load(versions[-1])
                 saved = task.epoch(versions[-1])
         return await fine_tune(
@@ -196,7 +197,7 @@ async def _train(
             learner,
             partial(evaluate_epoch, config, actors),
             tracker,
-            partial(asleep, actors, config),
+            partial(sleeping, actors, config),
             rows=[row for row in rows if HELD_OUT_LOSS in row],
             saved=saved,
         )
@@ -205,13 +206,14 @@ async def _train(
 async def evaluate_epoch(config: RunConfig, actors: Sequence[Actor], version: int) -> Row:
     """Play the evaluation's games with a version, greedy and sampled; metrics by name."""
     row: Row = {}
-    await asyncio.gather(*(actor.publish(version) for actor in actors))
+    player = PlayerId.policy(version)
+    await asyncio.gather(*(actor.publish(player) for actor in actors))
     for way, temperature in WAYS.items():
         for game in config.games:
             specs = evaluation_games(_of_epoch(config, game, temperature), version)
             results = await play_evaluation(actors, specs)
             row |= evaluation_metrics(evaluation_scores(version, results), prefix=way)
-    await asyncio.gather(*(actor.retire(version) for actor in actors))
+    await asyncio.gather(*(actor.retire(player) for actor in actors))
     return row
 
 

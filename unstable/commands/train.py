@@ -26,9 +26,9 @@ from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.routing import Router
 from unstable.league.schedule import Schedule
-from unstable.loop.context import Context, asleep
+from unstable.loop.context import Context, sleeping
 from unstable.loop.interrupt import Interrupt
-from unstable.loop.state import State, restore
+from unstable.loop.state import RunState, restore
 from unstable.loop.train import train as run_loop
 from unstable.models.base import model_path
 from unstable.planning.plan import Plan
@@ -68,7 +68,7 @@ def train(
 def go_on(
     resolved: Resolved,
     folder: RunFolder,
-    state: State | None,
+    state: RunState | None,
     callbacks: Sequence[Callback] = (),
 ) -> None:
     """Train in a run's folder, from a state that was kept or, if None, from the start.
@@ -84,7 +84,7 @@ def go_on(
             _run(resolved, folder, tracker, state)
 
 
-def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: State | None) -> None:
+def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: RunState | None) -> None:
     interrupt = Interrupt()
     ending: Ending = "failed"
     reason, shown = "", True
@@ -124,7 +124,7 @@ async def _train(
     folder: RunFolder,
     tracker: Tracker,
     interrupt: Interrupt,
-    state: State | None,
+    state: RunState | None,
 ) -> str:
     from unstable.runtime.processes import processes  # Ray takes a second
 
@@ -146,8 +146,8 @@ async def _train(
             interrupt=interrupt,
         )
         if state is not None:
-            async with asleep(actors, config):
-                await learner.load(state["version"])
+            async with sleeping(actors, config):
+                await learner.load(state.version)
             await restore(context, state)
         return await run_loop(context)
 

@@ -39,22 +39,22 @@ class ReferenceConfig(Section):
     every: PositiveInt | None = Field(
         None, description="it becomes the policy after every so many updates; null: never"
     )
-    mean: Decay | None = Field(
+    ema: Decay | None = Field(
         None,
-        description="after each update its LoRA's weights are mean x their own + (1 - mean) x the "
+        description="after each update its weights are ema x their own + (1 - ema) x the "
         "policy's; null: they are not",
     )
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        if self.every is not None and self.mean is not None:
+        if self.every is not None and self.ema is not None:
             raise ValueError(
-                f"every = {self.every} and mean = {self.mean} both move it; leave one of them out"
+                f"every = {self.every} and ema = {self.ema} both move it; leave one of them out"
             )
         return self
 
     @property
     def moved(self) -> str:
         """The field that moves it, with its value; empty where it stays."""
-        given = {"every": self.every, "mean": self.mean}
+        given = {"every": self.every, "ema": self.ema}
         return "".join(f"{name} = {value}" for name, value in given.items() if value is not None)

@@ -59,7 +59,7 @@ class RunConfig(Section):
         _refuse_twins("games", [game.key for game in self.games])
         _refuse_twins("opponents.fixed", [opponent.key for opponent in self.opponents.fixed])
         for index, opponent in enumerate(self.opponents.fixed):
-            if opponent.key in RESERVED_NAMES or opponent.key.startswith("main@"):
+            if opponent.key in RESERVED_NAMES or "@" in opponent.key.partition(":")[0]:
                 raise ValueError(
                     f"opponents.fixed.{index}.name = {opponent.key!r} has a meaning of its own; "
                     "give it another name"

@@ -7,7 +7,9 @@ evaluation; alarms come out. What an alarm leads to is done by the loop.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from pydantic import BaseModel
 
 from unstable.config import Action, RunConfig
 from unstable.league.rules import DRAWS, RULES, Finding, MetricHistory, Point, Row, Scores, figures
@@ -26,14 +28,26 @@ class Best(NamedTuple):
     low: float
 
 
+class GuardState(BaseModel):
+    """All that the guard has seen."""
+
+    histories: dict[str, MetricHistory]
+    scores: dict[str, Scores]
+    best: Best | None
+    quiet: dict[str, int]
+    is_due: bool
+    results: list[tuple[str, str, int]]
+    actions: dict[str, dict[str, int]]
+
+
 class Guard:
     """Watches a run; everything that it has seen is a value that a checkpoint keeps."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config.guard
         self._temperature = config.eval.temperature[0]
-        self._played = Played()
-        self._courses: dict[str, MetricHistory] = {}
+        self._games = TrainingGames()
+        self._histories: dict[str, MetricHistory] = {}
         self._scores: dict[str, Scores] = {}
         self._best: Best | None = None
         self._quiet: dict[str, int] = {}  # the version from which on a rule may speak again
@@ -54,7 +68,7 @@ class Guard:
     def count(self, result: GameResult) -> None:
         """Take in a finished training game."""
         if self._config.action:
-            self._played.add(result)
+            self._games.add(result)
 
     def check(self, version: int, metrics: Row) -> list[Alarm]:
         """Look at an update's figures and at the games since the last one; returns new alarms.
@@ -63,16 +77,16 @@ class Guard:
         """
         if not self._config.action:
             return []
-        for name, point in figures({**metrics, **self._played.take()}, version).items():
-            self._courses.setdefault(name, MetricHistory()).add(point)
+        for name, point in figures({**metrics, **self._games.take()}, version).items():
+            self._histories.setdefault(name, MetricHistory()).add(point)
         alarms = []
         for rule in RULES:
             limit = getattr(self._config, rule.name)
             if limit is None or (rule.figure == DRAWS and not self._is_worse):
                 continue
-            for name, course in self._courses.items():
-                if name.startswith(rule.figure) and course.recent[-1].version == version:
-                    alarms += self._alarm(rule.name, name, version, rule.finding(course, limit))
+            for name, history in self._histories.items():
+                if name.startswith(rule.figure) and history.recent[-1].version == version:
+                    alarms += self._alarm(rule.name, name, version, rule.finding(history, limit))
         return self._new(alarms, version)
 
     def score(self, scores: Sequence[EvalScore]) -> list[Alarm]:
@@ -126,34 +140,34 @@ class Guard:
             wanted = [action for action in wanted if action != "rollback"]
         if not is_due or not wanted:
             return []
-        self._courses.clear()
+        self._histories.clear()
         for scored in self._scores.values():
             scored.recent.clear()
         names = [*(rule.name for rule in RULES), "score"]
         self._quiet = dict.fromkeys(names, version + self._config.patience)
         return wanted
 
-    def state(self) -> dict[str, Any]:
-        """All of it, as JSON holds it."""
-        return {
-            "courses": {name: course.state() for name, course in self._courses.items()},
-            "scores": {name: scored.state() for name, scored in self._scores.items()},
-            "best": None if self._best is None else list(self._best),
-            "quiet": dict(self._quiet),
-            "is_due": self._is_due,
-            "played": self._played.state(),
-        }
+    def state(self) -> GuardState:
+        """All that a resume needs."""
+        games = self._games
+        return GuardState(
+            histories=self._histories,
+            scores=self._scores,
+            best=self._best,
+            quiet=self._quiet,
+            is_due=self._is_due,
+            results=[(*name, count) for name, count in games.results.items()],
+            actions={env: dict(counts) for env, counts in games.actions.items()},
+        )
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: GuardState) -> None:
         """Continue from what `state` returned."""
-        self._courses = {
-            name: MetricHistory.of(course) for name, course in state["courses"].items()
-        }
-        self._scores = {name: Scores.of(scored) for name, scored in state["scores"].items()}
-        self._best = None if state["best"] is None else Best(*state["best"])
-        self._quiet = dict(state["quiet"])
-        self._is_due = state["is_due"]
-        self._played.restore(state.get("played", {"results": [], "actions": {}}))
+        self._histories, self._scores = dict(state.histories), dict(state.scores)
+        self._best, self._quiet, self._is_due = state.best, dict(state.quiet), state.is_due
+        self._games = TrainingGames()
+        self._games.results.update({(kind, name): n for kind, name, n in state.results})
+        for env, counts in state.actions.items():
+            self._games.actions[env].update(counts)
 
 
 def mean_low(scores: Sequence[EvalScore]) -> float:
@@ -163,12 +177,12 @@ def mean_low(scores: Sequence[EvalScore]) -> float:
     return (sum(score.score for score in scores) - half) / count
 
 
-class Played:
+class TrainingGames:
     """What training games say since the last `take`, by the names that metrics have."""
 
     def __init__(self) -> None:
-        self._results: Counter[tuple[str, str]] = Counter()
-        self._actions: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.results: Counter[tuple[str, str]] = Counter()  # by kind of opponent and result
+        self.actions: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by env
 
     def add(self, result: GameResult) -> None:
         """Take in a game and its branches."""
@@ -178,40 +192,26 @@ class Played:
             alone = len(game.spec.sides) == 1
             kind = "alone" if alone else "self" if len(players) == 1 else "others"
             for side in game.spec.trained_sides:
-                self._results[kind, "games"] += 1
-                self._results[kind, "forfeit"] += game.forfeit in side
-                self._results[kind, "draw"] += game.standing(side[0]) == "draw"
+                self.results[kind, "games"] += 1
+                self.results[kind, "forfeit"] += game.forfeit in side
+                self.results[kind, "draw"] += game.standing(side[0]) == "draw"
             moves = (turn.action for turn in game.own_turns if seats[turn.seat].trained)
-            self._actions[game.spec.env.replace("/", ":")].update(moves)
-
-    def state(self) -> dict[str, Any]:
-        """What was counted since the last `take`, as JSON holds it."""
-        return {
-            "results": [[*name, count] for name, count in self._results.items()],
-            "actions": {env: dict(counts) for env, counts in self._actions.items()},
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned."""
-        self._results = Counter({(kind, name): n for kind, name, n in state["results"]})
-        self._actions.clear()
-        for env, counts in state["actions"].items():
-            self._actions[env] = Counter(counts)
+            self.actions[game.spec.env.replace("/", ":")].update(moves)
 
     def take(self) -> Mapping[str, float]:
         """Results against each kind of opponent and the actions' entropy; starts anew."""
         row: dict[str, float] = {}
         for kind in ("alone", "self", "others"):
-            if games := self._results[kind, "games"]:
+            if games := self.results[kind, "games"]:
                 prefix = f"collect/versus/{kind}"
                 row[f"{prefix}/games"] = games
                 for share in ("forfeit", "draw"):
-                    row[f"{prefix}/{share}"] = self._results[kind, share] / games
-        for env, counts in self._actions.items():
+                    row[f"{prefix}/{share}"] = self.results[kind, share] / games
+        for env, counts in self.actions.items():
             if counts:
                 row[f"collect/action_entropy/{env}"] = entropy(list(counts.values()))
-        self._results.clear()
-        self._actions.clear()
+        self.results.clear()
+        self.actions.clear()
         return row
 
 

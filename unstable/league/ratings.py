@@ -8,9 +8,9 @@ does not drift. Nobody is rated against itself; a forfeit is a loss, and counted
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
 import trueskill
+from pydantic import BaseModel
 
 from unstable.types import BASE, GameResult, PlayerId, Rating, Side, standing
 
@@ -19,31 +19,52 @@ ANCHOR_SIGMA = 0.01
 """TrueSkill cannot rate against a sigma of 0."""
 
 
+class RegistryState(BaseModel):
+    """Ratings (mu, sigma) and counts of results, by player."""
+
+    ratings: dict[str, tuple[float, float]]
+    results: dict[str, dict[str, int]]
+
+
 class Registry:
     """Players, ratings and match counts of a run."""
 
     def __init__(self, fixed: Sequence[PlayerId], anchor: PlayerId | None, pool_size: int) -> None:
         """`fixed` are the opponents that never change, `anchor` the one with a pinned rating."""
-        self.current = 0
         self._pool_size = pool_size
         self._anchor = anchor
         self._ratings = {player: ENVIRONMENT.create_rating() for player in [BASE, *fixed]}
         if anchor is not None:
             self._ratings[anchor] = ENVIRONMENT.create_rating(ENVIRONMENT.mu, ANCHOR_SIGMA)
         self._results: dict[PlayerId, Counter[str]] = {}
-        self._versions: list[int] = []
+        self._versions: dict[str, list[PlayerId]] = {}  # by policy, ascending
+        self._current: dict[str, PlayerId] = {}  # by policy
 
-    def add(self, version: int, like: int | None = None) -> None:
-        """Enter a new version: as strong as `like`, or else the one before it, but less surely."""
-        source = PlayerId.policy(version - 1 if like is None else like)
-        before = self._ratings.get(source, ENVIRONMENT.create_rating())
-        sigma = max(before.sigma, ENVIRONMENT.sigma / 2)
-        self._ratings[PlayerId.policy(version)] = ENVIRONMENT.create_rating(before.mu, sigma)
-        self._versions.append(version)
+    def add(self, version: PlayerId, inherits_from: PlayerId | None = None) -> None:
+        """Enter a policy's new version, which no game names before it is `announce`d.
 
-    def past(self) -> list[int]:
-        """Versions before the current one that can be opponents: the newest `pool_size` of them."""
-        return [v for v in self._versions if v < self.current][-self._pool_size :]
+        It is rated like `inherits_from`, or else its policy's version before it, but less surely.
+        """
+        before = self._versions.setdefault(version.label, [])
+        source = inherits_from or (before[-1] if before else version)
+        rating = self._ratings.get(source, ENVIRONMENT.create_rating())
+        sigma = max(rating.sigma, ENVIRONMENT.sigma / 2)
+        self._ratings[version] = ENVIRONMENT.create_rating(rating.mu, sigma)
+        before.append(version)
+
+    def announce(self, version: PlayerId) -> None:
+        """Make a version that was added the current one of its policy."""
+        self._current[version.label] = version
+
+    def current(self, policy: str) -> PlayerId:
+        """A policy's current version; 0 before any was announced."""
+        return self._current.get(policy, PlayerId.policy(0, policy))
+
+    def past(self, policy: str) -> list[PlayerId]:
+        """A policy's versions before the current one that can be opponents: the newest ones."""
+        added, current = self._versions.get(policy, []), self.current(policy)
+        known = added.index(current) if current in added else 0
+        return added[:known][-self._pool_size :]
 
     def record(self, result: GameResult) -> None:
         """Count and rate a finished game, once for each player in it.
@@ -77,8 +98,8 @@ class Registry:
                 self._ratings[player] = rating
 
     def ratings(self) -> list[Rating]:
-        """Everybody who has played and the current version, strongest first."""
-        present = {*self._results, PlayerId.policy(self.current)}
+        """Everybody who has played and the current versions, strongest first."""
+        present = {*self._results, *self._current.values()}
         rows = [self._rating(player) for player in present]
         return sorted(rows, key=lambda row: (-row.mu, row.player.name))
 
@@ -95,22 +116,21 @@ class Registry:
             forfeits=counts["forfeit"],
         )
 
-    def state(self) -> dict[str, Any]:
-        """All of it, as JSON holds it."""
-        return {
-            "ratings": {
-                player.name: [rating.mu, rating.sigma] for player, rating in self._ratings.items()
-            },
-            "results": {player.name: dict(counts) for player, counts in self._results.items()},
-        }
+    def state(self) -> RegistryState:
+        """All that a resume needs."""
+        ratings = {each.name: (rating.mu, rating.sigma) for each, rating in self._ratings.items()}
+        results = {each.name: dict(counts) for each, counts in self._results.items()}
+        return RegistryState(ratings=ratings, results=results)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned; the newest version in it becomes the current one."""
-        for name, (mu, sigma) in state["ratings"].items():
+    def restore(self, state: RegistryState) -> None:
+        """Continue from what `state` returned; each policy's newest version becomes the current."""
+        for name, (mu, sigma) in state.ratings.items():
             self._ratings[PlayerId.parse(name)] = ENVIRONMENT.create_rating(mu, sigma)
         self._results = {
-            PlayerId.parse(name): Counter(counts) for name, counts in state["results"].items()
+            PlayerId.parse(name): Counter(counts) for name, counts in state.results.items()
         }
-        versions = (player.version for player in self._ratings)
-        self._versions = sorted(version for version in versions if version is not None)
-        self.current = self._versions[-1]
+        versions = [player for player in self._ratings if player.version is not None]
+        self._versions = {}
+        for player in sorted(versions, key=lambda player: player.version or 0):
+            self._versions.setdefault(player.label, []).append(player)
+        self._current = {policy: added[-1] for policy, added in self._versions.items()}

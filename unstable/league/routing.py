@@ -32,19 +32,19 @@ class Router:
         self._ahead = AHEAD_PER_ACTOR * num_actors if num_actors > 1 else 1
         self._groups: deque[list[GameSpec]] = deque()
         self._left: deque[list[GameSpec]] = deque()
-        self._current = -1
+        self._policy: PlayerId | None = None  # that groups are drawn for
         self._passed_over = 0  # the oldest group, how often
 
-    def draw(self, actor: int, current: int, past: Sequence[int]) -> list[GameSpec]:
-        """The group that `actor` plays next, for version `current`; see `Schedule.draw`."""
+    def draw(self, actor: int, policy: PlayerId, past: Sequence[PlayerId]) -> list[GameSpec]:
+        """The group that `actor` plays next, to train `policy`; see `Schedule.draw`."""
         if self._left:
             return self._left.popleft()
-        if current != self._current:  # groups drawn for the version before would only be staler
+        if policy != self._policy:  # groups drawn for the version before would only be staler
             self._groups.clear()
-            self._current = current
+            self._policy = policy
             self._passed_over = 0
         while len(self._groups) < self._ahead:
-            self._groups.append(self._schedule.draw(current, past))
+            self._groups.append(self._schedule.draw(policy, past))
         fitting = (i for i, group in enumerate(self._groups) if self._home(group) in (actor, None))
         place = 0 if self._passed_over >= self._ahead else next(fitting, 0)
         self._passed_over = self._passed_over + 1 if place else 0
@@ -52,9 +52,9 @@ class Router:
         del self._groups[place]
         return group
 
-    def ahead(self, current: int) -> list[GameSpec]:
-        """Games that are drawn for version `current` or left of a former run, and not dealt yet."""
-        drawn = self._groups if current == self._current else ()
+    def ahead(self, policy: PlayerId) -> list[GameSpec]:
+        """Games drawn to train `policy`, or left of a former run, that are not dealt yet."""
+        drawn = self._groups if policy == self._policy else ()
         return list(chain(*self._left, *drawn))
 
     def deal_first(self, games: Iterable[GameSpec]) -> None:
@@ -68,7 +68,7 @@ class Router:
         """The actor where the group's opponent is at home; None if any will do."""
         for seat in group[0].seats:
             version = seat.player.version
-            if version is not None and version != self._current:
+            if version is not None and seat.player != self._policy:
                 return version % self._num_actors
             if seat.player in self._adapters:
                 return crc32(seat.player.name.encode()) % self._num_actors

@@ -1,4 +1,4 @@
-"""The guard's rules: what the course of a figure over the updates says, as pure functions.
+"""The guard's rules: what the history of a metric says, as pure functions.
 
 Three updates speak together, so that one alone is never an alarm. A level refers to the run's own,
 its first one or its least, so that a threshold is not a matter of the model or the game.
@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unstable.league.evaluation import wilson_interval
 
@@ -44,7 +44,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class MetricHistory:
-    """A figure over the updates, as far back as rules look."""
+    """A metric over the updates, as far back as rules look."""
 
     start: list[Point] = field(default_factory=list)  # the first START
     recent: list[Point] = field(default_factory=list)  # the newest ones
@@ -79,23 +79,6 @@ class MetricHistory:
             version = point.version
         return version
 
-    def state(self) -> dict[str, Any]:
-        """All of it, as JSON holds it."""
-        return {
-            "start": [list(point) for point in self.start],
-            "recent": [list(point) for point in self.recent],
-            "least": _listed(self.least),
-        }
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> "MetricHistory":
-        """What `state` returned."""
-        return cls(
-            start=[Point(*point) for point in state["start"]],
-            recent=[Point(*point) for point in state["recent"]],
-            least=_point(state["least"]),
-        )
-
 
 @dataclass(slots=True)
 class Scores:
@@ -126,23 +109,6 @@ class Scores:
             return None
         return Finding(mean.value, low - (high - mean.value), self.recent[0].version)
 
-    def state(self) -> dict[str, Any]:
-        """All of it, as JSON holds it."""
-        return {"recent": [list(point) for point in self.recent], "best": _listed(self.best)}
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> "Scores":
-        """What `state` returned."""
-        return cls([Point(*point) for point in state["recent"]], _point(state["best"]))
-
-
-def _listed(point: Point | None) -> list[float] | None:
-    return None if point is None else list(point)
-
-
-def _point(values: list[Any] | None) -> Point | None:
-    return None if values is None else Point(*values)
-
 
 def pooled(points: Sequence[Point]) -> Point:
     """Their mean over all that was counted."""
@@ -156,60 +122,60 @@ def level(points: Iterable[Point]) -> float:
     return median(point.value for point in points)
 
 
-def below_start(course: MetricHistory, share: float) -> Finding | None:
+def below_start(history: MetricHistory, share: float) -> Finding | None:
     """The newest values are all below a share of what they were at the start."""
-    if not course.is_known:
+    if not history.is_known:
         return None
-    threshold = share * level(course.start)
-    figure = max(point.value for point in course.last)
+    threshold = share * level(history.start)
+    figure = max(point.value for point in history.last)
     if figure >= threshold:
         return None
-    return Finding(figure, threshold, course.since(lambda value: value < threshold))
+    return Finding(figure, threshold, history.since(lambda value: value < threshold))
 
 
-def fallen(course: MetricHistory, share: float) -> Finding | None:
+def fallen(history: MetricHistory, share: float) -> Finding | None:
     """The level is below a share of what it was REACH updates before."""
-    if len(course.recent) < REACH + RECENT:
+    if len(history.recent) < REACH + RECENT:
         return None
-    figure, threshold = level(course.last), share * level(course.recent[:RECENT])
+    figure, threshold = level(history.last), share * level(history.recent[:RECENT])
     if figure >= threshold:
         return None
-    return Finding(figure, threshold, course.since(lambda value: value < threshold))
+    return Finding(figure, threshold, history.since(lambda value: value < threshold))
 
 
-def grown(course: MetricHistory, times: float) -> Finding | None:
+def grown(history: MetricHistory, times: float) -> Finding | None:
     """The level is above so many times the least."""
-    if course.least is None:
+    if history.least is None:
         return None
-    figure, threshold = level(course.last), times * course.least.value
+    figure, threshold = level(history.last), times * history.least.value
     if figure <= threshold:
         return None
-    return Finding(figure, threshold, course.since(lambda value: value > threshold))
+    return Finding(figure, threshold, history.since(lambda value: value > threshold))
 
 
-def risen(course: MetricHistory, by: float) -> Finding | None:
+def risen(history: MetricHistory, by: float) -> Finding | None:
     """A share is above the least by a threshold, and by more than chance explains.
 
     Chance is the spread of one update's share if the truth is the upper end of the least's 95 %
     interval.
     """
-    if course.least is None:
+    if history.least is None:
         return None
-    now = pooled(course.last)
-    _, truth = wilson_interval(course.least.value, max(1, round(course.least.size)))
-    spread = math.sqrt(truth * (1 - truth) * len(course.last) / now.size)
-    threshold = course.least.value + max(by, NOISE * spread)
+    now = pooled(history.last)
+    _, truth = wilson_interval(history.least.value, max(1, round(history.least.size)))
+    spread = math.sqrt(truth * (1 - truth) * len(history.last) / now.size)
+    threshold = history.least.value + max(by, NOISE * spread)
     if now.value <= threshold:
         return None
-    return Finding(now.value, threshold, course.since(lambda value: value > threshold))
+    return Finding(now.value, threshold, history.since(lambda value: value > threshold))
 
 
-def above(course: MetricHistory, limit: float) -> Finding | None:
+def above(history: MetricHistory, limit: float) -> Finding | None:
     """The newest values are all above a limit."""
-    figure = min(point.value for point in course.last)
-    if len(course.last) < RECENT or figure <= limit:
+    figure = min(point.value for point in history.last)
+    if len(history.last) < RECENT or figure <= limit:
         return None
-    return Finding(figure, limit, course.since(lambda value: value > limit))
+    return Finding(figure, limit, history.since(lambda value: value > limit))
 
 
 class Rule(NamedTuple):

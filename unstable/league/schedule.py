@@ -7,14 +7,33 @@ what is sampled. Players are drawn for sides: a team's seats have one player.
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, NonNegativeInt
 
 from unstable.config import DrawConfig, GameConfig, RunConfig
 from unstable.types import BASE, GameSpec, PlayerId, SeatSpec
 from unstable.types.seeds import derive_seed
 
-OPENERS = {"start": PlayerId.policy(0), "random": PlayerId("random"), "base": BASE}
-"""Who makes the first moves, by `openings.by`."""
+RandomState = tuple[int, tuple[int, ...], float | None]
+"""As `random.Random.getstate` returns it."""
+
+
+def _usable(state: RandomState) -> RandomState:
+    try:
+        random.Random().setstate(state)
+    except (TypeError, OverflowError) as error:
+        raise ValueError("no random state") from error
+    return state
+
+
+class ScheduleState(BaseModel):
+    """Where the series of games is, and how often each kind of opponent is drawn."""
+
+    next_game: NonNegativeInt
+    next_group: NonNegativeInt
+    shares: DrawConfig
+    random: Annotated[RandomState, AfterValidator(_usable)]
 
 
 class Schedule:
@@ -31,15 +50,15 @@ class Schedule:
         self._next_game = 0
         self._next_group = 0
 
-    def draw(self, current: int, past: Sequence[int]) -> list[GameSpec]:
-        """The next group's games for version `current`; opponents are the config's and `past`.
+    def draw(self, policy: PlayerId, past: Sequence[PlayerId]) -> list[GameSpec]:
+        """The next group's games that train `policy`; opponents are the config's and `past`.
 
         One kind of opponent (self, past, fixed) is drawn for a group, one opponent of that kind for
         each other side. Against itself the policy is trained in every seat, else in those of one
         side; in a game that branches always in one seat, since a fork is before a turn of one.
         """
         size, branches = self._config.group_size, self._config.groups.by == "branch"
-        first = self._spec(current, past, branches=size if branches else 0)
+        first = self._spec(policy, past, branches=size if branches else 0)
         if branches:
             self._next_game += 1 + size
             return [first]
@@ -57,11 +76,10 @@ class Schedule:
         was_drawn, self._fixed = len(left) < len(self._fixed), left
         return was_drawn
 
-    def _spec(self, current: int, past: Sequence[int], branches: int) -> GameSpec:
+    def _spec(self, policy: PlayerId, past: Sequence[PlayerId], branches: int) -> GameSpec:
         games = self._config.games
         game = self._random.choices(games, [game.weight for game in games])[0]
         kind = self._kind(past)
-        policy = PlayerId.policy(current)
         if kind == "self" and not branches:
             seats = [self._trained(policy) for _ in range(game.seats)]
         else:
@@ -77,11 +95,16 @@ class Schedule:
             teams=game.teams,
             branches=branches,
             opening=opening,
-            opener=self._opener() if opening else None,
+            opener=self._opener(policy) if opening else None,
         )
 
     def _against_others(
-        self, game: GameConfig, kind: str, policy: PlayerId, past: Sequence[int], branches: int
+        self,
+        game: GameConfig,
+        kind: str,
+        policy: PlayerId,
+        past: Sequence[PlayerId],
+        branches: int,
     ) -> list[SeatSpec]:
         """By seat who sits there: the policy at one side, an opponent at each other."""
         others = iter([self._opponent(kind, policy, past) for _ in game.sides[1:]])
@@ -103,11 +126,14 @@ class Schedule:
         chance = random.Random(derive_seed(seed, "opening"))
         return chance.randint(*openings.moves) if chance.random() < openings.share else 0
 
-    def _opener(self) -> SeatSpec:
-        player = OPENERS[self._config.openings.by]
+    def _opener(self, policy: PlayerId) -> SeatSpec:
+        """Who makes the first moves."""
+        start = PlayerId.policy(0, policy.label)
+        openers = {"start": start, "random": PlayerId("random"), "base": BASE}
+        player = openers[self._config.openings.by]
         return SeatSpec(player=player, temperature=self._config.sampling.temperature)
 
-    def _kind(self, past: Sequence[int]) -> str:
+    def _kind(self, past: Sequence[PlayerId]) -> str:
         """self, past or fixed, by their shares; past has none before there is a past version."""
         draw = self.shares
         weights = {
@@ -130,34 +156,29 @@ class Schedule:
             group_size=self._config.group_size,
         )
 
-    def _opponent(self, kind: str, policy: PlayerId, past: Sequence[int]) -> SeatSpec:
+    def _opponent(self, kind: str, policy: PlayerId, past: Sequence[PlayerId]) -> SeatSpec:
         temperature = self._config.sampling.temperature
         if kind == "self":
             return SeatSpec(player=policy, temperature=temperature)
         if kind == "past":
-            version = self._random.choice(past)
-            return SeatSpec(player=PlayerId.policy(version), temperature=temperature)
+            return SeatSpec(player=self._random.choice(past), temperature=temperature)
         opponent = self._random.choice(self._fixed)
         own = getattr(opponent, "temperature", None)  # only models have one
         return SeatSpec(
             player=PlayerId(opponent.key), temperature=temperature if own is None else own
         )
 
-    def state(self) -> dict[str, Any]:
-        """Counters, shares and random state, as JSON holds them."""
-        version, numbers, gauss = self._random.getstate()
-        return {
-            "next_game": self._next_game,
-            "next_group": self._next_group,
-            "shares": self.shares.model_dump(),
-            "random": [version, list(numbers), gauss],
-        }
+    def state(self) -> ScheduleState:
+        """All that a resume needs."""
+        return ScheduleState(
+            next_game=self._next_game,
+            next_group=self._next_group,
+            shares=self.shares,
+            random=self._random.getstate(),
+        )
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: ScheduleState) -> None:
         """Continue the series where `state` was taken."""
-        self._next_game = state["next_game"]
-        self._next_group = state["next_group"]
-        if "shares" in state:  # else it is an earlier run's, which never changed them
-            self.shares = DrawConfig(**state["shares"])
-        version, numbers, gauss = state["random"]
-        self._random.setstate((version, tuple(numbers), gauss))
+        self._next_game, self._next_group = state.next_game, state.next_group
+        self.shares = state.shares
+        self._random.setstate(state.random)

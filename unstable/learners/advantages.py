@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from unstable.learners.batch import FlatBatch, Floats, Ints, Role
+from unstable.learners.batch import FlatBatch, Floats, Ints, Role, role_suffix
 
 MIN_DEVIATION = 1e-6
 """Smallest deviation that advantages are divided by."""
@@ -42,6 +42,10 @@ class RoleBaseline:
             average = math.fsum(means) / len(means)
             self.values[role] = kept * self.values.get(role, 0.0) + (1 - kept) * average
         return advantages_S
+
+    def metrics(self) -> dict[str, float | None]:
+        """The baseline of each role, as metrics."""
+        return {f"learn/baseline{role_suffix(role)}": value for role, value in self.values.items()}
 
     def state_dict(self) -> dict[Role, float]:
         """All that a resume needs."""
@@ -105,11 +109,11 @@ def generalized_advantages(
     rewards, values, owners = rewards_S.tolist(), values_S.tolist(), trajectories_S.tolist()
     advantages = [0.0] * len(rewards)
     next_value, next_advantage = (dict.fromkeys(owners, 0.0) for _ in range(2))
-    for place in sorted(range(len(turns_S)), key=lambda place: -turns_S[place]):
-        owner = owners[place]
-        error = rewards[place] + gamma * next_value[owner] - values[place]
-        advantages[place] = error + gamma * decay * next_advantage[owner]
-        next_value[owner], next_advantage[owner] = values[place], advantages[place]
+    for index in sorted(range(len(turns_S)), key=lambda index: -turns_S[index]):
+        owner = owners[index]
+        error = rewards[index] + gamma * next_value[owner] - values[index]
+        advantages[index] = error + gamma * decay * next_advantage[owner]
+        next_value[owner], next_advantage[owner] = values[index], advantages[index]
     return np.array(advantages)
 
 
@@ -131,11 +135,11 @@ def group_sizes(groups_T: Sequence[int]) -> Floats:
 def center_by(values: Floats, keys: Sequence[Hashable]) -> Floats:
     """Each value minus the mean of those with its key; exact zeros where they are all equal."""
     centered = np.zeros_like(values)
-    for places in _places(keys):
-        group = values[places]
+    for indices in _indices(keys):
+        group = values[indices]
         # Compared, not subtracted: the mean of equal numbers may differ from them by rounding.
         if group.min() < group.max():
-            centered[places] = group - math.fsum(group) / len(group)
+            centered[indices] = group - math.fsum(group) / len(group)
     return centered
 
 
@@ -145,8 +149,8 @@ def deviation_by(values: Floats, keys: Sequence[Hashable]) -> Floats:
     Less than that is rounding, which a division would blow up.
     """
     deviations = np.empty_like(values)
-    for places in _places(keys):
-        deviations[places] = max(float(values[places].std()), MIN_DEVIATION)
+    for indices in _indices(keys):
+        deviations[indices] = max(float(values[indices].std()), MIN_DEVIATION)
     return deviations
 
 
@@ -163,9 +167,9 @@ def normalize_by_env(
     return centered_S / deviation_by(advantages_S, envs) if mode == "zscore" else centered_S
 
 
-def _places(keys: Sequence[Hashable]) -> list[list[int]]:
-    """Places that have the same key, key by key."""
-    places: dict[Hashable, list[int]] = defaultdict(list)
-    for place, key in enumerate(keys):
-        places[key].append(place)
-    return list(places.values())
+def _indices(keys: Sequence[Hashable]) -> list[list[int]]:
+    """Indices that have the same key, key by key."""
+    indices: dict[Hashable, list[int]] = defaultdict(list)
+    for index, key in enumerate(keys):
+        indices[key].append(index)
+    return list(indices.values())

@@ -1,6 +1,6 @@
 """What an algorithm is to the learner, which owns all that algorithms have in common.
 
-An algorithm says what each sample is worth and what the loss of its tokens is. Forward passes,
+An algorithm says what the advantage of each sample and the loss of its tokens is. Forward passes,
 micro-batches, ranks, the KL, the critic and the optimizer are the learner's.
 """
 
@@ -103,7 +103,11 @@ class Algorithm:
         """Restore what `state_dict` gave."""
 
 
-def imitation(tokens: Tokens) -> Loss:
-    """Maximum likelihood, whatever a token is worth."""
-    value = likelihood_loss(tokens.logprobs_N, normalizer=tokens.normalizers_N)
-    return Loss(value, torch.ones_like(tokens.logprobs_N))
+class Imitation(Algorithm):
+    """Maximum likelihood of the tokens, whatever their advantage."""
+
+    uses_old_logprobs = False
+
+    def loss(self, tokens: Tokens) -> Loss:
+        value = likelihood_loss(tokens.logprobs_N, normalizer=tokens.normalizers_N)
+        return Loss(value, torch.ones_like(tokens.logprobs_N))

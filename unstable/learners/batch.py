@@ -104,11 +104,11 @@ class FlatBatch:
         )
 
     def by_role(self) -> dict[Role, Ints]:
-        """Places of the samples of each role, in the order of the roles."""
-        places: dict[Role, list[int]] = defaultdict(list)
-        for place, role in enumerate(self.roles_S):
-            places[role].append(place)
-        return {role: np.array(found) for role, found in sorted(places.items())}
+        """Indices of the samples of each role, in the order of the roles."""
+        indices: dict[Role, list[int]] = defaultdict(list)
+        for index, role in enumerate(self.roles_S):
+            indices[role].append(index)
+        return {role: np.array(found) for role, found in sorted(indices.items())}
 
 
 def _mean(values: list[float]) -> float:

@@ -31,7 +31,7 @@ class Clipped(Algorithm):
     def whole_in_pass(self) -> bool:
         return self.whole_in_step and self.config.importance == "sequence_mask"
 
-    def units(self, tokens: Tokens) -> Tensor:
+    def sequences(self, tokens: Tokens) -> Tensor:
         """What a sequence is: the trajectory where steps keep these whole, else the turn."""
         return tokens.sequences_N if self.whole_in_step else tokens.turns_N
 
@@ -45,7 +45,7 @@ class Clipped(Algorithm):
         if config.importance == "mask":
             return masked_weights(log_ratios_N, low, high)
         if config.importance == "sequence_mask":
-            return sequence_mask(log_ratios_N, self.units(tokens), low, high)
+            return sequence_mask(log_ratios_N, self.sequences(tokens), low, high)
         return log_ratios_N.new_ones(len(log_ratios_N))
 
     def report(self, value: Tensor, ratios_N: Tensor, weights_N: Tensor, tokens: Tokens) -> Loss:
@@ -80,11 +80,11 @@ class Surrogate(Clipped):
 
     def loss(self, tokens: Tokens) -> Loss:
         config = self.config
-        units = {"token": None, "turn": tokens.turns_N, "sequence": tokens.sequences_N}
+        levels = {"token": None, "turn": tokens.turns_N, "sequence": tokens.sequences_N}
         ratios_N = policy_ratios(
             tokens.logprobs_N,
             tokens.old_logprobs_N,
-            units[config.ratio],
+            levels[config.ratio],
             length_normalized=self.length_normalized,
         )
         weights_N = self.importance_weights(tokens)

@@ -23,9 +23,9 @@ class Layout:
         """Figures of all samples."""
         return int(self._starts[-1])
 
-    def rows(self, places: Sequence[int] | NDArray) -> Tensor:
-        """Indices of the figures of some samples, in the order of `places`."""
-        chosen = np.asarray(places)
+    def rows(self, indices: Sequence[int] | NDArray) -> Tensor:
+        """Indices of the figures of some samples, in the order of `indices`."""
+        chosen = np.asarray(indices)
         starts = self._starts[chosen]
         rows = spans(starts, self._starts[chosen + 1] - starts)
         return torch.from_numpy(rows).to(self.device)
@@ -35,9 +35,9 @@ class Layout:
         column = torch.from_numpy(np.repeat(values_S, self.sizes))
         return (column.float() if column.is_floating_point() else column).to(self.device)
 
-    def joined(self, figures: Sequence[Tensor]) -> Tensor:
-        """Each sample's own figures as a column."""
-        return torch.cat(list(figures)).to(self.device)
+    def joined(self, figures: Sequence[Tensor] | None) -> Tensor | None:
+        """Each sample's own figures as a column; None where there are none."""
+        return None if figures is None else torch.cat(list(figures)).to(self.device)
 
 
 class Columns(dict[str, Tensor]):
@@ -47,9 +47,9 @@ class Columns(dict[str, Tensor]):
         super().__init__()
         self.layout = layout
 
-    def put(self, places: Sequence[int], figures: Mapping[str, Tensor], counts: bool) -> None:
+    def put(self, indices: Sequence[int], figures: Mapping[str, Tensor], counts: bool) -> None:
         """Set the figures of some samples, or only make sure of the columns, unless it `counts`."""
-        rows = self.layout.rows(places)
+        rows = self.layout.rows(indices)
         for name, values in figures.items():
             if name not in self:
                 shape = (self.layout.length, *values.shape[1:])

@@ -1,4 +1,4 @@
-"""The critic: what a turn's observation is worth, and the advantages that follow from it.
+"""The critic: the value of a turn's observation, and the advantages that follow from it.
 
 Generalised advantages: Schulman et al. 2015, https://arxiv.org/abs/1506.02438.
 """
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -17,29 +18,31 @@ from unstable.learners.advantages import (
     generalized_advantages,
     normalize_by_env,
 )
-from unstable.learners.batch import FlatBatch, Floats
+from unstable.learners.batch import FlatBatch, Floats, Ints
+from unstable.learners.frozen import FrozenBatch
 from unstable.learners.losses import value_loss
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
-from unstable.learners.model.second_lora import SecondLoRA
+from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
+from unstable.learners.scoring import Scorer
 from unstable.types import TokenSample
 
 
 class Estimate(NamedTuple):
-    """What turns [S] are worth, by a critic."""
+    """Advantages of turns [S], and with a critic its values and what it is to learn."""
 
     advantages_S: Floats
-    values_S: Floats
-    targets_S: Floats  # what the critic is to learn
+    values_S: Floats | None = None
+    targets_S: Floats | None = None
 
 
 class Critic:
     """V(o): a linear layer, at first 0, of the last hidden state where a turn's prompt ends.
 
-    The state is the policy's, which gets no gradient from it, or that of the critic's own LoRA,
-    which steps at the policy's rate and costs a pass over the prompts. It is scaled to a mean
-    square of 1, as models differ in the length of their states.
+    The state is the policy's, which gets no gradient from it, or that of the critic's own copy of
+    what is trained, which steps at the policy's rate and costs a pass over the prompts. It is
+    scaled to a mean square of 1, as models differ in the length of their states.
     """
 
     def __init__(self, config: CriticConfig, policy: Policy, optimizer: PolicyOptimizer) -> None:
@@ -52,25 +55,28 @@ class Critic:
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         optimizer.add_group(self.head.parameters(), config.learning_rate)
-        self.lora = SecondLoRA(policy) if config.kind == "adapter" else None
-        if self.lora is not None:
-            optimizer.add_group(self.lora.parameters, optimizer.config.learning_rate)
+        self.own = TrainedCopy(policy.trained) if config.kind == "adapter" else None
+        if self.own is not None:
+            optimizer.add_group(self.own.parameters, optimizer.config.learning_rate)
 
     def in_place(self) -> AbstractContextManager[None]:
-        """Where prompts are put through, and back: the model has the critic's LoRA, if any."""
-        return nullcontext() if self.lora is None else self.lora.in_place()
+        """Where prompts are put through: the model has the critic's parameters, if any."""
+        return nullcontext() if self.own is None else self.own.in_place()
 
     def values(self, states_SD: Tensor) -> Tensor:
         """Values [S] of prompts by the last hidden states where they end."""
         values_S1: Tensor = self.head(F.rms_norm(states_SD.float(), states_SD.shape[1:]))
         return values_S1[:, 0]
 
-    def estimate(self, batch: FlatBatch, rewards_S: Floats, values_S: Floats) -> Estimate:
-        """Advantages along a seat's turns, by the values that a batch had before its first step.
+    def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
+        """Advantages along a seat's turns, by the values that a batch has before its first step.
 
         The targets are those values plus the advantages, before these are normalised.
         """
         config = self.config
+        with self.in_place():
+            values = scorer.values(prompts_of(batch.token_samples), self.values)
+        values_S: Floats = torch.cat(values).double().numpy()
         turns_S = [sample.turn for sample in batch.samples]
         steps = (rewards_S, values_S, batch.trajectories_S, turns_S)
         advantages_S = generalized_advantages(*steps, gamma=config.gamma, decay=config.gae_lambda)
@@ -88,27 +94,28 @@ class Critic:
 
     def backward(
         self,
-        samples: Sequence[TokenSample],
+        frozen: FrozenBatch,
+        chosen: Ints,
         states_SD: Tensor,
-        old_values_S: Tensor,
-        targets_S: Tensor,
         *,
         weight: float,
         num_turns: int,
     ) -> Tensor:
-        """Backward of `weight` times the critic's loss of a micro-batch; returns its value.
+        """Backward of `weight` times the critic's loss of the chosen samples; returns its value.
 
-        It comes when the graph of the policy's loss is gone, so that the critic's, where it has a
-        LoRA of its own, is alone in memory. `states_SD` are the policy's, `num_turns` those of the
-        whole optimizer step.
+        It comes when the graph of the policy's loss is gone, so that the critic's, where it has
+        parameters of its own in the model, is alone in memory. `states_SD` are the policy's,
+        `num_turns` those of the whole optimizer step.
         """
+        assert frozen.values_S is not None and frozen.targets_S is not None
         with self.in_place():
-            if self.lora is not None:
-                states_SD = self.policy(pack_samples(prompts_of(samples))).states_SD
+            if self.own is not None:
+                prompts = prompts_of([frozen.samples[index] for index in chosen])
+                states_SD = self.policy(pack_samples(prompts)).states_SD
             loss = weight * value_loss(
                 self.values(states_SD),
-                old_values_S,
-                targets_S,
+                frozen.values_S[chosen],
+                frozen.targets_S[chosen],
                 clip=self.config.value_clip,
                 normalizer=num_turns,
             )
@@ -117,14 +124,14 @@ class Critic:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs."""
-        lora = None if self.lora is None else self.lora.state_dict()
-        return {"head": self.head.state_dict(), "lora": lora}
+        own = None if self.own is None else self.own.state_dict()
+        return {"head": self.head.state_dict(), "own": own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         self.head.load_state_dict(state["head"])
-        if self.lora is not None:
-            self.lora.load_state_dict(state["lora"])
+        if self.own is not None:
+            self.own.load_state_dict(state["own"])
 
 
 def prompts_of(samples: Sequence[TokenSample]) -> list[TokenSample]:

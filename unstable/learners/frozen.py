@@ -1,19 +1,18 @@
 """A batch as its optimizer steps see it: columns of tokens that stay as they are meanwhile."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unstable.config import Aggregation
-from unstable.learners.algorithm import Loss, Mask, Tokens
-from unstable.learners.batch import Floats, Ints
+from unstable.learners.algorithm import Algorithm, Tokens
+from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.columns import Layout
 from unstable.learners.model.policy import Scores
+from unstable.learners.regularization import Coefficients
 from unstable.types import TokenSample
 
 
@@ -22,13 +21,11 @@ class FrozenBatch:
     """S samples with N scored tokens, in order; tensors lie on the policy's device."""
 
     samples: Sequence[TokenSample]
+    algorithm: Algorithm
+    coefficients: Coefficients
     layout: Layout  # of the columns [N]
-    loss: Callable[[Tokens], Loss]
-    aggregation: Aggregation  # what the loss is a mean over
     trajectories_S: Ints
-    units: Sequence[Ints]  # places of samples that an optimizer step keeps together; none: no step
-    whole_in_pass: bool = False  # whether a micro-batch keeps trajectories together
-    entropy: bool = False  # whether the loss has the entropies
+    atoms: Sequence[Ints]  # indices of samples that an optimizer step keeps together; none: no step
     advantages_N: Tensor
     weights_N: Tensor | None = None  # of tokens' gradients, in [0, 1]; None: all are 1
     behaviour_logprobs_N: Tensor | None = None  # None: the policy's own
@@ -38,13 +35,14 @@ class FrozenBatch:
     values_S: Tensor | None = None  # of the critic, None without one, and what it is to learn
     targets_S: Tensor | None = None
 
-    def forward_options(self, rows: Tensor) -> dict[str, Any]:
-        """What the policy is asked for besides logprobs, of the tokens in these rows."""
-        reference = self.reference_ND
-        return {
-            "entropy": self.entropy,
-            "reference_ND": None if reference is None else reference[rows],
-        }
+    @property
+    def entropy(self) -> bool:
+        """Whether the loss has the entropies."""
+        return self.algorithm.config.entropy > 0
+
+    def reference_states(self, rows: Tensor) -> Tensor | None:
+        """The reference's hidden states for these rows; None: no exact KL is asked for."""
+        return None if self.reference_ND is None else self.reference_ND[rows]
 
     def tokens(
         self,
@@ -92,20 +90,26 @@ def weighted(values_N: Tensor, weights_N: Tensor) -> Tensor:
     return weights_N * values_N + (1 - weights_N) * values_N.detach()
 
 
-def units_of(trajectories_S: Ints, trained_S: Mask, whole: bool) -> list[Ints]:
-    """Places of the trained samples, one by one or, if `whole`, trajectory by trajectory."""
-    places = np.flatnonzero(trained_S)
-    keys = trajectories_S[places] if whole else places
+def minibatch_atoms(batch: FlatBatch, algorithm: Algorithm, advantages_S: Floats) -> list[Ints]:
+    """Indices of the samples that are trained on, an array for what a step keeps together.
+
+    These are single samples or, where the algorithm asks for it, whole trajectories; of them the
+    `top_advantage_fraction`.
+    """
+    indices = np.flatnonzero(algorithm.trained(batch, advantages_S))
+    keys = batch.trajectories_S[indices] if algorithm.whole_in_step else indices
     order = np.argsort(keys, kind="stable")
     _, firsts = np.unique(keys[order], return_index=True)
-    return np.split(places[order], firsts[1:]) if len(places) else []
+    atoms = np.split(indices[order], firsts[1:]) if len(indices) else []
+    share = algorithm.config.top_advantage_fraction
+    return atoms if share == 1 else top_advantage_atoms(atoms, advantages_S, share)
 
 
-def top_advantage_units(units: Sequence[Ints], advantages_S: Floats, share: float) -> list[Ints]:
-    """The `share` of the units, rounded up, whose mean |advantage| is largest, in their order.
+def top_advantage_atoms(atoms: Sequence[Ints], advantages_S: Floats, share: float) -> list[Ints]:
+    """The `share` of the atoms, rounded up, whose mean |advantage| is largest, in their order.
 
     Of equal ones the first are kept.
     """
-    sizes = np.array([np.abs(advantages_S[unit]).mean() for unit in units])
-    kept = np.argsort(-sizes, kind="stable")[: math.ceil(share * len(units))]
-    return [units[place] for place in sorted(kept)]
+    sizes = np.array([np.abs(advantages_S[atom]).mean() for atom in atoms])
+    kept = np.argsort(-sizes, kind="stable")[: math.ceil(share * len(atoms))]
+    return [atoms[index] for index in sorted(kept)]

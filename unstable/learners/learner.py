@@ -6,7 +6,6 @@ its samples to `backward`. What differs between algorithms is asked of `algorith
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstable.config import LearnerConfig, ModelConfig
-from unstable.learners.algorithm import imitation
+from unstable.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from unstable.learners.algorithm import Imitation
 from unstable.learners.algorithms import algorithm_class
-from unstable.learners.average import Average
 from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.checkpoint import read_average, read_checkpoint, write_checkpoint
 from unstable.learners.columns import Columns, Layout
-from unstable.learners.critic import Critic, prompts_of
-from unstable.learners.frozen import FrozenBatch, top_advantage_units, units_of
+from unstable.learners.critic import Critic, Estimate
+from unstable.learners.frozen import FrozenBatch, minibatch_atoms
 from unstable.learners.metrics import (
     ENTROPIES,
     LOGPROBS,
@@ -38,21 +36,18 @@ from unstable.learners.metrics import (
 from unstable.learners.micro_batches import MicroBatches, token_normalizers
 from unstable.learners.model.load import load_policy
 from unstable.learners.model.packing import pack_samples
-from unstable.learners.model.second_lora import SecondLoRA
+from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.ranks import ALONE, Ranks
-from unstable.learners.reference import Reference
+from unstable.learners.reference import Reading, Reference
 from unstable.learners.regularization import (
     Coefficients,
-    bounded,
     coefficient_metrics,
     coefficients_at,
-    opponents_kl,
     regularized,
-    turn_kl,
+    shaped_rewards,
 )
 from unstable.learners.scoring import Scorer
-from unstable.models.adapters import export_adapter, load_weights
 from unstable.types import Adapter, Batch, PlayerId, TokenSample, Update
 from unstable.types.seeds import derive_seed
 
@@ -98,7 +93,7 @@ class Learner:
         self.reference = (
             Reference(self.policy, algorithm, self.scorer) if algorithm.uses_reference else None
         )
-        self.average = None if learner.ema is None else Average(self.policy, learner.ema)
+        self.average = None if learner.ema is None else TrainedCopy(self.policy.trained)
         critic = getattr(algorithm, "critic", None)
         self.critic = None if critic is None else Critic(critic, self.policy, self.optimizer)
 
@@ -134,11 +129,11 @@ class Learner:
         everything = np.arange(len(samples))
         frozen = FrozenBatch(
             samples=samples,
+            algorithm=Imitation(AlgorithmConfig(name="imitation")),
+            coefficients=Coefficients(kl_reward=0.0, kl_loss=0.0, entropy=0.0),
             layout=layout,
-            loss=imitation,
-            aggregation="token",
             trajectories_S=everything,
-            units=[everything],
+            atoms=[everything],
             advantages_N=layout.repeated(ones_S),
         )
         report = self._step(frozen, self._shuffle().permutation(len(samples)))
@@ -152,143 +147,145 @@ class Learner:
 
     def _freeze(self, flat: FlatBatch) -> tuple[Floats, Floats, FrozenBatch]:
         """Shaped rewards [S], advantages [S], and all that optimizer steps keep frozen."""
-        algorithm, config, samples = self.algorithm, self.config.algorithm, flat.token_samples
-        layout, estimate, reading = self._layout(samples), None, None
-        old, uses_old = self._old_logprobs(flat)
-        per_turn = self.critic is not None
-        rewards_S = bounded(flat.turn_rewards_S if per_turn else flat.rewards_S, config.reward_clip)
-        if config.kl_reward > 0:
-            assert old is not None and self.reference is not None
+        config, samples, reading = self.config.algorithm, flat.token_samples, None
+        old = self._old_logprobs(flat)
+        if self.reference is not None and config.kl_reward > 0:
             reading = self.reference.read(samples)
-            kl_S = turn_kl(old, reading.logprobs)
-            kl_S = opponents_kl(flat, kl_S, per_turn=per_turn) if config.kl_opponents else kl_S
-            rewards_S = rewards_S - self.coefficients.kl_reward * kl_S
+        rewards_S = shaped_rewards(
+            flat,
+            config,
+            self.coefficients.kl_reward,
+            old,
+            None if reading is None else reading.logprobs,
+            per_turn=self.critic is not None,
+        )
         if self.critic is None:
-            advantages_S = algorithm.advantages(flat, rewards_S)
+            estimate = Estimate(self.algorithm.advantages(flat, rewards_S))
         else:
-            estimate = self.critic.estimate(flat, rewards_S, self._values(samples))
-            advantages_S = estimate.advantages_S
-        trained_S = algorithm.trained(flat, advantages_S)
-        units = units_of(flat.trajectories_S, trained_S, algorithm.whole_in_step)
-        if config.top_advantage_fraction < 1:
-            units = top_advantage_units(units, advantages_S, config.top_advantage_fraction)
+            estimate = self.critic.estimate(flat, rewards_S, self.scorer)
+        atoms = minibatch_atoms(flat, self.algorithm, estimate.advantages_S)
         if self.reference is not None and reading is None:
-            reading = self.reference.read(samples, chain.from_iterable(units))
-        weights_S = algorithm.weights(flat)
-        frozen = FrozenBatch(
-            samples=samples,
+            reading = self.reference.read(samples, np.concatenate([np.array([], int), *atoms]))
+        frozen = self._columns(flat, estimate, atoms, old, reading)
+        return rewards_S, estimate.advantages_S, frozen
+
+    def _columns(
+        self,
+        flat: FlatBatch,
+        estimate: Estimate,
+        atoms: list[Ints],
+        old: list[Tensor] | None,
+        reading: Reading | None,
+    ) -> FrozenBatch:
+        """What optimizer steps read of the batch, as columns."""
+        layout, weights_S = self._layout(flat.token_samples), self.algorithm.weights(flat)
+        logprobs, states = (None, None) if reading is None else reading
+        return FrozenBatch(
+            samples=flat.token_samples,
+            algorithm=self.algorithm,
+            coefficients=self.coefficients,
             layout=layout,
-            loss=regularized(algorithm.loss, config, self.coefficients),
-            aggregation=algorithm.aggregation,
             trajectories_S=flat.trajectories_S,
-            units=units,
-            whole_in_pass=algorithm.whole_in_pass,
-            entropy=config.entropy > 0,
-            advantages_N=layout.repeated(advantages_S),
+            atoms=atoms,
+            advantages_N=layout.repeated(estimate.advantages_S),
             weights_N=None if (weights_S == 1).all() else layout.repeated(weights_S),
             behaviour_logprobs_N=layout.joined(flat.behaviour_logprobs),
-            old_logprobs_N=layout.joined(old) if uses_old and old is not None else None,
-            **({} if reading is None else reading.columns(layout)),
-            values_S=None if estimate is None else self._floats(estimate.values_S),
-            targets_S=None if estimate is None else self._floats(estimate.targets_S),
+            old_logprobs_N=layout.joined(old if self._steps_use_old else None),
+            reference_logprobs_N=layout.joined(logprobs if states is None else None),
+            reference_ND=layout.joined(states),
+            values_S=None if estimate.values_S is None else self._floats(estimate.values_S),
+            targets_S=None if estimate.targets_S is None else self._floats(estimate.targets_S),
         )
-        return rewards_S, advantages_S, frozen
 
-    def _old_logprobs(self, flat: FlatBatch) -> tuple[list[Tensor] | None, bool]:
-        """Those that a ratio or a KL in the reward refers to, and whether optimizer steps do.
+    @property
+    def _old_is_engine(self) -> bool:
+        return self.algorithm.uses_old_logprobs and self.config.algorithm.old_logprobs == "engine"
 
-        A single step has the policy's own, unless the old policy is the engine's.
+    @property
+    def _steps_use_old(self) -> bool:
+        """Whether optimizer steps refer to the old policy.
+
+        A single step has the policy's own logprobs, unless the old policy is the engine's.
         """
-        algorithm, config = self.algorithm, self.config.algorithm
-        if algorithm.uses_old_logprobs and config.old_logprobs == "engine":
-            return flat.behaviour_logprobs, True
-        asks = algorithm.uses_old_logprobs or self.config.max_kl is not None
-        uses_old = asks and self.steps_per_update > 1
-        if not uses_old and not config.kl_reward:
-            return None, False
-        return self.scorer.logprobs(flat.token_samples), uses_old
+        asks = self.algorithm.uses_old_logprobs or self.config.max_kl is not None
+        return self._old_is_engine or (asks and self.steps_per_update > 1)
+
+    def _old_logprobs(self, flat: FlatBatch) -> list[Tensor] | None:
+        """Those that a ratio or a KL in the reward refers to; None where nothing does."""
+        if self._old_is_engine:
+            return flat.behaviour_logprobs
+        if self._steps_use_old or self.config.algorithm.kl_reward > 0:
+            return self.scorer.logprobs(flat.token_samples)
+        return None
 
     def _steps(self, frozen: FrozenBatch) -> Iterator[Ints]:
-        """Places of the samples of each optimizer step, epoch by epoch."""
+        """Indices of the samples of each optimizer step, epoch by epoch."""
         shuffle = self._shuffle()
-        num_steps = min(self.config.steps_per_batch, len(frozen.units))
-        for _ in range(self.config.epochs if frozen.units else 0):
-            order = shuffle.permutation(len(frozen.units))
+        num_steps = min(self.config.steps_per_batch, len(frozen.atoms))
+        for _ in range(self.config.epochs if frozen.atoms else 0):
+            order = shuffle.permutation(len(frozen.atoms))
             for part in np.array_split(order, num_steps):
-                yield np.concatenate([frozen.units[i] for i in part])
+                yield np.concatenate([frozen.atoms[i] for i in part])
 
     def _step(self, frozen: FrozenBatch, chosen_C: Ints) -> StepReport:
         """One optimizer step on the chosen samples; every token has its sample's advantage."""
-        sizes_C = np.array([len(frozen.samples[place].token_ids) for place in chosen_C])
-        _, sequences_C = np.unique(frozen.trajectories_S[chosen_C], return_inverse=True)
-        normalizers_C = token_normalizers(sizes_C, sequences_C, frozen.aggregation, self.max_tokens)
-        columns, total = self.micro_batches.fitting(
-            lambda: self._accumulate(frozen, chosen_C, sequences_C, normalizers_C)
-        )
+        while True:
+            try:
+                columns, total = self._accumulate(frozen, chosen_C)
+                break
+            except torch.OutOfMemoryError as error:
+                reason = str(error)
+            self.micro_batches.halve(reason)
         self.micro_batches.ranks.sum_([total, *self.optimizer.gradients, *columns.values()])
         learning_rate = self.optimizer.learning_rate
         stepped = self.optimizer.step(float(total))
         return StepReport(chosen_C, float(total), *stepped, learning_rate, columns)
 
-    def _accumulate(
-        self, frozen: FrozenBatch, chosen_C: Ints, sequences_C: Ints, normalizers_C: Floats
-    ) -> tuple[Columns, Tensor]:
+    def _accumulate(self, frozen: FrozenBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
         """Gradients of this rank's share of a step, with its columns and its part of the loss."""
         self.optimizer.clear()  # of an attempt that memory did not suffice for
-        samples = [frozen.samples[place] for place in chosen_C]
-        device = self.policy.device
+        algorithm, device = frozen.algorithm, self.policy.device
+        samples = [frozen.samples[index] for index in chosen_C]
+        _, sequences_C = np.unique(frozen.trajectories_S[chosen_C], return_inverse=True)
+        sizes_C = np.array([len(sample.token_ids) for sample in samples])
+        normalizers_C = token_normalizers(
+            sizes_C, sequences_C, algorithm.aggregation, self.max_tokens
+        )
         columns, total = Columns(self._layout(samples)), torch.zeros(1, device=device)
-        units = sequences_C.tolist() if frozen.whole_in_pass else None
-        for places, counts in self.micro_batches(samples, units):
-            rows = frozen.layout.rows(chosen_C[places])
-            pack = pack_samples([samples[place] for place in places])
-            scores = self.policy(pack, **frozen.forward_options(rows))
+        atoms = sequences_C.tolist() if algorithm.whole_in_pass else None
+        for indices, counts in self.micro_batches(samples, atoms):
+            rows = frozen.layout.rows(chosen_C[indices])
+            pack = pack_samples([samples[index] for index in indices])
+            reference_ND = frozen.reference_states(rows)
+            scores = self.policy(pack, entropy=frozen.entropy, reference_ND=reference_ND)
             turns_N = pack.samples_N.to(device)
             tokens = frozen.tokens(
                 rows,
                 scores,
-                normalizers_N=self._floats(normalizers_C[places])[turns_N],
+                normalizers_N=self._floats(normalizers_C[indices])[turns_N],
                 turns_N=turns_N,
-                sequences_N=torch.from_numpy(sequences_C[places]).to(device)[turns_N],
+                sequences_N=torch.from_numpy(sequences_C[indices]).to(device)[turns_N],
             )
             entropies_N, states_SD = scores.entropies_N, scores.states_SD.detach()
-            del scores  # and its hidden states
-            loss = frozen.loss(tokens)
+            del scores, reference_ND  # and its hidden states
+            loss = regularized(
+                algorithm.loss(tokens), tokens, frozen.coefficients, algorithm.config.importance_cap
+            )
             value = float(counts) * loss.value
             value.backward()
             value = value.detach()
-            if self.critic is not None:
-                value += self._critic_backward(frozen, chosen_C, places, states_SD, counts)
+            if self.critic is not None:  # when the graph of the policy's loss is gone
+                value += self.critic.backward(
+                    frozen,
+                    chosen_C[indices],
+                    states_SD,
+                    weight=float(counts),
+                    num_turns=len(chosen_C),
+                )
             total += value
-            figures = {
-                LOGPROBS: tokens.logprobs_N,
-                RATIOS: loss.ratios_N,
-                ENTROPIES: entropies_N,
-                **loss.means,
-            }
-            columns.put(places, figures, counts)
+            figures = {LOGPROBS: tokens.logprobs_N, RATIOS: loss.ratios_N, ENTROPIES: entropies_N}
+            columns.put(indices, {**figures, **loss.means}, counts)
         return columns, total
-
-    def _critic_backward(
-        self,
-        frozen: FrozenBatch,
-        chosen_C: Ints,
-        places: Sequence[int],
-        states_SD: Tensor,
-        counts: bool,
-    ) -> Tensor:
-        """The critic's part of a micro-batch, when the graph of the policy's loss is gone."""
-        assert self.critic is not None
-        assert frozen.values_S is not None and frozen.targets_S is not None
-        chosen = chosen_C[places]
-        return self.critic.backward(
-            [frozen.samples[place] for place in chosen],
-            states_SD,
-            frozen.values_S[chosen],
-            frozen.targets_S[chosen],
-            weight=float(counts),
-            num_turns=len(chosen_C),
-        )
 
     def _finish(
         self,
@@ -309,11 +306,12 @@ class Learner:
                 "checkpoint holds the last good weights"
             )
         self.version += 1
-        for follower in (self.reference, self.average):
-            if follower is not None:
-                follower.after_update(self.version)
+        if self.reference is not None:
+            self.reference.after_update(self.version)
+        if self.average is not None and self.config.ema is not None:
+            self.average.follow(self.config.ema)
         seconds = time.perf_counter() - started
-        trained = [frozen.samples[place] for report in reports for place in report.chosen_C]
+        trained = [frozen.samples[index] for report in reports for index in report.chosen_C]
         speed = {
             "learn/tokens_per_second": sum(each.length for each in trained) / seconds,
             "learn/out_of_memory": float(self.micro_batches.take_halvings()),
@@ -331,16 +329,10 @@ class Learner:
 
     def logprobs_under(self, adapter: Adapter, samples: Sequence[TokenSample]) -> list[list[float]]:
         """The same with another adapter in the policy's place."""
-        with SecondLoRA(self.policy).in_place():
-            load_weights(self.policy.model, adapter)
+        other = TrainedCopy(self.policy.trained)
+        other.load(adapter)
+        with other.in_place():
             return self.logprobs(samples)
-
-    def _values(self, samples: Sequence[TokenSample]) -> Floats:
-        """What the critic says of the samples' prompts [S]."""
-        assert self.critic is not None
-        with self.critic.in_place():
-            values = self.scorer.values(prompts_of(samples), self.critic.values)
-        return torch.cat(values).double().numpy()
 
     def _shuffle(self) -> np.random.Generator:
         """The chance of the next update."""
@@ -366,7 +358,7 @@ class Learner:
         keep. Raises `FileExistsError` rather than write over anything.
         """
         name = PlayerId.policy(self.version).name
-        adapter = export_adapter(self.policy.model, name)
+        adapter = self.policy.trained.export(name)
         average = None if self.average is None else self.average.export(f"average of {name}")
         algorithm = self.algorithm.state_dict()
         if self.reference is not None:
@@ -401,7 +393,7 @@ class Learner:
     def _take(self, folder: Path) -> dict[str, Any]:
         """Load all weights and the algorithm's state; returns the learner's whole state."""
         adapter, state = read_checkpoint(folder)
-        load_weights(self.policy.model, adapter)
+        self.policy.trained.load(adapter)
         if self.average is not None:
             self.average.load(read_average(folder))
         algorithm = state["algorithm"]

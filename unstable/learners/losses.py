@@ -20,19 +20,19 @@ def log_ratios(logprobs_N: Tensor, behaviour_logprobs_N: Tensor) -> Tensor:
 def policy_ratios(
     logprobs_N: Tensor,
     old_logprobs_N: Tensor,
-    units_N: Tensor | None = None,
+    sequences_N: Tensor | None = None,
     *,
     length_normalized: bool = False,
 ) -> Tensor:
     """Ratios [N], with gradient, of the policy to the old one, of what each token belongs to.
 
-    A unit's ratio is the product over its tokens, or their geometric mean (GSPO's sequence ratio,
-    https://arxiv.org/abs/2507.18071); without units each token has its own. Finite whatever the
+    A sequence's ratio is the product over its tokens, or their geometric mean (GSPO's,
+    https://arxiv.org/abs/2507.18071); without sequences each token has its own. Finite whatever the
     logprobs: logarithms are clamped to `MAX_LOG_RATIO`, beyond which there is no gradient.
     """
     differences_N = logprobs_N - old_logprobs_N
-    if units_N is not None:
-        differences_N = _unit_sums(differences_N, units_N, mean=length_normalized)
+    if sequences_N is not None:
+        differences_N = _sequence_sums(differences_N, sequences_N, mean=length_normalized)
     return differences_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
@@ -119,13 +119,13 @@ def masked_weights(log_ratios_N: Tensor, low: float, high: float) -> Tensor:
     return torch.where((weights_N >= low) & (weights_N <= high), weights_N, 0.0)
 
 
-def sequence_mask(log_ratios_N: Tensor, units_N: Tensor, low: float, high: float) -> Tensor:
-    """1 for tokens [N] whose unit's geometric mean ratio is in [low, high], 0 for all others.
+def sequence_mask(log_ratios_N: Tensor, sequences_N: Tensor, low: float, high: float) -> Tensor:
+    """1 for tokens [N] whose sequence's geometric mean ratio is in [low, high], 0 for all others.
 
     A sequence that is off in many tokens is off as a whole:
     https://verl.readthedocs.io/en/latest/algo/rollout_corr.html.
     """
-    means_N = _unit_sums(log_ratios_N, units_N, mean=True).exp()
+    means_N = _sequence_sums(log_ratios_N, sequences_N, mean=True).exp()
     return ((means_N >= low) & (means_N <= high)).to(log_ratios_N.dtype)
 
 
@@ -184,10 +184,10 @@ def sums_after(values_N: Tensor, turns_N: Tensor) -> Tensor:
     return (sums_N[ends_N] - sums_N).to(values_N.dtype)
 
 
-def _unit_sums(values_N: Tensor, units_N: Tensor, *, mean: bool) -> Tensor:
-    """For each token [N] the sum, or mean, of the values of its unit; units count from 0."""
-    num_units = int(units_N.max()) + 1
-    sums_U = values_N.new_zeros(num_units).index_add(0, units_N, values_N)
+def _sequence_sums(values_N: Tensor, sequences_N: Tensor, *, mean: bool) -> Tensor:
+    """For each token [N] the sum, or mean, of the values of its sequence; these count from 0."""
+    num_sequences = int(sequences_N.max()) + 1
+    sums_Q = values_N.new_zeros(num_sequences).index_add(0, sequences_N, values_N)
     if mean:
-        sums_U = sums_U / torch.bincount(units_N, minlength=num_units).clamp(min=1)
-    return sums_U[units_N]
+        sums_Q = sums_Q / torch.bincount(sequences_N, minlength=num_sequences).clamp(min=1)
+    return sums_Q[sequences_N]

@@ -23,7 +23,7 @@ LOGPROBS, RATIOS, ENTROPIES = "logprobs", "ratios", "entropies"
 class StepReport:
     """One optimizer step, token by token so that means are over tokens, never over means."""
 
-    chosen_C: Ints  # places in the batch of the samples whose tokens the columns hold, in order
+    chosen_C: Ints  # indices in the batch of the samples whose tokens the columns hold, in order
     loss: float
     grad_norm: float  # before the clip
     refusal: str | None  # why the step was not made; None: it was
@@ -52,25 +52,25 @@ def batch_metrics(batch: FlatBatch, shaped_S: Floats, advantages_S: Floats) -> M
         **_group_counts(batch),
     }
     everywhere = np.arange(len(batch.samples))
-    for suffix, places in [("", everywhere), *_roles(batch)]:
+    for suffix, indices in [("", everywhere), *_roles(batch)]:
         metrics |= {
             f"{name}{suffix}": value
-            for name, value in _sample_metrics(batch, shaped_S, advantages_S, places).items()
+            for name, value in _sample_metrics(batch, shaped_S, advantages_S, indices).items()
         }
     return _floats(metrics)
 
 
 def _roles(batch: FlatBatch) -> list[tuple[str, Ints]]:
-    """The end of a metric's name and the places of the samples, role by role."""
-    return [(role_suffix(role), places) for role, places in batch.by_role().items()]
+    """The end of a metric's name and the indices of the samples, role by role."""
+    return [(role_suffix(role), indices) for role, indices in batch.by_role().items()]
 
 
 def _sample_metrics(
-    batch: FlatBatch, shaped_S: Floats, advantages_S: Floats, places: Ints
+    batch: FlatBatch, shaped_S: Floats, advantages_S: Floats, indices: Ints
 ) -> dict[str, Any]:
-    rewards_P, shaped_P = batch.rewards_S[places], shaped_S[places]
-    advantages_P = advantages_S[places]
-    tokens = [batch.samples[place].tokens for place in places]
+    rewards_P, shaped_P = batch.rewards_S[indices], shaped_S[indices]
+    advantages_P = advantages_S[indices]
+    tokens = [batch.samples[index].tokens for index in indices]
     completions_P = np.array([len(each.token_ids) for each in tokens])
     lengths_P = np.array([each.length for each in tokens])
     cut_P = np.array([each.finish_reason == "length" for each in tokens])
@@ -81,7 +81,7 @@ def _sample_metrics(
         "learn/reward_std": rewards_P.std(),
         "learn/reward_shaped_mean": shaped_P.mean(),
         "learn/reward_shaped_std": shaped_P.std(),
-        "learn/outcome_mean": np.mean([batch.owners_S[place].outcome for place in places]),
+        "learn/outcome_mean": np.mean([batch.owners_S[index].outcome for index in indices]),
         "learn/advantage_mean": advantages_P.mean(),
         "learn/advantage_std": advantages_P.std(),
         "learn/sequence_length_mean": lengths_P.mean(),
@@ -144,7 +144,7 @@ def is_far(frozen: FrozenBatch, report: StepReport, limit: float | None) -> bool
 
 def old_metrics(frozen: FrozenBatch, reports: Sequence[StepReport], steps: int) -> Metrics:
     """How far the update went, of `steps` an epoch: epochs, and the last step's KL."""
-    epochs = {"learn/epochs_made": len(reports) / min(steps, max(1, len(frozen.units)))}
+    epochs = {"learn/epochs_made": len(reports) / min(steps, max(1, len(frozen.atoms)))}
     if not reports or frozen.old_logprobs_N is None:
         return _floats(epochs)
     return _floats({**epochs, "learn/kl_old": old_kl(frozen, reports[-1])})
@@ -167,9 +167,9 @@ def role_metrics(batch: FlatBatch, reports: Sequence[StepReport]) -> Metrics:
     sampled_N = behaviour_N[: len(first_N)]
     mismatch_N, kl_N = (first_N - sampled_N).abs(), kl_estimates(first_N, sampled_N)
     suffixes, roles_S = [], np.empty(len(batch.samples), np.int64)
-    for index, (suffix, places) in enumerate(_roles(batch)):
+    for role, (suffix, indices) in enumerate(_roles(batch)):
         suffixes.append(suffix)
-        roles_S[places] = index
+        roles_S[indices] = role
     roles_N = np.repeat(roles_S[chosen_P], sizes_S[chosen_P])
     means = {_metric(name): _joined(reports, name) for name in (ENTROPIES, *reports[0].means)}
     return _floats(

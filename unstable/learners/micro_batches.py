@@ -2,9 +2,9 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +16,12 @@ from unstable.learners.ranks import ALONE, Ranks
 from unstable.types import TokenSample
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class MicroBatch(NamedTuple):
-    """Places of samples that go through together; `counts` is false for a repeat of no weight."""
+    """Indices of samples that go through together; `counts` is false for a repeat of no weight."""
 
-    places: list[int]
+    indices: list[int]
     counts: bool
 
 
@@ -40,23 +39,14 @@ class MicroBatches:
     together: bool = False
     halvings: int = 0  # since they were last taken
 
-    def fitting(self, passes: Callable[[], T]) -> T:
-        """What `passes` returns; where a GPU's memory runs out, both limits are halved for good.
+    def halve(self, error: str) -> None:
+        """Halve both limits for good, when a GPU's memory did not suffice for a pass.
 
-        `passes` is then called again, and must begin anew. Raises `torch.OutOfMemoryError`, with a
-        remedy, where nothing is left to halve.
+        The pass then begins anew. Not to be called while the error is handled: it holds the frames
+        of the pass, and so its tensors. Raises `torch.OutOfMemoryError`, with a remedy, where
+        nothing is left to halve.
         """
-        while True:
-            try:
-                return passes()
-            except torch.OutOfMemoryError as error:
-                reason = str(error).partition("\n")[0]
-            # Not in the handler: the error holds the frames of the pass, and so its tensors.
-            self._halve(reason)
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-
-    def _halve(self, reason: str) -> None:
+        reason = error.partition("\n")[0]
         if self.size == 1 or self.together:
             remedy = (
                 "lower learner.micro_batch_size"
@@ -75,6 +65,8 @@ class MicroBatches:
             self.size,
             reason,
         )
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def take_halvings(self) -> int:
         """How often limits were halved since the last call."""
@@ -82,58 +74,58 @@ class MicroBatches:
         return halvings
 
     def __call__(
-        self, samples: Sequence[TokenSample], units: Sequence[int] | None = None
+        self, samples: Sequence[TokenSample], atoms: Sequence[int] | None = None
     ) -> list[MicroBatch]:
         """This rank's micro-batches of the samples, as many as any other rank has.
 
-        Samples that share most of their prompts go together, and those of one unit stay together,
-        at the price of a larger micro-batch where a unit alone is too large. A rank with fewer
+        Samples that share most of their prompts go together, and those of one atom stay together,
+        at the price of a larger micro-batch where an atom alone is too large. A rank with fewer
         micro-batches repeats one without weight while it would have to wait anyway, since the
         collectives of a sharded model need all ranks.
         """
-        ordered = _in_prompt_order(samples, range(len(samples)) if units is None else units)
+        ordered = _in_prompt_order(samples, range(len(samples)) if atoms is None else atoms)
         alone = self.ranks.count == 1
         owners = [0] * len(ordered) if alone else self.ranks.owners(_costs(samples, ordered))
-        lengths = [sum(samples[place].length for place in unit) for unit in ordered]
+        lengths = [sum(samples[index].length for index in atom) for atom in ordered]
         shares: list[list[list[int]]] = []
         for rank in range(self.ranks.count):
             mine = [index for index, owner in enumerate(owners) if owner == rank]
-            units_lengths = [(ordered[index], lengths[index]) for index in mine]
-            shares.append(self._filled(units_lengths))
-        own = [MicroBatch(places, True) for places in shares[self.ranks.index]]
+            atoms_lengths = [(ordered[index], lengths[index]) for index in mine]
+            shares.append(self._filled(atoms_lengths))
+        own = [MicroBatch(indices, True) for indices in shares[self.ranks.index]]
         lacking = max(map(len, shares)) - len(own)
         shortest = ordered[lengths.index(min(lengths))]
         return own + [MicroBatch(shortest, False)] * lacking
 
-    def _filled(self, units: Sequence[tuple[list[int], int]]) -> list[list[int]]:
-        """The units, given with their tokens, in micro-batches, each as full as it may be."""
+    def _filled(self, atoms: Sequence[tuple[list[int], int]]) -> list[list[int]]:
+        """The atoms, given with their tokens, in micro-batches, each as full as it may be."""
         limit = math.inf if self.max_tokens is None else self.max_tokens
         batches: list[list[int]] = []
         held = 0
-        for unit, tokens in units:
+        for atom, tokens in atoms:
             held += tokens
-            if not batches or held > limit or len(batches[-1]) + len(unit) > self.size:
+            if not batches or held > limit or len(batches[-1]) + len(atom) > self.size:
                 batches.append([])
                 held = tokens
-            batches[-1] += unit
+            batches[-1] += atom
         return batches
 
 
-def _in_prompt_order(samples: Sequence[TokenSample], units: Sequence[int]) -> list[list[int]]:
-    """Places of each unit's samples, units in the order of their first prompts."""
+def _in_prompt_order(samples: Sequence[TokenSample], atoms: Sequence[int]) -> list[list[int]]:
+    """Indices of each atom's samples, atoms in the order of their first prompts."""
     members: dict[int, list[int]] = {}
-    for place, unit in enumerate(units):
-        members.setdefault(unit, []).append(place)
-    return sorted(members.values(), key=lambda unit: samples[unit[0]].prompt_ids)
+    for index, atom in enumerate(atoms):
+        members.setdefault(atom, []).append(index)
+    return sorted(members.values(), key=lambda atom: samples[atom[0]].prompt_ids)
 
 
 def _costs(samples: Sequence[TokenSample], ordered: Sequence[list[int]]) -> list[int]:
-    """Tokens of each unit that the prompt before it does not share."""
+    """Tokens of each atom that the prompt before it does not share."""
     costs = []
     before: list[int] = []
-    for unit in ordered:
+    for atom in ordered:
         costs.append(0)
-        for sample in (samples[place] for place in unit):
+        for sample in (samples[index] for index in atom):
             costs[-1] += sample.length - common_length(before, sample.prompt_ids, 0)
             before = sample.prompt_ids
     return costs

@@ -113,7 +113,7 @@ class PolicyOptimizer:
         """Restore what `state_dict` gave."""
         self.load_moments(state)
         self.steps = state["steps"]
-        self.scale = state.get("scale", 1.0)  # which earlier checkpoints have not
+        self.scale = state["scale"]
 
     def load_moments(self, state: dict[str, Any]) -> None:
         """Restore AdamW alone: the schedule goes on where it is, and rates keep their scale."""

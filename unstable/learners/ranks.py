@@ -76,7 +76,7 @@ def shard(policy: Policy, device: torch.device) -> None:
     https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    trained = {parameter for parameter in policy.parameters() if parameter.requires_grad}
+    trained = set(policy.trained.parameters)
     for parameter in trained:
         parameter.data = parameter.data.to(device)
     for layer in policy.layers:

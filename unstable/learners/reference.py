@@ -1,15 +1,16 @@
 """The reference: the policy that a KL refers to, and how it follows the one that is trained."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from unstable.config import AlgorithmConfig
-from unstable.learners.columns import Layout
+from unstable.learners.batch import Ints
 from unstable.learners.model.policy import Policy
-from unstable.learners.model.second_lora import SecondLoRA
+from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.scoring import Scorer
 from unstable.types import TokenSample
 
@@ -20,26 +21,20 @@ class Reading(NamedTuple):
     logprobs: list[Tensor]  # [T]
     states: list[Tensor] | None  # [T, D], for an exact KL
 
-    def columns(self, layout: Layout) -> dict[str, Tensor]:
-        """What a frozen batch keeps of it: for an exact KL the states, else the logprobs."""
-        if self.states is None:
-            return {"reference_logprobs_N": layout.joined(self.logprobs)}
-        return {"reference_ND": layout.joined(self.states)}
 
-
-class Reference(SecondLoRA):
+class Reference(TrainedCopy):
     """The policy at construction; it stays that, or follows the one that is trained."""
 
     def __init__(self, policy: Policy, config: AlgorithmConfig, scorer: Scorer) -> None:
-        super().__init__(policy)
+        super().__init__(policy.trained)
         self._config = config.reference
         self._reads_states = config.uses_exact_kl
         self._scorer = scorer
 
-    def read(self, samples: Sequence[TokenSample], wanted: Iterable[int] | None = None) -> Reading:
-        """Score the samples, all or those at the wanted places, in one pass."""
-        places = list(range(len(samples)) if wanted is None else wanted)
-        chosen = [samples[place] for place in places]
+    def read(self, samples: Sequence[TokenSample], wanted: Ints | None = None) -> Reading:
+        """Score the samples, all or those of the wanted indices, in one pass."""
+        indices = (np.arange(len(samples)) if wanted is None else wanted).tolist()
+        chosen = [samples[index] for index in indices]
         logprobs = [torch.zeros(len(sample.token_ids)) for sample in samples]
         states: list[Tensor] | None = None
         if not chosen:
@@ -48,17 +43,17 @@ class Reference(SecondLoRA):
             if self._reads_states:
                 scored, found = self._scorer.logprobs_and_states(chosen)
                 states = [each.new_zeros(len(each), found[0].shape[1]) for each in logprobs]
-                for place, states_TD in zip(places, found, strict=True):
-                    states[place] = states_TD
+                for index, states_TD in zip(indices, found, strict=True):
+                    states[index] = states_TD
             else:
                 scored = self._scorer.logprobs(chosen)
-        for place, logprobs_T in zip(places, scored, strict=True):
-            logprobs[place] = logprobs_T
+        for index, logprobs_T in zip(indices, scored, strict=True):
+            logprobs[index] = logprobs_T
         return Reading(logprobs, states)
 
     def after_update(self, version: int) -> None:
         """Move, if it is time to: the policy has just become `version`."""
-        if self._config.mean is not None:
-            self.follow(self._config.mean)
+        if self._config.ema is not None:
+            self.follow(self._config.ema)
         elif self._config.every is not None and version % self._config.every == 0:
             self.follow(0.0)

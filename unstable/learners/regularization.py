@@ -4,7 +4,7 @@ With both, and a reference that moves, a policy gradient is magnetic mirror desc
 https://arxiv.org/abs/2206.05825.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -50,46 +50,58 @@ def coefficient_metrics(config: AlgorithmConfig, now: Coefficients) -> dict[str,
     return found
 
 
-def regularized(
-    loss: Callable[[Tokens], Loss], config: AlgorithmConfig, coefficients: Coefficients
-) -> Callable[[Tokens], Loss]:
+def regularized(plain: Loss, tokens: Tokens, coefficients: Coefficients, cap: float) -> Loss:
     """The loss plus a move's KL to the reference and minus its entropy, by their coefficients.
 
-    Both are exact (`losses.move_loss`), if the tokens have them; where they have the reference's
-    logprobs instead, the KL is its estimate k3.
+    Both are exact (`losses.move_loss`, with importance weights up to `cap`, or 1 if that is more),
+    where the tokens have them; where they have the reference's logprobs instead, the KL is its
+    estimate k3; where they have neither, nothing is added.
     """
-    if not config.uses_reference and not config.entropy:
-        return loss
-
-    def with_terms(tokens: Tokens) -> Loss:
-        plain = loss(tokens)
-        value, means, costs = plain.value, dict(plain.means), []
-        if tokens.entropies_N is not None:
-            costs.append(-coefficients.entropy * tokens.entropies_N)
-        if tokens.kl_N is not None:
-            costs.append(coefficients.kl_loss * tokens.kl_N)
-            means["learn/kl_reference"] = tokens.kl_N
-        elif tokens.reference_logprobs_N is not None:
-            kl_N = kl_penalties(tokens.logprobs_N, tokens.reference_logprobs_N)
-            value = value + coefficients.kl_loss * (kl_N / tokens.normalizers_N).sum()
-            means["learn/kl_reference"] = kl_N
-        if costs:
-            value = value + move_loss(
-                torch.stack(costs).sum(0),
-                tokens.logprobs_N,
-                tokens.old_logprobs_N,
-                tokens.turns_N,
-                cap=max(1.0, config.importance_cap),
-                normalizer=tokens.normalizers_N,
-            )
-        return Loss(value, plain.ratios_N, means)
-
-    return with_terms
+    value, means, costs = plain.value, dict(plain.means), []
+    if tokens.entropies_N is not None:
+        costs.append(-coefficients.entropy * tokens.entropies_N)
+    if tokens.kl_N is not None:
+        costs.append(coefficients.kl_loss * tokens.kl_N)
+        means["learn/kl_reference"] = tokens.kl_N
+    elif tokens.reference_logprobs_N is not None:
+        kl_N = kl_penalties(tokens.logprobs_N, tokens.reference_logprobs_N)
+        value = value + coefficients.kl_loss * (kl_N / tokens.normalizers_N).sum()
+        means["learn/kl_reference"] = kl_N
+    if costs:
+        value = value + move_loss(
+            torch.stack(costs).sum(0),
+            tokens.logprobs_N,
+            tokens.old_logprobs_N,
+            tokens.turns_N,
+            cap=max(1.0, cap),
+            normalizer=tokens.normalizers_N,
+        )
+    return Loss(value, plain.ratios_N, means)
 
 
-def bounded(rewards_S: Floats, bounds: tuple[float, float] | None) -> Floats:
-    """The rewards [S] within the bounds, if there are any."""
-    return rewards_S if bounds is None else np.clip(rewards_S, *bounds)
+def shaped_rewards(
+    batch: FlatBatch,
+    config: AlgorithmConfig,
+    weight: float,
+    old: Sequence[Tensor] | None,
+    reference: Sequence[Tensor] | None,
+    *,
+    per_turn: bool,
+) -> Floats:
+    """Rewards [S] within their bounds, less `weight` times the KL of `old` to the reference.
+
+    `per_turn`: a trajectory's own reward is paid at its last turn (see `FlatBatch`). Logprobs are
+    None where the reward has no KL.
+    """
+    rewards_S = batch.turn_rewards_S if per_turn else batch.rewards_S
+    if config.reward_clip is not None:
+        rewards_S = np.clip(rewards_S, *config.reward_clip)
+    if old is None or reference is None:
+        return rewards_S
+    kl_S = turn_kl(old, reference)
+    if config.kl_opponents:
+        kl_S = opponents_kl(batch, kl_S, per_turn=per_turn)
+    return rewards_S - weight * kl_S
 
 
 def turn_kl(logprobs: Sequence[Tensor], reference: Sequence[Tensor]) -> Floats:
@@ -111,18 +123,18 @@ def opponents_kl(batch: FlatBatch, kl_S: Floats, *, per_turn: bool) -> Floats:
     """
     costs_S = np.zeros(len(kl_S))
     games: dict[int, list[int]] = {}
-    for place, owner in enumerate(batch.owners_S):
-        games.setdefault(owner.game_id, []).append(place)
-    for places in games.values():
+    for index, owner in enumerate(batch.owners_S):
+        games.setdefault(owner.game_id, []).append(index)
+    for indices in games.values():
         own: dict[int, float] = {}  # by seat: the KL of its turns from here on
         pending: dict[int, float] = {}  # by seat: what was after its next turn when that came
         total = 0.0  # of all seats' turns after this one
-        for place in sorted(places, key=lambda place: -batch.samples[place].turn):
-            seat, kl = batch.owners_S[place].seat, float(kl_S[place])
+        for index in sorted(indices, key=lambda index: -batch.samples[index].turn):
+            seat, kl = batch.owners_S[index].seat, float(kl_S[index])
             others = total - own.get(seat, 0.0)
             own[seat] = own.get(seat, 0.0) + kl
             total += kl
             to_go = own[seat] - others
-            costs_S[place] = to_go - pending.get(seat, 0.0) if per_turn else to_go
+            costs_S[index] = to_go - pending.get(seat, 0.0) if per_turn else to_go
             pending[seat] = to_go
     return costs_S

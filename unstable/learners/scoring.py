@@ -11,6 +11,9 @@ from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy, Scores
 from unstable.types import TokenSample
 
+_Wanted = tuple[Sequence[int], Callable[[Scores], Tensor]]
+"""How many figures each sample has, and how to read them."""
+
 
 class Scorer:
     """Puts samples through the model in micro-batches, on all ranks together."""
@@ -47,21 +50,27 @@ class Scorer:
     def _read(
         self,
         samples: Sequence[TokenSample],
-        wanted: Sequence[tuple[Sequence[int], Callable[[Scores], Tensor]]],
+        wanted: Sequence[_Wanted],
     ) -> list[list[Tensor]]:
-        """What is wanted by sample: each given as figures of every sample and how to read them."""
-
-        def passes() -> list[Columns]:
-            read = [Columns(Layout(sizes, self._policy.device)) for sizes, _ in wanted]
-            for places, counts in self._micro_batches(samples):
-                scores = self._policy(pack_samples([samples[place] for place in places]))
-                for columns, (_, figures) in zip(read, wanted, strict=True):
-                    columns.put(places, {"read": figures(scores)}, counts)
-            return read
-
-        read = self._micro_batches.fitting(passes)
+        """What is wanted, by sample."""
+        while True:
+            try:
+                read = self._pass(samples, wanted)
+                break
+            except torch.OutOfMemoryError as error:
+                reason = str(error)
+            self._micro_batches.halve(reason)
         self._micro_batches.ranks.sum_([columns["read"] for columns in read])
         return [columns.by_sample("read") for columns in read]
+
+    def _pass(self, samples: Sequence[TokenSample], wanted: Sequence[_Wanted]) -> list[Columns]:
+        """This rank's share of what is wanted."""
+        read = [Columns(Layout(sizes, self._policy.device)) for sizes, _ in wanted]
+        for indices, counts in self._micro_batches(samples):
+            scores = self._policy(pack_samples([samples[index] for index in indices]))
+            for columns, (_, figures) in zip(read, wanted, strict=True):
+                columns.put(indices, {"read": figures(scores)}, counts)
+        return read
 
 
 def _counts(samples: Sequence[TokenSample]) -> list[int]:

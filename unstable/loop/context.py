@@ -23,10 +23,12 @@ from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
+    MAIN,
     Exploitability,
     GameFailure,
     GameResult,
     GameSpec,
+    PlayerId,
     Trajectory,
 )
 
@@ -37,34 +39,35 @@ T = TypeVar("T")
 
 
 @contextlib.asynccontextmanager
-async def asleep(actors: Sequence[Actor], config: RunConfig) -> AsyncIterator[None]:
-    """For the learner's turn on a GPU that it shares with sleeping actors, if it does."""
-    sleeping = config.actors.share_gpu == "sleep"
-    if sleeping:
+async def sleeping(actors: Sequence[Actor], config: RunConfig) -> AsyncIterator[None]:
+    """Actors that share the learner's GPU by turns give it its memory meanwhile."""
+    by_turns = config.actors.share_gpu == "sleep"
+    if by_turns:
         await asyncio.gather(*(actor.sleep() for actor in actors))
     try:
         yield
     finally:
-        if sleeping:
+        if by_turns:
             await asyncio.gather(*(actor.wake() for actor in actors))
 
 
-async def exploit(actors: Sequence[Actor], game: str, version: int) -> Exploitability:
-    """How exploitable a version is in a game that is solved exactly; all actors score a part."""
+async def exploit(actors: Sequence[Actor], game: str, player: PlayerId) -> Exploitability:
+    """How exploitable a version is in a game that is solved exactly; each actor scores a part."""
     began, count = time.time(), len(actors)
     parts = await asyncio.gather(
-        *(actor.decide(game, version, part, count) for part, actor in enumerate(actors))
+        *(actor.decide(game, player, part, count) for part, actor in enumerate(actors))
     )
-    shares = {number: chances for part in parts for number, chances in part.items()}
-    return await actors[0].assess(game, version, shares, began)
+    probabilities = {number: row for part in parts for number, row in part.items()}
+    assert player.version is not None
+    return await actors[0].assess(game, player.version, probabilities, began)
 
 
-async def spread(
+async def distribute(
     specs: Sequence[GameSpec],
     actors: Sequence[Actor],
     play: Callable[[int, Sequence[GameSpec]], Awaitable[list[T]]],
 ) -> list[T]:
-    """What `play` returns of an even share of the games for each actor, by its index."""
+    """Play an even share of the games on each actor; `play` has an actor's index and its games."""
     count = len(actors)
     played = await asyncio.gather(*(play(index, specs[index::count]) for index in range(count)))
     return list(chain(*played))
@@ -72,7 +75,10 @@ async def spread(
 
 @dataclass
 class Context:
-    """All that a run consists of; `commands/train.py` puts it together."""
+    """All that a run consists of; `commands/train.py` puts it together.
+
+    `policy` is the name of the policy that is trained.
+    """
 
     config: RunConfig
     folder: RunFolder
@@ -86,27 +92,45 @@ class Context:
     guard: Guard
     tracker: Tracker
     exact_games: Sequence[str] = ()  # games whose exploitability is measured
+    policy: str = MAIN
     failures: int = 0
     recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT_GAMES))  # that failed
-    asked: dict[int, float] = field(
-        default_factory=dict
-    )  # when an actor's numbers were last asked for
-    published: set[int] = field(default_factory=set)
+    asked: dict[int, float] = field(default_factory=dict)  # when an actor's stats were, by index
+    published: set[PlayerId] = field(default_factory=set)  # versions that actors serve
     in_flight: dict[int, GameSpec] = field(default_factory=dict)  # in asynchronous play, by id
-    settled: bool = False  # all that follows the current version's publication is done
+    finalized: bool = False  # the current version is evaluated where it is due, and has its row
     interrupt: Interrupt = field(default_factory=Interrupt)
-    evaluated: int = -1  # the last version that was
-    measured: int = -1  # that the exploitability was
+    evaluated: int = -1  # the last version that was evaluated
+    measured: int = -1  # the last version whose exploitability was measured
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
     first_payoffs: dict[int, float] = field(default_factory=dict)  # the same, where games pay
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.buffer)
 
+    def player(self, version: int) -> PlayerId:
+        """A version of the policy that is trained."""
+        return PlayerId.policy(version, self.policy)
+
+    @property
+    def current(self) -> PlayerId:
+        """The current version, as games name it."""
+        return self.registry.current(self.policy)
+
+    @property
+    def version(self) -> int:
+        """The current version's number."""
+        assert self.current.version is not None
+        return self.current.version
+
     @property
     def is_done(self) -> bool:
-        """All updates are made."""
-        return self.registry.current >= self.config.loop.steps
+        """Whether all updates are made."""
+        return self.version >= self.config.loop.steps
+
+    def draw(self, index: int) -> list[GameSpec]:
+        """The group of training games that an actor plays next."""
+        return self.router.draw(index, self.current, self.registry.past(self.policy))
 
     def stats_due(self, index: int) -> bool:
         """Whether it is time to ask an actor for its numbers; if so, it counts as asked."""
@@ -115,14 +139,14 @@ class Context:
             self.asked[index] = time.monotonic()
         return due
 
-    def admit(self, result: GameResult, trajectories: list[Trajectory]) -> None:
-        """Let a finished game count: for ratings (its branches do not), guard and next batch."""
+    def add_result(self, result: GameResult, trajectories: list[Trajectory]) -> None:
+        """Give a finished training game to ratings (without its branches), guard and buffer."""
         self.registry.record(result)
         self.guard.count(result)
         self.buffer.add(result.spec, trajectories)
 
     def count(self, ended: GameResult | GameFailure) -> None:
-        """The fault border is a game: its failure is counted, and too many of late end the run."""
+        """Count a game that ended or failed; raises `RuntimeError` at too many recent failures."""
         if ended.spec.purpose == "train":  # an evaluation numbers its games anew
             self.in_flight.pop(ended.spec.game_id, None)
         if isinstance(ended, GameResult):
@@ -133,7 +157,7 @@ class Context:
             self.buffer.lose(ended.spec)
         if ended.spent is not None and self.schedule.leave_out(ended.spent):
             self.tracker.print(ended.error)
-        self.recent.append(ended.spent is None)  # what a cap was set for is no fault
+        self.recent.append(ended.spent is None)  # an opponent's spent budget is no fault
         self.failures += 1
         allowed, failures = self.config.loop.max_failures, sum(self.recent)
         if failures > allowed:

@@ -1,4 +1,4 @@
-"""A person's wish to end a run, heeded between updates."""
+"""A person's wish to end a run, which takes effect between updates."""
 
 import asyncio
 import contextlib
@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 
 class Interrupt:
-    """A person's wish to end the run: heeded at once, or as soon as what has begun is finished."""
+    """A person's wish to end the run: at once, or as soon as the step in progress is finished."""
 
     def __init__(self) -> None:
-        self.holding = ""
-        """What is to be finished first, in words; nothing if it is empty."""
+        self.deferred_by = ""
+        """The step that is finished first, in words; empty if there is none."""
         self.wanted = False
 
     @contextlib.contextmanager
-    def held(self, what: str) -> Iterator[None]:
-        """Raise `CancelledError` at the end if the wish has come meanwhile."""
-        self.holding = what
+    def deferred(self, step: str) -> Iterator[None]:
+        """Finish a step first; raises `CancelledError` at its end if the wish came meanwhile."""
+        self.deferred_by = step
         try:
             yield
         finally:
-            self.holding = ""
+            self.deferred_by = ""
         if self.wanted:
             raise asyncio.CancelledError

@@ -1,14 +1,16 @@
 """What the loop asks of an actor and of a learner, wherever they run."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from unstable.types import (
+    ActorState,
     Batch,
     Exploitability,
     GameFailure,
     GameResult,
     GameSpec,
+    PlayerId,
     TokenSample,
     Update,
 )
@@ -22,23 +24,23 @@ class Actor(Protocol):
     ) -> AsyncIterator[GameResult | GameFailure]:
         """Play games, as `collectors.collector.Collector.play` says."""
 
-    async def state(self) -> dict[str, Any]:
-        """What play so far has to do with play to come, as JSON holds it."""
+    async def state(self) -> ActorState:
+        """What play so far has to do with play to come."""
 
-    async def restore(self, state: Mapping[str, Any]) -> None:
+    async def restore(self, state: ActorState) -> None:
         """Continue from what `state` returned."""
 
-    async def publish(self, version: int) -> None:
-        """Let games name a version of the policy that has a checkpoint."""
+    async def publish(self, version: PlayerId) -> None:
+        """Let games name a version of a policy that has a checkpoint."""
 
-    async def retire(self, version: int) -> None:
+    async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game will ask for."""
 
     async def stats(self) -> dict[str, float]:
         """The engine's counters, and those of games."""
 
     async def decide(
-        self, game: str, version: int, part: int, parts: int
+        self, game: str, version: PlayerId, part: int, parts: int
     ) -> dict[int, list[float]]:
         """Probabilities of the legal actions at every `parts`-th decision of a small game."""
 

@@ -8,52 +8,106 @@ others are dealt again from their seeds.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import (
+    BaseModel,
+    NonNegativeInt,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+)
+
+from unstable.buffers.buffer import BufferState
 from unstable.config import RunFailedError
 from unstable.league.deals import named, numbered
 from unstable.league.evaluation import evaluation_games
+from unstable.league.guard import GuardState
+from unstable.league.ratings import RegistryState
+from unstable.league.schedule import ScheduleState
 from unstable.loop.context import Context
 from unstable.records.files import json_line, write_whole
 from unstable.records.games import Recorded, read_games, read_spec, spec_record
-from unstable.types import Trajectory
+from unstable.tracking.tracker import TrackerState
+from unstable.types import ActorState, GameSpec, PlayerId, Trajectory
 
-State = dict[str, Any]
+
+def _read_spec(row: Any) -> GameSpec:
+    if isinstance(row, GameSpec):
+        return row
+    try:
+        return read_spec(row)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("no game as it was decided on") from error
 
 
-async def of_actors(context: Context) -> list[State]:
+Spec = Annotated[GameSpec, PlainValidator(_read_spec), PlainSerializer(spec_record)]
+
+
+class RunState(BaseModel):
+    """All that a run needs, besides the learner's checkpoint, to go on from its current version."""
+
+    version: NonNegativeInt
+    finalized: bool
+    evaluated: int
+    measured: int
+    first_scores: list[tuple[str, float]]
+    first_payoffs: list[tuple[str, float]]
+    failures: NonNegativeInt
+    published: list[str]
+    registry: RegistryState
+    schedule: ScheduleState
+    guard: GuardState
+    buffer: BufferState
+    oldest: NonNegativeInt  # version that sampled any of the buffer
+    in_flight: list[Spec]  # dealt or about to be
+    tracker: TrackerState
+    actors: list[ActorState]
+    marks: dict[str, NonNegativeInt]  # sizes of the files that grow, in bytes
+
+
+def parse(text: bytes, version: int) -> RunState | None:
+    """The state of a run at this version that a file holds; None where it holds anything else."""
+    try:
+        state = RunState.model_validate_json(text, strict=True)
+    except ValidationError:
+        return None
+    newest = max((PlayerId.parse(name).version or 0 for name in state.registry.ratings), default=-1)
+    return state if state.version == newest == version else None
+
+
+async def actor_states(context: Context) -> list[ActorState]:
     """What each actor has to keep."""
     return await asyncio.gather(*(actor.state() for actor in context.actors))
 
 
-def keep(context: Context, actors: Sequence[State]) -> None:
+def save(context: Context, actors: Sequence[ActorState]) -> None:
     """Write down, at once, what the run needs in order to go on from its current version.
 
     Raises `RunFailedError` where it cannot be written: no later version could be, either.
     """
-    version = context.registry.current
-    dealt = [*context.in_flight.values(), *context.router.ahead(version)]
-    state = {
-        "version": version,
-        "settled": context.settled,
-        "evaluated": context.evaluated,
-        "measured": context.measured,
-        "first_scores": named(context.config, context.first_scores),
-        "first_payoffs": named(context.config, context.first_payoffs),
-        "failures": context.failures,
-        "published": sorted(context.published),
-        "registry": context.registry.state(),
-        "schedule": context.schedule.state(),
-        "guard": context.guard.state(),
-        "buffer": context.buffer.state(),
-        "oldest": context.buffer.oldest(version),
-        "in_flight": [spec_record(spec) for spec in dealt],
-        "tracker": context.tracker.state(),
-        "actors": list(actors),
-        "marks": context.folder.marks(version),
-    }
+    version = context.version
+    state = RunState(
+        version=version,
+        finalized=context.finalized,
+        evaluated=context.evaluated,
+        measured=context.measured,
+        first_scores=named(context.config, context.first_scores),
+        first_payoffs=named(context.config, context.first_payoffs),
+        failures=context.failures,
+        published=sorted(player.name for player in context.published),
+        registry=context.registry.state(),
+        schedule=context.schedule.state(),
+        guard=context.guard.state(),
+        buffer=context.buffer.state(),
+        oldest=context.buffer.oldest(version),
+        in_flight=[*context.in_flight.values(), *context.router.ahead(context.current)],
+        tracker=context.tracker.state(),
+        actors=list(actors),
+        marks=context.folder.marks(version),
+    )
     try:
-        write_whole(context.folder.state(version), json_line(state))
+        write_whole(context.folder.state(version), json_line(state.model_dump(mode="json")))
     except OSError as error:
         raise RunFailedError(
             f"the state of version {version} cannot be written ({error.strerror}); make room for "
@@ -61,68 +115,68 @@ def keep(context: Context, actors: Sequence[State]) -> None:
         ) from error
 
 
-async def restore(context: Context, state: Mapping[str, Any]) -> None:
-    """Put back what `keep` has written down; the learner has its version already."""
-    version = state["version"]
-    context.registry.restore(state["registry"])
-    context.schedule.restore(state["schedule"])
-    context.guard.restore(state["guard"])
+async def restore(context: Context, state: RunState) -> None:
+    """Put back what `save` has written down; the learner has its version already."""
+    context.registry.restore(state.registry)
+    context.schedule.restore(state.schedule)
+    context.guard.restore(state.guard)
     context.tracker.name_best(context.guard.best)
-    context.tracker.restore(state["tracker"])
-    context.settled, context.failures = state["settled"], state["failures"]
-    context.evaluated, context.measured = state["evaluated"], state["measured"]
-    context.first_scores = numbered(context.config, state["first_scores"])
-    context.first_payoffs = numbered(context.config, state.get("first_payoffs", ()))
-    if state["first_scores"]:
-        _say_pairs(context)
-    for published in state["published"]:  # the newest last
-        await asyncio.gather(*(actor.publish(published) for actor in context.actors))
-        context.published.add(published)
-    if len(state["actors"]) == len(context.actors):
-        kept = zip(context.actors, state["actors"], strict=True)
+    context.tracker.restore(state.tracker)
+    context.finalized, context.failures = state.finalized, state.failures
+    context.evaluated, context.measured = state.evaluated, state.measured
+    context.first_scores = numbered(context.config, state.first_scores)
+    context.first_payoffs = numbered(context.config, state.first_payoffs)
+    if state.first_scores:
+        _print_pairs(context)
+    context.published = set(map(PlayerId.parse, state.published))
+    for player in sorted(context.published, key=lambda player: player.version or 0):
+        await asyncio.gather(*(actor.publish(player) for actor in context.actors))
+    if len(state.actors) == len(context.actors):
+        kept = zip(context.actors, state.actors, strict=True)
         await asyncio.gather(*(actor.restore(own) for actor, own in kept))
-    if lost := _fill(context, state):
+    if lost := context.buffer.restore(state.buffer, _recorded(context, state)):
         context.tracker.print(f"{lost} groups of the buffer are not on file whole, and left out")
     if context.config.loop.mode == "async":
         context.in_flight = {}
-        _go_on(context, state, version)
+        _go_on(context, state)
 
 
-def _say_pairs(context: Context) -> None:
+def _print_pairs(context: Context) -> None:
     found, of = len(context.first_scores), len(evaluation_games(context.config, version=0))
     if found < of:
         line = f"gains are of {found} of {of} games: version 0 has not played the rest"
         context.tracker.print(line)
 
 
-def _fill(context: Context, state: Mapping[str, Any]) -> int:
-    """Put back into the buffer what it held; returns how many groups are not on file whole."""
-    held = state["buffer"]
-    trajectories = [places for _, *_, places in (*held["groups"], *held["waiting"])]
-    needed = {game for places in trajectories for game, _ in places}
+def _recorded(context: Context, state: RunState) -> Mapping[tuple[int, int], Trajectory]:
+    """The trajectories that the buffer held, by game and seat, as far as they are on file."""
+    groups = [places for _, places in state.buffer.groups]
+    groups += [places for *_, places in state.buffer.waiting]
+    needed = {game for places in groups for game, _ in places}
     found: dict[tuple[int, int], Trajectory] = {}
-    for version in range(state["oldest"], state["version"] + 1) if needed else ():
+    for version in range(state.oldest, state.version + 1) if needed else ():
         for recorded in read_games(context.folder.games("train", version)):
             if needed & {game.spec.game_id for game in recorded.result.games}:
                 own = context.rewards.recorded(*recorded)
                 found |= {(each.game_id, each.seat): each for each in own}
-    return context.buffer.restore(held, found.get)
+    return found
 
 
-def _go_on(context: Context, state: Mapping[str, Any], version: int) -> None:
+def _go_on(context: Context, state: RunState) -> None:
     """Let games count that ended after the state was taken, and deal the others again."""
-    path = context.folder.games("train", version)
-    mark = state["marks"].get(context.folder.relative(path), 0)
+    path = context.folder.games("train", state.version)
+    mark = state.marks.get(context.folder.relative(path), 0)
     ended: list[Recorded] = list(read_games(path, mark))
-    left = {row["game"]: read_spec(row) for row in state["in_flight"]}
+    left = {spec.game_id: spec for spec in state.in_flight}
     last = max((each.result.spec.game_id for each in ended), default=-1)
     while context.schedule.next_game <= last:
-        drawn = context.schedule.draw(version, context.registry.past())
+        past = context.registry.past(context.policy)
+        drawn = context.schedule.draw(context.current, past)
         left |= {spec.game_id: spec for spec in drawn}
     for recorded in ended:
         result, trajectories = recorded.result, context.rewards.recorded(*recorded)
         left.pop(result.spec.game_id, None)
         context.count(result)
         context.tracker.add_again(result, trajectories)
-        context.admit(result, trajectories)
+        context.add_result(result, trajectories)
     context.router.deal_first(left.values())

@@ -8,8 +8,9 @@
                     └─► tracking  (beside: receives, never sends back)
 
 It keeps games in flight, feeds the buffer, asks the learner for an update, registers and publishes
-the new version, evaluates, and reports to the tracker. Context are handed in as plain objects, so
-that the same page runs on Ray actors and, in a test, on objects of this process.
+the new version, evaluates, and reports to the tracker. What a run consists of is handed in as a
+`Context` of plain objects, so that the same page runs on Ray actors and, in a test, on objects of
+this process.
 """
 
 import asyncio
@@ -27,38 +28,37 @@ from unstable.league.evaluation import (
     rated_games,
 )
 from unstable.loop import state
-from unstable.loop.context import Context, asleep, exploit, spread
+from unstable.loop.context import Context, distribute, exploit, sleeping
 from unstable.types import Batch, GameFailure, GameResult, GameSpec, Trajectory, Update
 
 Finished = tuple[GameResult, list[Trajectory]]
+Evaluation = Callable[[Context], Awaitable[None]]
 
 
 async def train(context: Context) -> str:
     """Play and learn until `loop.steps` updates are made or `loop.max_time` is over; says which.
 
-    From the start on, or from the version that `state.restore` has put back.
+    Begins with version 0, or with the version that `state.restore` has put back.
     """
     max_time = context.config.loop.max_time
     deadline = math.inf if max_time is None else time.monotonic() + max_time
     if not context.published:
         await publish(context, version=0)
-    if not context.settled:
-        await settle(context)
-    play_and_learn = take_turns if context.config.loop.mode == "sync" else run_at_once
+    if not context.finalized:
+        await finalize(context)
+    play_and_learn = run_sync if context.config.loop.mode == "sync" else run_async
     await play_and_learn(context, deadline)
-    if left := not_yet(context):
-        for find in left:
-            await find(context)
-        actors = await state.of_actors(context)
-        context.tracker.end_update(context.registry.current)
-        state.keep(context, actors)
+    if missing := missing_evaluations(context):
+        for run_evaluation in missing:
+            await run_evaluation(context)
+        await end_update(context)
     return "all updates made" if context.is_done else "time is up"
 
 
-async def take_turns(context: Context, deadline: float) -> None:
-    """Synchronous: play until a batch is there, finish the games in flight, update, go on."""
+async def run_sync(context: Context, deadline: float) -> None:
+    """Play until a batch is there and no game is in flight, update, and so on."""
     while not context.is_done and time.monotonic() < deadline:
-        batch = context.buffer.draw(context.registry.current)
+        batch = context.buffer.draw(context.version)
         if batch is None:
             await play_round(context)
         else:
@@ -66,36 +66,35 @@ async def take_turns(context: Context, deadline: float) -> None:
 
 
 async def play_round(context: Context) -> None:
-    """Play until what the next batch lacks is there, an equal share on each actor.
+    """Play the samples that the next batch lacks, an equal share on each actor.
 
-    A game gives a sample at least, unless an opponent forfeits first or it ends in its opening:
-    then another round comes.
+    Most games give a sample at least. One does not where an opponent forfeits first, or where it
+    ends in its opening: then the batch needs another round.
     """
-    version, past = context.registry.current, context.registry.past()
-    ready = context.buffer.ready(version)
+    ready = context.buffer.ready(context.version)
     share = math.ceil((context.config.learner.batch_size - ready) / len(context.actors))
-    orders: list[list[GameSpec]] = [[] for _ in context.actors]
-    for index, specs in enumerate(orders):
+    assigned: list[list[GameSpec]] = [[] for _ in context.actors]
+    for index, specs in enumerate(assigned):
         while len(specs) < share:
-            specs += context.router.draw(index, version, past)
+            specs += context.draw(index)
     context.tracker.phase("playing", ready, context.config.learner.batch_size)
     played = await asyncio.gather(
-        *(played_by(context, index, specs, share) for index, specs in enumerate(orders))
+        *(play_all(context, index, specs, share) for index, specs in enumerate(assigned))
     )
     for result, trajectories in in_order(chain(*played)):
-        context.admit(result, trajectories)
+        context.add_result(result, trajectories)
 
 
-async def run_at_once(context: Context, deadline: float) -> None:
-    """Asynchronous: games are always in flight while updates are made out of what has arrived."""
+async def run_async(context: Context, deadline: float) -> None:
+    """Keep games in flight at all times, and update out of those that have finished."""
     in_flight = context.config.actors.games_in_flight
     assert isinstance(in_flight, int), "planning resolves auto"
     size = context.config.group_size
     # A group ends with its slowest game: one more group than fits keeps the engine busy meanwhile,
-    # and as many more as reward terms may keep waiting for.
+    # and more of them while games wait for their reward terms.
     groups = math.ceil((in_flight + context.rewards.at_once) / size) + (size > 1)
-    places = [index for index in range(len(context.actors)) for _ in range(groups)]
-    tasks = [asyncio.create_task(keep_playing(context, index)) for index in places]
+    indices = [index for index in range(len(context.actors)) for _ in range(groups)]
+    tasks = [asyncio.create_task(keep_playing(context, index)) for index in indices]
     tasks.append(asyncio.create_task(keep_learning(context, deadline)))
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -108,44 +107,45 @@ async def run_at_once(context: Context, deadline: float) -> None:
 
 
 async def keep_playing(context: Context, index: int) -> None:
-    """One group after another, each as soon as the gate lets it in."""
+    """Play one group after another on an actor, each as soon as the gate lets it begin."""
     while True:
-        await context.gate.enter(context.registry.current)
-        specs = context.router.draw(index, context.registry.current, context.registry.past())
+        await context.gate.enter(context.version)
+        specs = context.draw(index)
         context.in_flight |= {spec.game_id: spec for spec in specs}
         samples = 0
         async for result, trajectories in play(context, index, specs):
-            context.admit(result, trajectories)  # at once: a game that is on file counts
+            context.add_result(result, trajectories)  # at once: what is on file has to count
             samples += sum(len(each.samples) for each in trajectories)
-        context.gate.leave(context.registry.current, samples)
+        context.gate.leave(context.version, samples)
 
 
 async def keep_learning(context: Context, deadline: float) -> None:
-    """One update after another, each as soon as its batch is there."""
+    """Make one update after another, each as soon as its batch is there."""
     batch_size = context.config.learner.batch_size
     while not context.is_done and time.monotonic() < deadline:
-        context.tracker.phase("playing", context.buffer.ready(context.registry.current), batch_size)
+        context.tracker.phase("playing", context.buffer.ready(context.version), batch_size)
         seconds = None if deadline == math.inf else deadline - time.monotonic()
         try:
             async with asyncio.timeout(seconds):
                 await context.gate.filled.wait()
         except TimeoutError:
             return
-        batch = context.buffer.draw(context.registry.current)
-        context.gate.look(context.registry.current)
+        batch = context.buffer.draw(context.version)
+        context.gate.look(context.version)
         if batch is not None:
             await learn(context, batch)
-        context.gate.look(
-            context.registry.current
-        )  # what was ready may be too old for the new version
+        context.gate.look(context.version)  # some samples may be too old for the new version
 
 
 async def play(
     context: Context, index: int, specs: Sequence[GameSpec], enough: int | None = None
 ) -> AsyncIterator[Finished]:
-    """Games of one actor, with their trajectories; each is on file as soon as it is over."""
+    """Play games on one actor; yields each with its trajectories, once it is on file.
+
+    With `enough`, no game is started once that many samples are there or in flight.
+    """
     async for judged in context.rewards.judge(context.actors[index].play(specs, enough)):
-        version = context.registry.current
+        version = context.version
         if isinstance(judged, GameFailure):
             context.count(judged)
             continue
@@ -160,97 +160,115 @@ async def play(
             context.tracker.log_actor(index, await context.actors[index].stats())
 
 
-async def played_by(
+async def play_all(
     context: Context, index: int, specs: Sequence[GameSpec], enough: int | None = None
 ) -> list[Finished]:
-    """All of them, when they are over."""
+    """As `play`, returned when all games are over."""
     return [finished async for finished in play(context, index, specs, enough)]
 
 
 def in_order(played: Iterable[Finished]) -> list[Finished]:
-    """All actors' games by id: what follows must not be a matter of who was faster."""
+    """All actors' games by id, so that nothing depends on which actor was faster."""
     return sorted(played, key=lambda finished: finished[0].spec.game_id)
 
 
 async def learn(context: Context, batch: Batch) -> None:
-    """One update, from a batch to a version that is published, and what follows from it."""
+    """Make an update from a batch, and publish, evaluate and record the new version."""
     context.tracker.phase("updating")
-    with context.interrupt.held(f"update {batch.version + 1}"):
-        async with asleep(context.actors, context.config):
+    with context.interrupt.deferred(f"update {batch.version + 1}"):
+        async with sleeping(context.actors, context.config):
             update = await context.learner.update(batch)
-            like = await apply_interventions(context, update)
+            inherits_from = await apply_interventions(context, update)
         context.tracker.log_learner(update)
         context.tracker.log_samples(update, batch)
-        await publish(context, update.version, like)
-    await settle(context)
+        await publish(context, update.version, inherits_from)
+    await finalize(context)
 
 
-async def settle(context: Context) -> None:
-    """What follows a version's publication: the evaluations that are due, and its row."""
-    version, config = context.registry.current, context.config.eval
-    for every, find in ((config.every, evaluate), (config.exploitability.every, measure)):
-        if every and (version % every == 0 or context.is_done):
-            await find(context)
+async def finalize(context: Context) -> None:
+    """Run the evaluations that are due for a version that was published, and write its row."""
+    for every, _, run_evaluation in evaluations(context):
+        if every and (context.version % every == 0 or context.is_done):
+            await run_evaluation(context)
     context.tracker.log_buffer(context.buffer.stats())
     context.tracker.log_ratings(context.registry.ratings())
-    actors = await state.of_actors(context)
-    context.tracker.end_update(version)
-    context.settled = True
-    state.keep(context, actors)
+    context.finalized = True
+    await end_update(context)
+
+
+async def end_update(context: Context) -> None:
+    """Write the current version's row, and the state that a resume begins with."""
+    actors = await state.actor_states(context)
+    context.tracker.end_update(context.version)
+    state.save(context, actors)
 
 
 async def apply_interventions(context: Context, update: Update) -> int:
-    """Have the guard look at an update, and do what an alarm leads to before it is published.
+    """Have the guard check an update, and act on its alarms before the version is published.
 
-    Returns the version that the new one comes from: the one before it or, after a rollback, the
-    best one, which it then is again by another number.
+    Returns the version that the new one inherits its rating from: the one before it or, after a
+    rollback, the best one, whose weights it has then.
     """
     guard, config = context.guard, context.config.guard
     context.tracker.log_alarms(guard.check(update.version, update.metrics))
     actions, best = guard.take_actions(update.version), guard.best
     if "opponents" in actions:
         context.schedule.shares = config.opponents
-    like = update.version - 1
+    inherits_from = update.version - 1
     if "rollback" in actions and best is not None:
         await context.learner.restore(best)
-        like = best
+        inherits_from = best
     if "learning_rate" in actions:
         await context.learner.scale_rate(config.factor)
     context.tracker.log_actions(actions, best, context.schedule.shares.model_dump())
-    return like
+    return inherits_from
 
 
-async def publish(context: Context, version: int, like: int | None = None) -> None:
+async def publish(context: Context, version: int, inherits_from: int | None = None) -> None:
     """Save a version, hand it to every actor, and only then let games be drawn for it.
 
-    It enters the ratings as strong as `like`.
+    Its rating begins as that of `inherits_from`, or else of the version before it.
     """
+    player = context.player(version)
     context.tracker.phase("publishing")
-    context.registry.add(version, like)
+    source = None if inherits_from is None else context.player(inherits_from)
+    context.registry.add(player, source)
     await context.learner.save(version)
-    await asyncio.gather(*(actor.publish(version) for actor in context.actors))
-    actors = await state.of_actors(context)
-    context.registry.current = version
-    context.published.add(version)
-    context.settled = False
-    state.keep(context, actors)
-    kept = {version, *context.registry.past(), *context.config.openings.versions}
-    shown = {0} if context.guard.best is None else {0, context.guard.best}
-    # What retires below goes with the next version: games in flight may need it once more. The
-    # start stays, for whoever compares with it, and so does the best one.
-    newest, needed = context.config.tracking.keep_checkpoints, context.guard.needed
-    context.folder.prune(newest, adapters=kept | context.published | shown, whole=needed)
-    for old in context.published - kept:
-        await asyncio.gather(*(actor.retire(old) for actor in context.actors))
-    context.published &= kept
+    await asyncio.gather(*(actor.publish(player) for actor in context.actors))
+    actors = await state.actor_states(context)
+    context.registry.announce(player)
+    context.published.add(player)
+    context.finalized = False
+    state.save(context, actors)
+    await retire_unused(context)
+
+
+async def retire_unused(context: Context) -> None:
+    """Delete checkpoints that nothing needs, and have actors forget versions that no game names.
+
+    A version's checkpoint stays until the version after it retires: an actor that is started again
+    loads it for games in flight. The start and the best version stay for comparison.
+    """
+    best, openers = context.guard.best, map(context.player, context.config.openings.versions)
+    playing = {context.current, *context.registry.past(context.policy), *openers}
+    compared = {context.player(0), *([] if best is None else [context.player(best)])}
+    context.folder.prune(
+        context.config.tracking.keep_checkpoints,
+        adapters=playing | context.published | compared,
+        whole={context.player(version) for version in context.guard.needed},
+        policy=context.policy,
+    )
+    for version in context.published - playing:
+        await asyncio.gather(*(actor.retire(version) for actor in context.actors))
+    context.published &= playing
 
 
 async def evaluate(context: Context) -> None:
-    """Have the current version play its evaluation games, apart from everything that is trained."""
-    version = context.registry.current
+    """Play the current version's evaluation games; they change nothing that is trained."""
+    version = context.version
     specs = evaluation_games(context.config, version)
     context.tracker.phase("evaluating", 0, len(specs))
-    played = await spread(specs, context.actors, partial(played_by, context))
+    played = await distribute(specs, context.actors, partial(play_all, context))
     context.evaluated = version
     results = [result for result, _ in in_order(played)]
     for result in rated_games(context.config, version, results):
@@ -266,20 +284,23 @@ async def evaluate(context: Context) -> None:
     context.tracker.log_ratings(context.registry.ratings())
 
 
-async def measure(context: Context) -> None:
-    """Have the exploitability of the current version computed, where it is asked for."""
-    version = context.registry.current
+async def measure_exploitability(context: Context) -> None:
+    """Compute the exploitability of the current version in the games that are solved exactly."""
     for number, game in enumerate(context.exact_games):
         context.tracker.phase("computing exploitability", number, len(context.exact_games))
-        context.tracker.log_exploitability(await exploit(context.actors, game, version))
-    context.measured = version
+        context.tracker.log_exploitability(await exploit(context.actors, game, context.current))
+    context.measured = context.version
 
 
-def not_yet(context: Context) -> list[Callable[[Context], Awaitable[None]]]:
-    """What a run wants to know of its current version and does not."""
-    config, version = context.config.eval, context.registry.current
-    kinds = (
+def evaluations(context: Context) -> list[tuple[int, int, Evaluation]]:
+    """Each kind of evaluation: updates between two, the last version that had one, what runs it."""
+    config = context.config.eval
+    return [
         (config.every, context.evaluated, evaluate),
-        (config.exploitability.every, context.measured, measure),
-    )
-    return [find for every, last, find in kinds if every and last < version]
+        (config.exploitability.every, context.measured, measure_exploitability),
+    ]
+
+
+def missing_evaluations(context: Context) -> list[Evaluation]:
+    """Those that the config asks for and that the current version has not had."""
+    return [run for every, last, run in evaluations(context) if every and last < context.version]

@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast, get_args
@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from unstable.config import ConfigError
 from unstable.records.files import cut
-from unstable.types import Purpose
+from unstable.types import MAIN, PlayerId, Purpose
 
 
 class GameFile(NamedTuple):
@@ -69,9 +69,13 @@ class RunFolder:
         """A folder for each version."""
         return self.root / "checkpoints"
 
-    def checkpoint(self, version: int) -> Path:
+    def versions_of(self, policy: str) -> Path:
+        """Where a policy's versions lie: `checkpoints/`, or a folder there by another's name."""
+        return self.checkpoints if policy == MAIN else self.checkpoints / policy
+
+    def checkpoint(self, version: int, policy: str = MAIN) -> Path:
         """Folder of a version: the adapter and, of the newest ones, all that a resume needs."""
-        return self.checkpoints / f"{version:06d}"
+        return self.versions_of(policy) / f"{version:06d}"
 
     @property
     def best(self) -> Path:
@@ -99,22 +103,29 @@ class RunFolder:
         """What a run that goes on from the version needs besides the learner's state."""
         return self.checkpoint(version) / "run_state.json"
 
-    def versions(self) -> list[int]:
+    def versions(self, policy: str = MAIN) -> list[int]:
         """Versions that have a folder, ascending; older ones may hold the adapter alone."""
-        if not self.checkpoints.is_dir():
-            return []
-        return sorted(int(path.name) for path in self.checkpoints.iterdir() if path.name.isdigit())
+        place = self.versions_of(policy)
+        paths = place.iterdir() if place.is_dir() else ()
+        return sorted(int(path.name) for path in paths if path.name.isdigit())
 
-    def prune(self, newest: int, adapters: set[int], whole: frozenset[int] = frozenset()) -> None:
-        """Keep the `newest` checkpoints and those in `whole`, and the adapters of `adapters`.
+    def prune(
+        self,
+        newest: int,
+        adapters: Set[PlayerId],
+        whole: Set[PlayerId] = frozenset(),
+        policy: str = MAIN,
+    ) -> None:
+        """Keep a policy's `newest` checkpoints and those in `whole`, and the adapters of others.
 
         The rest is deleted.
         """
-        for version in self.versions()[:-newest]:
-            if version in whole:
+        for version in self.versions(policy)[:-newest]:
+            player = PlayerId.policy(version, policy)
+            if player in whole:
                 continue
-            folder = self.checkpoint(version)
-            if version not in adapters:
+            folder = self.checkpoint(version, policy)
+            if player not in adapters:
                 shutil.rmtree(folder)
                 continue
             for path in folder.iterdir():

@@ -80,9 +80,16 @@ def payoff_cells(pairs: Mapping[tuple[str, str], Met]) -> tuple[list[dict[str, A
 
 def _labels(names: set[str]) -> dict[str, str]:
     """What each player is called in the heat-map, in its order."""
-    players = {name: PlayerId.parse(name) for name in names}
-    versions = sorted(player.version for player in players.values() if player.version is not None)
-    labels = {f"main@{version}": _group(version, versions) for version in versions}
+    policies: dict[str, list[int]] = {}
+    for player in map(PlayerId.parse, sorted(names)):
+        if player.version is not None:
+            policies.setdefault(player.label, []).append(player.version)
+    labels = {
+        PlayerId.policy(version, policy).name: _group(version, versions)
+        for policy, unsorted in policies.items()
+        for versions in [sorted(unsorted)]
+        for version in versions
+    }
     return labels | {name: name for name in sorted(names - labels.keys())}
 
 

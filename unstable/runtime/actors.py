@@ -23,7 +23,7 @@ from unstable.runtime.cluster import MEMORY, Process, again, here, in_time
 from unstable.runtime.heartbeat import watch
 from unstable.runtime.local import LocalActor
 from unstable.tracking.status import Waits
-from unstable.types import GameFailure, GameResult, GameSpec
+from unstable.types import GameFailure, GameResult, GameSpec, PlayerId
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
@@ -122,7 +122,7 @@ class RemoteActor:
         self._folder = folder
         self._index = index
         self._placement = placement
-        self._published: list[int] = []
+        self._published: list[PlayerId] = []
         self._restarts = 0
         self._reviving = asyncio.Lock()
         self._waits = waits or Waits()
@@ -188,12 +188,12 @@ class RemoteActor:
                 ray.cancel(stream)
                 raise
 
-    async def publish(self, version: int) -> None:
+    async def publish(self, version: PlayerId) -> None:
         """Make a version playable that has a checkpoint, whatever becomes of the process."""
         self._published.append(version)
         await self._call("publish", version)
 
-    async def retire(self, version: int) -> None:
+    async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game will ask for."""
         self._published.remove(version)
         await self._call("retire", version)
@@ -252,7 +252,7 @@ class RemoteActor:
             log.warning("%s died and is started again: %s", self.name, error)
             dead.kill()
             process = await self._begin()
-            given: set[int] = set()
+            given: set[PlayerId] = set()
             while lacking := [version for version in self._published if version not in given]:
                 # Bounded as all calls are: the process is watched only once it is the actor's.
                 async with in_time(self._config, self.name, self._folder):

@@ -18,6 +18,7 @@ from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.solving.exploiter import Exploiter
 from unstable.types import (
+    ActorState,
     Adapter,
     Batch,
     Exploitability,
@@ -61,21 +62,21 @@ class LocalActor:
         """Play games, as `Collector.play` says."""
         return self.collector.play(specs, enough)
 
-    async def state(self) -> dict[str, Any]:
-        """What play so far has to do with play to come, as JSON holds it."""
+    async def state(self) -> ActorState:
+        """What play so far has to do with play to come."""
         return self.collector.state()
 
-    async def restore(self, state: Mapping[str, Any]) -> None:
+    async def restore(self, state: ActorState) -> None:
         """Continue from what `state` returned."""
         self.collector.restore(state)
 
-    async def publish(self, version: int) -> None:
+    async def publish(self, version: PlayerId) -> None:
         """Serve the adapter of a version's checkpoint, and let games name it."""
-        name = PlayerId.policy(version).name
-        adapter = read_adapter(self._folder.checkpoint(version), name)
-        await self.collector.publish(version, adapter)
+        assert version.version is not None
+        place = self._folder.checkpoint(version.version, version.label)
+        await self.collector.publish(version, read_adapter(place, version.name))
 
-    async def retire(self, version: int) -> None:
+    async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game will ask for."""
         await self.collector.retire(version)
 
@@ -88,10 +89,10 @@ class LocalActor:
         return await ask_probe(self.engine, adapters, vocabulary)
 
     async def decide(
-        self, game: str, version: int, part: int, parts: int
+        self, game: str, version: PlayerId, part: int, parts: int
     ) -> dict[int, list[float]]:
         """Probabilities of the legal actions at every `parts`-th decision of a small game."""
-        return await self._exploiter(game).decide(PlayerId.policy(version).name, part, parts)
+        return await self._exploiter(game).decide(version.name, part, parts)
 
     async def assess(
         self, game: str, version: int, shares: Mapping[int, list[float]], began: float

@@ -13,7 +13,7 @@ from unstable.engines.probe import (
     probe_adapters,
     probe_samples,
 )
-from unstable.loop.context import asleep
+from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor, Learner
 from unstable.models.shape import read_shape
 from unstable.planning.machine import Placement
@@ -48,7 +48,7 @@ async def processes(
             await asyncio.gather(starting, learner.start())
         else:  # engines first: they do not start where their share of the memory is not free
             await starting
-            async with asleep(actors, config):
+            async with sleeping(actors, config):
                 await learner.start()
         async with _closed(actors):
             at("starting: comparing engines and learner")

@@ -8,11 +8,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+
+from pydantic import BaseModel
 
 from unstable.config import RunConfig
 from unstable.tracking.text import way
 from unstable.types import (
+    MAIN,
     EvalScore,
     Exploitability,
     GameResult,
@@ -91,18 +93,32 @@ class Reducer:
             for name, total in self._totals.items()
         }
         row: Row = {**self._counts, **means}
-        for values in self.state():
+        for values in (self._counts, self._totals, self._weights):
             values.update(dict.fromkeys(values, 0))
         return row
 
-    def state(self) -> list[dict[str, Any]]:
-        """Counts, totals and weights by name, as JSON holds them."""
-        return [self._counts, self._totals, self._weights]
+    def state(self) -> "Sums":
+        """Counts, totals and weights by name."""
+        return self._counts, self._totals, self._weights
 
-    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
+    def restore(self, state: "Sums") -> None:
         """Continue from what `state` returned."""
-        for values, saved in zip(self.state(), state, strict=True):
-            values.update(saved)
+        counts, totals, weights = state
+        self._counts.update(counts)
+        self._totals.update(totals)
+        self._weights.update(weights)
+
+
+Actions = tuple[str, ...]  # of a game, in order
+Sums = tuple[dict[str, int], dict[str, float], dict[str, float]]
+
+
+class PlayState(BaseModel):
+    """What finished training games say since the last row: sums, actions and their sequences."""
+
+    sums: Sums
+    actions: dict[str, dict[str, int]]
+    sequences: dict[str, list[tuple[Actions, int]]]
 
 
 class PlayMetrics:
@@ -141,7 +157,7 @@ class PlayMetrics:
 
     def _forget_actions(self) -> None:
         self._actions: dict[str, Counter[str]] = {env: Counter() for env in self._envs}
-        self._courses: dict[str, Counter[tuple[str, ...]]] = {env: Counter() for env in self._envs}
+        self._sequences: dict[str, Counter[Actions]] = {env: Counter() for env in self._envs}
 
     def add_game(self, result: GameResult, trajectories: Sequence[Trajectory]) -> None:
         """Takes in a finished game and the trajectories made of it."""
@@ -169,7 +185,7 @@ class PlayMetrics:
                 for term, reward in (trajectory.rewards | sample.rewards).items():
                     sums.add(f"collect/reward/{part(term)}", reward.raw)
         self._actions[env].update(turn.action for turn in trained)
-        self._courses[env][tuple(turn.action for turn in result.turns)] += 1
+        self._sequences[env][tuple(turn.action for turn in result.turns)] += 1
 
     def add_failure(self) -> None:
         """Takes in a game that raised."""
@@ -216,32 +232,27 @@ class PlayMetrics:
         for name in ("games", "turns"):
             row[f"collect/{name}_per_second"] = (row[f"collect/{name}"] or 0) / seconds
         for env in self._envs:
-            courses = self._courses[env]
+            sequences = self._sequences[env]
             row[f"collect/action_entropy/{part(env)}"] = entropy(self._actions[env])
             row[f"collect/distinct_games/{part(env)}"] = (
-                len(courses) / courses.total() if courses else None
+                len(sequences) / sequences.total() if sequences else None
             )
         self._forget_actions()
         return row
 
-    def state(self) -> dict[str, Any]:
-        """What came since the last `take`, as JSON holds it."""
-        return {
-            "sums": self._sums.state(),
-            "actions": {env: dict(counts) for env, counts in self._actions.items()},
-            "courses": {
-                env: [[list(course), count] for course, count in counts.items()]
-                for env, counts in self._courses.items()
-            },
-        }
+    def state(self) -> PlayState:
+        """What came since the last `take`."""
+        return PlayState(
+            sums=self._sums.state(),
+            actions={env: dict(counts) for env, counts in self._actions.items()},
+            sequences={env: list(counts.items()) for env, counts in self._sequences.items()},
+        )
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: PlayState) -> None:
         """Continue from what `state` returned."""
-        self._sums.restore(state["sums"])
-        for env, counts in state["actions"].items():
-            self._actions[env] = Counter(counts)
-        for env, courses in state["courses"].items():
-            self._courses[env] = Counter({tuple(course): count for course, count in courses})
+        self._sums.restore(state.sums)
+        self._actions |= {env: Counter(counts) for env, counts in state.actions.items()}
+        self._sequences |= {env: Counter(dict(counts)) for env, counts in state.sequences.items()}
 
 
 def entropy(counts: Counter[str]) -> float | None:
@@ -351,10 +362,10 @@ def first_exploitability(rows: Iterable[Row]) -> dict[str, tuple[float, float]]:
 
 
 def current_policy(ratings: Iterable[Rating]) -> PlayerId | None:
-    """The newest version of the policy that has a rating."""
-    versions = [rating.player.version for rating in ratings]
-    known = [version for version in versions if version is not None]
-    return PlayerId.policy(max(known)) if known else None
+    """The newest version of the policy `MAIN` that has a rating."""
+    players = [rating.player for rating in ratings]
+    known = [(p.version, p) for p in players if p.version is not None and p.label == MAIN]
+    return max(known)[1] if known else None
 
 
 def rating_metrics(ratings: Sequence[Rating]) -> Row:

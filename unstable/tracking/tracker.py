@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Console
 from rich.live import Live
 
@@ -23,6 +24,7 @@ from unstable.tracking.lines import LATER_S, Lines, RunConsole
 from unstable.tracking.metrics import (
     EngineMetrics,
     PlayMetrics,
+    PlayState,
     Row,
     evaluation_metrics,
     exploitability_metrics,
@@ -70,6 +72,15 @@ PHASES = {
 RECENT_SCORES = 50
 STILL_S = 20.0
 """Without a game, an answer or a new phase for so long, a line says what is waited for."""
+
+
+class TrackerState(BaseModel):
+    """What the next row has so far; of engines and the device nothing."""
+
+    row: dict[str, float | bool | None]
+    times: dict[str, float]
+    seconds: float
+    play: PlayState
 
 
 class Tracker:
@@ -290,21 +301,21 @@ class Tracker:
         if self._dashboard is None and is_new:
             self.print(update_line(row, self.view.config.loop.steps))
 
-    def state(self) -> dict[str, Any]:
-        """What the next row has so far, as JSON holds it; of engines and the device nothing."""
+    def state(self) -> TrackerState:
+        """All that a resume needs."""
         self._spend()
-        return {
-            "row": {name: _finite(value) for name, value in self._row.items()},
-            "times": self._times,
-            "seconds": self._seconds(),
-            "play": self._play.state(),
-        }
+        return TrackerState(
+            row={name: _finite(value) for name, value in self._row.items()},
+            times=self._times,
+            seconds=self._seconds(),
+            play=self._play.state(),
+        )
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: TrackerState) -> None:
         """Continue from what `state` returned."""
-        self._row, self._times = dict(state["row"]), self._times | state["times"]
-        self.view.row_started = time.monotonic() - state["seconds"]
-        self._play.restore(state["play"])
+        self._row, self._times = dict(state.row), self._times | state.times
+        self.view.row_started = time.monotonic() - state.seconds
+        self._play.restore(state.play)
 
     def finish(self, reason: str, ending: Ending = "ended") -> None:
         """Stops the dashboard and prints what came out of the run, which ended by `reason`.

@@ -7,6 +7,7 @@ together; a sample is one turn as trained.
 
 from unstable.types.answers import Completion, FinishReason, SampledTokens, TokenSample, TopLogprobs
 from unstable.types.games import (
+    ActorState,
     GameFailure,
     GameResult,
     GameSpec,
@@ -20,5 +21,5 @@ from unstable.types.games import (
     standing,
 )
 from unstable.types.judging import Alarm, EvalScore, Exploitability, Rating
-from unstable.types.players import BASE, Adapter, PlayerId
+from unstable.types.players import BASE, MAIN, Adapter, PlayerId
 from unstable.types.training import Batch, Group, Reward, Sample, Trajectory, Update

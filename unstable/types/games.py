@@ -228,3 +228,14 @@ class GameFailure:
         trace = "".join(traceback.format_exception(error))
         spent = error.opponent if isinstance(error, SpentError) else None
         return cls(spec=spec, error=line, traceback=trace, spent=spent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorState:
+    """What an actor has learned from the games that it played, which decides on games to come."""
+
+    training_games: int
+    trained_turns: int
+    ended: dict[str, int]  # games that an env has ended by accepted steps, by env
+    raised: dict[str, int]  # games at which it has raised, or that failed
+    forks: list[tuple[str, int, int, float]]  # env, seat, turn, spread of outcomes

@@ -1,34 +1,42 @@
 """Who plays: names that mean one thing for good, and the weights behind them."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
+
+MAIN = "main"
+"""The policy that is trained where a run names no other."""
+_VERSION = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)@(0|[1-9][0-9]{0,17})")
 
 
 @dataclass(frozen=True, slots=True)
 class PlayerId:
-    """Who sits at a seat: a version of the policy, or a player that never changes.
+    """Who sits at a seat: a version of a policy, or a player that never changes.
 
     PlayerId("main", 12), PlayerId("random"), PlayerId("openai:some/model"), PlayerId("base").
     """
 
-    label: str
+    label: str  # the policy's name, or the player's
     version: int | None = None  # of the policy; None for everyone else
 
     @classmethod
-    def policy(cls, version: int) -> "PlayerId":
-        """Version `version` of the policy."""
-        return cls("main", version)
+    def policy(cls, version: int, name: str = MAIN) -> "PlayerId":
+        """A version of the policy of that name."""
+        return cls(name, version)
 
     @classmethod
     def parse(cls, name: str) -> "PlayerId":
         """The player that files call `name`.
 
-        >>> PlayerId.parse("main@12").version, PlayerId.parse("random").version
+        NAME@N is version N of the policy NAME: a word of ASCII letters, digits, _ and - that begins
+        with a letter. Every other name is that of a player that never changes, and the config
+        refuses an opponent whose name reads as a version.
+
+        >>> PlayerId.parse("main@12").version, PlayerId.parse("checkpoint:warm@2").version
         (12, None)
         """
-        label, _, version = name.partition("@")
-        is_policy = label == "main" and version.isdecimal() and version == str(int(version))
-        return cls.policy(int(version)) if is_policy else cls(name)
+        version = _VERSION.fullmatch(name)
+        return cls(name) if version is None else cls(version[1], int(version[2]))
 
     @property
     def name(self) -> str:

@@ -58,17 +58,20 @@ class ModelPlayer:
 
 
 class Newest:
-    """The newest version, and how many requests are in flight under each that was it."""
+    """Each policy's newest version, and how many requests are in flight under each that was it."""
 
     def __init__(self) -> None:
-        self.version: int | None = None
-        self.asking: Counter[int] = Counter()
+        self._versions: dict[str, PlayerId] = {}  # by policy
+        self.asking: Counter[PlayerId] = Counter()
+
+    def publish(self, version: PlayerId) -> None:
+        """Make a version the newest of its policy."""
+        self._versions[version.label] = version
 
     @contextmanager
-    def asked(self) -> Iterator[int]:
-        """The version, which counts as asked until the block ends."""
-        assert self.version is not None, "nothing was published"
-        version = self.version
+    def asked(self, policy: str) -> Iterator[PlayerId]:
+        """A policy's newest version, which counts as asked until the block ends."""
+        version = self._versions[policy]
         self.asking[version] += 1
         try:
             yield version
@@ -81,10 +84,10 @@ class NewestPlayer:
     """The policy as it is at each turn, whatever it was when the game began."""
 
     newest: Newest
+    policy: str  # its name
     player: Callable[[PlayerId], Player]  # of a version
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         """What the newest version answers."""
-        with self.newest.asked() as version:
-            player = self.player(PlayerId.policy(version))
-            return await player.act(observation, game, seed)
+        with self.newest.asked(self.policy) as version:
+            return await self.player(version).act(observation, game, seed)

@@ -234,7 +234,7 @@ def answerer(result: GameResult, turn: Turn) -> PlayerId:
     player = _seat(result, turn).player
     if player.version is None or turn.sampled is None or turn.sampled.version is None:
         return player
-    return PlayerId.policy(turn.sampled.version)
+    return PlayerId.policy(turn.sampled.version, player.label)
 
 
 def not_again(player: PlayerId, opponent: FixedOpponent | None) -> str | None:

@@ -47,11 +47,8 @@ def game_of(config: RunConfig, name: str | None) -> GameConfig:
 def as_opponent(folder: RunFolder, version: Version | None) -> CheckpointOpponent:
     """A version of a run as an opponent; `ConfigError` where it has no checkpoint."""
     version = checkpoint_of(folder, version)
-    root = folder.root.resolve()
-    name = "run" if root.name == "main" else root.name  # main@N is a run's own
-    return CheckpointOpponent(
-        path=str(folder.checkpoint(version).resolve()), name=f"{name}@{version}"
-    )
+    name = f"checkpoint:{folder.root.resolve().name}@{version}"
+    return CheckpointOpponent(path=str(folder.checkpoint(version).resolve()), name=name)
 
 
 def player_of(

@@ -1,4 +1,4 @@
-"""The algorithms, a file each: what a sample is worth and what the loss of its tokens is.
+"""The algorithms, a file each: the advantages of samples and the loss of their tokens.
 
 A batch's columns come in, advantages and losses go out. Forward passes, files and games never
 enter.

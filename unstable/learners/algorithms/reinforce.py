@@ -5,9 +5,12 @@ https://arxiv.org/abs/2506.24119. Truncated weights: Ionides 2008,
 https://doi.org/10.1198/106186008X320456.
 """
 
+from typing import Any
+
 from unstable.config import Aggregation, ReinforceConfig
+from unstable.learners.advantages import RoleBaseline, normalize_by_env
 from unstable.learners.algorithm import Algorithm, Loss, Tokens
-from unstable.learners.baselined import RoleBaselined
+from unstable.learners.batch import FlatBatch, Floats
 from unstable.learners.losses import log_ratios
 
 
@@ -28,10 +31,27 @@ class PolicyGradient(Algorithm):
         return Loss(-losses_N.sum(), ratios_N, {"learn/importance_capped": capped_N})
 
 
-class Reinforce(RoleBaselined, PolicyGradient):
+class Reinforce(PolicyGradient):
     """Rewards minus their role's baseline, normalised within each env."""
 
     config: ReinforceConfig
+
+    def __init__(self, config: ReinforceConfig) -> None:
+        super().__init__(config)
+        self.baseline = RoleBaseline(config.baseline_decay)
+
+    def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
+        advantages_S = self.baseline.advantages(batch, rewards_S)
+        return normalize_by_env(advantages_S, batch.envs_S, self.config.normalize)
+
+    def metrics(self) -> dict[str, float | None]:
+        return self.baseline.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"baseline": self.baseline.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.baseline.load_state_dict(state["baseline"])
 
     @property
     def aggregation(self) -> Aggregation:

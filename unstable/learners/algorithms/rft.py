@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from unstable.config import Aggregation, RFTConfig
-from unstable.learners.algorithm import Algorithm, Loss, Mask, Tokens, imitation
+from unstable.learners.algorithm import Imitation, Mask
 from unstable.learners.batch import FlatBatch, Floats
 
 
-class RFT(Algorithm):
+class RFT(Imitation):
     """Maximum likelihood of won turns, each once; a batch in which nobody won is left out."""
 
     config: RFTConfig
-    uses_old_logprobs = False
 
     def __init__(self, config: RFTConfig) -> None:
         super().__init__(config)
@@ -33,10 +32,10 @@ class RFT(Algorithm):
     def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
         """1 for a turn of a seat that won and did not forfeit, if it is the first of its like."""
         first: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-        for place, (sample, owner) in enumerate(zip(batch.samples, batch.owners_S, strict=True)):
+        for index, (sample, owner) in enumerate(zip(batch.samples, batch.owners_S, strict=True)):
             if owner.outcome > 0 and not owner.forfeit:
                 turn = (tuple(sample.tokens.prompt_ids), tuple(sample.tokens.token_ids))
-                first.setdefault(turn, place)
+                first.setdefault(turn, index)
         return np.isin(np.arange(len(batch.samples)), list(first.values())).astype(np.float64)
 
     def trained(self, batch: FlatBatch, advantages_S: Floats) -> Mask:
@@ -44,9 +43,6 @@ class RFT(Algorithm):
         self.kept = int(kept_S.sum())
         self.updates_skipped += self.kept == 0
         return kept_S
-
-    def loss(self, tokens: Tokens) -> Loss:
-        return imitation(tokens)
 
     def metrics(self) -> dict[str, float | None]:
         kept, skipped = float(self.kept), float(self.updates_skipped)

@@ -6,7 +6,7 @@ from unstable.config import LearnerConfig, ModelConfig
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.policy import Policy
 from unstable.learners.ranks import Ranks, shard
-from unstable.models.adapters import attach_lora, load_weights
+from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
 from unstable.types import Adapter
 from unstable.types.seeds import derive_seed
@@ -21,9 +21,9 @@ def load_policy(
     """
     base = load_model(model, attention=ATTENTION)
     peft_model = attach_lora(base, model.adapter, derive_seed(seed, "lora"))
-    if adapter is not None:
-        load_weights(peft_model, adapter)
     policy = Policy(peft_model)
+    if adapter is not None:
+        policy.trained.load(adapter)
     if learner.gradient_checkpointing == "on":
         policy.recompute_activations()
     if learner.compile:

@@ -12,6 +12,7 @@ from unstable.config import ConfigError
 from unstable.learners.model.logprobs import selected_logprobs
 from unstable.learners.model.lora import fuse_lora
 from unstable.learners.model.packing import Pack
+from unstable.learners.model.trained import Trained
 
 # Attributes that change logits or attention in ways that this scorer does not compute.
 _LOGIT_CHANGES = (
@@ -33,7 +34,7 @@ class Scores(NamedTuple):
 
 
 class Policy(nn.Module):
-    """A causal language model with a LoRA, loaded with `attention.ATTENTION`, that scores packs.
+    """A causal language model loaded with `attention.ATTENTION`, part `trained`, that scores packs.
 
     Inner modules are never called from outside. Raises `ConfigError` for a model whose logits
     are more than a bias-free linear layer of its last hidden states.
@@ -44,6 +45,7 @@ class Policy(nn.Module):
         self.model = model
         _check_scorable(self._causal_model)
         fuse_lora(model)
+        self.trained = Trained(model)
 
     @property
     def _causal_model(self) -> PreTrainedModel:
@@ -51,8 +53,8 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the LoRA is, and packs are put through."""
-        return next(p.device for p in self.parameters() if p.requires_grad)
+        """Where the trained parameters are, and packs are put through."""
+        return self.trained.parameters[0].device
 
     @property
     def layers(self) -> list[nn.Module]:

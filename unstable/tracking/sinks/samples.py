@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from unstable.config import escape_control
 from unstable.records.games import Record
+from unstable.types import PlayerId
 
 MOST_GAMES = 16
 MOST_CHARACTERS = 20_000
@@ -54,7 +55,7 @@ class SampleGames:
 def sample_game(version: int, record: Record) -> SampleGame:
     """A recorded game as a row: seen from the first seat of the version that is evaluated."""
     players: list[str] = record["players"]
-    own = f"main@{version}"
+    own = PlayerId.policy(version).name
     seat = players.index(own)
     others = [player for player in players if player != own]
     forfeit = record["forfeit"]
