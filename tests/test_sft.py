@@ -21,7 +21,7 @@ import pytest
 from tests.helpers import heed_interrupts, tiny_model, tiny_tokenizer
 from tests.test_cli import command, no_developers_lines, unstable
 from tests.test_datasets import recorded_game
-from tests.test_loop import LocalActor, LocalLearner, lines
+from tests.test_loop import lines, make_actor
 from unstable.cli import run
 from unstable.commands.runs import newest_score
 from unstable.commands.sft import resume, sft
@@ -36,6 +36,7 @@ from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
 from unstable.report.run import read_runs
 from unstable.report.verdict import latest
+from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.types import GameResult, Observation, PlayerId, TokenSample, Update
 
 NIM = {"env": "Nim-v0", "args": {"piles": [3, 2]}, "prompt": f"{__name__}:brief"}
@@ -64,7 +65,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     async def processes(
         config: RunConfig, plan: Plan, folder: RunFolder, at: Any
     ) -> AsyncIterator[tuple[list[LocalActor], MortalLearner]]:
-        yield [LocalActor(config, folder)], MortalLearner(config, folder)
+        yield [make_actor(config, folder)], MortalLearner(config, folder)
 
     monkeypatch.setattr("unstable.runtime.processes.processes", processes)
 
@@ -199,7 +200,7 @@ def test_what_is_taught_has_the_ids_that_an_actor_is_asked(
     }
 
     async def played() -> list[GameResult]:
-        actor = LocalActor(load(str(folder.config)), folder)
+        actor = make_actor(load(str(folder.config)), folder)
         version = folder.versions()[-1]
         await actor.publish(PlayerId.policy(version))
         specs = evaluation_games(config, version)

@@ -34,8 +34,8 @@ class Collector:
         self._limit = config.actors.games_in_flight
         self._opponents = config.fixed_opponents
         self._games = config.game_by_key
-        self._factory = PlayerFactory(config, engine, tokenizer)
-        self.prompts = self._factory.prompts
+        self.players = PlayerFactory(config, engine, tokenizer)
+        self.prompts = self.players.prompts
         self._plays: list[_Play] = []
         self._beginning = asyncio.Lock()  # no game is in flight while prefixes are forgotten
         self._retired: set[PlayerId] = set()  # versions
@@ -47,12 +47,12 @@ class Collector:
 
     async def start(self) -> None:
         """Let games name the fixed opponents that are adapters."""
-        await self._factory.start()
+        await self.players.start()
 
     async def publish(self, version: PlayerId, adapter: Adapter) -> None:
         """Let games name this version of a policy from now on."""
         await self._engine.load(adapter)
-        self._factory.newest.publish(version)
+        self.players.newest.publish(version)
 
     async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game names, as soon as no game in flight does."""
@@ -62,7 +62,7 @@ class Collector:
     async def _remove_retired(self) -> None:
         specs = [spec for play in self._plays for spec in play.specs]
         needed = {seat.player for spec in specs for seat in spec.seats}
-        gone = self._retired - needed - set(+self._factory.newest.asking)
+        gone = self._retired - needed - set(+self.players.newest.asking)
         self._retired -= gone
         for name in sorted(version.name for version in gone):
             await self._engine.unload(name)
@@ -182,7 +182,7 @@ class Collector:
         def player(place: int) -> Player:
             seat = spec.opener if place == OPENER else spec.seats[place]
             assert seat is not None
-            return self._factory.player(game, seat, spec.purpose)
+            return self.players.player(game, seat, spec.purpose)
 
         if spec.env in self._isolated:
             job = Job(
@@ -192,11 +192,11 @@ class Collector:
                 run_seed=seed,
                 shared=shared,
                 trusted=trusted,
-                constrained=self._factory.is_constrained(spec.purpose),
+                constrained=self.players.is_constrained(spec.purpose),
             )
             return await play_isolated(job, self._fork_server, player)
         with contained():
-            players = self._factory.players(spec)
+            players = self.players.players(spec)
             return await play_game(spec, game, players, seed, shared, trusted=trusted)
 
     def play_isolated(self, env: str) -> None:

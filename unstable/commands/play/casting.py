@@ -159,14 +159,12 @@ async def served(config: RunConfig, folder: RunFolder, *, model: bool) -> AsyncI
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from unstable.engines.make import make_engine
+    from unstable.runtime.local import LocalActor
 
     disable_progress_bar()  # which would draw between what is shown
     torch.set_num_threads(1)  # as in an actor: the same numbers come out
-    engine, tokenizer = await make_engine(config, folder.log("engine"))
-    cast = PlayerFactory(config, engine, tokenizer)
+    actor = await LocalActor.start(config, folder, folder.log("engine"))
     try:
-        await cast.start()
-        yield Served(config, cast, engine)
+        yield Served(config, actor.collector.players, actor.engine)
     finally:
-        await engine.close()
+        await actor.close()
