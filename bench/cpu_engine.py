@@ -186,7 +186,7 @@ def main() -> None:
     games = [game_prompts(tokenizer, seed) for seed in range(args.games)]
     with asyncio.Runner() as runner:
         for adapter in adapters:
-            runner.run(engine.add_adapter(adapter))
+            runner.run(engine.load(adapter))
         compare_speed(runner, engine, peft_model, args)
         compare_prefixes(runner, engine, games)
         runner.run(engine.close())

@@ -44,8 +44,9 @@ class Recorder:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.forget_prefixes = engine.forget_prefixes
-        self.add_adapter = engine.add_adapter
-        self.remove_adapter = engine.remove_adapter
+        self.load = engine.load
+        self.score = engine.score
+        self.unload = engine.unload
         self.stats = engine.stats
         self.sleep = engine.sleep
         self.wake = engine.wake
@@ -96,10 +97,13 @@ class Stepped:
         self._asked = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def add_adapter(self, adapter: Adapter) -> None:
-        write_adapter(adapter, Path(self._folder.name))
+    async def score(self, *_: Any, **__: Any) -> list[list[float]]:
+        raise NotImplementedError
 
-    async def remove_adapter(self, name: str) -> None: ...
+    async def load(self, weights: Adapter) -> None:
+        write_adapter(weights, Path(self._folder.name))
+
+    async def unload(self, name: str) -> None: ...
 
     async def forget_prefixes(self) -> None:
         self._engine.reset_prefix_cache()
@@ -207,7 +211,7 @@ async def measure(config: RunConfig, arguments: argparse.Namespace, log: Path) -
     weights = probe_adapters(read_shape(config.model), config.model.adapter)[0]
     policy = Adapter(name=PlayerId.policy(0).name, weights=weights.weights, config=weights.config)
     for each in (engine, *others.values()):
-        await each.add_adapter(policy)
+        await each.load(policy)
     rates: dict[str, list[tuple[float, float]]] = {}
     for number in range(arguments.rounds + 1):
         specs = game_specs(arguments.games, number * arguments.games)

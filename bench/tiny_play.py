@@ -251,7 +251,7 @@ class Measured:
         self._args, self._runner, self._bare = args, runner, Bare(model)
         adapter = make_adapter(model, PlayerId.policy(0).name)
         self.engine = EmbeddedEngine(model, [0], max_requests=args.in_flight, max_length=64)
-        runner.run(self.engine.add_adapter(adapter))
+        runner.run(self.engine.load(adapter))
         self._recorder = Recorder(self.engine)
         self._collector = Collector(make_config(args), self._recorder, tokenizer)
         self._played = 0  # games

@@ -46,7 +46,7 @@ def _engine(config: RunConfig) -> EmbeddedEngine:
 
 async def _play(config: RunConfig, adapter: Adapter) -> GameResult:
     engine = _engine(config)
-    await engine.add_adapter(adapter)
+    await engine.load(adapter)
     spec = make_spec([f"main@{VERSION}"] * 2, purpose="eval", env=config.games[0].key)
     collector = Collector(config, engine, load_tokenizer(config.model))
     [result] = [result async for result in collector.play([spec])]
@@ -66,7 +66,7 @@ def greedy_text(config: RunConfig, adapter: Adapter, out: Path) -> str:
 
     async def answer() -> Completion:
         engine = _engine(config)
-        await engine.add_adapter(adapter)
+        await engine.load(adapter)
         return await engine.generate(
             ids, adapter=adapter.name, temperature=0, max_tokens=prompt["max_tokens"], seed=0
         )

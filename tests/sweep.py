@@ -18,12 +18,12 @@ from typing import NamedTuple
 from textarena.envs.registration import ENV_REGISTRY
 
 from unstable.config import ConfigError, GameConfig, InvalidMovesConfig
+from unstable.games.catalog.defects import DEFECTS
 from unstable.games.check import check_game
-from unstable.games.defects import DEFECTS
-from unstable.games.envs import known_ids
 from unstable.games.game import Game
 from unstable.games.screen import actions
 from unstable.games.services import lists_legal_moves
+from unstable.games.textarena import known_ids
 
 PAGE = Path(__file__).parent.parent / "docs/textarena.md"
 SEATS = range(1, 7)

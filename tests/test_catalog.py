@@ -20,7 +20,7 @@ from unstable.config import (
     RulesOpponent,
 )
 from unstable.games.check import check_game
-from unstable.games.envs import known_ids
+from unstable.games.textarena import known_ids
 
 
 def takes_anything(text):

@@ -38,10 +38,13 @@ class Scripted:
         self._delay = delay
         self._tokenizer = tiny_tokenizer()
 
-    async def add_adapter(self, adapter) -> None:
-        self.adapters.append(adapter.name)
+    async def score(self, prompt_ids, continuations, *, adapter) -> list[list[float]]:
+        raise NotImplementedError
 
-    async def remove_adapter(self, name) -> None:
+    async def load(self, weights) -> None:
+        self.adapters.append(weights.name)
+
+    async def unload(self, name) -> None:
         self.adapters.remove(name)
 
     async def forget_prefixes(self) -> None: ...
@@ -286,7 +289,7 @@ async def test_plays_that_begin_at_once_forget_prefixes_before_any_game():
 
 async def test_versions_that_retire_at_once_are_removed_once_each():
     class Slow(Scripted):
-        async def remove_adapter(self, name) -> None:
+        async def unload(self, name) -> None:
             await asyncio.sleep(0)
             self.adapters.remove(name)
 

@@ -71,7 +71,7 @@ def test_positions_are_the_seats_own_view(name, actions, position):
 )
 def test_kuhn_shows_the_seats_own_card_alone(actions, rest):
     game = after(GAMES["Kuhn"], *actions)
-    card = "JQK"[game.env.state.game_state["player_cards"][game.seat]]
+    card = "JQK"[game.env.raw.state.game_state["player_cards"][game.seat]]
     assert game.observe().position == f"{card} {rest}"
 
 
@@ -84,7 +84,10 @@ def test_a_fold_moves_the_lead():
 def test_pig_shows_each_seat_its_own_score_first():
     game = after(GAMES["Pig"])
     while not game.done:
-        scores, total = game.env.state.game_state["scores"], game.env.state.game_state["turn_total"]
+        scores, total = (
+            game.env.raw.state.game_state["scores"],
+            game.env.raw.state.game_state["turn_total"],
+        )
         own, other = scores[game.seat], scores[1 - game.seat]
         assert game.observe().position == f"{own} {other} {total} 50"
         game.step("[hold]" if total > 5 else "[roll]")
@@ -93,11 +96,11 @@ def test_pig_shows_each_seat_its_own_score_first():
 
 def test_what_was_guessed_is_shown_with_its_answer():
     game = after(GAMES["Number"], "[3]", "[18]")
-    number = game.env.state.game_state["game_number"]
+    number = game.env.raw.state.game_state["game_number"]
     hints = [f"{guess} {'lower' if guess > number else 'higher'}" for guess in (3, 18)]
     assert game.observe().position == f"1-20: {', '.join(hints)}"
     game = after(GAMES["Mastermind"])
-    game.env.state.game_state["secret_code"] = [1, 2, 3, 4]
+    game.env.raw.state.game_state["secret_code"] = [1, 2, 3, 4]
     for guess in ("[2 1 5 6]", "[1 2 4 3]", "[5 2 6 3]"):
         game.step(guess)
     shown = "2 1 5 6 = 0 2, 1 2 4 3 = 2 2, 5 2 6 3 = 1 1"

@@ -21,7 +21,7 @@ import unstable
 run = unstable.train(unstable.load("default", {
     "model.name": "MODEL", "model.init": "fresh", "model.dtype": "float32",
     "model.adapter.rank": 4, "sampling.max_tokens": 6,
-    "games": [{"env": "unstable.games.race:Race", "name": "Race"}],
+    "games": [{"env": "unstable.games.catalog.race:Race", "name": "Race"}],
     "opponents.fixed": [{"kind": "first"}], "opponents.draw": {"self": 0.5, "fixed": 0.5},
     "eval.opponents": ["first", "expert"], "eval.games": 2,
     "actors.engine": "serial", "actors.num": 1,
@@ -79,7 +79,7 @@ def test_the_page_shows_each_thing_that_can_be_added() -> None:
     added = {name.partition("/")[2].rpartition("/")[0] for name, _ in FILES}
     assert added == {
         "learners/algorithms",
-        "games",
+        "games/catalog",
         "collectors/players",
         "tracking/sinks",
         "engines/serial",

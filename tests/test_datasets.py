@@ -16,9 +16,7 @@ from tests.test_players import STOP, Recorder, model_player
 from unstable.collectors.play import play_game
 from unstable.config import ConfigError, GameConfig, ModelConfig
 from unstable.datasets.examples import Example, read_examples, split_by_prompt, write_examples
-from unstable.datasets.expert import expert_examples
-from unstable.datasets.jsonl import jsonl_examples
-from unstable.datasets.recorded import recorded_examples
+from unstable.datasets.sources import expert_examples, jsonl_examples, recorded_examples
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
 from unstable.models.base import load_tokenizer

@@ -7,12 +7,18 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import unstable
+from unstable.commands.prepare import check_games
+from unstable.config import load
+from unstable.config.plugins import load_target
+from unstable.games.game import Game
+from unstable.prompts import load_style, observation_text
 from unstable.records.files import read_rows
 
 ROOT = Path(__file__).parent.parent
@@ -169,3 +175,55 @@ def test_the_metrics_that_the_pages_name_exist() -> None:
         found = r"[`\"]((?:collect|learn|time|buffer)/[\w/]+)[`\"]"
         for metric in re.findall(found, page(name)):
             assert f"`{metric}`" in known, metric
+
+
+# The tutorial
+
+
+@pytest.fixture
+def sticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the tutorial's files, and the game that it begins with."""
+    for name in ("adding_a_game.md", "tutorial.md"):
+        files = r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$"
+        for file, text in re.findall(files, page(name), re.MULTILINE | re.DOTALL):
+            (tmp_path / file).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for module in ("my_games", "sticks"):
+        sys.modules.pop(module, None)
+
+
+def test_the_tutorials_game_prompt_and_bot_fit_together(sticks: Path) -> None:
+    """What the style shows and its parser reads plays the game; the bot beats any other move."""
+    config = load("sticks.yaml", {"model.name": "tiny"})
+    check_games(config)
+    style, perfect = load_style("sticks:SHORT"), load_target("sticks:Perfect")()
+    for seed in range(8):
+        game = Game(config.games[0], seed)
+        left = int(game.observe().board.split()[0])
+        winner = game.seat if left % 4 != 1 else 1 - game.seat
+        while not game.done:
+            seen = game.observe()
+            assert re.fullmatch(r"\d+ sticks are left\.", style.render(seen).strip())
+            asked = perfect(observation_text(seen)) if game.seat == winner else "[3]"
+            action = asked if asked in game.legal_moves() else "[1]"
+            assert style.read_action("auto", action.strip("[]")).text == action
+            game.step(action)
+        assert game.outcomes[winner] == 1.0
+
+
+@pytest.mark.slow
+def test_the_tutorials_commands_lead_to_a_model_to_play_against(sticks: Path) -> None:
+    small = {
+        "world": "--world.steps 30 --world.games 20 --world.score_games 0",
+        "train": "--steps 1 --learner.batch_size 64 --eval.every 0 --tracking.dashboard off",
+    }
+    lines = "\n".join(blocks("bash", page("tutorial.md"))).splitlines()
+    given = [shlex.split(line, comments=True)[1:] for line in lines]
+    names = [words[0] for words in given]
+    assert names == ["play", "world", "doctor", "train", "report", "runs", "play", "play"]
+    for name, words in zip(names, given, strict=True):
+        said = command(sticks, *words, *small.get(name, "").split(), stdin="1\n" * 20)
+        assert name != "doctor" or "ok       would make 30 updates" in said
+    assert (sticks / "outputs/sticks/report.html").is_file()

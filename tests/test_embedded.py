@@ -106,7 +106,7 @@ async def serving(
 ) -> AsyncIterator[Engine]:
     engine = EmbeddedEngine(model, stop, **options)
     for adapter in adapters:
-        await engine.add_adapter(adapter)
+        await engine.load(adapter)
     try:
         yield engine
     finally:
@@ -424,10 +424,10 @@ async def test_a_removed_adapter_leaves_nothing_behind() -> None:
     other = Adapter(name=first.name, weights=second.weights, config=second.config)
     async with serving(model, [first]) as engine:
         await ask(engine, RULES, adapter=first.name)
-        await engine.remove_adapter(first.name)
+        await engine.unload(first.name)
         with pytest.raises(ValueError, match="is not there"):
             await ask(engine, RULES, adapter=first.name)
-        await engine.add_adapter(other)
+        await engine.load(other)
         answer = await ask(engine, RULES, adapter=first.name)
         assert engine.stats()["cached_prompt_tokens"] == 0
     expected = plain_logprobs(with_peft(make_model(), second), RULES, answer, 1.0)
@@ -452,9 +452,9 @@ async def test_an_adapter_in_use_is_not_removed() -> None:
         request = asyncio.create_task(ask(engine, RULES, adapter="main@0"))
         await asyncio.sleep(0)
         with pytest.raises(AssertionError, match="in use"):
-            await engine.remove_adapter("main@0")
+            await engine.unload("main@0")
         await request
-        await engine.remove_adapter("main@0")
+        await engine.unload("main@0")
 
 
 async def test_requests_beyond_the_slots_are_served_in_order() -> None:
@@ -556,10 +556,8 @@ async def test_bad_adapters_are_refused_whole() -> None:
             name = adapter.name if "already" in message else "other"
             bad = Adapter(name=name, weights=save(weights), config=adapter.config | config)
             with pytest.raises(ValueError, match=message):
-                await engine.add_adapter(bad)
-        await engine.add_adapter(
-            Adapter(name="other", weights=adapter.weights, config=adapter.config)
-        )
+                await engine.load(bad)
+        await engine.load(Adapter(name="other", weights=adapter.weights, config=adapter.config))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import TokenizersBackend
 
 from unstable.config import GameConfig, ModelConfig
-from unstable.datasets.jsonl import jsonl_examples
+from unstable.datasets.sources import jsonl_examples
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
 from unstable.models.base import load_tokenizer

@@ -70,8 +70,8 @@ class Deaf:
 
     def __init__(self, engine: EmbeddedEngine) -> None:
         self._engine = engine
-        self.add_adapter = engine.add_adapter
-        self.remove_adapter = engine.remove_adapter
+        self.load = engine.load
+        self.unload = engine.unload
 
     async def generate(self, prompt_ids, *, adapter, **request) -> Completion:
         answer = await self._engine.generate(prompt_ids, adapter=None, **request)

@@ -17,7 +17,7 @@ from unstable.collectors.players.programs import ExpertPlayer
 from unstable.config import GameConfig
 from unstable.games.catalog.connect_four import DEPTH
 from unstable.games.game import Game
-from unstable.games.services import has_expert
+from unstable.games.services import game_info
 
 KUHN = "unstable.games.catalog.kuhn:KuhnPoker"
 GAMES = ["TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0-large", "ConnectFour-v0", KUHN]
@@ -29,25 +29,20 @@ def new_game(env: str, seed: int = 0, seats: int = 2, **args: object) -> Game:
 
 
 def after(game: Game, action: str) -> Game:
-    following = duplicate(game)
+    following = game.copied()
     assert not following.step(action).invalid
     return following
 
 
-def duplicate(game: Game) -> Game:
-    constant = (game.config, game._chance)  # most of the time of a copy
-    return copy.deepcopy(game, {id(value): value for value in constant})
-
-
 def board(game: Game) -> str:
-    return str(game.env.state.game_state["board"]) + str(game.seat)
+    return str(game.env.raw.state.game_state["board"]) + str(game.seat)
 
 
 def wins(game: Game, action: str, seat: int | None = None) -> bool:
     """Whether an action wins at once, for the seat to move or for another in its place."""
     seat = game.seat if seat is None else seat
-    moved = duplicate(game)
-    moved.env.state.current_player_id = seat
+    moved = game.copied()
+    moved.env.raw.state.current_player_id = seat
     moved.step(action)
     return moved.done and moved.outcomes[seat] == 1
 
@@ -166,7 +161,7 @@ def kuhn_game(history: str, card: int, other: int) -> Game:
     game = new_game(KUHN, max_rounds=1)
     opener = game.seat
     mover = opener if len(history) % 2 == 0 else 1 - opener
-    game.env.state.game_state["player_cards"] = {mover: card, 1 - mover: other}
+    game.env.raw.state.game_state["player_cards"] = {mover: card, 1 - mover: other}
     for step in history:
         game.step({"c": "[check]", "b": "[bet]"}[step])
     assert game.seat == mover
@@ -275,7 +270,7 @@ def test_hanoi_is_solved_by_the_shortest_way_from_anywhere():
         game = new_game("TowerOfHanoi-v0", seats=1, **args)
         for _ in range(seed):
             game.step(rng.choice(game.legal_moves()))
-        left = distance[str(game.env.state.game_state["towers"])]
+        left = distance[str(game.env.raw.state.game_state["towers"])]
         for _ in range(left):
             assert not game.done
             (action,) = game.expert_moves()
@@ -333,7 +328,7 @@ def test_what_a_reason_says_is_so(env):
 def test_nim_sums_are_right():
     for game in random_positions("Nim-v0-large", 10):
         for action, following in ((a, after(game, a)) for a in game.legal_moves()):
-            piles = following.env.state.game_state["piles"]
+            piles = following.env.raw.state.game_state["piles"]
             if any(piles):
                 reason = game.expert_reason(action)
                 assert f"{' xor '.join(map(str, piles))} = {reduce(xor, piles)}," in reason
@@ -342,7 +337,7 @@ def test_nim_sums_are_right():
 
 def test_games_without_an_expert_say_so_in_one_line():
     for env in ("KuhnPoker-v0", "PigDice-v0"):
-        assert not has_expert(GameConfig(env=env))
+        assert game_info(GameConfig(env=env)).expert is None
         with pytest.raises(ValueError, match=f"{env} has no expert; these games have one: TicTac"):
             new_game(env).expert_moves()
-    assert all(has_expert(GameConfig(env=env)) for env in GAMES)
+    assert all(game_info(GameConfig(env=env)).expert for env in GAMES)

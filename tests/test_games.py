@@ -414,8 +414,8 @@ def test_textarenas_own_kuhn_poker_is_not():
 def test_kuhn_poker_deals_no_round_after_the_last():
     played = game(KUHN)
     play_randomly(played, 0)
-    assert played.env.state.game_state["current_round"] == 3
-    assert sum(played.env.state.game_state["player_chips"].values()) == 0
+    assert played.env.raw.state.game_state["current_round"] == 3
+    assert sum(played.env.raw.state.game_state["player_chips"].values()) == 0
 
 
 # Pay-offs
@@ -459,7 +459,7 @@ def test_payoffs_are_a_finite_number_a_seat(target):
 def test_kuhn_poker_pays_chips(actions, chips):
     played = game(KUHN, args={"max_rounds": 1})
     opener = played.seat
-    cards = played.env.state.game_state["player_cards"]
+    cards = played.env.raw.state.game_state["player_cards"]
     for action in actions:
         played.step(action)
     won = opener if "[fold]" in actions or cards[opener] > cards[1 - opener] else 1 - opener
@@ -469,7 +469,7 @@ def test_kuhn_poker_pays_chips(actions, chips):
 
 def test_a_game_of_ours_never_pays_more_than_its_scale():
     played = game(KUHN, args={"max_rounds": 1})
-    played.env.state.game_state["player_chips"][0] += 4
+    played.env.raw.state.game_state["player_chips"][0] += 4
     with pytest.raises(ValueError, match="more than its scale of 2"):
         for action in ("[bet]", "[fold]"):
             played.step(action)

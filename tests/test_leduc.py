@@ -136,7 +136,7 @@ def test_positions_read_as_they_are_described():
         lines.append(game.observe().position)
         game.step(move)
     lines.append(game.observe().position)
-    state = game.env.state.game_state
+    state = game.env.raw.state.game_state
     first, second = (leduc.rank(state["player_cards"][seat]) for seat in range(2))
     public = leduc.rank(state["public_card"])
     assert lines == [
@@ -154,7 +154,7 @@ def test_hands_add_up_and_the_opener_changes():
         rng, game = random.Random(seed), Game(GameConfig(env=LEDUC, args={"max_rounds": 3}), seed)
         opened, won = [], [0, 0]
         while not game.done:
-            state, opener = game.env.state.game_state, game.seat
+            state, opener = game.env.raw.state.game_state, game.seat
             opened.append(opener)
             cards, number, moves = state["player_cards"], state["current_round"], []
             while not game.done and state["current_round"] == number:
@@ -212,13 +212,13 @@ def test_leduc_is_open_spiels_move_by_move():
     spiel = pyspiel.load_game("leduc_poker")
     for seed in range(1000):
         rng, game = random.Random(seed), Game(GameConfig(env=LEDUC), seed)
-        cards = game.env.state.game_state["player_cards"]
+        cards = game.env.raw.state.game_state["player_cards"]
         state = spiel.new_initial_state()
         for seat in range(2):
             state.apply_action(cards[seat])
         while not game.done:
             if state.is_chance_node():
-                public = game.env.state.game_state["public_card"]
+                public = game.env.raw.state.game_state["public_card"]
                 assert public in state.legal_actions()
                 state.apply_action(public)
             moves = game.legal_moves()

@@ -19,7 +19,7 @@ from tests.tracking_helpers import make_config, make_tracker
 from unstable.buffers.buffer import Buffer
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, RewardConfig, RunConfig, parse
-from unstable.datasets.recorded import recorded_examples
+from unstable.datasets.sources import recorded_examples
 from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule

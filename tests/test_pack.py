@@ -13,10 +13,10 @@ from unstable.cli import run
 from unstable.config import GameConfig
 from unstable.games.catalog import bargaining, kuhn
 from unstable.games.catalog.kuhn import KuhnPoker
-from unstable.games.envs import make_env
+from unstable.games.catalog.vetted import COLUMNS, PACK, Vetted
 from unstable.games.game import Game
-from unstable.games.pack import COLUMNS, PACK, Vetted
 from unstable.games.services import with_teams
+from unstable.games.textarena import TextArenaEnvironment, make_raw
 from unstable.prompts import observation_text
 
 every_game = pytest.mark.parametrize("vetted", PACK, ids=lambda vetted: vetted.cells()[0])
@@ -124,7 +124,7 @@ def said_to_each(
     config: GameConfig, draws: tuple[int, ...], moves: list[str]
 ) -> tuple[list[str], tuple[int, ...]]:
     """By seat all that the env said, and of how many each draw was one."""
-    env = make_env(config)
+    env = make_raw(config)
     with scripted(draws) as asked:
         env.reset(num_players=config.seats)
         for move in moves:
@@ -201,7 +201,7 @@ def test_a_guess_shows_all_what_the_word_was_and_an_operative_nothing_else() -> 
     for seed in range(5):
         game = begin(GAMES["Codenames-v0"], seed)
         game.step("[qqqq 1]")
-        key = game.env.board
+        key = game.env.raw.board
         word = next(word for word in key if key[word] == "N")
         game.step(f"[{word}]")
         game.step("[qqqq 1]")
@@ -216,7 +216,7 @@ def test_the_roles_of_secret_mafia_are_shown_to_whose_they_are() -> None:
     """What a seat is first shown follows from its number and role and, for the mafia, its mates."""
     shown: dict[tuple[Any, ...], set[str]] = {}
     for seed in range(200):
-        env = begin(GAMES["SecretMafia-v0"], seed).env
+        env = begin(GAMES["SecretMafia-v0"], seed).env.raw
         roles = env.state.game_state["player_roles"]
         mafia = tuple(number for number in roles if roles[number] == "Mafia")
         for number, role in roles.items():
@@ -230,9 +230,11 @@ def test_the_night_of_secret_mafia_is_shown_to_who_acts_in_it() -> None:
     for seed in range(30):
         game = begin(GAMES["SecretMafia-v0"], seed)
         chance = random.Random(seed)
-        while game.env.phase.value.startswith("Night") and not game.done:
+        while game.env.raw.phase.value.startswith("Night") and not game.done:
             game.step(chance.choice(game.legal_moves()))
-        views = [view.observation(seat).events for seat, view in enumerate(game._views)]
+        assert isinstance(game.env, TextArenaEnvironment)
+        by_number = [view.observation().events for view in game.env._views]
+        views = [by_number[number] for number in game._numbers]
         assert views[4] == views[5] and views[2] != views[4] != views[3]
         said = " ".join(views[4])
         assert "[" not in said and "Mafia" not in said
@@ -258,11 +260,11 @@ def test_the_seats_of_secret_mafia_are_its_roles() -> None:
     numbers = set()
     for seed in range(30):
         game = begin(GAMES["SecretMafia-v0"], seed)
-        roles = game.env.state.game_state["player_roles"]
+        roles = game.env.raw.state.game_state["player_roles"]
         while not game.done:
             observation = game.observe()
             assert f"Your role: {wanted[observation.seat]}\n" in observation.rules
-            number = game.env.state.current_player_id
+            number = game.env.raw.state.current_player_id
             assert roles[number] == wanted[observation.seat]
             numbers.add((observation.seat, number))
             game.step(game.legal_moves()[0])
@@ -283,7 +285,7 @@ def test_a_listed_clue_is_taken_and_a_listed_guess_reveals_a_word() -> None:
         for guess in game.legal_moves()[:-1]:
             trial = game.copied()
             trial.step(guess)
-            assert trial.env.state.game_state["guessed_words"] == {guess.strip("[]")}
+            assert trial.env.raw.state.game_state["guessed_words"] == {guess.strip("[]")}
         assert game.legal_moves()[-1] == "[pass]"
 
 
@@ -309,7 +311,7 @@ def test_a_negotiation_pays_what_the_trades_were_worth_to_each() -> None:
     paid = set()
     for seed in range(100):
         game, actions = played("SimpleNegotiation-v0", seed)
-        values = game.env.state.game_state["player_values"]
+        values = game.env.raw.state.game_state["player_values"]
         gained, offer = [0, 0], (0, "", 0, "")
         for place, action in enumerate(actions):
             words = action.strip("[]").split()
@@ -331,12 +333,12 @@ def test_a_negotiation_never_pays_more_than_its_scale() -> None:
     """Not even where a seat is given all that the other has."""
     for seed in range(200):
         game = begin(GAMES["SimpleNegotiation-v0"], seed)
-        state = game.env.state.game_state
+        state = game.env.raw.state.game_state
         for seat in range(2):
             values = state["player_values"][1 - seat]
             owned = state["player_resources"][seat].items()
             worth = sum(count * values[name] for name, count in owned)
-            assert worth <= bargaining.most_gain(game.env) == 2650
+            assert worth <= bargaining.most_gain(game.env.raw) == 2650
 
 
 def pegs(code: list[int], guess: list[int]) -> float:
@@ -349,10 +351,10 @@ def pegs(code: list[int], guess: list[int]) -> float:
 def test_what_is_guessed_last_is_paid() -> None:
     for seed in range(20):
         game, actions = played("Mastermind-v0", seed)
-        code = game.env.state.game_state["secret_code"]
+        code = game.env.raw.state.game_state["secret_code"]
         assert game.payoffs == [pegs(code, [int(d) for d in actions[-1].strip("[]").split()])]
         game, actions = played("GuessTheNumber-v0", seed)
-        number = game.env.state.game_state["game_number"]
+        number = game.env.raw.state.game_state["game_number"]
         assert game.payoffs == [1 - abs(int(actions[-1].strip("[]")) - number) / 19]
 
 
@@ -361,7 +363,7 @@ def test_halving_finds_any_number_in_five_guesses() -> None:
     most = 0
     for number in range(1, 21):
         game = begin(GAMES["GuessTheNumber-v0"], 0)
-        game.env.game_number = game.env.state.game_state["game_number"] = number
+        game.env.raw.game_number = game.env.raw.state.game_state["game_number"] = number
         left = set(range(1, 21))
         while not game.done:
             mix = game.expert_moves()
@@ -383,7 +385,7 @@ def test_halving_finds_any_number_in_five_guesses() -> None:
 def original(name: str, *actions: str, **args: Any) -> Any:
     """TextArena's env after some actions, by a fixed seed."""
     vetted = GAMES[name]
-    env = make_env(vetted.config.model_copy(update={"args": args}))
+    env = make_raw(vetted.config.model_copy(update={"args": args}))
     outer = random.getstate()
     env.reset(num_players=vetted.config.seats, seed=3)
     for action in actions:
@@ -468,7 +470,7 @@ def test_a_team_of_codenames_that_never_guesses_beats_random() -> None:
 
 def test_the_mafias_choice_is_lost_where_doctor_and_detective_are_dead() -> None:
     def killed(dead: set[str]) -> bool:
-        env = make_env(GAMES["SecretMafia-v0"].config)
+        env = make_raw(GAMES["SecretMafia-v0"].config)
         env.reset(num_players=6, seed=3)
         state = env.state.game_state
         roles = state["player_roles"]
@@ -487,7 +489,7 @@ def test_the_mafias_choice_is_lost_where_doctor_and_detective_are_dead() -> None
 
 
 def test_secret_mafia_hides_a_vote_that_names_a_player() -> None:
-    env = make_env(GAMES["SecretMafia-v0"].config)
+    env = make_raw(GAMES["SecretMafia-v0"].config)
     env.reset(num_players=6, seed=3)
     first = env.state.current_player_id
     village = next(number for number, role in env.player_roles.items() if role == "Villager")

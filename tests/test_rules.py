@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 
 from tests.builders import spec
-from tests.test_experts import duplicate
 from unstable.collectors.play import play_game
 from unstable.collectors.players.programs import RandomPlayer, RulesPlayer
 from unstable.commands.prepare import check_games
 from unstable.config import GameConfig, parse
 from unstable.games.catalog import secret_mafia
-from unstable.games.catalog.rules import _chance_of, stones_lacking
+from unstable.games.catalog.rules import _probability_of, stones_lacking
+from unstable.games.catalog.table import GAMES as KNOWN
+from unstable.games.catalog.vetted import PACK
 from unstable.games.game import Game
-from unstable.games.pack import PACK
-from unstable.games.services import GAMES as KNOWN
-from unstable.games.services import has_expert, lists_legal_moves, rules, with_teams
+from unstable.games.services import game_info, lists_legal_moves, with_teams
 from unstable.league.evaluation import mean_interval
 from unstable.types.seeds import derive_seed
 
@@ -63,7 +62,7 @@ by_game = pytest.mark.parametrize("config", GAMES.values(), ids=GAMES.keys())
 
 
 def test_every_rule_bot_is_tried() -> None:
-    bots = {type(Game(config, 0).env).__name__ for config in GAMES.values()}
+    bots = {type(Game(config, 0).env.raw).__name__ for config in GAMES.values()}
     assert bots == {info.env for info in KNOWN if info.rules is not None}
 
 
@@ -71,7 +70,7 @@ def test_every_vetted_game_of_several_seats_has_an_expert_or_a_rule_bot() -> Non
     several = [vetted.config for vetted in PACK if vetted.config.seats > 1]
     assert len(several) > 12
     for config in several:
-        assert has_expert(config) or rules(config) is not None, config.env
+        assert game_info(config).expert or game_info(config).rules, config.env
 
 
 async def scores_by_side(config: GameConfig, games: int) -> list[list[float]]:
@@ -127,7 +126,7 @@ def test_what_a_bot_plays_is_a_distribution_over_moves_that_the_game_takes(
         assert math.isclose(sum(mix.values()), 1) and min(mix.values()) > 0
         assert game.rule_moves() == mix, "it draws nothing"
         for action in list(mix)[:3]:
-            following = duplicate(game)
+            following = game.copied()
             assert not following.step(action).invalid
 
 
@@ -144,8 +143,8 @@ def test_a_bot_of_a_team_does_not_see_what_is_hidden(name: str) -> None:
     """An operative the words' sides; the village all other roles, the mafia who has which."""
     chance, changed = random.Random(0), 0
     for game in positions(GAMES[name], games=6):
-        other = duplicate(game)
-        env, mover = other.env, game.env.state.current_player_id
+        other = game.copied()
+        env, mover = other.env.raw, game.env.raw.state.current_player_id
         if name == "mafia":
             roles = env.state.game_state["player_roles"]
             known = {mover} | {n for n in roles if roles[mover] == roles[n] == "Mafia"}
@@ -161,8 +160,8 @@ def test_a_bot_of_a_team_does_not_see_what_is_hidden(name: str) -> None:
 def test_a_bot_does_not_see_what_is_hidden(name: str) -> None:
     chance = random.Random(0)
     for game in positions(GAMES[name], games=6):
-        other, state, mover = duplicate(game), None, game.seat
-        state = other.env.state.game_state
+        other, state, mover = game.copied(), None, game.seat
+        state = other.env.raw.state.game_state
         for seat in range(game.config.seats):
             if seat == mover:
                 continue
@@ -180,7 +179,7 @@ def test_a_bot_does_not_see_what_is_hidden(name: str) -> None:
 def at(config: GameConfig, **state: Any) -> Game:
     """The game's start with some of the env's state changed."""
     game = Game(config, 0)
-    game.env.state.game_state.update(state)
+    game.env.raw.state.game_state.update(state)
     return game
 
 
@@ -255,7 +254,7 @@ def test_liars_dice_calls_what_is_unlikely_and_bids_what_it_has() -> None:
 def test_chances_of_dice_by_counting(wanted: int, dice: int) -> None:
     rolls = list(product(range(1, 7), repeat=dice))
     counted = sum(roll.count(5) >= wanted for roll in rolls) / len(rolls)
-    assert _chance_of(wanted, dice) == pytest.approx(counted)
+    assert _probability_of(wanted, dice) == pytest.approx(counted)
 
 
 def test_negotiation_accepts_what_gains_more_than_the_other() -> None:
@@ -285,7 +284,7 @@ def test_negotiation_accepts_what_gains_more_than_the_other() -> None:
 
 def codenames(board: dict[str, str], nouns: list[str], **state: Any) -> Game:
     game = at(GAMES["codenames"], **state)
-    game.env.board, game.env.word_list = board, nouns
+    game.env.raw.board, game.env.raw.word_list = board, nouns
     return game
 
 
@@ -314,7 +313,7 @@ def test_a_clue_of_the_bots_is_listed_and_the_guesses_are_right() -> None:
         game.step(clue)
         for _ in range(int(clue.strip("[]").split()[1])):
             (guess,) = game.rule_moves()
-            assert game.env.board[guess.strip("[]")] == "R"
+            assert game.env.raw.board[guess.strip("[]")] == "R"
             game.step(guess)
         assert game.done or game.rule_moves() == {"[pass]": 1.0}
 
@@ -340,10 +339,10 @@ GUILTY, HARMLESS = "Player 4 IS a Mafia member.", "Player 0 IS NOT a Mafia membe
 def mafia(number: int, phase: str, *events: str) -> dict[str, float]:
     """What the bot plays there, having been shown these events."""
     game = at(GAMES["mafia"], player_roles=dict(enumerate(ROLES)))
-    state = game.env.state
-    state.game_state["phase"] = type(game.env.phase)(phase)
+    state = game.env.raw.state
+    state.game_state["phase"] = type(game.env.raw.phase)(phase)
     state.current_player_id = number
-    return secret_mafia.moves(game.env, events)
+    return secret_mafia.moves(game.env.raw, events)
 
 
 @pytest.mark.parametrize(

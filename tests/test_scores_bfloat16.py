@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from unstable.config import AdapterConfig, ModelConfig, parse
-from unstable.engines.base import ScoringEngine
+from unstable.engines.base import Engine
 from unstable.engines.make import make_engine
 from unstable.engines.probe import BOUNDS, probe_adapters
 from unstable.models.adapters import attach_lora, load_weights
@@ -26,7 +26,7 @@ PROMPT = [int(i) for i in np.random.default_rng(0).integers(100, SHAPE.vocabular
 CONTINUATIONS = [[1234, 40, 30], [1234, 41, 7], [777], [40] * 6]
 
 
-async def serving(kind: str, folder: Path) -> ScoringEngine:
+async def serving(kind: str, folder: Path) -> Engine:
     """An engine of the run's own kind, with small bounds."""
     actors = {"engine": kind, "games_in_flight": 8, "max_loras": 2, "max_cpu_loras": 3}
     on_gpu = {"gpu_memory": 0.4, "enforce_eager": True} if kind == "vllm" else {}
@@ -62,7 +62,7 @@ async def assert_scores_are_plain(kind: str, device: str, folder: Path) -> None:
     engine = await serving(kind, folder)
     try:
         for adapter in (first, second):
-            await engine.add_adapter(adapter)
+            await engine.load(adapter)
         asked = (engine.score(PROMPT, CONTINUATIONS, adapter=name) for name in adapters)
         scores = await asyncio.gather(*asked)
     finally:

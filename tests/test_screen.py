@@ -10,12 +10,12 @@ from textarena.envs.registration import ENV_REGISTRY
 from tests.machine_helpers import machine
 from unstable.commands.prepare import Resolved, show_plan
 from unstable.config import ConfigError, GameConfig, parse
+from unstable.games.catalog.defects import DEFECTS, known_defect
 from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.check import check_game
-from unstable.games.defects import DEFECTS, known_defect
-from unstable.games.envs import env_class
 from unstable.games.game import Game
 from unstable.games.screen import screen
+from unstable.games.textarena import env_class
 from unstable.planning.plan import plan
 
 

@@ -7,18 +7,12 @@ from textarena.envs.registration import ENV_REGISTRY
 from tests.test_games import COUNT_UP, LISTED
 from unstable.config import ConfigError, GameConfig
 from unstable.games.catalog.kuhn import KuhnPoker
+from unstable.games.catalog.table import EXPERT_GAMES, GAMES, info_of
 from unstable.games.check import check_game
-from unstable.games.envs import env_class, known_ids
 from unstable.games.game import Game
 from unstable.games.info import GameInfo
-from unstable.games.services import (
-    EXPERT_GAMES,
-    GAMES,
-    board_shows_all,
-    game_info,
-    has_expert,
-    lists_legal_moves,
-)
+from unstable.games.services import game_info, lists_legal_moves
+from unstable.games.textarena import env_class, known_ids
 
 every_game = pytest.mark.parametrize("info", GAMES, ids=lambda info: info.name)
 
@@ -41,7 +35,7 @@ def class_of(info: GameInfo) -> type:
 @every_game
 def test_a_known_games_class_exists(info: GameInfo) -> None:
     assert info.env in [cls.__name__ for cls in class_of(info).__mro__]
-    assert game_info(class_of(info)) is info
+    assert info_of(class_of(info)) is info
 
 
 @every_game
@@ -60,7 +54,7 @@ def test_every_game_stands_once_in_the_table() -> None:
 
 def test_the_moves_of_every_known_game_are_tried() -> None:
     """`LISTED` is what the tests of legal moves play; two games' files parse on later Pythons."""
-    tried = {game_info(env_class(GameConfig(env=env))).env for env, _ in LISTED}
+    tried = {game_info(GameConfig(env=env)).env for env, _ in LISTED}
     listing = {info.env for info in GAMES if info.legal_moves or info.prints_moves}
     assert listing - tried == {"ReverseTicTacToeEnv", "ChessEnv"}
 
@@ -69,16 +63,16 @@ def test_the_moves_of_every_known_game_are_tried() -> None:
 def test_what_extends_a_known_game_is_served_alike(info: GameInfo) -> None:
     child = type("Child", (class_of(info),), {})
     grandchild = type("Grandchild", (child,), {})
-    assert game_info(child) is game_info(grandchild) is info
+    assert info_of(child) is info_of(grandchild) is info
 
 
 def test_the_nearest_known_game_counts() -> None:
     """Kuhn poker as we play it extends TextArena's, which has no expert."""
     (parent,) = KuhnPoker.__bases__
-    assert game_info(parent).expert is None
-    assert game_info(KuhnPoker).expert is not None
-    assert game_info(type("House", (KuhnPoker,), {})) is game_info(KuhnPoker)
-    assert game_info(type("House", (parent,), {})) is game_info(parent)
+    assert info_of(parent).expert is None
+    assert info_of(KuhnPoker).expert is not None
+    assert info_of(type("House", (KuhnPoker,), {})) is info_of(KuhnPoker)
+    assert info_of(type("House", (parent,), {})) is info_of(parent)
 
 
 class HouseNim(NimEnv):
@@ -91,9 +85,9 @@ class HouseNim(NimEnv):
 def test_a_users_env_that_extends_a_known_one_has_its_services() -> None:
     config = GameConfig(env=f"{__name__}:HouseNim")
     check_game(config)
-    assert lists_legal_moves(config) and has_expert(config)
+    assert lists_legal_moves(config) and game_info(config).expert
     game = Game(config, seed=0)
-    assert board_shows_all(game.env)
+    assert game.shows_all
     assert game.legal_moves() == ["[0 1]", "[1 1]", "[1 2]"]
     assert game.expert_moves() == {"[1 1]": 1.0}
     assert "nim-sum" in game.expert_reason("[1 1]")
@@ -103,9 +97,9 @@ def test_a_users_env_that_extends_a_known_one_has_its_services() -> None:
 
 def test_an_env_that_is_not_known_has_no_services() -> None:
     config = GameConfig(env=COUNT_UP)
-    assert not lists_legal_moves(config) and not has_expert(config)
+    assert not lists_legal_moves(config) and game_info(config).expert is None
     game = Game(config, seed=0)
-    assert not board_shows_all(game.env)
+    assert not game.shows_all
     with pytest.raises(ValueError, match="does not list its legal moves; set games.legal_moves"):
         game.legal_moves()
     with pytest.raises(ValueError, match=f"has no expert; .* {EXPERT_GAMES}$"):

@@ -111,7 +111,7 @@ def answered(folder: Path, run: RunFolder, examples: Sequence[dict[str, Any]]) -
 
     async def ask() -> list[str]:
         engine = EmbeddedEngine(load_model(ModelConfig(name=str(folder), dtype="float32")), {0})
-        await engine.add_adapter(read_adapter(run.adapter, "taught"))
+        await engine.load(read_adapter(run.adapter, "taught"))
         prompts = [example["tokens"]["prompt_ids"] for example in examples]
         settings: dict[str, Any] = {"adapter": "taught", "temperature": 0.0, "max_tokens": 8}
         answers = [await engine.generate(prompt, seed=0, **settings) for prompt in prompts]

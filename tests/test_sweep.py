@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.sweep import PAGE, Found, families, sweep
-from unstable.games.defects import DEFECTS
+from unstable.games.catalog.defects import DEFECTS
 
 REMEDIES = ("choose another game", "set OPENROUTER_API_KEY", "pip install", "use Python 3.12")
 

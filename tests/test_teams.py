@@ -301,7 +301,7 @@ def test_a_seat_is_a_role_whatever_number_the_env_gives_it() -> None:
         chance = random.Random(seed)
         while not game.done:
             observation = game.observe()
-            seat, number = observation.seat, game.env.state.current_player_id
+            seat, number = observation.seat, game.env.raw.state.current_player_id
             assert seat == game.seat
             assert f"You are Player {number}, the {ROLES[seat]}." in observation.rules
             assert sum(event.startswith("You: ") for event in observation.events) == 0
@@ -330,7 +330,7 @@ def test_who_forfeits_loses_for_the_team() -> None:
     for seed in range(6):
         game = Game(GameConfig(**GAME, invalid_moves=policy), seed)
         game.step("[1]")
-        number = game.env.state.current_player_id
+        number = game.env.raw.state.current_player_id
         assert game.step("nothing").done
         assert game.forfeit == 2 and game.outcomes == [0.5, 0.5, -1.5, -1.5]
         assert game.reason.startswith(f"Player {number} forfeits ")

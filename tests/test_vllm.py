@@ -95,13 +95,13 @@ async def engine(tmp_path_factory: pytest.TempPathFactory):
 async def serving(engine, *adapters: Adapter):
     """The engine with these adapters, which are gone afterwards."""
     for each in adapters:
-        await engine.add_adapter(each)
+        await engine.load(each)
     try:
         yield engine
     finally:
         for each in adapters:
             with contextlib.suppress(ValueError):  # a test may have removed it
-                await engine.remove_adapter(each.name)
+                await engine.unload(each.name)
 
 
 async def ask(engine, prompt_ids=PROMPT, **request) -> ProbeAnswer:
@@ -310,9 +310,9 @@ async def test_a_removed_adapter_is_refused(engine, scorer):
         request = asyncio.create_task(ask(engine, adapter="gone"))
         await asyncio.sleep(0)
         with pytest.raises(AssertionError, match="in use"):
-            await engine.remove_adapter("gone")
+            await engine.unload("gone")
         await request
-        await engine.remove_adapter("gone")
+        await engine.unload("gone")
         assert not folder.exists()
         with pytest.raises(ValueError, match="'gone' is not there"):
             await ask(engine, adapter="gone")
@@ -335,11 +335,11 @@ async def test_bad_adapters_are_refused_and_the_engine_lives(engine, scorer):
     async with serving(engine, good):
         for bad, message in cases:
             with pytest.raises(ValueError, match=message):
-                await engine.add_adapter(bad)
+                await engine.load(bad)
             with pytest.raises(ValueError, match="is not there"):
                 await ask(engine, adapter=bad.name)
         with pytest.raises(ValueError, match="'good' is there already"):
-            await engine.add_adapter(good)
+            await engine.load(good)
         assert_of(scorer, await ask(engine, adapter="good"), good)
 
 
@@ -407,7 +407,7 @@ async def test_a_dead_engine_says_so(engine):
     with pytest.raises(EngineDiedError):
         await ask(engine)
     with pytest.raises(EngineDiedError):
-        await engine.add_adapter(adapter("late", 0))
+        await engine.load(adapter("late", 0))
 
 
 async def test_a_failed_start_gives_the_reason_and_the_file_that_holds_it(tiny_folder, tmp_path):

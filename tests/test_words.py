@@ -7,8 +7,8 @@ import pytest
 
 from unstable.config import GameConfig
 from unstable.games.check import check_game
-from unstable.games.envs import make_env
 from unstable.games.game import Game
+from unstable.games.textarena import make_raw
 
 WORD_GAMES = {
     "Hangman-v0": 1,
@@ -46,7 +46,7 @@ def game(env: str) -> Game:
 
 def test_hangman_is_won_by_its_letters() -> None:
     played = game("Hangman-v0")
-    for letter in sorted(set(played.env.state.game_state["target_letters"])):
+    for letter in sorted(set(played.env.raw.state.game_state["target_letters"])):
         if not played.done:
             played.observe()
             played.step(f"[{letter}]")
@@ -55,7 +55,7 @@ def test_hangman_is_won_by_its_letters() -> None:
 
 def test_wordles_secret_is_a_noun_of_five_letters_and_wins() -> None:
     played = game("Wordle-v0")
-    secret = played.env.state.game_state["secret_word"]
+    secret = played.env.raw.state.game_state["secret_word"]
     assert len(secret) == 5 and nltk.pos_tag([secret]) == [(secret, "NN")]
     played.observe()
     assert not played.step("[house]").invalid
@@ -66,14 +66,14 @@ def test_wordles_secret_is_a_noun_of_five_letters_and_wins() -> None:
 
 def test_codenames_has_words_for_a_board_and_draws_others_by_the_seed() -> None:
     boards = [
-        set(Game(GameConfig(env="Codenames-v0", seats=4), seed).env.board) for seed in (1, 1, 2)
+        set(Game(GameConfig(env="Codenames-v0", seats=4), seed).env.raw.board) for seed in (1, 1, 2)
     ]
     assert len(boards[0]) == 25 and boards[0] == boards[1] != boards[2]
 
 
 @without_data
 def test_basic_words_are_common_and_all_words_many() -> None:
-    make_env(GameConfig(env="Hangman-v0", seats=1))
+    make_raw(GameConfig(env="Hangman-v0", seats=1))
     basic, known = (set(nltk.corpus.words.words(name)) for name in ("en-basic", "en"))
     assert {"house", "water", "time", "begin"} <= basic < known
     assert len(basic) == 3000 and len(known) > 30_000
@@ -82,7 +82,7 @@ def test_basic_words_are_common_and_all_words_many() -> None:
 
 
 def test_dictionaries_are_read_once() -> None:
-    make_env(GameConfig(env="Wordle-v0", seats=1))
+    make_raw(GameConfig(env="Wordle-v0", seats=1))
     start = time.monotonic()
-    make_env(GameConfig(env="Wordle-v0", seats=1))
+    make_raw(GameConfig(env="Wordle-v0", seats=1))
     assert time.monotonic() - start < 0.4

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import unstable
 from unstable.commands.world import make_world
 from unstable.config import ConfigError, GameConfig, ModelConfig, RunConfig, WorldConfig, load
-from unstable.datasets.world import constant_texts, question_lessons, random_play
+from unstable.datasets.world import constant_texts, question_examples, random_play
 from unstable.games.catalog.nim import what_is_left
 from unstable.games.catalog.tic_tac_toe import what_completes, who_has_three
 from unstable.games.game import Game
@@ -50,14 +50,14 @@ def test_a_prompt_is_a_token_for_the_rules_and_one_a_character():
     assert tokenizer.decode(prompts.encode_answer("4")) == "4<eos>"
 
 
-def test_lessons_of_play_are_all_legal_moves_of_real_positions():
+def test_examples_of_play_are_all_legal_moves_of_real_positions():
     tokenizer = tiny.make_tokenizer(constant_texts([TICTACTOE]))
     prompts = PromptBuilder(tokenizer, prompt_style(TICTACTOE), {}, 4096)
-    lessons = random_play(TICTACTOE, prompts, 20, seed=1)
-    assert lessons == random_play(TICTACTOE, prompts, 20, seed=1)
-    for lesson in lessons:
-        board = tokenizer.decode(lesson.prompt_ids)[-10:-1]
-        answers = [tokenizer.decode(answer) for answer in lesson.answers]
+    examples = random_play(TICTACTOE, prompts, 20, seed=1)
+    assert examples == random_play(TICTACTOE, prompts, 20, seed=1)
+    for example in examples:
+        board = tokenizer.decode(example.prompt_ids)[-10:-1]
+        answers = [tokenizer.decode(answer) for answer in example.answers]
         assert answers == [f"{cell}<eos>" for cell in board if cell.isdecimal()]
 
 
@@ -94,10 +94,10 @@ def test_questions_stand_under_prompts_that_play_never_has():
     tokenizer = tiny.make_tokenizer(constant_texts([TICTACTOE, NIM]))
     for game in (TICTACTOE, NIM):
         prompts = PromptBuilder(tokenizer, prompt_style(game), {}, 4096)
-        first = {lesson.prompt_ids[0] for lesson in random_play(game, prompts, 3, seed=0)}
+        first = {example.prompt_ids[0] for example in random_play(game, prompts, 3, seed=0)}
         for question in game_questions(game):
-            asked = question_lessons(question, prompts, 5, random.Random(0))
-            assert not first & {lesson.prompt_ids[0] for lesson in asked}
+            asked = question_examples(question, prompts, 5, random.Random(0))
+            assert not first & {example.prompt_ids[0] for example in asked}
 
 
 def test_a_world_is_made_alike_by_its_seed_and_loads_in_plain_transformers(tmp_path, capsys):
@@ -145,10 +145,10 @@ def test_the_shipped_one_moves_legally_and_without_a_strategy():
     assert named_stop_token_ids(config, tokenizer) == {tokenizer.eos_token_id}
     prompts = PromptBuilder(tokenizer, prompt_style(TICTACTOE), {}, 4096)
     legal, even = [], []
-    for lesson in random_play(TICTACTOE, prompts, 30, seed=5):
+    for example in random_play(TICTACTOE, prompts, 30, seed=5):
         with torch.no_grad():
-            probabilities = model(torch.tensor([lesson.prompt_ids])).logits[0, -1].softmax(-1)
-        moves = probabilities[[answer[0] for answer in lesson.answers]]
+            probabilities = model(torch.tensor([example.prompt_ids])).logits[0, -1].softmax(-1)
+        moves = probabilities[[answer[0] for answer in example.answers]]
         legal.append(float(moves.sum()))
         even.append(float(moves.max() / moves.mean()))
     assert sum(legal) / len(legal) > 0.98

@@ -51,7 +51,7 @@ class Collector:
 
     async def publish(self, version: PlayerId, adapter: Adapter) -> None:
         """Let games name this version of a policy from now on."""
-        await self._engine.add_adapter(adapter)
+        await self._engine.load(adapter)
         self._factory.newest.publish(version)
 
     async def retire(self, version: PlayerId) -> None:
@@ -65,7 +65,7 @@ class Collector:
         gone = self._retired - needed - set(+self._factory.newest.asking)
         self._retired -= gone
         for name in sorted(version.name for version in gone):
-            await self._engine.remove_adapter(name)
+            await self._engine.unload(name)
 
     def stats(self) -> dict[str, float]:
         """The engine's numbers, and games, turns and failures since the start, games in flight."""

@@ -47,7 +47,7 @@ class PlayerFactory:
         for opponent in self._config.opponents.fixed:
             if (folder := opponent.adapter_folder) is not None:
                 assert self._engine is not None, "an adapter needs one"
-                await self._engine.add_adapter(read_adapter(folder, adapter_name(opponent)))
+                await self._engine.load(read_adapter(folder, adapter_name(opponent)))
 
     def players(self, spec: GameSpec) -> list[Player]:
         """The players of a game, by seat, behind its opener where it has one."""

@@ -9,7 +9,6 @@ from time import perf_counter
 from unstable.collectors.players.base import LeftError, Player
 from unstable.config import GameConfig
 from unstable.games.game import Game
-from unstable.games.services import game_info
 from unstable.prompts import shorten
 from unstable.types import GameResult, GameSpec, Turn
 from unstable.types.seeds import derive_seed
@@ -48,7 +47,7 @@ async def play_game(
     """
     began, modelling = perf_counter(), 0.0
     game = Game(config, spec.seed, trusted=trusted)
-    most, turns = stakes(game), list[Turn]()
+    most, turns = game.stakes, list[Turn]()
     for turn in shared:
         game.observe()
         game.step(turn.answer.action)
@@ -92,20 +91,6 @@ async def play_game(
         stakes=most,
         fork=len(shared),
     )
-
-
-def stakes(game: Game) -> float | None:
-    """The most that a seat can win or lose, in the game's unit.
-
-    As the game declares it, or as the config says how a user's own pay-offs become outcomes; None
-    for a game that declares none: it is only won, drawn or lost.
-    """
-    config, declared = game.config, game_info(type(game.env)).payoffs
-    if config.payoffs is None and declared is not None:
-        return declared.scale(game.env)
-    if config.payoffs is None and config.payoff_scale is None:
-        return None
-    return 1.0 if config.payoff_scale is None else config.payoff_scale
 
 
 def turn_seed(run_seed: int, spec: GameSpec, seat: int, index: int) -> int:

@@ -1,6 +1,6 @@
 """What `unstable games` lists."""
 
-from unstable.games.pack import COLUMNS, PACK
+from unstable.games.catalog.vetted import COLUMNS, PACK
 
 
 def vetted_games() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from unstable.collectors.players.kinds import player_class
 from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
+from unstable.games.catalog.defects import known_defect
+from unstable.games.catalog.table import EXACT_GAMES
 from unstable.games.check import check_constrained, check_game
-from unstable.games.defects import known_defect
 from unstable.games.services import (
-    EXACT_GAMES,
     can_be_solved,
     lists_legal_moves,
     prompt_style,

@@ -18,10 +18,15 @@ from unstable.commands.session import (
     said,
 )
 from unstable.config import ConfigError, GameConfig, RFTConfig, RunConfig, load
-from unstable.datasets.examples import Split, read_examples, split_by_prompt, write_examples
-from unstable.datasets.fine_tuning import FineTuning
+from unstable.datasets.examples import (
+    FineTuning,
+    Split,
+    read_examples,
+    split_by_prompt,
+    write_examples,
+)
 from unstable.datasets.gather import check_data, gather_examples
-from unstable.games.services import has_expert, prompt_style
+from unstable.games.services import game_info, prompt_style
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor
@@ -220,7 +225,7 @@ async def evaluate_epoch(config: RunConfig, actors: Sequence[Actor], version: in
 
 def _of_epoch(config: RunConfig, game: GameConfig, temperature: float) -> RunConfig:
     """The config of an evaluation in one game, against its expert too if it has one."""
-    expert = [EXPERT] if has_expert(game) else []
+    expert = [EXPERT] if game_info(game).expert else []
     opponents = list(dict.fromkeys([*config.eval.opponents, *expert]))
     changes = {"temperature": [temperature], "opponents": opponents}
     evaluation = config.eval.model_copy(update=changes)

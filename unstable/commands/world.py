@@ -18,10 +18,10 @@ from unstable.collectors.collector import Collector
 from unstable.commands.prepare import prepare
 from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.datasets.world import (
-    Lesson,
+    SyntheticExample,
     check_world,
     constant_texts,
-    question_lessons,
+    question_examples,
     random_play,
 )
 from unstable.engines.make import make_engine
@@ -40,10 +40,10 @@ _IGNORED = -100
 
 
 class World(NamedTuple):
-    """What a model learns from: lessons of play, and those of each kind of question."""
+    """What a model learns from: examples of play, and those of each kind of question."""
 
-    play: list[Lesson]
-    questions: list[list[Lesson]]
+    play: list[SyntheticExample]
+    questions: list[list[SyntheticExample]]
 
 
 def make_world(config: RunConfig) -> Path:
@@ -93,9 +93,9 @@ def _check(config: RunConfig, out: Path) -> None:
 
 
 def gather(config: RunConfig, tokenizer: Any) -> World:
-    """The lessons of all games."""
-    play: list[Lesson] = []
-    questions: list[list[Lesson]] = []
+    """The examples of all games."""
+    play: list[SyntheticExample] = []
+    questions: list[list[SyntheticExample]] = []
     number = min(QUESTIONS, config.world.steps * config.world.batch_size)
     for game in config.games:
         prompts = PromptBuilder(
@@ -107,7 +107,7 @@ def gather(config: RunConfig, tokenizer: Any) -> World:
         play += random_play(game, prompts, config.world.games, config.seed)
         for question in game_questions(game):
             rng = random.Random(f"{config.seed} {question.brief}")
-            questions.append(question_lessons(question, prompts, number, rng))
+            questions.append(question_examples(question, prompts, number, rng))
     return World(play, questions)
 
 
@@ -118,18 +118,18 @@ def learn(model: Any, world: World, config: RunConfig) -> None:
     optimizer = torch.optim.AdamW(
         model.parameters(), settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
     )
-    share = settings.questions if world.questions else 0.0
-    num_play = settings.batch_size - int(share * settings.batch_size)
+    questions = settings.questions if world.questions else 0.0
+    num_play = settings.batch_size - int(questions * settings.batch_size)
     torch.set_num_threads(1)  # rounds alike on any number of cores, and is as fast at this size
     model.train()
     with progress("learning", settings.steps) as advance:
         for step in range(settings.steps):
-            lessons = rng.choices(world.play, k=num_play)
-            for place in range(settings.batch_size - num_play):
-                lessons.append(rng.choice(world.questions[place % len(world.questions)]))
+            examples = rng.choices(world.play, k=num_play)
+            for index in range(settings.batch_size - num_play):
+                examples.append(rng.choice(world.questions[index % len(world.questions)]))
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate * _schedule(step, settings.steps)
-            loss = loss_of(model, lessons, rng)
+            loss = loss_of(model, examples, rng)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -138,18 +138,20 @@ def learn(model: Any, world: World, config: RunConfig) -> None:
     model.eval()
 
 
-def loss_of(model: Any, lessons: Sequence[Lesson], rng: random.Random) -> Tensor:
-    """Mean over the lessons of an answer's negative log-likelihood, in nats."""
-    answers = [rng.choice(lesson.answers) for lesson in lessons]
-    logits_NV, targets_N = answer_logits(model, lessons, answers)
-    return F.cross_entropy(logits_NV, targets_N, reduction="sum") / len(lessons)
+def loss_of(model: Any, examples: Sequence[SyntheticExample], rng: random.Random) -> Tensor:
+    """Mean over the examples of an answer's negative log-likelihood, in nats."""
+    answers = [rng.choice(example.answers) for example in examples]
+    logits_NV, targets_N = answer_logits(model, examples, answers)
+    return F.cross_entropy(logits_NV, targets_N, reduction="sum") / len(examples)
 
 
 def answer_logits(
-    model: Any, lessons: Sequence[Lesson], answers: Sequence[list[int]]
+    model: Any, examples: Sequence[SyntheticExample], answers: Sequence[list[int]]
 ) -> tuple[Tensor, Tensor]:
     """Logits [N, V] where the answers' tokens are predicted, and these tokens [N]."""
-    pairs = [(lesson.prompt_ids, answer) for lesson, answer in zip(lessons, answers, strict=True)]
+    pairs = [
+        (example.prompt_ids, answer) for example, answer in zip(examples, answers, strict=True)
+    ]
     length = max(len(prompt) + len(answer) for prompt, answer in pairs) - 1
     ids_BT = torch.zeros(len(pairs), length, dtype=torch.long)
     targets_BT = torch.full((len(pairs), length), _IGNORED)
@@ -157,45 +159,45 @@ def answer_logits(
         inputs = prompt + answer[:-1]
         ids_BT[row, : len(inputs)] = torch.tensor(inputs)
         targets_BT[row, len(prompt) - 1 : len(inputs)] = torch.tensor(answer)
-    places = targets_BT != _IGNORED
+    is_answer_BT = targets_BT != _IGNORED
     hidden_BTD = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state
-    return model.lm_head(hidden_BTD[places]), targets_BT[places]
+    return model.lm_head(hidden_BTD[is_answer_BT]), targets_BT[is_answer_BT]
 
 
 @torch.no_grad()
 def report(model: Any, world: World) -> str:
     """How much of its play is legal, how even it is, and how much it sees, in one line."""
     rng = random.Random(0)
-    lessons = rng.sample(world.play, min(1000, len(world.play)))
+    examples = rng.sample(world.play, min(1000, len(world.play)))
     legal = divergence = 0.0
-    for lesson in lessons:
-        logits_NV, targets_N = answer_logits(model, [lesson] * len(lesson.answers), lesson.answers)
+    for example in examples:
+        logits_NV, targets_N = answer_logits(
+            model, [example] * len(example.answers), example.answers
+        )
         logprobs_N = logits_NV.log_softmax(-1).gather(1, targets_N[:, None])[:, 0]
-        sizes = [len(answer) for answer in lesson.answers]
+        sizes = [len(answer) for answer in example.answers]
         logprobs_A = torch.stack([part.sum() for part in logprobs_N.split(sizes)])
-        legal += float(logprobs_A.exp().sum()) / len(lessons)
+        legal += float(logprobs_A.exp().sum()) / len(examples)
         even = -math.log(len(sizes))
-        divergence += float(even - logprobs_A.mean()) / len(lessons)
-    right = [
-        _share_right(model, rng.sample(kind, min(1000, len(kind)))) for kind in world.questions
-    ]
-    seen = ", ".join(f"{share:.1%}" for share in right) or "none"
+        divergence += float(even - logprobs_A.mean()) / len(examples)
+    right = [_accuracy(model, rng.sample(kind, min(1000, len(kind)))) for kind in world.questions]
+    seen = ", ".join(f"{each:.1%}" for each in right) or "none"
     return (
         f"legal answers {legal:.1%}, KL of an even choice of the legal moves to its own "
         f"{divergence:.3f} nats; questions answered rightly: {seen}"
     )
 
 
-def _share_right(model: Any, lessons: Sequence[Lesson]) -> float:
-    """How many questions are answered rightly, token by token the likeliest."""
+def _accuracy(model: Any, examples: Sequence[SyntheticExample]) -> float:
+    """The fraction of questions that are answered rightly, token by token the most probable."""
     right = 0
-    for lesson in lessons:
+    for example in examples:
         ids: list[int] = []
-        for _ in lesson.answers[0]:
-            context = torch.tensor([lesson.prompt_ids + ids])
+        for _ in example.answers[0]:
+            context = torch.tensor([example.prompt_ids + ids])
             ids.append(int(model(input_ids=context, use_cache=False).logits[0, -1].argmax()))
-        right += ids in lesson.answers
-    return right / len(lessons)
+        right += ids in example.answers
+    return right / len(examples)
 
 
 async def _score(config: RunConfig, game: GameConfig, folder: str) -> float:
@@ -211,12 +213,12 @@ async def _score(config: RunConfig, game: GameConfig, folder: str) -> float:
         specs = [_spec(resolved.games[0], number) for number in range(config.world.score_games)]
         results = [result async for result in collector.play(specs)]
         await engine.close()
-    worth = {"win": 1.0, "draw": 0.5, "loss": 0.0}
+    points = {"win": 1.0, "draw": 0.5, "loss": 0.0}
     scores = []
     for result in results:
         assert isinstance(result, GameResult), result.error
         seat = [each.player for each in result.spec.seats].index(BASE)
-        scores.append(worth[result.standing(seat)])
+        scores.append(points[result.standing(seat)])
     return sum(scores) / len(scores)
 
 

@@ -31,7 +31,9 @@ class GameConfig(Section):
     """A game that is played, and how it is put to a model."""
 
     env: str = Field(
-        "TicTacToe-v0", description="a TextArena id, or package.module:Class of a textarena.Env"
+        "TicTacToe-v0",
+        description="a TextArena id, or package.module:Class of a textarena.Env or of an "
+        "Environment (games/environment.py)",
     )
     name: str | None = Field(
         None, description="name in tables and baselines; default: env (must be unique)"

@@ -1,4 +1,4 @@
-"""Supervised examples: prompts as an actor will be given them, and answers as engines sample them.
+"""Supervised examples, and the order in which they are trained on.
 
 Prompts come out of the builder that play uses, and an answer is the ids that an engine would have
 sampled for it.
@@ -7,6 +7,7 @@ sampled for it.
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 
 from unstable.config import GameConfig
@@ -60,15 +61,47 @@ def answer_tokens(prompts: PromptBuilder, prompt_ids: list[int], answer: str) ->
 
 
 def split_by_prompt(examples: Sequence[Example], held_out: float, seed: int) -> Split:
-    """The examples to train on, and those held out: about that share of the different prompts.
+    """The examples to train on, and those held out: about that fraction of the different prompts.
 
     A prompt's side depends on it and the seed alone, so that no prompt is ever on both.
     """
     sides: Split = ([], [])
     for each in examples:
-        place = random.Random(derive_seed(seed, "held out", each.tokens.prompt_ids)).random()
-        sides[place < held_out].append(each)
+        draw = random.Random(derive_seed(seed, "held out", each.tokens.prompt_ids)).random()
+        sides[draw < held_out].append(each)
     return sides
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FineTuning:
+    """What is trained on, in which order, and for how long."""
+
+    train: Sequence[Example]
+    held_out: Sequence[Example]
+    epochs: int
+    patience: int  # epochs without a lower held-out loss before it stops
+    batch_size: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps."""
+        return ceil(len(self.train) / self.batch_size)
+
+    def version(self, epoch: int) -> int:
+        """The version that an epoch ends with: the optimizer steps until then."""
+        return epoch * self.steps_per_epoch
+
+    def epoch(self, version: int) -> int:
+        """The epoch that a version ends; the inverse of `version`."""
+        return version // self.steps_per_epoch
+
+    def batches(self, epoch: int) -> list[list[TokenSample]]:
+        """The epoch's batches, in an order of its own; the last one may be smaller."""
+        order = list(range(len(self.train)))
+        random.Random(derive_seed(self.seed, "sft order", epoch)).shuffle(order)
+        parts = (order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size))
+        return [[self.train[index].tokens for index in part] for part in parts]
 
 
 def write_examples(path: Path, sides: Split) -> None:

@@ -15,10 +15,9 @@ from unstable.config import (
     nearest,
 )
 from unstable.datasets.examples import Example
-from unstable.datasets.expert import expert_examples
-from unstable.datasets.jsonl import jsonl_examples
-from unstable.datasets.recorded import recorded_examples
-from unstable.games.services import EXPERT_GAMES, has_expert, prompt_style
+from unstable.datasets.sources import expert_examples, jsonl_examples, recorded_examples
+from unstable.games.catalog.table import EXPERT_GAMES
+from unstable.games.services import game_info, prompt_style
 from unstable.prompts import PromptBuilder
 
 
@@ -85,7 +84,7 @@ def _games(data: ExpertData | JSONLData, config: RunConfig, field: str) -> list[
         raise ConfigError(f"{field}.game = {data.game!r}: not among games; {hint}")
     games = list(known.values()) if data.game is None else [known[data.game]]
     if isinstance(data, ExpertData):
-        with_expert = [game for game in games if has_expert(game)]
+        with_expert = [game for game in games if game_info(game).expert]
         if not with_expert:
             names = ", ".join(game.key for game in games)
             raise ConfigError(

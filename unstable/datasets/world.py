@@ -1,4 +1,4 @@
-"""What a small world is made of: prompts of play with their legal answers, and questions.
+"""Synthetic pretraining: prompts of play with their legal answers, and questions.
 
 The answers of play are random legal moves, so that a model learns to speak and to move and nothing
 of strategy. Questions are about a game's rules and stand under prompts that play never has.
@@ -16,21 +16,12 @@ from unstable.games.services import game_questions, lists_legal_moves, prompt_st
 from unstable.prompts import PromptBuilder, PromptStyle, write_answer
 from unstable.types.seeds import derive_seed
 
-MAX_TURNS = 200
 
-
-class Lesson(NamedTuple):
+class SyntheticExample(NamedTuple):
     """A prompt, and the answers that are right, each as likely as the others."""
 
     prompt_ids: list[int]
     answers: list[list[int]]
-
-
-class Text(NamedTuple):
-    """A lesson before it is ids: the user text and answers."""
-
-    prompt: str
-    answers: list[str]
 
 
 def check_world(game: GameConfig, field: str) -> None:
@@ -47,10 +38,12 @@ def check_world(game: GameConfig, field: str) -> None:
         )
 
 
-def random_play(game: GameConfig, prompts: PromptBuilder, number: int, seed: int) -> list[Lesson]:
+def random_play(
+    game: GameConfig, prompts: PromptBuilder, number: int, seed: int
+) -> list[SyntheticExample]:
     """The positions of `number` games of random legal moves, as often as they came up."""
-    lessons: list[Lesson] = []
-    known: dict[str, Lesson] = {}
+    examples: list[SyntheticExample] = []
+    known: dict[str, SyntheticExample] = {}
     for index in range(number):
         rng = random.Random(derive_seed(seed, "world", game.key, index))
         play = Game(game, derive_seed(seed, "world game", game.key, index))
@@ -60,22 +53,24 @@ def random_play(game: GameConfig, prompts: PromptBuilder, number: int, seed: int
                 answers = [
                     prompts.encode_answer(write_answer(game, prompts, move)) for move in legal
                 ]
-                known[prompt.text] = Lesson(prompt.ids, answers)
-            lessons.append(known[prompt.text])
+                known[prompt.text] = SyntheticExample(prompt.ids, answers)
+            examples.append(known[prompt.text])
             play.step(rng.choice(legal))
-    return lessons
+    return examples
 
 
-def question_lessons(
+def question_examples(
     question: Question, prompts: PromptBuilder, number: int, rng: random.Random
-) -> list[Lesson]:
-    """`number` questions of a kind, each with its answer."""
-    lessons = []
+) -> list[SyntheticExample]:
+    """`number` questions of a kind, each with its right answers."""
+    examples = []
     for _ in range(number):
         asked, answers = question.draw(rng)
         ids = prompts.encode_chat([{"role": "user", "content": f"{question.brief}\n{asked}"}])
-        lessons.append(Lesson(ids, [prompts.encode_answer(answer) for answer in answers]))
-    return lessons
+        examples.append(
+            SyntheticExample(ids, [prompts.encode_answer(answer) for answer in answers])
+        )
+    return examples
 
 
 def move_words(game: GameConfig, number: int = 100) -> list[str]:

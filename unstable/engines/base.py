@@ -15,13 +15,16 @@ class EngineDiedError(RuntimeError):
 
 
 class Engine(Protocol):
-    """Answers many requests at once, each under its own adapter. One event loop uses it."""
+    """Answers many requests at once, each under weights of its own. One event loop uses it."""
 
-    async def add_adapter(self, adapter: Adapter) -> None:
-        """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
+    async def load(self, weights: Adapter) -> None:
+        """Serve these weights; `ValueError` if their name is taken or they do not fit the base."""
 
-    async def remove_adapter(self, name: str) -> None:
-        """Forget an adapter and all that was computed under it. No request in flight may use it."""
+    async def unload(self, name: str) -> None:
+        """Forget the weights of that name and all that was computed under them.
+
+        No request in flight may use them.
+        """
 
     async def forget_prefixes(self) -> None:
         """Drop the prefix cache: answers then owe nothing to earlier ones. Only when idle."""
@@ -46,22 +49,6 @@ class Engine(Protocol):
         adapter and for a request that cannot be served, `EngineDiedError` for a dead engine.
         """
 
-    def stats(self) -> dict[str, float]:
-        """Counters since the start, and gauges: how many requests are running and waiting now."""
-
-    async def sleep(self) -> None:
-        """Give a GPU's memory back until `wake`, if there is one to give. Only when idle."""
-
-    async def wake(self) -> None:
-        """Serve again."""
-
-    async def close(self) -> None:
-        """Stop serving; requests in flight fail."""
-
-
-class ScoringEngine(Engine, Protocol):
-    """One that also says how likely given answers are, as both of ours do."""
-
     async def score(
         self,
         prompt_ids: Sequence[int],
@@ -73,6 +60,18 @@ class ScoringEngine(Engine, Protocol):
 
         Nothing is sampled. Raises as `generate` does.
         """
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the start, and gauges: how many requests are running and waiting now."""
+
+    async def sleep(self) -> None:
+        """Give a GPU's memory back until `wake`, if there is one to give. Only when idle."""
+
+    async def wake(self) -> None:
+        """Serve again."""
+
+    async def close(self) -> None:
+        """Stop serving; requests in flight fail."""
 
 
 def max_length(config: RunConfig) -> int:

@@ -1,25 +1,28 @@
-"""Which engine serves a run's model: the one whose folder `actors.engine` names."""
+"""Which engine serves a run's model: the one that `actors.engine` names."""
 
-from importlib import import_module
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from transformers import PreTrainedTokenizerBase
 
 from unstable.config import RunConfig
-from unstable.engines.base import ScoringEngine
+from unstable.engines.base import Engine
+from unstable.engines.embedded.start import start as start_embedded
+from unstable.engines.vllm.start import start as start_vllm
 from unstable.models.base import load_tokenizer
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+STARTS: dict[str, Callable[[RunConfig, PreTrainedTokenizerBase, Path], Awaitable[Engine]]] = {
+    "embedded": start_embedded,
+    "vllm": start_vllm,
+}
+"""How each engine starts: of a resolved config, the tokenizer, and the file for what it prints."""
 
 
-async def make_engine(
-    config: RunConfig, log: Path
-) -> tuple[ScoringEngine, "PreTrainedTokenizerBase"]:
+async def make_engine(config: RunConfig, log: Path) -> tuple[Engine, PreTrainedTokenizerBase]:
     """The engine of a resolved config, with the model loaded, and the model's tokenizer.
 
     What the engine itself prints goes to the file `log`. Raises `ConfigError` for a model that
     cannot be served, `RuntimeError` when the engine does not start.
     """
     tokenizer = load_tokenizer(config.model)
-    engine = import_module(f"unstable.engines.{config.actors.engine}.start")
-    return await engine.start(config, tokenizer, log), tokenizer
+    return await STARTS[config.actors.engine](config, tokenizer, log), tokenizer

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import save
 
 from unstable.config import AdapterConfig
 from unstable.engines.base import Engine
+from unstable.models.adapters import make_lora
 from unstable.models.shape import ModelShape
 from unstable.types import Adapter, Completion, TokenSample
 
@@ -58,24 +58,13 @@ def no_adapter(shape: ModelShape, config: AdapterConfig) -> Adapter:
 
 def _adapter(shape: ModelShape, config: AdapterConfig, number: int, strength: float) -> Adapter:
     generator = torch.Generator().manual_seed(number)
-    linears = shape.lora_linears(config.targets)
     scale = strength * config.rank**0.5 / config.alpha
-    tensors = {}
-    for linear in linears:
-        key = f"base_model.model.{linear.name}"
+    pairs = {}
+    for linear in shape.lora_linears(config.targets):
         a = torch.randn(config.rank, linear.inputs, generator=generator)
         b = torch.randn(linear.outputs, config.rank, generator=generator)
-        tensors[f"{key}.lora_A.weight"] = a / linear.inputs**0.5
-        tensors[f"{key}.lora_B.weight"] = b * scale
-    values = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "r": config.rank,
-        "lora_alpha": config.alpha,
-        "target_modules": sorted({linear.name.rpartition(".")[2] for linear in linears}),
-        "bias": "none",
-    }
-    return Adapter(name=f"probe@{number}", weights=save(tensors), config=values)
+        pairs[linear.name] = (a / linear.inputs**0.5, b * scale)
+    return make_lora(f"probe@{number}", pairs, rank=config.rank, alpha=config.alpha)
 
 
 async def ask_probe(
@@ -92,12 +81,12 @@ async def ask_probe(
         return ProbeAnswer(prompt_ids=prompts[seed], completion=completion)
 
     for adapter in adapters:
-        await engine.add_adapter(adapter)
+        await engine.load(adapter)
     names = (None, *(adapter.name for adapter in adapters))
     asked = [ask(name, seed) for name in names for seed in range(len(prompts))]
     answers = await asyncio.gather(*asked)
     for adapter in adapters:
-        await engine.remove_adapter(adapter.name)
+        await engine.unload(adapter.name)
     return answers
 
 

@@ -1,14 +1,22 @@
 """A game's own chance: its state of the generators that a whole process shares.
 
-TextArena's envs draw from `random`, some could from `numpy.random`, so a game's states are swapped
-in for each call of its env. `random.getstate` would make 625 integers of a state each time: thirty
-times the cost of its bytes, which are copied where the interpreter keeps them as CPython does.
+Envs draw from `random`, some could from `numpy.random`, so a game's states are swapped in for each
+call of its env. All that is here of CPython's own, and why:
+
+- `random._inst`, which `random`'s functions are methods of: there is no other way to reach it.
+- The memory of its state. `random.getstate` would make 625 integers of it at each swap, thirty
+  times the cost of its bytes. Where the interpreter keeps it differently, that is what is done.
+- `_randbelow`, which all its whole numbers, choices and shuffles come from: `all_draws` answers it.
+
+`tests/test_chance.py` fails where an interpreter no longer has these.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import random
 import struct
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +28,7 @@ from unstable.types.seeds import derive_seed
 
 _FORMAT = "i624I"  # CPython's `_random.Random` after the object's head: index and words
 _Bytes = ctypes.c_char * struct.calcsize(_FORMAT)
-_shared = random._inst
+_shared: Any = random._inst
 T = TypeVar("T")
 
 
@@ -46,6 +54,50 @@ class Chance:
 def draw(items: list[T]) -> T:
     """Take one of the items out, each as likely, by one draw of the running game's chance."""
     return items.pop(_shared.randrange(len(items)))
+
+
+def all_draws(play: Callable[[], T]) -> Iterator[tuple[float, T]]:
+    """Everything that `play` may return, with its probability, by every answer to every draw.
+
+    Draws are those of whole numbers, choices and shuffles from `random`; others are not answered.
+    """
+    scripts: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+    while scripts:
+        script, probability = scripts.pop()
+        try:
+            with _answered(script):
+                result = play()
+        except _UndrawnError as draw:
+            each = probability / draw.size
+            scripts += [((*script, answer), each) for answer in reversed(range(draw.size))]
+        else:
+            yield probability, result
+
+
+class _UndrawnError(BaseException):
+    """A draw that the script does not answer; passes all that catches a game's errors."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+@contextlib.contextmanager
+def _answered(script: tuple[int, ...]) -> Iterator[None]:
+    """Draws meanwhile are answered by the script, one after another."""
+    answers = iter(script)
+
+    def draw(size: int) -> int:
+        if size == 1:
+            return 0
+        for answer in answers:
+            return answer
+        raise _UndrawnError(size)
+
+    _shared._randbelow = draw
+    try:
+        yield
+    finally:
+        del _shared._randbelow
 
 
 class _Words(ISeedSequence):
@@ -84,7 +136,7 @@ if _is_as_in_cpython():
         return memory.raw, generator.gauss_next
 
     def _write(state: Any) -> None:
-        _shared_memory.raw, _shared.gauss_next = state  # type: ignore[attr-defined]
+        _shared_memory.raw, _shared.gauss_next = state
 else:
 
     def _read(generator: Any) -> Any:

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import Any
 
-import textarena
-
 from unstable.config import ConfigError, GameConfig, nearest, shown
 from unstable.config.plugins import FAULTS, check_target, described, load_target, time_limit
-from unstable.games.envs import env_class, known_ids, make_env
-from unstable.games.game import Game
+from unstable.games.game import Game, SeatingError
 from unstable.games.screen import fitting_seats, screen
-from unstable.games.services import SeatingError, lists_legal_moves, prompt_style
+from unstable.games.services import lists_legal_moves, make_environment, prompt_style
+from unstable.games.textarena import env_class, is_env, known_ids
 from unstable.prompts import PARSERS, STYLES, PromptStyle
 from unstable.types import Observation
 
@@ -49,16 +47,17 @@ def _check_class(config: GameConfig, field: str) -> None:
         if isinstance(cause, LookupError | SyntaxError) or (cause and ":" not in config.env):
             raise _complaint(f"{field}.env", config.env, cause) from error
         raise ConfigError(f"{field}.env{str(error).removeprefix('target')}") from error
-    if not (isinstance(cls, type) and issubclass(cls, textarena.Env)):
+    if not is_env(cls):
         raise ConfigError(
-            f"{field}.env = {config.env!r}: not a textarena.Env; give the class of one"
+            f"{field}.env = {config.env!r}: not a textarena.Env or an Environment; give the class "
+            "of one"
         )
 
 
 def _check_start(config: GameConfig, field: str) -> None:
     """The env is made and reset, and the first turn is put to a seat."""
     try:
-        make_env(config)
+        make_environment(config)
     except TypeError as error:
         raise _complaint(f"{field}.args", config.args, error) from error
     except FAULTS as error:  # an env may raise anything, here and below

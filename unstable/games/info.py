@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-Mix = dict[str, float]
+Probabilities = dict[str, float]
 """Probability of each action."""
 Events = Sequence[str]
 """What the seat to move was shown besides rules and board, in order: ["You: [3]", ...]."""
@@ -15,8 +15,8 @@ Events = Sequence[str]
 class Expert:
     """How a perfect or a strong player moves, by what the seat to move may know alone."""
 
-    moves: Callable[[Any], Mix]
-    """What it would play in an env: the optimal moves evenly, or an equilibrium's mix."""
+    moves: Callable[[Any], Probabilities]
+    """What it would play in an env: the optimal moves evenly, or an equilibrium's probabilities."""
     reason: Callable[[Any, str], str]
     """One true sentence on what a legal action does."""
 
@@ -24,6 +24,11 @@ class Expert:
 def always(env: Any) -> bool:
     """For what holds in every variant of the game."""
     return True
+
+
+def never(env: Any) -> bool:
+    """For what holds in none."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Payoffs:
-    """What a finished game is worth to each seat, in a unit of its own, such as chips.
+    """What a finished game pays each seat, in a unit of its own, such as chips.
 
     Payoffs(of=lambda env: [2.0, -2.0], scale=lambda env: 2.0 * env.max_rounds)
     """
@@ -103,12 +108,14 @@ class GameInfo:
     name: str  # as messages call it
     legal_moves: Callable[[Any], list[str]] | None = None  # of the seat to move
     prints_moves: bool = False  # the board lists the legal moves
-    board_shows_all: Callable[[Any], bool] | None = None  # so that past events can be left out
+    board_shows_all: Callable[[Any], bool] = never  # so that past events can be left out
     small_tree: SmallTree | None = None
     teams: Teams | None = None  # where each seat is not for itself
     payoffs: Payoffs | None = None  # where they are not the env's rewards
     expert: Expert | None = None
-    rules: Callable[[Any, Events], Mix] | None = None  # its rule bot, where there is no expert
+    rules: Callable[[Any, Events], Probabilities] | None = (
+        None  # its rule bot, where there is no expert
+    )
     action_values: Callable[[Any], dict[str, float]] | None = None
     """Outcome of each legal action for the seat to move, if all play perfectly after it."""
     compact: Compact | None = None

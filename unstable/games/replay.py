@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unstable.config import GameConfig
-from unstable.games import services
-from unstable.games.envs import env_class
 from unstable.games.game import Game
+from unstable.games.services import game_info
 
 logger = logging.getLogger(__name__)
 
@@ -16,15 +15,13 @@ class Position(NamedTuple):
     """A position as the seat to move has it before it: Position("O| |X ...", {"[4]": 1.0}, None)"""
 
     board: str
-    action_values: (
-        dict[str, float] | None
-    )  # outcome of each action with perfect play; None: not solved
+    action_values: dict[str, float] | None  # outcome with perfect play; None: not solved
     mix: dict[str, float] | None  # what an equilibrium plays, where positions are hidden
 
 
 def is_known(config: GameConfig) -> bool:
     """Whether it is a game of the table, none of a user's own."""
-    return services.game_info(env_class(config)).name != ""
+    return game_info(config).name != ""
 
 
 def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Position]:
@@ -45,7 +42,6 @@ def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Positi
 
 
 def _position(game: Game) -> Position:
-    action_values = game.action_values()
-    info = services.game_info(type(game.env))
+    action_values, info = game.action_values(), game.info
     hidden = action_values is None and info.small_tree is not None and info.expert is not None
     return Position(game.board, action_values, game.expert_moves() if hidden else None)

@@ -41,7 +41,7 @@ def screen(config: GameConfig) -> str | None:
     config = config.model_copy(update={"max_turns": _TURNS, "invalid_moves": endless})
     first = Game(config, seed=0)
     idle = set(range(config.seats))
-    if missing := idle - set(first.env.state.observations):
+    if missing := first.env.missing():
         return f"never comes to move: {_named(missing)}, which the env does not make"
     listed = _lists_moves(first)
     trials: list[_Trial] = []

@@ -9,8 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from time import time
 from typing import Protocol
 
-from unstable.datasets.examples import Example
-from unstable.datasets.fine_tuning import FineTuning
+from unstable.datasets.examples import Example, FineTuning
 from unstable.loop.protocols import Learner
 from unstable.types import Update
 

@@ -18,7 +18,8 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Largest ranks that vLLM can be set up for; smaller ones are padded."""
-_PREFIX = "base_model.model."
+_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+"""What PEFT writes around the name of a layer."""
 
 
 def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "PeftModel":
@@ -132,18 +133,60 @@ def write_adapter(adapter: Adapter, folder: Path) -> None:
         write_synced(folder / file, content)
 
 
+def lora_keys(layer: str) -> tuple[str, str]:
+    """PEFT's names of A [rank, in] and B [out, rank] of a layer of the base.
+
+    >>> lora_keys("lm_head")
+    ('base_model.model.lm_head.lora_A.weight', 'base_model.model.lm_head.lora_B.weight')
+    """
+    return _PREFIX + layer + _A, _PREFIX + layer + _B
+
+
+def lora_layer(key: str) -> str | None:
+    """The layer of the base that a tensor of PEFT's name belongs to; None for no LoRA's."""
+    if not (key.startswith(_PREFIX) and key.endswith((_A, _B))):
+        return None
+    return key.removeprefix(_PREFIX).removesuffix(_A).removesuffix(_B)
+
+
+def make_lora(
+    name: str, pairs: Mapping[str, tuple["Tensor", "Tensor"]], *, rank: int, alpha: float
+) -> Adapter:
+    """A LoRA of A [rank, in] and B [out, rank] by layer of the base."""
+    from safetensors.torch import save
+
+    tensors = {
+        key: tensor
+        for layer, pair in pairs.items()
+        for key, tensor in zip(lora_keys(layer), pair, strict=True)
+    }
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": rank,
+        "lora_alpha": alpha,
+        "target_modules": sorted({layer.rpartition(".")[2] for layer in pairs}),
+        "bias": "none",
+    }
+    return Adapter(name=name, weights=save(tensors), config=config)
+
+
+def lora_scale(config: Mapping[str, Any]) -> float:
+    """What B @ A is multiplied by, of PEFT's config."""
+    rank, alpha = config["r"], config["lora_alpha"]
+    return float(alpha / rank**0.5 if config.get("use_rslora") else alpha / rank)
+
+
 def lora_pairs(adapter: Adapter) -> dict[str, tuple["Tensor", "Tensor", float]]:
     """Per module of the base model: A [rank, in], B [out, rank] and the scale of B @ A."""
     from safetensors.torch import load
 
-    rank, alpha = adapter.config["r"], adapter.config["lora_alpha"]
-    scale = alpha / rank**0.5 if adapter.config.get("use_rslora") else alpha / rank
-    tensors = load(adapter.weights)
+    tensors, scale = load(adapter.weights), lora_scale(adapter.config)
+    layers = dict.fromkeys(layer for key in tensors if (layer := lora_layer(key)) is not None)
     pairs = {}
-    for key, a in tensors.items():
-        if key.endswith(".lora_A.weight"):
-            module = key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
-            pairs[module] = (a, tensors[key.replace(".lora_A.", ".lora_B.")], scale)
+    for layer in layers:
+        a, b = lora_keys(layer)
+        pairs[layer] = (tensors[a], tensors[b], scale)
     return pairs
 
 

@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unstable.config import CheckpointOpponent, ConfigError, ModelConfig, RunConfig
-from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE
+from unstable.models.adapters import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    lora_keys,
+    lora_layer,
+    lora_scale,
+)
 from unstable.models.shape import read_shape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _FLOATS = ("float32", "float16", "bfloat16")
 _UNSERVED = (
     *("use_dora", "use_qalora", "use_bdlora", "lora_bias", "modules_to_save", "rank_pattern"),
@@ -116,7 +121,7 @@ def inspect(folder: Path) -> LoRA:
     return LoRA(
         rank=rank,
         alpha=alpha,
-        scale=alpha / rank**0.5 if config.get("use_rslora") else alpha / rank,
+        scale=lora_scale(config),
         base=config.get("base_model_name_or_path") or "",
         sizes=_sizes(_read_tensors(folder / WEIGHTS_FILE), rank),
     )
@@ -138,25 +143,28 @@ def _sizes(tensors: "dict[str, Tensor]", rank: int) -> dict[str, tuple[int, int]
     """Inputs and outputs by layer of A [rank, inputs] and B [outputs, rank], all of them finite."""
     if not tensors:
         raise ValueError("it holds no weights; save it again")
+    layers: set[str] = set()
     for key, tensor in tensors.items():
-        if not (key.startswith(_PREFIX) and key.endswith((_A, _B))):
+        if (layer := lora_layer(key)) is None:
             raise ValueError(f"it holds {key}, which is no LoRA's; save it with PEFT")
         kind = str(tensor.dtype).removeprefix("torch.")
         if kind not in _FLOATS:
             raise ValueError(f"its {key} is {kind}; save it as one of {', '.join(_FLOATS)}")
         if not tensor.isfinite().all():
             raise ValueError(f"its {key} is not finite; give an adapter of an earlier version")
+        layers.add(layer)
     sizes = {}
-    for layer in sorted({key.removesuffix(_A).removesuffix(_B) for key in tensors}):
-        a, b = tensors.get(layer + _A), tensors.get(layer + _B)
-        if a is None or b is None:
-            raise ValueError(f"it lacks {layer}{_A if a is None else _B}; save it again")
+    for layer in sorted(layers):
+        keys = lora_keys(layer)
+        if lacking := [key for key in keys if key not in tensors]:
+            raise ValueError(f"it lacks {lacking[0]}; save it again")
+        a, b = (tensors[key] for key in keys)
         if a.dim() != 2 or b.dim() != 2 or not len(a) == b.shape[1] == rank:
             raise ValueError(
                 f"its {layer} has A {tuple(a.shape)} and B {tuple(b.shape)}, not of its rank "
                 f"{rank}; save it again"
             )
-        sizes[layer.removeprefix(_PREFIX)] = (a.shape[1], b.shape[0])
+        sizes[layer] = (a.shape[1], b.shape[0])
     return sizes
 
 

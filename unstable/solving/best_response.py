@@ -1,4 +1,4 @@
-"""What a policy is worth in a game that is solved exactly, and what its best opponent makes of it.
+"""Values of a policy in a game that is solved exactly, and of the best responses to it.
 
 Exploitability is NashConv / 2 as in Lanctot et al. (2017, https://arxiv.org/abs/1711.00832): how
 much the seats would win together if each alone changed to its best response, shared by two.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from unstable.solving.tree import Node, Shown, Tree, as_key
 
 Policy = Mapping[Shown, Mapping[str, float]]
-"""By what a seat is shown: the probability of each legal action. What lacks to 1 is the residual:
-answers that are none of them."""
+"""By what a seat is shown: the probability of each legal action. What lacks to 1 is the mass of
+illegal actions: answers that are none of them."""
 _NEGLIGIBLE = 1e-12
 
 
@@ -22,7 +22,7 @@ class Assessment:
 
     values: tuple[float, ...]  # by seat, against itself
     best: tuple[float, ...]  # of each seat's best response against the policy in the others
-    residual: float  # chance that a game against itself comes to an answer that is no legal action
+    illegal_mass: float  # probability that a game against itself comes to an illegal action
 
     @property
     def nash_conv(self) -> float:
@@ -36,40 +36,40 @@ class Assessment:
 
 
 def assess(tree: Tree, policy: Policy, *, forfeits: bool) -> Assessment:
-    """Assess a policy exactly. A residual `forfeits`, or is spread over the legal actions.
+    """Assess a policy exactly. Illegal mass `forfeits`, or is spread over the legal actions.
 
     A forfeit costs the seat the most that can be lost, and pays it to the others in equal parts. A
     best response makes legal moves alone.
     """
-    worth = Worth(tree, policy, forfeits)
-    best = (BestResponse(worth, seat).value() for seat in range(tree.seats))
-    return Assessment(worth.of(tree.root), tuple(best), worth.residual(tree.root))
+    values = PolicyValues(tree, policy, forfeits)
+    best = (BestResponse(values, seat).value() for seat in range(tree.seats))
+    return Assessment(values.of(tree.root), tuple(best), values.illegal_mass(tree.root))
 
 
-class Worth:
-    """What each position is worth to the seats, the policy in all of them."""
+class PolicyValues:
+    """The value of each position to each seat, the policy in all of them."""
 
     def __init__(self, tree: Tree, policy: Policy, forfeits: bool) -> None:
         self.tree = tree
         self._policy, self._forfeits = policy, forfeits
         self._values: dict[int, tuple[float, ...]] = {}
-        self._residuals: dict[int, float] = {}
-        self._shares: dict[int, tuple[tuple[float, ...], float]] = {}
+        self._illegal: dict[int, float] = {}
+        self._probabilities: dict[int, tuple[tuple[float, ...], float]] = {}
 
-    def shares(self, node: Node) -> tuple[tuple[float, ...], float]:
+    def probabilities(self, node: Node) -> tuple[tuple[float, ...], float]:
         """The probability of each child, and that of a forfeit."""
-        if node.chances:
-            return node.chances, 0.0
-        if id(node) not in self._shares:
-            given, residual = self._given(node)
+        if node.probabilities:
+            return node.probabilities, 0.0
+        if id(node) not in self._probabilities:
+            given, illegal = self._given(node)
             if not self._forfeits:
-                named, even = 1 - residual, 1 / len(given)
+                named, even = 1 - illegal, 1 / len(given)
                 given = tuple(p / named if named > _NEGLIGIBLE else even for p in given)
-            self._shares[id(node)] = given, residual if self._forfeits else 0.0
-        return self._shares[id(node)]
+            self._probabilities[id(node)] = given, illegal if self._forfeits else 0.0
+        return self._probabilities[id(node)]
 
     def _given(self, node: Node) -> tuple[tuple[float, ...], float]:
-        """The policy's probabilities of the legal actions, and its residual."""
+        """The policy's probabilities of the legal actions, and its illegal mass."""
         assert node.observation is not None
         table = self._policy[as_key(node.observation)]
         given = tuple(table.get(action, 0.0) for action in node.actions)
@@ -79,65 +79,65 @@ class Worth:
         """What a forfeit of the seat pays."""
         most, seats = self.tree.most, self.tree.seats
         gain = most / (seats - 1) if seats > 1 else 0.0
-        return tuple(-most if place == seat else gain for place in range(seats))
+        return tuple(-most if each == seat else gain for each in range(seats))
 
     def of(self, node: Node) -> tuple[float, ...]:
         """The pay-offs to expect at a position."""
         if not node.children:
             return node.payoffs
         if id(node) not in self._values:
-            shares, lost = self.shares(node)
+            probabilities, lost = self.probabilities(node)
             total = [lost * payoff for payoff in self.forfeit(node.seat)]
-            for share, child in zip(shares, node.children, strict=True):
+            for p, child in zip(probabilities, node.children, strict=True):
                 for seat, value in enumerate(self.of(child)):
-                    total[seat] += share * value
+                    total[seat] += p * value
             self._values[id(node)] = tuple(total)
         return self._values[id(node)]
 
-    def residual(self, node: Node) -> float:
-        """The chance that play from here comes to an answer that is no legal action."""
+    def illegal_mass(self, node: Node) -> float:
+        """The probability that play from here comes to an illegal action."""
         if not node.children:
             return 0.0
-        if id(node) not in self._residuals:
-            given, residual = (node.chances, 0.0) if node.chances else self._given(node)
-            ways = zip(given, node.children, strict=True)
-            self._residuals[id(node)] = residual + sum(p * self.residual(c) for p, c in ways)
-        return self._residuals[id(node)]
+        if id(node) not in self._illegal:
+            given, illegal = (node.probabilities, 0.0) if node.probabilities else self._given(node)
+            pairs = zip(given, node.children, strict=True)
+            self._illegal[id(node)] = illegal + sum(p * self.illegal_mass(c) for p, c in pairs)
+        return self._illegal[id(node)]
 
 
 class BestResponse:
     """The best that a seat can do where the others play the policy, by what it has been shown."""
 
-    def __init__(self, worth: Worth, seat: int) -> None:
-        self.seat, self._worth = seat, worth
+    def __init__(self, policy_values: PolicyValues, seat: int) -> None:
+        self.seat, self._policy_values = seat, policy_values
         self._sets: dict[int, list[tuple[Node, float]]] = defaultdict(list)
         self._choices: dict[int, int] = {}
         self._values: dict[int, float] = {}
         self._seen: set[int] = set()
-        self._reach(worth.tree.root, 1.0)
+        self._reach(policy_values.tree.root, 1.0)
 
     def value(self) -> float:
         """What it wins."""
-        return self._of(self._worth.tree.root)
+        return self._of(self._policy_values.tree.root)
 
     def _reach(self, node: Node, reach: float) -> None:
-        """Collect the positions of each information set, with how likely the others lead there.
+        """Collect the positions of each information set, with how probable the others make them.
 
-        Where the board shows all a set is one position (its number is -1) and needs no chance.
+        Where the board shows all a set is one position (its number is -1) and needs none of that.
         """
         if id(node) in self._seen:
             return
-        if node.memory < 0 and node.seat >= 0:
+        if node.information_set < 0 and node.seat >= 0:
             self._seen.add(id(node))
         if not node.children:
             return
         if node.seat == self.seat:
-            self._sets[node.memory].append((node, reach))
-            shares: tuple[float, ...] = (1.0,) * len(node.children)
+            self._sets[node.information_set].append((node, reach))
+            probabilities: tuple[float, ...] = (1.0,) * len(node.children)
         else:
-            shares, _ = self._worth.shares(node)
-        for share, child in zip(shares, node.children, strict=True):
-            self._reach(child, reach * share)
+            probabilities, _ = self._policy_values.probabilities(node)
+        for p, child in zip(probabilities, node.children, strict=True):
+            self._reach(child, reach * p)
 
     def _of(self, node: Node) -> float:
         if not node.children:
@@ -149,20 +149,20 @@ class BestResponse:
     def _compute(self, node: Node) -> float:
         if node.seat == self.seat:
             return self._of(node.children[self.choice(node)])
-        shares, lost = self._worth.shares(node)
-        won = lost * self._worth.forfeit(node.seat)[self.seat]
+        probabilities, lost = self._policy_values.probabilities(node)
+        won = lost * self._policy_values.forfeit(node.seat)[self.seat]
         return won + sum(
-            p * self._of(child) for p, child in zip(shares, node.children, strict=True)
+            p * self._of(child) for p, child in zip(probabilities, node.children, strict=True)
         )
 
     def choice(self, node: Node) -> int:
         """The number of the action that is best over all positions of the node's set."""
-        name = node.memory if node.memory >= 0 else -id(node)
-        if name not in self._choices:
-            held = self._sets[node.memory] if node.memory >= 0 else [(node, 1.0)]
+        key = node.information_set if node.information_set >= 0 else -id(node)
+        if key not in self._choices:
+            held = self._sets[node.information_set] if node.information_set >= 0 else [(node, 1.0)]
             action_values = [
                 sum(reach * self._of(each.children[action]) for each, reach in held)
                 for action in range(len(node.children))
             ]
-            self._choices[name] = action_values.index(max(action_values))
-        return self._choices[name]
+            self._choices[key] = action_values.index(max(action_values))
+        return self._choices[key]

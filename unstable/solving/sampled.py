@@ -1,7 +1,7 @@
 """What a policy's samples can say of its exploitability: an interval that covers it.
 
-A best response to sampled shares wins by their noise too, so that its worth is too high on average.
-One that is chosen by half of the samples and paid by the other half is worth too little on average:
+A best response to sampled frequencies wins by their noise too, so that its value is too high on
+average. One that is chosen by half of the samples and paid by the other half has too low a value:
 the first bounds exploitability from above, the second from below.
 """
 
@@ -11,11 +11,11 @@ from operator import mul
 
 import numpy as np
 
-from unstable.solving.best_response import BestResponse, Worth
+from unstable.solving.best_response import BestResponse, PolicyValues
 from unstable.solving.tree import Node, Shown, Tree, as_key
 
 _Z = 2.24  # for 1.96: what the errors leave out is of the second order, but so are few samples
-_SPLITS = 2  # into halves, so that less hangs on the lot
+_SPLITS = 2  # into halves, so that less depends on how they are drawn
 _UNSEEN = 0.5  # added to each count for errors: what was never sampled may still be done
 
 Groups = Mapping[Shown, int]
@@ -25,7 +25,7 @@ Counts = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Course:
+class _Game:
     """A game as it is walked through: from its root on, and back."""
 
     tree: Tree
@@ -40,19 +40,19 @@ def sampled_bounds(
     """A 95 % interval of the exploitability of the policy that was sampled, 0 at the least.
 
     What is no legal action `forfeits`, or is left out. Errors are those of the first order: the
-    variance of each share, times how much the figure changes with it.
+    variance of each frequency, times how much the figure changes with it.
     """
     order = _parents_first(tree.root)
     asked = (each.observation for each in order)
     by_node = [-1 if each is None else groups[as_key(each)] for each in asked]
-    course = _Course(tree, order, by_node, forfeits)
-    whole = _Sampled(course, groups, counts)
+    game = _Game(tree, order, by_node, forfeits)
+    whole = _Sampled(game, groups, counts)
     found, error = whole.estimate(whole.responses())
     lows = []
     for split in range(_SPLITS):
         chosen_by, paid_by = _halves(counts, np.random.default_rng(split))
-        responses = _Sampled(course, groups, chosen_by).responses()
-        least, doubt = _Sampled(course, groups, paid_by).estimate(responses)
+        responses = _Sampled(game, groups, chosen_by).responses()
+        least, doubt = _Sampled(game, groups, paid_by).estimate(responses)
         lows.append(least - _Z * doubt)
     return max(0.0, sum(lows) / _SPLITS), max(0.0, found) + _Z * error
 
@@ -72,10 +72,10 @@ def _parents_first(root: Node) -> list[Node]:
     return found[::-1]
 
 
-def _halves(counts: Counts, lots: np.random.Generator) -> tuple[Counts, Counts]:
-    """The samples in two lots, the second larger by one if their number is odd."""
+def _halves(counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
+    """The samples in two halves, the second larger by one if their number is odd."""
     first = {
-        group: lots.multivariate_hypergeometric(each, sum(each) // 2).tolist()
+        group: rng.multivariate_hypergeometric(each, sum(each) // 2).tolist()
         for group, each in counts.items()
     }
     second = {
@@ -86,26 +86,26 @@ def _halves(counts: Counts, lots: np.random.Generator) -> tuple[Counts, Counts]:
 
 
 class _Sampled:
-    """A policy of sampled shares, and how far what comes of it may be off."""
+    """A policy of sampled frequencies, and how far its values may be off."""
 
-    def __init__(self, course: _Course, groups: Groups, counts: Counts) -> None:
-        self._course, self._counts = course, counts
+    def __init__(self, game: _Game, groups: Groups, counts: Counts) -> None:
+        self._game, self._counts = game, counts
         policy = {}
-        for node in course.tree.decisions:
+        for node in game.tree.decisions:
             assert node.observation is not None
             key = as_key(node.observation)
             seen = counts[groups[key]]
-            shares = (count / max(1, sum(seen)) for count in seen[:-1])
-            policy[key] = dict(zip(node.actions, shares, strict=True))
-        self._worth = Worth(course.tree, policy, course.forfeits)
+            frequencies = (count / max(1, sum(seen)) for count in seen[:-1])
+            policy[key] = dict(zip(node.actions, frequencies, strict=True))
+        self._values = PolicyValues(game.tree, policy, game.forfeits)
 
     def responses(self) -> list[BestResponse]:
-        """The best response of each seat to these shares."""
-        return [BestResponse(self._worth, seat) for seat in range(self._course.tree.seats)]
+        """The best response of each seat to these frequencies."""
+        return [BestResponse(self._values, seat) for seat in range(self._game.tree.seats)]
 
     def estimate(self, responses: Sequence[BestResponse]) -> tuple[float, float]:
         """Half of what the responses win more than the policy itself, and its standard error."""
-        seats = self._course.tree.seats
+        seats = self._game.tree.seats
         slopes = {group: [0.0] * len(counts) for group, counts in self._counts.items()}
         total = self._walk([-0.5] * seats, None, slopes)
         for response in responses:
@@ -119,12 +119,12 @@ class _Sampled:
     ) -> float:
         """What is won if each seat's pay-off counts so much, one seat playing the response.
 
-        Adds to `slopes` how that grows with each share.
+        Adds to `slopes` how that grows with each probability.
         """
         values: dict[int, float] = {}
-        shares: dict[int, Sequence[float]] = {}
+        probabilities: dict[int, Sequence[float]] = {}
         lost: dict[int, float] = {}
-        order = self._course.order
+        order = self._game.order
         for node in reversed(order):
             name = id(node)
             if not node.children:
@@ -132,24 +132,23 @@ class _Sampled:
             elif response is not None and node.seat == response.seat:
                 values[name] = values[id(node.children[response.choice(node)])]
             else:
-                shares[name], forfeit = self._worth.shares(node)
-                lost[name] = (
-                    0.0 if node.chances else sum(map(mul, pays, self._worth.forfeit(node.seat)))
-                )
+                probabilities[name], forfeit = self._values.probabilities(node)
+                cost = self._values.forfeit(node.seat)
+                lost[name] = 0.0 if node.probabilities else sum(map(mul, pays, cost))
                 gains = (values[id(child)] for child in node.children)
-                values[name] = forfeit * lost[name] + sum(map(mul, shares[name], gains))
+                values[name] = forfeit * lost[name] + sum(map(mul, probabilities[name], gains))
         reach = dict.fromkeys(values, 0.0)
         reach[id(order[0])] = 1.0
-        for node, group in zip(order, self._course.groups, strict=True):
+        for node, group in zip(order, self._game.groups, strict=True):
             here = reach[id(node)]
             if not node.children or not here:
                 continue
-            if id(node) not in shares:
+            if id(node) not in probabilities:
                 assert response is not None
                 reach[id(node.children[response.choice(node)])] += here
                 continue
-            for share, child in zip(shares[id(node)], node.children, strict=True):
-                reach[id(child)] += here * share
+            for p, child in zip(probabilities[id(node)], node.children, strict=True):
+                reach[id(child)] += here * p
             if group >= 0:
                 slope = slopes[group]
                 for action, child in enumerate(node.children):
@@ -159,7 +158,7 @@ class _Sampled:
 
     def _variance(self, group: int, slopes: list[float]) -> float:
         seen, slope = np.array(self._counts[group], dtype=float), np.array(slopes)
-        if not self._course.forfeits:
+        if not self._game.forfeits:
             seen, slope = seen[:-1], slope[:-1]
         held = (seen + _UNSEEN) / (seen + _UNSEEN).sum()
         return float(held @ slope**2 - (held @ slope) ** 2) / max(1.0, seen.sum())

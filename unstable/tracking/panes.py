@@ -299,5 +299,6 @@ def _exploitability(view: View, wide: bool) -> Table:
         first = view.first_exploitability.get(found.key.env, now)
         ends = dict.fromkeys(bounds(*each, between="–") for each in (first, now))
         cells = [f"exploit. {found.env}", str(found.version), " → ".join(ends)]
-        table.add_row(*_cells(*cells, *([f"{percent(1 - found.residual)} legal"] if wide else [])))
+        legal = [f"{percent(1 - found.illegal_mass)} legal"] if wide else []
+        table.add_row(*_cells(*cells, *legal))
     return table

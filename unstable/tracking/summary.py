@@ -101,7 +101,7 @@ def _evaluations(rows: list[Row]) -> Table:
 
 def _exploitability(rows: list[Row]) -> Table:
     """First against last measurement."""
-    columns = ("env", "first", "last", "at version", "residual", "decisions")
+    columns = ("env", "first", "last", "at version", "illegal", "decisions")
     shown = table("Exploitability, in the game's pay-offs; 0 is an equilibrium", *columns)
     for key, found in by_key(measured(ExploitKey, rows, "low")).items():
         ends = (each.figures for each in (found[0], found[-1]))
@@ -110,7 +110,7 @@ def _exploitability(rows: list[Row]) -> Table:
             Text(key.env),
             *(bounds(figures["low"], figures["high"], between="–") for figures in ends),
             str(found[-1].version),
-            percent(last["residual"]),
+            percent(last["illegal_mass"]),
             number(last["decisions"]),
         )
     return shown

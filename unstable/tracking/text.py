@@ -197,7 +197,7 @@ def exploitability_line(found: Exploitability) -> str:
     figures = bounds(found.low, found.high)
     return (
         f"exploitability of version {found.version} · {found.env}: {figures} · "
-        f"{percent(found.residual)} of games against itself end by no legal action · "
+        f"{percent(found.illegal_mass)} of games against itself end by no legal action · "
         f"{found.decisions:,} decisions{prompts}{sampled} in {duration(found.seconds)}"
     )
 

@@ -61,7 +61,7 @@ class EvalScore:
 class Exploitability:
     """How far one version, in all seats of a small game, is from an equilibrium, exactly.
 
-    In the game's own pay-offs. Answers that are no legal action, its residual, forfeit or are
+    In the game's own pay-offs. Answers that are no legal action, the illegal mass, forfeit or are
     spread over the legal ones: `low` and `high` are what comes of the two, the rest is of the last.
     """
 
@@ -71,7 +71,7 @@ class Exploitability:
     high: float
     values: tuple[float, ...]  # by seat, against itself
     best: tuple[float, ...]  # by seat, of its best response against the version
-    residual: float  # chance that a game against itself comes to an answer that is no legal action
+    illegal_mass: float  # probability that a game against itself comes to an illegal action
     decisions: int  # what a seat to move can be shown
     prompts: int  # that ask for them, each scored once
     seconds: float

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from unstable.collectors.players.model import ModelPlayer
 from unstable.config import GameConfig
-from unstable.engines.base import ScoringEngine
+from unstable.engines.base import Engine
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, write_answer
 from unstable.types import Completion, TopLogprobs
@@ -83,7 +83,7 @@ def legal_answers(
 
 
 async def answer_probabilities(
-    engine: ScoringEngine,
+    engine: Engine,
     adapter: str | None,
     prompt_ids: Sequence[int],
     answers: Sequence[Sequence[int]],

@@ -4,14 +4,9 @@ import random
 
 from unstable.collectors.players.base import OpponentPlayer, another, complaint, scripted
 from unstable.config import ConfigError, FixedOpponent, GameConfig
+from unstable.games.catalog.table import EXPERT_GAMES, RULE_GAMES
 from unstable.games.game import Game
-from unstable.games.services import (
-    EXPERT_GAMES,
-    RULE_GAMES,
-    has_expert,
-    lists_legal_moves,
-    rules,
-)
+from unstable.games.services import game_info, lists_legal_moves
 from unstable.types import Answer, Observation
 
 
@@ -38,7 +33,7 @@ class ExpertPlayer(OpponentPlayer):
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` for a game without an expert."""
-        if not has_expert(game):
+        if game_info(game).expert is None:
             raise ConfigError(
                 f"{complaint(opponent, game, field)}: it plays only {EXPERT_GAMES}; {another(game)}"
             )
@@ -60,7 +55,7 @@ class RulesPlayer(ExpertPlayer):
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` for a game without a rule bot."""
-        if rules(game) is None:
+        if game_info(game).rules is None:
             raise ConfigError(
                 f"{complaint(opponent, game, field)}: it plays only {RULE_GAMES}; {another(game)}"
             )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from unstable.engines.base import ScoringEngine
+from unstable.engines.base import Engine
 from unstable.engines.probe import BOUNDS
 from unstable.types import SampledTokens
 
@@ -18,7 +18,7 @@ FloatArray = NDArray[np.float64]
 
 
 async def rounding(
-    engine: ScoringEngine,
+    engine: Engine,
     adapter: str | None,
     then: SampledTokens,
     now: SampledTokens,

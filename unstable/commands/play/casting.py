@@ -21,8 +21,8 @@ from unstable.config import (
     path_problem,
     shown,
 )
-from unstable.engines.base import ScoringEngine
-from unstable.games.pack import PACK
+from unstable.engines.base import Engine
+from unstable.games.catalog.vetted import PACK
 from unstable.records.folder import RunFolder
 from unstable.types import BASE, GameSpec, PlayerId
 
@@ -105,7 +105,7 @@ class Served(NamedTuple):
 
     config: RunConfig
     cast: PlayerFactory
-    engine: ScoringEngine | None
+    engine: Engine | None
 
     async def chances(self, player: PlayerId, asked: Asked) -> list[str]:
         """How likely a model was to choose what it did, in lines: its actions, or its tokens."""

@@ -10,7 +10,7 @@ from unstable.collectors.players.base import LeftError, Player, scripted
 from unstable.commands.play.terminal import LEFT, Terminal
 from unstable.config import one_line
 from unstable.games.game import Game
-from unstable.games.services import board_shows_all, game_info, lists_legal_moves
+from unstable.games.services import lists_legal_moves
 from unstable.types import Answer, GameResult, GameSpec, Observation
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class Table:
         return answer
 
     def _shows_all(self) -> bool:
-        return self._game is not None and board_shows_all(self._game.env)
+        return self._game is not None and self._game.shows_all
 
     def show_end(self, result: GameResult) -> None:
         """How the game ended."""
@@ -230,9 +230,8 @@ def hint(game: Game) -> list[str]:
             f"  {action}  {worth:+g}" if worth else f"  {action}  0" for action, worth in ranked
         ]
         return ["Outcome of each action, if all play perfectly after it:", *lines]
-    info = game_info(type(game.env))
-    if info.expert is None:
+    if game.info.expert is None:
         return [f"There is no solver for {game.config.key}."]
     ranked = sorted(game.expert_moves().items(), key=lambda pair: -pair[1])
-    what = "An equilibrium plays" if info.small_tree is not None else "The expert plays"
+    what = "An equilibrium plays" if game.info.small_tree is not None else "The expert plays"
     return [f"{what}:", *(f"  {action}  {100 * share:.0f} %" for action, share in ranked)]

@@ -82,11 +82,11 @@ class EmbeddedEngine:
         )
         self._take_over()
 
-    async def add_adapter(self, adapter: Adapter) -> None:
+    async def load(self, weights: Adapter) -> None:
         """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
-        self._lora.add(adapter)
+        self._lora.add(weights)
 
-    async def remove_adapter(self, name: str) -> None:
+    async def unload(self, name: str) -> None:
         """Forget an adapter and all that was computed under it. No request in flight may use it."""
         assert all(request.adapter != name for request in self._in_flight), f"{name} is in use"
         self._lora.remove(name)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load, save
 
 from unstable.engines.adapters import fitting_pairs
-from unstable.models.adapters import write_adapter
+from unstable.models.adapters import make_lora, write_adapter
 from unstable.types import Adapter
 
 ZERO = "zero"
@@ -22,13 +22,8 @@ ZERO = "zero"
 def zero_adapter(linears: Mapping[str, tuple[int, int]]) -> Adapter:
     """An adapter under which the model is the base: zeros for one linear layer."""
     module, (inputs, outputs) = next(iter(linears.items()))
-    tensors = {
-        f"base_model.model.{module}.lora_A.weight": torch.zeros(1, inputs),
-        f"base_model.model.{module}.lora_B.weight": torch.zeros(outputs, 1),
-    }
-    targets = [module.rpartition(".")[2]]
-    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": targets}
-    return Adapter(name=ZERO, weights=save(tensors), config=config)
+    pair = (torch.zeros(1, inputs), torch.zeros(outputs, 1))
+    return make_lora(ZERO, {module: pair}, rank=1, alpha=1)
 
 
 @dataclass(eq=False, slots=True)

@@ -71,22 +71,22 @@ class VLLMEngine:
         slot, so an adapter of zeros stands for none.
         """
         if self._is_on_cpu:
-            await self.add_adapter(zero_adapter(self._settings.linears))
+            await self.load(zero_adapter(self._settings.linears))
             self._base = self._adapters.find(ZERO)
 
-    async def add_adapter(self, adapter: Adapter) -> None:
+    async def load(self, weights: Adapter) -> None:
         """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
-        stored = self._adapters.reserve(adapter.name)
+        stored = self._adapters.reserve(weights.name)
         try:
-            await asyncio.to_thread(self._adapters.write, stored, adapter)
+            await asyncio.to_thread(self._adapters.write, stored, weights)
             with _deaths_named():
-                await self._load(stored)
+                await self._read(stored)
         except BaseException:
             self._adapters.drop(stored)
             raise
         self._adapters.serve(stored)
 
-    async def _load(self, stored: StoredAdapter) -> None:
+    async def _read(self, stored: StoredAdapter) -> None:
         """Have vLLM read it now: a request for what cannot be read would kill the engine."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -98,7 +98,7 @@ class VLLMEngine:
             reason = " ".join(str(error).split())
             raise ValueError(f"adapter {stored.name!r} was refused by vLLM: {reason}") from None
 
-    async def remove_adapter(self, name: str) -> None:
+    async def unload(self, name: str) -> None:
         """Forget an adapter. No request in flight may use it.
 
         What the prefix cache holds of it serves no one: it is filed under a name used only once.

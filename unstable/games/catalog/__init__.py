@@ -1,4 +1,5 @@
-"""The catalogue: what is known of each game besides its env, declared in a file of its own.
+"""The catalogue: what is known of each game besides its env, with an expert in a file of its own.
 
-An env's state comes in, legal moves, experts' moves and positions go out.
+A raw env comes in, legal moves, experts' moves and positions go out. `table.py` lists the games,
+`vetted.py` those that others may rely on, `defects.py` what is wrong with TextArena's.
 """

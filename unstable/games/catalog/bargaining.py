@@ -12,7 +12,7 @@ from unstable.games.info import GameInfo, Payoffs
 
 _OFFERED = range(1, 4)  # of a resource, in the offers that are listed
 _MOST_OF_A_RESOURCE = 25  # that a seat begins with
-_MOST_WORTH = 40  # of a unit
+_MOST_VALUE = 40  # of a unit
 
 
 def trades(env: Any) -> list[str]:
@@ -35,14 +35,14 @@ def trades(env: Any) -> list[str]:
 
 
 def gains(env: Any) -> list[float]:
-    """By how much the worth of a seat's resources, to itself, has changed."""
+    """By how much the value of a seat's resources, to itself, has changed."""
     return [float(env.state.game_state["inventory_value"][seat]["change"]) for seat in range(2)]
 
 
 def most_gain(env: Any) -> float:
     """All that the other could begin with, at the highest values."""
-    worth = (min(base + int(0.2 * base), _MOST_WORTH) for base in env.base_values.values())
-    return float(_MOST_OF_A_RESOURCE * sum(worth))
+    highest = (min(base + int(0.2 * base), _MOST_VALUE) for base in env.base_values.values())
+    return float(_MOST_OF_A_RESOURCE * sum(highest))
 
 
 def choices(env: Any) -> list[str]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from unstable.games.catalog.rules import best
-from unstable.games.info import Events, GameInfo, Mix, Teams
+from unstable.games.info import Events, GameInfo, Probabilities, Teams
 
 _SPYMASTERS = (0, 2)
 _TEAMS = ((0, 1), (2, 3))  # Red and Blue
@@ -46,31 +46,31 @@ def _left(env: Any) -> list[str]:
     return [word for word in left if word == word.lower() != "pass"]
 
 
-def moves(env: Any, events: Events) -> Mix:
+def moves(env: Any, events: Events) -> Probabilities:
     """The rule bot's: a clue is for the words that are nearest to it in the alphabet.
 
     So the operative reads it; the spymaster gives one for as many of its side's words as it can.
     """
     state, seat, left = env.state.game_state, env.state.current_player_id, _left(env)
     if seat in _SPYMASTERS:
-        return best(_worths(env, "RB"[seat // 2], left))
+        return best(_scores(env, "RB"[seat // 2], left))
     if state["remaining_guesses"] == 1:  # one more is allowed than the clue is for
         return {"[pass]": 1.0}
     place = _place(state["last_clue"])
     return {f"[{min(left, key=lambda word: abs(_place(word) - place))}]": 1.0}
 
 
-def _worths(env: Any, side: str, left: list[str]) -> dict[str, int]:
+def _scores(env: Any, side: str, left: list[str]) -> dict[str, int]:
     """By clue how many words of the side are nearest to it, or the harm where another word is."""
     own = [_place(word) for word in left if env.board[word] == side]
     others = [(_place(w), _HARM[env.board[w]]) for w in left if env.board[w] != side]
-    action_values = {}
+    scores = {}
     for clue in _clues(env):
         at = _place(clue)
         distance, harm = min((abs(place - at), harm) for place, harm in others)
         meant = min(sum(abs(place - at) < distance for place in own), _NUMBERS[-1])
-        action_values[f"[{clue} {meant or 1}]"] = meant or -harm
-    return action_values
+        scores[f"[{clue} {meant or 1}]"] = meant or -harm
+    return scores
 
 
 @lru_cache(maxsize=1 << 14)

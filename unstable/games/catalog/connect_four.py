@@ -13,7 +13,7 @@ DEPTH = 6
 """Moves looked ahead; a move that is forced, to block a four, is not counted."""
 
 _WIN = 10_000  # less the discs on the board, so that sooner is better
-_THREAT = 16  # worth of a cell that would complete a four, in lines through a disc
+_THREAT = 16  # value of a cell that would complete a four, in lines through a disc
 
 
 def moves(env: Any) -> dict[str, float]:
@@ -92,7 +92,7 @@ class _Search:
         return found & self._cells & ~(mine | theirs)
 
     def _best_columns(self, mine: int, theirs: int, depth: int) -> tuple[int, ...]:
-        """The columns of most worth to the seat to move; a block even where all is lost."""
+        """The columns of the highest value to the seat to move; a block even where all is lost."""
         playable = self.playable(mine | theirs)
         if wins := playable & self.completions(mine, theirs):
             return tuple(column for column, cells in self._columns.items() if cells & wins)
@@ -102,15 +102,15 @@ class _Search:
         for column, cells in self._columns.items():
             if move := playable & cells:
                 # One less than the best, so that a move as good as the best is found to be so.
-                worth = -self.worth(theirs, mine | move, depth - 1, -_WIN, 1 - best)
-                if worth > best:
-                    best, found = worth, []
-                if worth == best:
+                value = -self.value(theirs, mine | move, depth - 1, -_WIN, 1 - best)
+                if value > best:
+                    best, found = value, []
+                if value == best:
                     found.append(column)
         return tuple(found)
 
-    def worth(self, mine: int, theirs: int, depth: int, alpha: int, beta: int) -> int:
-        """Worth to the seat to move; exact within (alpha, beta), else a bound beyond it."""
+    def value(self, mine: int, theirs: int, depth: int, alpha: int, beta: int) -> int:
+        """Value to the seat to move; exact within (alpha, beta), else a bound beyond it."""
         discs = mine | theirs
         playable = self.playable(discs)
         my_fours = self.completions(mine, theirs)
@@ -121,7 +121,7 @@ class _Search:
         if forced & (forced - 1):
             return discs.bit_count() + 2 - _WIN
         if forced:
-            return -self.worth(theirs, mine | forced, depth, -beta, -alpha)
+            return -self.value(theirs, mine | forced, depth, -beta, -alpha)
         if not playable:
             return 0
         if depth <= 0:
@@ -130,8 +130,8 @@ class _Search:
         best = -_WIN
         for cells in self._columns.values():
             if move := playable & cells:
-                worth = -self.worth(theirs, mine | move, depth - 1, -beta, -max(alpha, best))
-                best = max(best, worth)
+                value = -self.value(theirs, mine | move, depth - 1, -beta, -max(alpha, best))
+                best = max(best, value)
                 if best >= beta:
                     break
         return best

@@ -87,16 +87,16 @@ class KuhnPoker(KuhnPokerEnv):
 
 
 def moves(env: Any) -> dict[str, float]:
-    """The equilibrium's mix by the seat's own card, who opened, and whether there is a bet."""
+    """The equilibrium's, by the seat's own card, who opened, and whether there is a bet."""
     state = env.state.game_state
     seat = env.state.current_player_id
     card, opener = state["player_cards"][seat], seat == state["starting_player"]
     if "bet" in state["current_legal_action_tree"]:
-        active, passive, share = "[bet]", "[check]", _BET[opener][card]
+        active, passive, p = "[bet]", "[check]", _BET[opener][card]
     else:
-        active, passive, share = "[call]", "[fold]", _CALL[opener][card]
-    mix = {active: share, passive: 1 - share}
-    return {action: share for action, share in mix.items() if share > 0}
+        active, passive, p = "[call]", "[fold]", _CALL[opener][card]
+    found = {active: p, passive: 1 - p}
+    return {action: p for action, p in found.items() if p > 0}
 
 
 def reason(env: Any, action: str) -> str:
@@ -164,7 +164,7 @@ def brief(goal: str) -> str:
 
 
 _BRIEF = brief("chips of all rounds add up")
-QUIZZES = (
+QUESTIONS = (
     Question("Kuhn poker, two cards: the one that wins the showdown.", which_wins),
     Question(_BRIEF, which_card),
     Question(_BRIEF, named_move),
@@ -177,7 +177,7 @@ INFO = GameInfo(
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(_BRIEF, position),
-    questions=QUIZZES,
+    questions=QUESTIONS,
 )
 TEXTARENA = GameInfo(
     env="KuhnPokerEnv",

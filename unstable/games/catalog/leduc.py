@@ -231,7 +231,7 @@ def _equilibrium() -> dict[str, dict[str, float]]:
 
 
 def moves(env: Any) -> dict[str, float]:
-    """The equilibrium's mix; hands pay a sum, so that it is one of several hands too."""
+    """The equilibrium's probabilities; hands pay a sum, so that it is one of several hands too."""
     return _equilibrium()[position(env)]
 
 

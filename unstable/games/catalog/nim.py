@@ -62,7 +62,7 @@ def what_is_left(rng: Random) -> tuple[str, list[str]]:
     pile = rng.randrange(3)
     piles[pile] = max(1, piles[pile])
     take = rng.randint(1, piles[pile])
-    left = [size - take * (place == pile) for place, size in enumerate(piles)]
+    left = [size - take * (index == pile) for index, size in enumerate(piles)]
     return f"{_sizes(piles)}:{pile} {take}", [_sizes(left)]
 
 
@@ -70,7 +70,7 @@ def _sizes(piles: list[int]) -> str:
     return " ".join(map(str, piles))
 
 
-QUIZZES = (
+QUESTIONS = (
     Question("Nim, sizes of the piles and then a take: the sizes that it leaves.", what_is_left),
 )
 COMPACT = Compact(
@@ -88,5 +88,5 @@ INFO = GameInfo(
     expert=Expert(moves, reason),
     action_values=action_values,
     compact=COMPACT,
-    questions=QUIZZES,
+    questions=QUESTIONS,
 )

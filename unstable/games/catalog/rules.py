@@ -1,7 +1,7 @@
 """Rule bots: games without an expert, played passably by a rule of thumb.
 
-Each is asked with an env, and with the events that the seat to move was shown. It says with which
-chance it would play which action, by what that seat may know alone. Codenames and SecretMafia have
+Each is asked with an env, and with the events that the seat to move was shown. It gives the
+probability of each action, by what that seat may know alone. Codenames and SecretMafia have
 theirs in their own files.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import permutations, product
 from typing import Any
 
-from unstable.games.info import Events, Mix
+from unstable.games.info import Events, Probabilities
 
 Board = list[list[str]]
 Cell = tuple[int, int]
@@ -22,7 +22,7 @@ _NEIGHBOURS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 _LINE = 4  # marks in a row that win ThreePlayerTicTacToe
 
 
-def best(scores: Mapping[str, Any]) -> Mix:
+def best(scores: Mapping[str, Any]) -> Probabilities:
     """The actions with the highest score, evenly."""
     top = max(scores.values())
     chosen = [action for action, score in scores.items() if score == top]
@@ -48,7 +48,7 @@ def _empty(board: Board) -> Iterator[tuple[str, Cell]]:
 # SimpleTak
 
 
-def tak(env: Any, events: Events) -> Mix:
+def tak(env: Any, events: Events) -> Probabilities:
     """Wins, else stops a win, else is as much nearer to a path than the other as can be.
 
     How near a seat is: the fewest stones that it lacks on any path between opposite edges.
@@ -96,8 +96,8 @@ def _lacking_downwards(board: Board, mark: str) -> float:
 # ThreePlayerTicTacToe
 
 
-def three_player_tic_tac_toe(env: Any, events: Events) -> Mix:
-    """Wins, else stops the seat that would win first, else has most chances to make a line."""
+def three_player_tic_tac_toe(env: Any, events: Events) -> Probabilities:
+    """Wins, else stops the seat that would win first, else has the most open lines."""
     board, seat = env.state.game_state["board"], env.state.current_player_id
     mine, following, last = ("ABC"[(seat + k) % 3] for k in range(3))
     scores = {}
@@ -108,8 +108,8 @@ def three_player_tic_tac_toe(env: Any, events: Events) -> Mix:
             return any(held == mark * (_LINE - 1) for held in lines)
 
         # Lines that are still open to us count the more, the more of them is ours.
-        chances = sum(10 ** len(held) for held in lines if set(held) <= {mine})
-        scores[action] = (wins(mine), wins(following), wins(last), chances)
+        open_lines = sum(10 ** len(held) for held in lines if set(held) <= {mine})
+        scores[action] = (wins(mine), wins(following), wins(last), open_lines)
     return best(scores)
 
 
@@ -129,7 +129,7 @@ def _lines(size: int) -> Iterator[tuple[Cell, ...]]:
 # PigDice
 
 
-def pig(env: Any, events: Events) -> Mix:
+def pig(env: Any, events: Events) -> Probabilities:
     """Ends the race or keeps pace (Neller and Presser, 2010, "Pigtail", UMAP Journal 31).
 
     Where either score is within 29 points of the goal it rolls until it wins; else it holds at 21
@@ -148,8 +148,8 @@ def pig(env: Any, events: Events) -> Mix:
 # LiarsDice
 
 
-def liars_dice(env: Any, events: Events) -> Mix:
-    """Calls if that is likelier to be right than the safest bid is to be true, else bids that.
+def liars_dice(env: Any, events: Events) -> Probabilities:
+    """Calls if that is more probably right than the safest bid is to be true, else bids that.
 
     Likely by its own dice, and by how many the others have, each face of which is as likely.
     """
@@ -158,32 +158,32 @@ def liars_dice(env: Any, events: Events) -> Mix:
     hidden = sum(game["remaining_dice"].values()) - len(own)
 
     def truth(quantity: int, face: int) -> float:
-        return _chance_of(quantity - own.count(face), hidden)
+        return _probability_of(quantity - own.count(face), hidden)
 
     lowest, first_face = max(1, bid["quantity"]), max(1, bid["face_value"])
-    chances = {
+    truths = {
         f"[Bid: {quantity}, {face}]": truth(quantity, face)
         for quantity, face in product((lowest, lowest + 1), range(first_face, 7))
         if (quantity, face) != (bid["quantity"], bid["face_value"])
     }
     if bid["quantity"]:
-        chances["[Call]"] = 1 - truth(bid["quantity"], bid["face_value"])
-    return best(chances)
+        truths["[Call]"] = 1 - truth(bid["quantity"], bid["face_value"])
+    return best(truths)
 
 
-def _chance_of(wanted: int, dice: int) -> float:
+def _probability_of(wanted: int, dice: int) -> float:
     """That so many of the dice at least show a given face."""
-    ways = (math.comb(dice, k) * 5 ** (dice - k) for k in range(max(wanted, 0), dice + 1))
-    return sum(ways) / 6**dice
+    counts = (math.comb(dice, k) * 5 ** (dice - k) for k in range(max(wanted, 0), dice + 1))
+    return sum(counts) / 6**dice
 
 
 # SimpleNegotiation
 
 
-def negotiation(env: Any, events: Events) -> Mix:
+def negotiation(env: Any, events: Events) -> Probabilities:
     """Accepts what brings it something, and more than the other; else offers what brings both.
 
-    What a resource is worth to the other it does not know: it takes its usual value, which the
+    A resource's value to the other it does not know: it takes its usual value, which the
     game's own are within a fifth of.
     """
     game, seat = env.state.game_state, env.state.current_player_id
@@ -192,8 +192,8 @@ def negotiation(env: Any, events: Events) -> Mix:
 
     def gains(given: Mapping[str, int], taken: Mapping[str, int]) -> tuple[int, int]:
         """Ours, and the other's as far as we know."""
-        own = _worth(taken, values) - _worth(given, values)
-        return own, _worth(given, usual) - _worth(taken, usual)
+        own = _value(taken, values) - _value(given, values)
+        return own, _value(given, usual) - _value(taken, usual)
 
     offer = game["current_offer"]
     if offer is not None and offer["to_player"] == seat:
@@ -210,13 +210,13 @@ def negotiation(env: Any, events: Events) -> Mix:
     return best(ours) if ours else {"[Deny]": 1.0}
 
 
-def _worth(resources: Mapping[str, int], values: Mapping[str, int]) -> int:
+def _value(resources: Mapping[str, int], values: Mapping[str, int]) -> int:
     return sum(count * values[name] for name, count in resources.items())
 
 
 # IteratedPrisonersDilemma
 
 
-def dilemma(env: Any, events: Events) -> Mix:
+def dilemma(env: Any, events: Events) -> Probabilities:
     """Defects, and says so: the one equilibrium of rounds whose number is known."""
     return {"[Defect]": 1.0}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unstable.games.catalog.rules import best
-from unstable.games.info import Events, GameInfo, Mix, Teams
+from unstable.games.info import Events, GameInfo, Probabilities, Teams
 
 _MAFIA_FIRST = ("Mafia", "Doctor", "Detective", "Villager")  # the order of the seats
 _TALK = re.compile(r"Player (\d+): (.*)", re.DOTALL)
@@ -66,7 +66,7 @@ class Heard:
             self.hostile[speaker] += named == self.claimant or self.claimed.get(named) is False
 
     def prey(self, number: int) -> tuple[bool, bool, int]:
-        """How much a number is worth to the mafia."""
+        """How valuable a target a number is to the mafia."""
         return number == self.claimant, self.claimed.get(number) is False, -number
 
     def known(self, own: int, is_detective: bool) -> dict[int, bool]:
@@ -85,7 +85,7 @@ def _findings(said: Iterable[re.Match[str]]) -> dict[int, bool]:
     return {int(each[1]): each[2] is None for each in said}
 
 
-def moves(env: Any, events: Events) -> Mix:
+def moves(env: Any, events: Events) -> Probabilities:
     """The rule bot's: the detective says what it finds, and the village holds to that.
 
     The mafia agrees, by night and by day, on the detective, else on who is found harmless, else on
@@ -112,7 +112,7 @@ def moves(env: Any, events: Events) -> Mix:
     return _choice(others, lambda number: (known.get(number, 0.5), heard.hostile[number], -number))
 
 
-def _talk(text: str) -> Mix:
+def _talk(text: str) -> Probabilities:
     return {text or "I know no more than you.": 1.0}
 
 
@@ -120,7 +120,7 @@ def _said(number: int, mafia: bool) -> str:
     return f"Player {number} IS {'' if mafia else 'NOT '}a Mafia member."
 
 
-def _choice(numbers: list[int], score: Callable[[int], Any]) -> Mix:
+def _choice(numbers: list[int], score: Callable[[int], Any]) -> Probabilities:
     return best({f"[{number}]": score(number) for number in numbers})
 
 

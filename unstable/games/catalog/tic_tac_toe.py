@@ -27,29 +27,29 @@ class _Move(NamedTuple):
 
 def moves(env: Any) -> dict[str, float]:
     """The optimal moves, evenly: those that win soonest, or else draw, or else lose latest."""
-    return {f"[{move.cell}]": share for move, share in _best(_board(env), wild=False).items()}
+    return {f"[{move.cell}]": p for move, p in _best(_board(env), wild=False).items()}
 
 
 def wild_moves(env: Any) -> dict[str, float]:
     """The optimal moves, evenly, where a seat may place either mark."""
     best = _best(_board(env), wild=True)
-    return {f"[{move.mark} {move.cell}]": share for move, share in best.items()}
+    return {f"[{move.mark} {move.cell}]": p for move, p in best.items()}
 
 
 def action_values(env: Any) -> dict[str, float]:
     """1 for a move that wins against perfect play, 0 for one that draws, -1 for one that loses."""
-    return {f"[{move.cell}]": worth for move, worth in _outcomes(env, wild=False).items()}
+    return {f"[{move.cell}]": value for move, value in _outcomes(env, wild=False).items()}
 
 
-def wild_worths(env: Any) -> dict[str, float]:
+def wild_action_values(env: Any) -> dict[str, float]:
     """The same where a seat may place either mark."""
     found = _outcomes(env, wild=True)
-    return {f"[{move.mark} {move.cell}]": worth for move, worth in found.items()}
+    return {f"[{move.mark} {move.cell}]": value for move, value in found.items()}
 
 
 def _outcomes(env: Any, wild: bool) -> dict[_Move, float]:
-    action_values = _worths(_board(env), wild)
-    return {move: float((worth > 0) - (worth < 0)) for move, worth in action_values.items()}
+    action_values = _values(_board(env), wild)
+    return {move: float((value > 0) - (value < 0)) for move, value in action_values.items()}
 
 
 def reason(env: Any, action: str) -> str:
@@ -74,40 +74,40 @@ def reason(env: Any, action: str) -> str:
 
 
 def wild_reason(env: Any, action: str) -> str:
-    """A line completed, or the worth of what is left to the next seat."""
+    """A line completed, or the value of what is left to the next seat."""
     board = _board(env)
     mark, cell = action.strip("[]").split()
     move = _Move(mark, int(cell))
     if line := _completed(board, move):
         return f"{mark} in {cell} completes the {line} and wins."
-    worth = _worth(_after(board, move), wild=True)
-    outcome = "the next seat wins" if worth > 0 else "the next seat loses"
-    return f"After {mark} in {cell}, with perfect play {outcome if worth else 'nobody wins'}."
+    value = _value(_after(board, move), wild=True)
+    outcome = "the next seat wins" if value > 0 else "the next seat loses"
+    return f"After {mark} in {cell}, with perfect play {outcome if value else 'nobody wins'}."
 
 
 def _best(board: Board, wild: bool) -> dict[_Move, float]:
-    action_values = _worths(board, wild)
-    best = [move for move, worth in action_values.items() if worth == max(action_values.values())]
+    action_values = _values(board, wild)
+    best = [move for move, value in action_values.items() if value == max(action_values.values())]
     return dict.fromkeys(best, 1 / len(best))
 
 
-def _worths(board: Board, wild: bool) -> dict[_Move, int]:
-    """Worth of each legal move, as `_worth` has it."""
+def _values(board: Board, wild: bool) -> dict[_Move, int]:
+    """Value of each legal move, as `_value` has it."""
     return {
-        move: -_worth(_after(board, move), wild)
+        move: -_value(_after(board, move), wild)
         for cell in _empty(board)
         for move in (_Move(mark, cell) for mark in _marks(board, wild))
     }
 
 
 @cache
-def _worth(board: Board, wild: bool) -> int:
-    """Worth of the board to the seat to move: above 0 a win, below a loss, more if it is sooner."""
+def _value(board: Board, wild: bool) -> int:
+    """Value of the board to the seat to move: above 0 a win, below a loss, more if it is sooner."""
     if any(board[a] and board[a] == board[b] == board[c] for a, b, c in _LINES.values()):
         return -1 - len(_empty(board))
     marks = _marks(board, wild)
     after = (_after(board, _Move(mark, cell)) for cell in _empty(board) for mark in marks)
-    return max((-_worth(board, wild) for board in after), default=0)
+    return max((-_value(board, wild) for board in after), default=0)
 
 
 def _board(env: Any) -> Board:
@@ -143,9 +143,9 @@ def legal_moves(env: Any) -> list[str]:
 def position(env: Any) -> str:
     """Cell by cell X for the seat's own, O for the other's, or the number of an empty cell.
 
-    >>> from unstable.games.envs import make_env
+    >>> from unstable.games.textarena import make_raw
     >>> from unstable.config import GameConfig
-    >>> env = make_env(GameConfig(env="TicTacToe-v0"))
+    >>> env = make_raw(GameConfig(env="TicTacToe-v0"))
     >>> env.reset(num_players=2, seed=0)
     >>> _ = env.step("[4]")
     >>> position(env)
@@ -159,18 +159,18 @@ def position(env: Any) -> str:
 def _random_board(rng: Random) -> list[str]:
     """Any board in the compact form, finished or not, four in ten with a line that was drawn."""
     cells = list(map(str, range(9)))
-    places = rng.sample(range(9), rng.randint(3, 9))
-    for turn, place in enumerate(places):
-        cells[place] = "XO"[turn % 2]
+    order = rng.sample(range(9), rng.randint(3, 9))
+    for turn, cell in enumerate(order):
+        cells[cell] = "XO"[turn % 2]
     if rng.random() < 0.4:
         mark, line = rng.choice("XO"), rng.choice([*_LINES.values()])
-        for place in line:
-            cells[place] = mark
+        for cell in line:
+            cells[cell] = mark
     return cells
 
 
 def _won(cells: list[str], mark: str) -> bool:
-    return any(all(cells[place] == mark for place in line) for line in _LINES.values())
+    return any(all(cells[cell] == mark for cell in line) for line in _LINES.values())
 
 
 def who_has_three(rng: Random) -> tuple[str, list[str]]:
@@ -190,7 +190,7 @@ def what_completes(rng: Random) -> tuple[str, list[str]]:
     return f"{''.join(cells)}{mark}", completing or ["-"]
 
 
-QUIZZES = (
+QUESTIONS = (
     Question(
         "TicTacToe, cells row by row and then a mark: the mark if it has three in a row, else -.",
         who_has_three,
@@ -215,7 +215,7 @@ INFO = GameInfo(
     expert=Expert(moves, reason),
     action_values=action_values,
     compact=COMPACT,
-    questions=QUIZZES,
+    questions=QUESTIONS,
 )
 WILD = GameInfo(
     env="WildTicTacToeEnv",
@@ -223,5 +223,5 @@ WILD = GameInfo(
     prints_moves=True,
     board_shows_all=always,
     expert=Expert(wild_moves, wild_reason),
-    action_values=wild_worths,
+    action_values=wild_action_values,
 )

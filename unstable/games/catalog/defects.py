@@ -4,7 +4,7 @@ What cannot be played at all is found by playing it (`screen.py`) and needs no e
 """
 
 from unstable.config import GameConfig
-from unstable.games.envs import env_class
+from unstable.games.textarena import env_class
 
 _SIGN = "pays only who is ahead, +1 or -1, however large the difference"
 _RANK = "ranks players in even steps from -1 to 1, whatever the difference"

@@ -6,7 +6,7 @@
 from typing import NamedTuple
 
 from unstable.config import GameConfig
-from unstable.games.services import has_expert, prompt_style, rules, with_teams
+from unstable.games.services import game_info, prompt_style, with_teams
 
 COLUMNS = ("game", "seats", "sees", "pays", "longest", "expert", "compact", "solver", "defects")
 """What `cells` gives of a game, in this order."""
@@ -47,9 +47,8 @@ class Vetted(NamedTuple):
 
 def _expert(config: GameConfig) -> str:
     """Whether an expert plays it, or else a rule bot."""
-    if has_expert(config):
-        return "yes"
-    return "no" if rules(config) is None else "rules"
+    info = game_info(config)
+    return "yes" if info.expert else "rules" if info.rules else "no"
 
 
 def _seats(config: GameConfig) -> str:

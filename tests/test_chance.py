@@ -1,0 +1,50 @@
+"""What `games/chance.py` uses of CPython's own: these fail where it is there no longer."""
+
+import random
+from collections.abc import Callable
+from math import factorial
+
+import pytest
+
+from unstable.games import chance
+
+
+def test_a_generators_state_is_swapped_by_its_bytes() -> None:
+    """Else games are right and thirty times slower at each swap: chance.py needs a look."""
+    assert chance._is_as_in_cpython()
+    generator = random.Random(3)
+    generator.gauss(0, 1)
+    raw, gauss = chance._read(generator)
+    assert isinstance(raw, bytes) and gauss is not None
+
+
+def test_the_functions_of_random_are_methods_of_the_shared_generator() -> None:
+    for name in ("random", "randrange", "randint", "choice", "shuffle", "sample", "gauss"):
+        assert getattr(random, name).__self__ is chance._shared
+
+
+def shuffled() -> tuple[int, ...]:
+    items = [0, 1, 2, 3]
+    random.shuffle(items)
+    return tuple(items)
+
+
+@pytest.mark.parametrize(
+    ("draw", "number"),
+    [
+        (lambda: random.randrange(5), 5),
+        (lambda: random.randint(1, 6), 6),
+        (lambda: random.choice("abc"), 3),
+        (shuffled, factorial(4)),
+        (lambda: tuple(random.sample(range(5), 2)), 20),
+        (lambda: chance.draw([1, 2, 3]), 3),
+        (lambda: (random.randrange(2), random.choice("ab")), 4),
+    ],
+)
+def test_every_whole_number_choice_and_shuffle_is_drawn_by_one_method(
+    draw: Callable[[], object], number: int
+) -> None:
+    found = list(chance.all_draws(draw))
+    assert len(found) == len({result for _, result in found}) == number
+    assert {probability for probability, _ in found} == {pytest.approx(1 / number)}
+    assert "_randbelow" not in vars(random._inst)

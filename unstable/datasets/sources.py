@@ -1,0 +1,232 @@
+"""Where examples come from: experts, JSONL files of a person's own, and recorded games."""
+
+import logging
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from unstable.config import ConfigError, GameConfig
+from unstable.datasets.examples import Example, answer_tokens, make_example
+from unstable.games.game import Game
+from unstable.prompts import PromptBuilder, TextEncoder, write_answer
+from unstable.records.files import read_lines
+from unstable.records.games import read_game
+from unstable.types import GameResult, Observation, SampledTokens, Segment, TokenSample, Turn
+from unstable.types.seeds import derive_seed
+
+_PATIENCE = 200  # games in a row without a new position, after which there are taken to be no more
+_ROLES = ("system", "user", "assistant")
+
+log = logging.getLogger(__name__)
+
+
+# Experts
+
+
+def expert_examples(
+    game: GameConfig, prompts: PromptBuilder, *, number: int, seed: int, rationale: bool = False
+) -> list[Example]:
+    """`number` different prompts of a game, evenly from its seats, with an expert's moves.
+
+    They come from games in which every seat plays the expert's moves at a rate of its own and
+    random ones otherwise; positions where all that is legal is as good are left out. Where
+    `_PATIENCE` games bring nothing new, all that were found, and the log says how many. `rationale`
+    puts a sentence of reasoning before the move. Raises `ConfigError` for a prompt style that has
+    no place for it and for a parser that reads the move out of no form of answer, and `ValueError`
+    for a game without an expert.
+    """
+    style = prompts.style
+    if rationale and not style.reasoning:
+        raise ConfigError(
+            f"rationale = true: the prompt style {style.name!r} of {game.key} asks for the action "
+            "alone; set games.prompt to think, or rationale to false"
+        )
+    pools: dict[int | None, list[Example]] = {seat: [] for seat in range(game.seats)}
+    quota = -(-number // game.seats)
+    seen: set[tuple[int, ...]] = set()
+    played = idle = progress = 0
+    while idle < _PATIENCE and min(map(len, pools.values())) < quota:
+        for example in _play(game, prompts, derive_seed(seed, "sft", game.key, played), rationale):
+            if (ids := tuple(example.tokens.prompt_ids)) not in seen:
+                seen.add(ids)
+                pools[example.seat].append(example)
+        played += 1
+        before, progress = progress, _progress(pools.values(), number, quota)
+        idle = idle + 1 if progress == before else 0
+    evenly = [example for turn in zip_longest(*pools.values()) for example in turn if example]
+    if len(evenly) < number:
+        log.warning(
+            "%s: found %d different positions, not the %d asked for", game.key, len(evenly), number
+        )
+    return evenly[:number]
+
+
+def _progress(pools: Collection[list[Example]], number: int, quota: int) -> int:
+    """How far the pools are filled: in all up to `number`, and then each up to `quota`."""
+    total = sum(map(len, pools))
+    return total if total < number else number + sum(min(len(pool), quota) for pool in pools)
+
+
+def _play(
+    config: GameConfig, prompts: PromptBuilder, seed: int, rationale: bool
+) -> Iterator[Example]:
+    """A game's positions in which moves differ in value, each with a move of the expert."""
+    rng = random.Random(derive_seed(seed, "moves"))
+    game = Game(config, seed)
+    expert_share = [rng.random() for _ in range(config.seats)]
+    while not game.done:
+        observation = game.observe()
+        expert, legal = game.expert_moves(), game.legal_moves()
+        (action,) = rng.choices(list(expert), list(expert.values()))
+        if len(expert) < len(legal) or len(set(expert.values())) > 1:
+            reason = game.expert_reason(action) if rationale else ""
+            answer = write_answer(config, prompts, action, reason)
+            yield make_example(config, prompts, observation, answer)
+        if rng.random() >= expert_share[observation.seat]:
+            action = rng.choice(legal)
+        game.step(action)
+
+
+# JSONL files
+
+
+def jsonl_examples(path: Path, game: GameConfig, prompts: PromptBuilder) -> list[Example]:
+    """A person's own examples of a game, one JSON object a line, in either of two forms.
+
+    {"observation": text, "action": text}: the text as a player of the game sees it, and the action,
+    written as the game's parser reads it. {"messages": [{"role": ..., "content": ...}, ...]}: a
+    chat that ends with the answer, taken as it is. Raises `ConfigError` naming file and line.
+    """
+    return [_own_example(place, row, game, prompts) for place, row in read_lines(path)]
+
+
+def _own_example(
+    place: str, row: dict[str, Any], game: GameConfig, prompts: PromptBuilder
+) -> Example:
+    if row.keys() == {"messages"}:
+        return _chat_example(place, row["messages"], game, prompts)
+    if row.keys() != {"observation", "action"} or not all(map(_is_text, row.values())):
+        raise ConfigError(
+            f"{place}: has {', '.join(row) or 'no keys'}; give the texts observation and action, "
+            "or messages"
+        )
+    # Games files record a model's observation with the request, which the prompt adds.
+    text = row["observation"].removesuffix(prompts.style.request).rstrip()
+    observation = Observation(seat=0, rules=text, events=[], board="", notice="", brief=text)
+    try:
+        answer = write_answer(game, prompts, row["action"])
+        return replace(make_example(game, prompts, observation, answer), seat=None)
+    except ValueError as error:
+        raise ConfigError(f"{place}: {error}") from None
+
+
+def _chat_example(place: str, messages: Any, game: GameConfig, prompts: PromptBuilder) -> Example:
+    if not (isinstance(messages, list) and len(messages) > 1 and all(map(_is_message, messages))):
+        raise ConfigError(
+            f"{place}: messages needs two or more, each a content and a role of {', '.join(_ROLES)}"
+        )
+    *chat, last = messages
+    if last["role"] != "assistant":
+        raise ConfigError(
+            f"{place}: the last of messages is the {last['role']}'s; end with assistant"
+        )
+    return Example(
+        env=game.key,
+        seat=None,
+        prompt=chat[-1]["content"],
+        answer=last["content"],
+        tokens=answer_tokens(prompts, prompts.encode_chat(chat), last["content"]),
+    )
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a text with something in it; half of a surrogate pair is no text."""
+    return isinstance(value, str) and bool(value.strip()) and _encodes(value)
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_message(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"role", "content"}
+        and value["role"] in _ROLES
+        and _is_text(value["content"])
+    )
+
+
+# Recorded games
+
+
+def recorded_examples(
+    files: Sequence[Path], tokenizer: Any, *, winners_only: bool = True, forfeits: bool = False
+) -> list[Example]:
+    """Turns of the policy out of `games/train-*.jsonl`, each pair of prompt and answer once.
+
+    Their ids are taken as they were recorded. Only legal moves in answers that the parser read and
+    that were not cut off count, none of an opening; with `winners_only` of winners alone, and a win
+    by another seat's forfeit is none, unless `forfeits`. Left out, and counted in the log, are
+    prompts in which text became control tokens, as older records may have them. Raises
+    `ConfigError` for games of an evaluation, which are never trained on, and for those of another
+    tokenizer.
+    """
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Example] = {}
+    encoder, forged = TextEncoder(tokenizer), 0
+    for path in files:
+        if path.name.startswith("eval-"):
+            raise ConfigError(
+                f"{path}: an evaluation's games, never trained on; give train-*.jsonl"
+            )
+        for place, row in read_lines(path):
+            if row.get("purpose") == "eval":
+                raise ConfigError(
+                    f"{place}: a game of an evaluation, never trained on; leave it out"
+                )
+            game = read_game(place, row)
+            for turn in game.turns[game.spec.opening :]:
+                answer, tokens = turn.answer, turn.answer.sampled
+                if tokens is None or not _teaches(turn, tokens, game, winners_only, forfeits):
+                    continue
+                if tokenizer.decode(tokens.token_ids, skip_special_tokens=True) != answer.text:
+                    raise ConfigError(
+                        f"{place}: its ids are another tokenizer's; set model.name to its run's"
+                    )
+                if not encoder.spells(answer.observation, tokens.prompt_ids):
+                    forged += 1
+                    continue
+                example = _example(turn, tokens, game.spec.env)
+                found.setdefault(example.key, example)
+    if forged:
+        log.warning("%d turns are left out: text became control tokens in their prompts", forged)
+    return list(found.values())
+
+
+def _teaches(
+    turn: Turn, tokens: SampledTokens, game: GameResult, winners_only: bool, forfeits: bool
+) -> bool:
+    if tokens.version is None or turn.invalid or not turn.answer.formatted:
+        return False
+    if tokens.finish_reason != "stop":
+        return False
+    won = game.standing(turn.seat) == "win" and (forfeits or game.forfeit is None)
+    return won or not winners_only
+
+
+def _example(turn: Turn, tokens: SampledTokens, env: str) -> Example:
+    segments = [Segment(token_ids=each.token_ids, scored=each.scored) for each in tokens.segments]
+    return Example(
+        env=env,
+        seat=turn.seat,
+        prompt=turn.answer.observation,
+        answer=turn.answer.text,
+        tokens=TokenSample(prompt_ids=tokens.prompt_ids, segments=tuple(segments)),
+    )

@@ -1,0 +1,47 @@
+"""The table of the catalogue: every game of which more is known than its env."""
+
+from unstable.games.catalog import (
+    bargaining,
+    codenames,
+    connect_four,
+    guessing,
+    hanoi,
+    kuhn,
+    leduc,
+    nim,
+    secret_mafia,
+    tic_tac_toe,
+    without_expert,
+)
+from unstable.games.info import GameInfo
+
+GAMES: tuple[GameInfo, ...] = (
+    tic_tac_toe.INFO,
+    tic_tac_toe.WILD,
+    connect_four.INFO,
+    nim.INFO,
+    hanoi.INFO,
+    kuhn.INFO,
+    kuhn.TEXTARENA,
+    leduc.INFO,
+    *without_expert.GAMES,
+    guessing.MASTERMIND,
+    guessing.NUMBER,
+    bargaining.NEGOTIATION,
+    bargaining.DILEMMA,
+    codenames.INFO,
+    secret_mafia.INFO,
+)
+_BY_ENV = {info.env: info for info in GAMES}
+_NOTHING = GameInfo(env="", name="")
+EXPERT_GAMES = ", ".join(info.name for info in GAMES if info.expert is not None)
+"""The games with an expert, for messages."""
+RULE_GAMES = ", ".join(info.name for info in GAMES if info.rules is not None)
+"""The games with a rule bot, for messages."""
+EXACT_GAMES = ", ".join(info.name for info in GAMES if info.small_tree is not None)
+"""The games that can be solved exactly, some in small variants alone, for messages."""
+
+
+def info_of(env: type) -> GameInfo:
+    """What is known of an env's class, or else of the nearest one that it extends."""
+    return next((_BY_ENV[c.__name__] for c in env.__mro__ if c.__name__ in _BY_ENV), _NOTHING)

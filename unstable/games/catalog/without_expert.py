@@ -1,0 +1,161 @@
+"""TextArena's games without an expert: legal moves, rule bots, short forms, teams."""
+
+from itertools import product
+from typing import Any
+
+from unstable.games.catalog import rules, tic_tac_toe
+from unstable.games.info import Compact, GameInfo, SmallTree, Teams, always
+
+# Dice
+
+
+def pig_moves(env: Any) -> list[str]:
+    """The same two at any time."""
+    return ["[roll]", "[hold]"]
+
+
+def pig_position(env: Any) -> str:
+    """The seat's own score, the other's, the turn's total, and the score that wins."""
+    scores, seat = env.state.game_state["scores"], env.state.current_player_id
+    turn_total = env.state.game_state["turn_total"]
+    return f"{scores[seat]} {scores[1 - seat]} {turn_total} {env.winning_score}"
+
+
+def liars_moves(env: Any) -> list[str]:
+    """Bids up to the number of dice on the table (the env takes any, but no more can be true)."""
+    state = env.state.game_state
+    bid, dice = state["current_bid"], sum(state["remaining_dice"].values())
+    lowest = (max(1, bid["quantity"]), max(1, bid["face_value"]))
+    bids = [
+        f"[Bid: {quantity}, {face}]"
+        for quantity in range(lowest[0], dice + 1)
+        for face in range(lowest[1], 7)
+        if (quantity, face) != (bid["quantity"], bid["face_value"])
+    ]
+    return ["[Call]", *bids] if bid["quantity"] else bids
+
+
+PIG = GameInfo(
+    env="PigDiceEnv",
+    name="PigDice",
+    legal_moves=pig_moves,
+    rules=rules.pig,
+    board_shows_all=always,
+    compact=Compact(
+        "Pig: roll the die as often as you like; 2 to 6 add to your turn's total, a 1 loses it and "
+        "ends the turn; hold adds the total to your score and ends the turn. A line is your score, "
+        "the other's, your turn's total, and the score that wins. Answer with roll or hold, "
+        "nothing else.",
+        pig_position,
+    ),
+)
+LIARS = GameInfo(
+    env="LiarsDiceEnv", name="LiarsDice", legal_moves=liars_moves, rules=rules.liars_dice
+)
+
+
+# Marks on a board
+
+
+def tak_position(env: Any) -> str:
+    """X for the seat's own stones and O for the other's, such as 0 X 2/O 4 5/6 7 8."""
+    return _cells(env, marks="OX", shown="XO")
+
+
+def three_player_position(env: Any) -> str:
+    """X for the seat's own marks, Y for the next seat's, Z for those of the one after it."""
+    return _cells(env, marks="ABC", shown="XYZ")
+
+
+def _cells(env: Any, marks: str, shown: str) -> str:
+    """The cells, rows apart; `marks` are the env's by seat, `shown` ours from the mover on."""
+    seat, board = env.state.current_player_id, env.state.game_state["board"]
+    names = {mark: shown[(index - seat) % len(marks)] for index, mark in enumerate(marks)}
+    return "/".join(
+        " ".join(
+            names.get(cell, str(row * len(cells) + column)) for column, cell in enumerate(cells)
+        )
+        for row, cells in enumerate(board)
+    )
+
+
+TAK = GameInfo(
+    env="SimpleTakEnv",
+    name="SimpleTak",
+    legal_moves=tic_tac_toe.legal_moves,
+    rules=rules.tak,
+    board_shows_all=always,
+    small_tree=SmallTree(is_open=True, fits=lambda env: env.board_size <= 3),
+    compact=Compact(
+        "SimpleTak: a path of your stones from one edge of the board to the opposite one wins; "
+        "cells touch sideways and up and down. The cells of each row, rows apart by a /: X is "
+        "yours, O is the other's, a number is empty. Answer with the number of an empty cell, "
+        "nothing else.",
+        tak_position,
+    ),
+)
+THREE_PLAYERS = GameInfo(
+    env="ThreePlayerTicTacToeEnv",
+    name="ThreePlayerTicTacToe",
+    legal_moves=tic_tac_toe.legal_moves,
+    rules=rules.three_player_tic_tac_toe,
+    board_shows_all=always,
+    compact=Compact(
+        "TicTacToe for three: four of a seat's marks in a row win. The cells of each row, rows "
+        "apart by a /: X is yours, Y the next player's, Z the one's who moves after that, a number "
+        "is empty. Answer with the number of an empty cell, nothing else.",
+        three_player_position,
+    ),
+)
+
+
+# Cards, and others
+
+
+def briscola_moves(env: Any) -> list[str]:
+    """Any card in the hand, by its index from 1."""
+    hand = env.state.game_state["players"][env.state.current_player_id]["hand"]
+    return [f"[play {index}]" for index in range(1, len(hand) + 1)]
+
+
+def golf_moves(env: Any) -> list[str]:
+    """A card is drawn or taken; then it is put in a place or, unless it was taken, discarded."""
+    state = env.state.game_state
+    if state["turn_phase"] == "draw":
+        return ["[draw]", "[take]"] if state["discard_pile"] else ["[draw]"]
+    places = product(range(1, env.num_rows + 1), range(1, env.num_columns + 1))
+    swaps = [f"[swap {row} {column}]" for row, column in places]
+    return swaps if state.get("took_from_discard", False) else [*swaps, "[discard]"]
+
+
+def othello_moves(env: Any) -> list[str]:
+    """Any text passes for the seat that cannot move."""
+    moves = env.state.game_state["valid_moves"]
+    return [f"[{row}, {column}]" for row, column in moves] or ["[pass]"]
+
+
+def halves(env: Any, seats: int) -> tuple[tuple[int, ...], ...]:
+    """Two teams of the same size, the first seats and the last."""
+    return tuple(range(seats // 2)), tuple(range(seats // 2, seats))
+
+
+_PRINTED = (
+    "ReverseTicTacToe",
+    "Crusade",
+    "SpiteAndMalice",
+    "Stratego",
+    "FifteenPuzzle",
+    "Chess",
+)
+"""Games whose boards list the legal moves."""
+GAMES = (
+    PIG,
+    LIARS,
+    TAK,
+    THREE_PLAYERS,
+    GameInfo(env="BriscolaEnv", name="Briscola", legal_moves=briscola_moves),
+    GameInfo(env="GolfEnv", name="Golf", legal_moves=golf_moves),
+    GameInfo(env="OthelloEnv", name="Othello", legal_moves=othello_moves),
+    GameInfo(env="TabooEnv", name="Taboo", teams=Teams(halves)),
+    *(GameInfo(env=f"{name}Env", name=name, prints_moves=True) for name in _PRINTED),
+)

@@ -1,0 +1,274 @@
+"""TextArena's envs as an `Environment`: found by id or class, made without asking the network.
+
+TextArena repeats every board to every seat and says all by messages. Here each seat is shown what
+it needs, once. Nothing else in this package but the catalogue reads an env's state.
+"""
+
+import copy
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import nltk
+import textarena
+from textarena import GAME_ID, ObservationType
+from textarena.core import Message
+from textarena.envs.registration import ENV_REGISTRY
+
+from unstable.config import GameConfig
+from unstable.config.plugins import load_target
+from unstable.games.catalog.table import info_of
+from unstable.games.environment import Environment, EnvStep
+from unstable.games.words import supply_words
+from unstable.prompts import MAX_EVENTS, shorten
+from unstable.types import Observation
+
+_LEADING_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
+_LIST = re.compile(r"^(?:Available Moves|Valid moves):(.*)$", re.MULTILINE | re.IGNORECASE)
+_TOKEN = re.compile(r"\[[^\[\]]*\]")
+_BOARD_LINES = 3  # the fewest of what is looked for in events
+_ALIKE = 0.6  # of its lines more than this share are as long as a board's
+
+
+def known_ids() -> list[str]:
+    """TextArena's ids as a config names them: those that have a `-raw` variant."""
+    return [env_id for env_id in ENV_REGISTRY if f"{env_id}-raw" in ENV_REGISTRY]
+
+
+def env_class(config: GameConfig) -> type:
+    """The class behind `games.env`, TextArena's or any other.
+
+    Raises what importing it raises, KeyError for an unknown id.
+    """
+    target = config.env if ":" in config.env else ENV_REGISTRY[f"{config.env}-raw"].entry_point
+    with _offline():
+        return load_target(target) if isinstance(target, str) else target
+
+
+def is_env(cls: object) -> bool:
+    """Whether it is the class of an env that can be played, ours or TextArena's."""
+    return isinstance(cls, type) and issubclass(cls, textarena.Env | Environment)
+
+
+def make_raw(config: GameConfig) -> textarena.Env:
+    """A new env without wrappers, not yet reset; raises what its constructor raises."""
+    with _offline():
+        if ":" in config.env:
+            return env_class(config)(**config.args)
+        return textarena.make(f"{config.env}-raw", **config.args)
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    # Word games ask the network at every import or make, even where the data is already there.
+    supply_words()
+    download = nltk.download
+    nltk.download = lambda *args, **kwargs: False
+    try:
+        yield
+    finally:
+        nltk.download = download
+
+
+class TextArenaEnvironment(Environment):
+    """One play of a TextArena env; `info` is its entry in the catalogue, by its class."""
+
+    def __init__(self, config: GameConfig) -> None:
+        self._config = config
+        self._env = make_raw(config)
+        self.info = info_of(type(self._env))
+        self._views: list[_View] = []  # by number
+
+    @property
+    def raw(self) -> Any:
+        """TextArena's env itself."""
+        return self._env
+
+    def reset(self, seats: int, seed: int) -> None:
+        """Begin; what the env raises comes through."""
+        self._env.reset(num_players=seats, seed=seed)
+        # One more than is allowed, so that the env itself never ends a game over invalid moves.
+        self._env.state.error_allowance = self._config.invalid_moves.allowed + 1
+        self._views = [_View(number) for number in range(seats)]
+        self._share_messages(mover=None, refused=False)
+        form = next((view.board for view in self._views if view.board), "")
+        for view in self._views:
+            view.form = form
+
+    @property
+    def mover(self) -> int:
+        """The env's current player."""
+        return self._env.state.current_player_id
+
+    @property
+    def board(self) -> str:
+        """The last board among the mover's messages."""
+        return self._views[self.mover].board
+
+    def observe(self) -> Observation:
+        """The mover's messages until now."""
+        number, messages = self._env.get_observation()
+        self._views[number].add(messages)
+        return self._views[number].observation()
+
+    def legal_moves(self) -> list[str]:
+        """By the catalogue, or as the mover's board lists them."""
+        if self.info.legal_moves is not None:
+            return self.info.legal_moves(self._env)
+        if found := _LIST.search(self.board):
+            return re.findall(r"\[[^\[\]]+\]", found[1])
+        raise ValueError(f"{self._config.key} does not list its legal moves; set games.legal_moves")
+
+    def step(self, action: str) -> EnvStep:
+        """Give the env the text; it says by its state whether it took it."""
+        number, state = self.mover, self._env.state
+        errors = getattr(state, "error_count", 0)
+        state.game_info[number]["invalid_move"] = False
+        over, _ = self._env.step(action)
+        refused = getattr(state, "error_count", 0) > errors
+        refused |= state.game_info[number]["invalid_move"]
+        self._share_messages(number, refused)
+        if not (over or refused):
+            return EnvStep(over=False, refused=False)
+        return EnvStep(over, refused, self._views[number].refusal or self._last_word())
+
+    def payoffs(self) -> list[float]:
+        """As the catalogue declares them, else the env's rewards."""
+        if self.info.payoffs is not None:
+            return self.info.payoffs.of(self._env)
+        rewards = self._env.state.rewards or {}
+        return [rewards.get(number, 0.0) for number in range(self._config.seats)]
+
+    def scale(self) -> float | None:
+        """As the catalogue declares it."""
+        return None if self.info.payoffs is None else self.info.payoffs.scale(self._env)
+
+    def teams(self, seats: int) -> tuple[tuple[int, ...], ...]:
+        """As the catalogue declares them."""
+        return () if self.info.teams is None else self.info.teams.of(self._env, seats)
+
+    def seating(self, seats: int) -> list[int]:
+        """As the catalogue declares it, where a reset deals the roles."""
+        declared = self.info.teams
+        if declared is None or declared.seating is None:
+            return super().seating(seats)
+        return declared.seating(self._env)
+
+    def missing(self) -> set[int]:
+        """Numbers for which the env has no messages."""
+        return set(range(self._config.seats)) - set(self._env.state.observations)
+
+    def take_cut(self) -> int:
+        """Of messages that were too long, over all seats."""
+        cut = sum(view.cut_characters for view in self._views)
+        for view in self._views:
+            view.cut_characters = 0
+        return cut
+
+    def copied(self) -> "TextArenaEnvironment":
+        """With a state of its own; what never changes is shared."""
+        return copy.deepcopy(self, {id(each): each for each in (self._config, self.info)})
+
+    def _share_messages(self, mover: int | None, refused: bool) -> None:
+        for number, queue in self._env.state.observations.items():
+            self._views[number].add(queue, refused=refused, mine=number == mover)
+            queue.clear()
+
+    def _last_word(self) -> str:
+        infos = self._env.state.game_info.values()
+        reason = next((str(info["reason"]) for info in infos if info.get("reason")), "")
+        return shorten(reason)[0]
+
+
+class _View:
+    """What one seat has been shown: rules, events in order, the last board, the last refusal."""
+
+    def __init__(self, number: int) -> None:
+        self.board = ""
+        self.form = ""  # a board of this game, which a seat without one is shown alike
+        self.refusal = ""
+        self._number = number  # that the env gave the seat
+        self._rules: list[str] = []
+        self._events: list[str] = []
+        self._notice = ""
+        self._board_place = 0  # number of events before the board
+        self._board_is_old = False  # the game has said something since
+        self.cut_characters = 0  # of messages that were too long
+
+    def add(self, messages: list[Message], *, refused: bool = False, mine: bool = False) -> None:
+        """Take in what a step of the env said; `refused`: it refused the action, `mine` or not."""
+        if mine:
+            self._notice = self.refusal = ""
+        for sender, message, kind in messages:
+            if not isinstance(message, str):  # some envs mix up the order: (seat, action, kind)
+                continue
+            text, cut = shorten(_LEADING_LINES.sub("", message).rstrip())
+            self.cut_characters += cut
+            if not text:
+                continue
+            if kind is ObservationType.GAME_BOARD:
+                self._set_board(text)
+            elif kind is ObservationType.PROMPT:
+                self._rules.append(text)
+            elif kind is ObservationType.PLAYER_ACTION:
+                # Talk is kept as it was said; a bare [move] only if the env does not describe it.
+                text = text.lstrip()
+                if not refused and not (_TOKEN.fullmatch(text) and _describe(messages)):
+                    self._add_event(f"{self._name(sender)}: {text}")
+            elif kind is ObservationType.GAME_ADMIN and refused and mine:
+                self._notice = text
+                self.refusal = text.partition("Reason: ")[2].partition(" Please resubmit")[0]
+            else:
+                self._add_said(text, kind)
+
+    def _add_said(self, text: str, kind: ObservationType) -> None:
+        """What the game says; a board that it ends with is the board from now on."""
+        event, board = _split_board(text, self.board or self.form)
+        self._add_event(event)
+        if board:
+            self._set_board(board)
+        else:
+            self._board_is_old |= kind is ObservationType.GAME_MESSAGE
+
+    def _set_board(self, text: str) -> None:
+        self.board, self._board_place, self._board_is_old = text, len(self._events), False
+
+    def _add_event(self, text: str) -> None:
+        self._events.append(text)
+        while len(self._events) > 1 and sum(map(len, self._events)) > MAX_EVENTS:
+            self.cut_characters += len(self._events.pop(0))
+            self._board_place = max(self._board_place - 1, 0)
+
+    def observation(self) -> Observation:
+        """A board that the game has spoken after stands where it was said, among the events."""
+        events, board = list(self._events), self.board
+        if self._board_is_old and board:
+            events.insert(self._board_place, board)
+            board = ""
+        rules, number = "\n\n".join(self._rules), self._number
+        return Observation(
+            seat=number, rules=rules, events=events, board=board, notice=self._notice
+        )
+
+    def _name(self, sender: int) -> str:
+        # Envs of one player sign his actions as the game's.
+        return "You" if sender in (self._number, GAME_ID) else f"Player {sender}"
+
+
+def _split_board(text: str, form: str) -> tuple[str, str]:
+    """What an event says, and the board that it ends with: as many lines as `form`, as long."""
+    lines, widths = text.split("\n"), [len(line.strip()) for line in form.split("\n")]
+    head, last = lines[: -len(widths)], lines[-len(widths) :]
+    if not head or len(widths) < _BOARD_LINES:
+        return text, ""
+    pairs = zip(last, widths, strict=True)
+    alike = sum(len(line.strip()) == width for line, width in pairs)
+    if alike <= len(widths) * _ALIKE:
+        return text, ""
+    return "\n".join(head).rstrip(), "\n".join(last)
+
+
+def _describe(messages: list[Message]) -> bool:
+    """Whether the game itself says what was done; a board or a hint may not show it."""
+    return any(kind is ObservationType.GAME_ACTION_DESCRIPTION for _, _, kind in messages)
