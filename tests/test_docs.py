@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +152,9 @@ def test_the_script_of_the_python_api_trains(tmp_path: Path) -> None:
 
 
 def spoken() -> str:
-    """All that the package and its scripts may say, strings that Python joins being joined."""
+    """All that the package and its scripts may say, joined strings as one; and tested messages."""
     paths = [*ROOT.glob("unstable/**/*.py"), *ROOT.glob("scripts/*.sh")]
+    paths += ROOT.glob("tests/data/*.txt")
     text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     text = re.sub(r'" \\\n\s*"', " ", text)  # as a shell joins words
     return re.sub(r'"\s*\n\s*f?"', "", text)
@@ -181,7 +181,7 @@ def test_the_metrics_that_the_pages_name_exist() -> None:
 
 
 @pytest.fixture
-def sticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def sticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the tutorial's files, and the game that it begins with."""
     for name in ("adding_a_game.md", "tutorial.md"):
         files = r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$"
@@ -189,9 +189,9 @@ def sticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             (tmp_path / file).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path
-    for module in ("my_games", "sticks"):
-        sys.modules.pop(module, None)
+    for module in ("my_games", "sticks"):  # another test may have left one of that name
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return tmp_path
 
 
 def test_the_tutorials_game_prompt_and_bot_fit_together(sticks: Path) -> None:

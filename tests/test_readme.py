@@ -104,6 +104,8 @@ def test_the_commands_are_understood(
     monkeypatch.chdir(tmp_path)
     page = (ROOT / name).read_text(encoding="utf-8")
     (tmp_path / "my.yaml").write_text(blocks("yaml")[0])
+    for file, text in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        (tmp_path / file).write_text(text)
     given = [words for words in commands(page) if words[0] not in PRINTING]
     for words in given:
         before = len(begun)
