@@ -80,7 +80,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "whatever they earned; set learner.algorithm.kl_loss instead",
     ),
     ({"learner": {"epochs": 0}}, "learner.epochs = 0: input should be greater than 0"),
-    ({"sampling": {"top_p": 0.9}}, "sampling: unknown key 'top_p'; known: max_prompt_tokens, "),
+    (
+        {"sampling": {"top_p": 0.9}},
+        "sampling: unknown key 'top_p'; known: max_prompt_tokens, max_tokens, temperature",
+    ),
     (
         {"eval": {"opponents": ["randm"]}},
         "eval.opponents.0 = 'randm' is no opponent; did you mean 'random'?",
@@ -167,7 +170,7 @@ def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
         "learner.algorithm.kl_reward",
         "learner.algorithm.reward_clip.1",
         "eval.temperature",
-        "guard.score",
+        "guard.thresholds.score",
         "loop.max_time",
         "seed",
     ],
