@@ -16,7 +16,15 @@ from typing import Any
 
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.gate import Gate
-from unstable.types import GameSpec, PlayerId, Sample, SampledTokens, SeatSpec, Trajectory
+from unstable.types import (
+    Completion,
+    GameSpec,
+    PlayerId,
+    Sample,
+    SampledTokens,
+    SeatSpec,
+    Trajectory,
+)
 
 SAMPLES = 4
 BATCH = 384
@@ -29,14 +37,10 @@ class Run:
         self.buffer = Buffer(capacity=5 * BATCH, batch_size=BATCH, max_staleness=4)
         self.left = games
         self.played = 0
-        tokens = SampledTokens(
-            prompt_ids=[1],
-            token_ids=[2],
-            logprobs=[-1.0],
-            finish_reason="stop",
-            temperature=1.0,
-            version=0,
+        completion = Completion(
+            token_ids=[2], logprobs=[-1.0], finish_reason="stop", adapter="main@0"
         )
+        tokens = SampledTokens(prompt_ids=[1], segments=(completion,), version=0)
         self.samples = tuple(Sample(turn=i, tokens=tokens, rewards={}) for i in range(SAMPLES))
 
     def add(self) -> None:

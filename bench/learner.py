@@ -31,7 +31,7 @@ from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import Learner
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
-from unstable.types import Batch, Group, Reward, Sample, SampledTokens, Trajectory
+from unstable.types import Batch, Completion, Group, Reward, Sample, SampledTokens, Trajectory
 
 PADDED_SIZE = 8
 SHAPES = {
@@ -74,13 +74,13 @@ def make_batch(number: int, prompt: int, low: int, high: int, *, shared: int, vo
     for index in range(number):
         length = int(low + (high - low) * random.random() ** 2)
         prompt_ids = common + random.integers(10, vocab, prompt).tolist()[shared:]
-        tokens = SampledTokens(
-            prompt_ids=prompt_ids,
+        completion = Completion(
             token_ids=random.integers(10, vocab, length).tolist(),
             logprobs=[-10.0] * length,
             finish_reason="stop",
-            version=0,
+            adapter="main@0",
         )
+        tokens = SampledTokens(prompt_ids=prompt_ids, segments=(completion,), version=0)
         reward = float(random.integers(-1, 2))
         trajectory = Trajectory(
             game_id=index,

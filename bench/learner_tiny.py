@@ -93,7 +93,7 @@ def ours(task: Task) -> Update:
     """The learner that runs use, with its metrics."""
     from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
     from unstable.learners.learner import Learner
-    from unstable.types import Batch, Group, Reward, Sample, SampledTokens, Trajectory
+    from unstable.types import Batch, Completion, Group, Reward, Sample, SampledTokens, Trajectory
 
     members: dict[tuple[int, int], list[Turn]] = {}
     for turn in draw_turns(task.prompts, task.turns):
@@ -105,9 +105,14 @@ def ours(task: Task) -> Update:
                 turn=turn.index,
                 tokens=SampledTokens(
                     prompt_ids=turn.prompt,
-                    token_ids=turn.answer,
-                    logprobs=[-4.7] * len(turn.answer),
-                    finish_reason="stop",
+                    segments=(
+                        Completion(
+                            token_ids=turn.answer,
+                            logprobs=[-4.7] * len(turn.answer),
+                            finish_reason="stop",
+                            adapter="main@0",
+                        ),
+                    ),
                     version=0,
                 ),
                 rewards={"outcome": Reward(turn.reward, turn.reward)},

@@ -51,11 +51,19 @@ def make_game(number: int, prompt: int, answer: int) -> dict[str, Any]:
                 **{"player": "main@0", "seat": seat, "index": len(turns), "action": action},
                 **{"observation": f"{observation.rules}\n{observation.board}", "text": action * 20},
                 **{"formatted": True, "invalid": False, "seconds": 1.0, "cut_characters": 0},
-                **{"votes": None, "temperature": 1.0, "finish_reason": "stop", "version": 0},
-                "prompt_ids": shared + chance.choices(WORDS, k=prompt - len(shared)),
-                "token_ids": chance.choices(WORDS, k=answer),
-                "logprobs": [-chance.expovariate(1.0) for _ in range(answer)],
-                **{"prompt_cut": 0, "rewards": {"outcome": {"raw": 1.0, "weighted": 1.0}}},
+                **{"votes": None, "rewards": {"outcome": {"raw": 1.0, "weighted": 1.0}}},
+                "sampled": {
+                    **{"version": 0, "temperature": 1.0, "prompt_cut": 0},
+                    "prompt_ids": shared + chance.choices(WORDS, k=prompt - len(shared)),
+                    "segments": [
+                        {
+                            "token_ids": chance.choices(WORDS, k=answer),
+                            "logprobs": [-chance.expovariate(1.0) for _ in range(answer)],
+                            **{"finish_reason": "stop", "adapter": "main@0"},
+                            "alternatives": None,
+                        }
+                    ],
+                },
             }
         )
     seat_of_policy = {"player": "main@0", "temperature": 1.0, "group_id": 1, "group_size": 1}

@@ -26,6 +26,7 @@ from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
 from unstable.engines.base import Engine
 from unstable.engines.make import make_engine
+from unstable.engines.needs import NEEDS
 from unstable.engines.probe import probe_adapters
 from unstable.models.adapters import padded_rank, write_adapter
 from unstable.models.base import model_path
@@ -274,7 +275,7 @@ def main() -> None:
             },
         }
     )
-    plan(config, this_machine(), learner=False)  # refuses what this machine cannot run
+    plan(config, [this_machine()], NEEDS, learner=False)  # refuses what this machine cannot run
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(measure(config, arguments, Path(folder) / "engine.log"))
 

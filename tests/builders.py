@@ -1,8 +1,12 @@
 """Values for tests: a finished game out of a few words."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from unstable.types import (
+    Answer,
+    Completion,
     GameResult,
     GameSpec,
     PlayerId,
@@ -43,35 +47,43 @@ def spec(
     return GameSpec(game_id=game_id, purpose=purpose, env=env, seed=game_id, seats=seats)
 
 
-def sampled(version: int | None = 0, **changes: object) -> SampledTokens:
-    """Two tokens after a prompt of three."""
-    values: dict[str, object] = {
-        "prompt_ids": [1, 2, 3],
+def sampled(version: int | None = 0, **changes: Any) -> SampledTokens:
+    """Two tokens after a prompt of three; `changes` are of them or of their completion."""
+    tokens = {"prompt_ids": [1, 2, 3], "temperature": 1.0, "version": version, "prompt_cut": 0}
+    own = {name: changes.pop(name) for name in [*tokens] if name in changes}
+    return SampledTokens(segments=(completion(**changes),), **(tokens | own))  # type: ignore[arg-type]
+
+
+def completion(**changes: Any) -> Completion:
+    """Two tokens of an adapter."""
+    values: dict[str, Any] = {
         "token_ids": [7, 8],
         "logprobs": [-0.5, -0.25],
         "finish_reason": "stop",
-        "temperature": 1.0,
-        "version": version,
+        "adapter": "main@0",
     }
-    return SampledTokens(**(values | changes))  # type: ignore[arg-type]
+    return Completion(**(values | changes))
 
 
-def turn(seat: int, index: int, player: str, **changes: object) -> Turn:
-    """A legal turn; a model's if the player is a version of the policy."""
+def turn(
+    seat: int, index: int, player: str, invalid: bool = False, seconds: float = 0.1, **changes: Any
+) -> Turn:
+    """A legal turn, `changes` are its answer's; a model's if the player is a version."""
     who = PlayerId.parse(player)
-    values: dict[str, object] = {
-        "seat": seat,
-        "index": index,
+    values: dict[str, Any] = {
         "player": who,
         "observation": "the board",
         "sampled": None if who.version is None else sampled(who.version),
         "text": "[4]",
         "action": "[4]",
-        "formatted": True,
-        "invalid": False,
-        "seconds": 0.1,
     }
-    return Turn(**(values | changes))  # type: ignore[arg-type]
+    answer = Answer(**(values | changes))
+    return Turn(seat=seat, index=index, answer=answer, invalid=invalid, seconds=seconds)
+
+
+def answering(turn: Turn, **changes: Any) -> Turn:
+    """The same turn with another answer."""
+    return replace(turn, answer=replace(turn.answer, **changes))
 
 
 def game(

@@ -10,7 +10,17 @@ from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import Learner
 from unstable.learners.ranks import ALONE
 from unstable.models.adapters import attach_lora, load_weights
-from unstable.types import Batch, Group, Reward, Sample, SampledTokens, TokenSample, Trajectory
+from unstable.types import (
+    Batch,
+    Completion,
+    Group,
+    Reward,
+    Sample,
+    SampledTokens,
+    Segment,
+    TokenSample,
+    Trajectory,
+)
 
 VOCAB = 12
 
@@ -42,17 +52,29 @@ def make_sample(
     own: dict[str, Any] = {"turn": 0, "rewards": {"own": Reward(reward, reward)}}
     tokens: dict[str, Any] = {
         "prompt_ids": prompt_ids,
-        "token_ids": token_ids,
-        "logprobs": [-1.0] * len(token_ids),
         "temperature": 1.0,
-        "finish_reason": "stop",
         "version": 0,
         "prompt_cut": 0,
     }
+    completion: dict[str, Any] = {
+        "token_ids": token_ids,
+        "logprobs": [-1.0] * len(token_ids),
+        "finish_reason": "stop",
+        "adapter": None,
+    }
     for name, value in changes.items():
-        (place,) = (fields for fields in (trajectory, own, tokens) if name in fields)
+        (place,) = (each for each in (trajectory, own, tokens, completion) if name in each)
         place[name] = value
-    return Made(Sample(tokens=SampledTokens(**tokens), **own), trajectory)
+    sampled = SampledTokens(segments=(Completion(**completion),), **tokens)
+    return Made(Sample(tokens=sampled, **own), trajectory)
+
+
+def token_sample(
+    prompt_ids: list[int], token_ids: list[int], temperature: float = 1.0
+) -> TokenSample:
+    """A prompt and an answer, all of which is scored."""
+    segments = (Segment(token_ids=token_ids),)
+    return TokenSample(prompt_ids=prompt_ids, segments=segments, temperature=temperature)
 
 
 def make_batch(made: Sequence[Made], version: int = 0) -> Batch:

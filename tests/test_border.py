@@ -47,7 +47,7 @@ def spec(game_id: int, *players: str, env: str = "unruly", **changes: Any) -> Ga
         SeatSpec(
             player=PlayerId.parse(player),
             temperature=1.0,
-            group_id=0 if player.startswith("policy") else None,
+            group_id=0 if player.startswith("main@") else None,
         )
         for player in players
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders import answering, sampled
 from tests.test_loop import make_context
 from tests.tracking_helpers import make_game, make_trajectories
 from unstable.commands.report import make_report
@@ -19,7 +20,6 @@ from unstable.loop.train import train
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_record
-from unstable.types import SampledTokens
 
 CHROMIUM = shutil.which("chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -38,20 +38,23 @@ def hostile_games() -> list[dict[str, Any]]:
     games = [make_game(1000 + number, forfeit=0 if number % 2 else None) for number in range(4)]
     for game in games:
         game.reason = HOSTILE
-        for turn in game.turns:
-            turn.text = turn.action = turn.observation = HOSTILE
+        for place, turn in enumerate(game.turns):
             ids = [4 + ord(character) for character in HOSTILE if character.isascii()]
             logprobs = [-0.05 * place for place in range(len(ids))]
-            if turn.sampled is not None:
-                turn.sampled = SampledTokens(
-                    prompt_ids=[2, *ids, 3],
-                    token_ids=ids,
-                    logprobs=logprobs,
-                    temperature=1.0,
-                    finish_reason="stop",
-                    version=1,
-                    alternatives=[[(ids[0], -0.1), (ids[1], -2.5), (4, -4.0)] for _ in ids],
-                )
+            tokens = sampled(
+                prompt_ids=[2, *ids, 3],
+                token_ids=ids,
+                logprobs=logprobs,
+                version=1,
+                alternatives=[[(ids[0], -0.1), (ids[1], -2.5), (4, -4.0)] for _ in ids],
+            )
+            game.turns[place] = answering(
+                turn,
+                text=HOSTILE,
+                action=HOSTILE,
+                observation=HOSTILE,
+                sampled=None if turn.answer.sampled is None else tokens,
+            )
     return [game_record(game, make_trajectories(game), 2, 0) for game in games]
 
 

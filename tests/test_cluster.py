@@ -1,25 +1,34 @@
 """Ray on this machine, wherever Python lies and whatever the environment says."""
 
+import asyncio
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from unstable.planning.machine import LOOPBACK, Placement
+from unstable.runtime import cluster
+
 SCRIPT = """
 import logging, os, ray, signal, sys
-from unstable.runtime.cluster import cluster, process_options
+from unstable.planning.machine import LOOPBACK, Placement
+from unstable.runtime.cluster import Process, cluster
 
-class Process:
+class Teller:
     def python(self):
         return sys.executable
 
 before = signal.getsignal(signal.SIGTERM), logging.getLogger("ray").handlers[:]
 with cluster(1):
     assert signal.getsignal(signal.SIGTERM) == before[0]
-    process = ray.remote(**process_options(threads=1))(Process).remote()
-    print(ray.get(process.python.remote()))
+    process = Process(Teller, (), Placement(LOOPBACK), threads=1)
+    print(ray.get(process.actor.python.remote()))
 assert logging.getLogger("ray").handlers == before[1]
 """
 
@@ -45,3 +54,50 @@ def test_processes_start_out_of_any_path_beside_any_cluster(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[-2] == str(python)
+
+
+class FakeRay:
+    """Ray's way to an actor's end, which one that is stopped does not hear of."""
+
+    def __init__(self) -> None:
+        self.killed: list[object] = []
+
+    def remote(self, **_: object) -> Any:
+        return lambda kind: SimpleNamespace(remote=kind)
+
+    def kill(self, actor: object) -> None:
+        self.killed.append(actor)
+
+
+class Stopped:
+    """A process that is stopped, and says that it is on `host`."""
+
+    def __init__(self, host: str) -> None:
+        self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        self.child.send_signal(signal.SIGSTOP)
+        where = asyncio.Future[tuple[str, int]]()
+        where.set_result((host, self.child.pid))
+        self.start = SimpleNamespace(remote=lambda: where)
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_a_process_is_signalled_on_its_own_host_alone(
+    is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeRay()
+    monkeypatch.setattr(cluster, "ray", fake)
+    host = socket.gethostname() if is_here else "elsewhere"
+    process = cluster.Process(Stopped, (host,), Placement(LOOPBACK), threads=1)
+    child = process.actor.child
+    try:
+        assert await process.start() == child.pid
+        process.kill()
+        assert fake.killed == [process.actor]
+        if is_here:
+            assert child.wait(timeout=20) == -signal.SIGKILL
+        else:
+            assert child.poll() is None
+        process.kill()  # of one that has gone, and whose id may be another's
+    finally:
+        child.kill()
+        child.wait()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers import random_adapter, tiny_model, tiny_tokenizer
 from unstable.collectors.collector import Collector
-from unstable.collectors.players.random import RandomPlayer
+from unstable.collectors.players.programs import RandomPlayer
 from unstable.config import parse
 from unstable.models.adapters import write_adapter
 from unstable.types import (
@@ -139,7 +139,7 @@ async def played(plays, pause=0) -> list[GameResult | GameFailure]:
 
 def summary(result: GameResult | GameFailure) -> tuple:
     assert isinstance(result, GameResult)
-    actions = [(turn.seat, turn.action, turn.observation) for turn in result.turns]
+    actions = [(turn.seat, turn.answer.action, turn.answer.observation) for turn in result.turns]
     return result.spec.game_id, actions, result.outcomes
 
 
@@ -334,7 +334,7 @@ async def test_a_users_player_is_made_for_each_game_and_others_are_shared(monkey
     ours = collector(Scripted(), opponents={"fixed": fixed, "draw": {"fixed": 1}})
     for _ in range(2):
         results = await played(ours.play(specs(3, ("bot", "random"), "TicTacToe-v0", "eval")))
-        assert [result.turns[0].action for result in results] == ["[0]"] * 3
+        assert [result.turns[0].answer.action for result in results] == ["[0]"] * 3
     assert Counting.made == 6
     assert made == [("TicTacToe-v0", 1.0)]
     await played(ours.play(specs(1, ("bot", "random"), "TicTacToe-v0", "train")))
@@ -359,12 +359,14 @@ async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_e
         played(ours.play([trained])), played(ours.play([frozen]))
     )
     await publishing
-    versions: list[Any] = [turn.sampled.version for turn in result.turns]
+    versions: list[Any] = [turn.answer.sampled.version for turn in result.turns]
     assert versions == sorted(versions)
     assert len(set(versions)) > 1
     assert {turn.player for turn in result.turns} == {PlayerId.policy(0)}  # as it is rated
-    assert {turn.sampled.version for turn in judged.turns} == {0}  # evaluation judges one version
-    named = [f"main@{turn.sampled.version}" for turn in [*result.turns, *judged.turns]]
+    assert {turn.answer.sampled.version for turn in judged.turns} == {
+        0
+    }  # evaluation judges one version
+    named = [f"main@{turn.answer.sampled.version}" for turn in [*result.turns, *judged.turns]]
     assert sorted(map(str, engine.asked)) == sorted(named)
 
 

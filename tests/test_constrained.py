@@ -16,7 +16,6 @@ from tests.test_collector import Scripted, collector, played, specs
 from tests.test_games import LISTED
 from tests.test_players import STOP
 from unstable.collectors.collector import Collector
-from unstable.collectors.players.base import Answer
 from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.commands.prepare import check_games
 from unstable.config import ConfigError, GameConfig, parse
@@ -25,7 +24,7 @@ from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.check import check_constrained
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, load_style, write_answer
-from unstable.types import GameResult, PlayerId
+from unstable.types import Answer, GameResult, PlayerId
 
 NIM = GameConfig(env="Nim-v0", args={"piles": [12, 2]})  # [0 1], [0 10], [1 1], ...: three forks
 
@@ -178,10 +177,10 @@ async def test_a_constrained_model_never_makes_an_invalid_move() -> None:
     results = await play(True, "eval")
     assert all(not turn.invalid for result in results for turn in result.turns)
     turns = [turn for result in results for turn in result.turns]
-    assert all(turn.formatted and turn.sampled.token_ids for turn in turns)
-    assert {turn.sampled.version for turn in turns} == {0, None}
+    assert all(turn.answer.formatted and turn.answer.sampled.token_ids for turn in turns)
+    assert {turn.answer.sampled.version for turn in turns} == {0, None}
     assert all(len(result.turns) >= 5 and result.forfeit is None for result in results)
-    assert len({tuple(turn.action for turn in result.turns) for result in results}) > 1
+    assert len({tuple(turn.answer.action for turn in result.turns) for result in results}) > 1
     unconstrained = await play(False, "eval")
     assert all(result.forfeit is not None for result in unconstrained)
 
@@ -190,8 +189,8 @@ async def test_a_constrained_model_never_makes_an_invalid_move() -> None:
 async def test_training_is_never_constrained(refresh: str) -> None:
     actors = {"games_in_flight": 4, "policy_refresh": refresh}
     first, second = [await play(on, "train", actors=actors) for on in (True, False)]
-    assert [[turn.sampled.token_ids for turn in game.turns] for game in first] == [
-        [turn.sampled.token_ids for turn in game.turns] for game in second
+    assert [[turn.answer.sampled.token_ids for turn in game.turns] for game in first] == [
+        [turn.answer.sampled.token_ids for turn in game.turns] for game in second
     ]
     assert any(turn.invalid for game in first for turn in game.turns)
 

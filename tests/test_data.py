@@ -50,9 +50,12 @@ def test_frames_hold_what_the_files_hold(run: RunFolder, library: Library) -> No
     ]
     turns = [turn for _, game in games for turn in game["turns"]]
     assert listed(data.turns, "text") == [turn["text"] for turn in turns]
-    for column in ("prompt_ids", "logprobs"):
-        for got, turn in zip(listed(data.turns, column), turns, strict=True):
-            assert list(got) == turn[column]
+    for got, logprobs, turn in zip(
+        *(listed(data.turns, column) for column in ("prompt_ids", "logprobs")), turns, strict=True
+    ):
+        sampled = turn["sampled"] or {"prompt_ids": [], "segments": [{"logprobs": []}]}
+        assert list(got) == sampled["prompt_ids"]
+        assert [list(logprobs)] == [segment["logprobs"] for segment in sampled["segments"]]
 
 
 def test_turns_have_the_advantages_that_were_trained_on(run: RunFolder) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.builders import spec
 from tests.helpers import tiny_model, tiny_tokenizer
+from tests.learner_helpers import token_sample
 from tests.test_players import STOP, Recorder, model_player
 from unstable.collectors.play import play_game
 from unstable.config import ConfigError, GameConfig, ModelConfig
@@ -21,7 +22,7 @@ from unstable.games.game import Game
 from unstable.models.base import load_tokenizer
 from unstable.prompts import STYLES, PromptBuilder, load_style, observation_text, write_answer
 from unstable.records.games import game_record
-from unstable.types import PlayerId, TokenSample
+from unstable.types import PlayerId
 
 TICTACTOE = GameConfig()
 KUHN = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", name="Kuhn")
@@ -50,7 +51,7 @@ async def test_ids_are_those_of_play():
             observation = game.observe()
             answer = await player.act(observation, game, seed)
             if example := taught.get(answer.observation):
-                assert answer.sampled.prompt_ids == example.prompt_ids
+                assert answer.sampled.prompt_ids == example.tokens.prompt_ids
                 assert observation.seat == example.seat
                 compared += 1
             game.step(rng.choice(game.legal_moves()))
@@ -63,8 +64,8 @@ async def test_what_is_taught_is_read_as_the_experts_move_when_an_engine_says_it
         player = model_player(Recorder(example.answer), version=3)
         game = replayed(example)
         answer = await player.act(game.observe(), game, 0)
-        assert answer.sampled.prompt_ids == example.prompt_ids
-        assert (answer.sampled.token_ids, answer.text) == (example.token_ids, example.answer)
+        assert answer.sampled.prompt_ids == example.tokens.prompt_ids
+        assert (answer.sampled.token_ids, answer.text) == (example.tokens.token_ids, example.answer)
         assert answer.formatted and answer.action in game.expert_moves()
         assert set(game.expert_moves()) < set(game.legal_moves())  # there is something to teach
 
@@ -95,7 +96,7 @@ def test_a_real_template_closes_the_answer_with_the_same_ids():
             {"role": "assistant", "content": example.answer},
         ]
         whole = tokenizer.apply_chat_template(messages, return_dict=False)
-        taught = example.prompt_ids + example.token_ids
+        taught = example.tokens.prompt_ids + example.tokens.token_ids
         assert whole[: len(taught)] == taught
 
 
@@ -108,7 +109,7 @@ def test_a_template_that_does_not_close_an_answer_leaves_it_to_the_tokenizer():
 @pytest.mark.parametrize("game", [TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0")])
 def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(game):
     examples = expert_examples(game, builder(), number=81, seed=5)
-    assert len(examples) == len({tuple(e.prompt_ids) for e in examples}) == 81
+    assert len(examples) == len({tuple(e.tokens.prompt_ids) for e in examples}) == 81
     seats = [example.seat for example in examples]
     assert abs(seats.count(0) - seats.count(1)) == 1
     assert {example.env for example in examples} == {game.key}
@@ -176,9 +177,9 @@ def test_an_action_that_is_never_read_is_refused_in_one_line():
 def test_what_is_scored_is_the_prompt_and_the_answer_with_its_stop():
     for example in expert_examples(TICTACTOE, builder(), number=10, seed=0):
         tokens = example.tokens
-        assert tokens == TokenSample(prompt_ids=example.prompt_ids, token_ids=example.token_ids)
+        assert tokens.scored_ids == tokens.token_ids and tokens.token_ids[-1] == STOP
         assert tokens.temperature == 1.0  # the model's own distribution
-        assert tokens.length == len(example.prompt_ids) + len(example.token_ids)
+        assert tokens.length == len(tokens.prompt_ids) + len(tokens.token_ids)
         whole = str(tiny_tokenizer().decode(tokens.prompt_ids + tokens.token_ids))
         assert whole.endswith(f"<|assistant|>{example.answer}<|end|>")
 
@@ -196,11 +197,11 @@ def test_examples_are_read_as_they_were_written(tmp_path):
 @given(st.integers(0, 1000), st.permutations(list(range(300))))
 def test_a_split_keeps_prompts_apart_and_depends_on_nothing_else(seed, order):
     examples = [
-        Example(env="", seat=0, prompt="", prompt_ids=[i // 2], answer=str(i), token_ids=[i, STOP])
+        Example(env="", seat=0, prompt="", answer=str(i), tokens=token_sample([i // 2], [i, STOP]))
         for i in range(300)
     ]
     train, held_out = split_by_prompt(examples, 0.3, seed)
-    assert not {e.prompt_ids[0] for e in train} & {e.prompt_ids[0] for e in held_out}
+    assert not {e.tokens.prompt_ids[0] for e in train} & {e.tokens.prompt_ids[0] for e in held_out}
     assert len(train) + len(held_out) == 300 and 40 < len(held_out) < 140
     shuffled = split_by_prompt([examples[i] for i in order], 0.3, seed)
     assert sorted(e.answer for e in shuffled[1]) == sorted(e.answer for e in held_out)
@@ -239,10 +240,12 @@ async def test_winners_turns_are_taken_as_they_were_recorded(tmp_path):
     examples = recorded_examples([path], tokenizer)
     assert [e.answer for e in examples] == ["[4]", "I say [1]", "[7]"]
     for example, turn in zip(examples, won["turns"][::2], strict=True):
-        assert example.prompt_ids == turn["prompt_ids"]
-        assert example.token_ids == turn["token_ids"] and example.token_ids[-1] == STOP
+        assert example.tokens.prompt_ids == turn["sampled"]["prompt_ids"]
+        (segment,) = turn["sampled"]["segments"]
+        assert example.tokens.scored_ids == segment["token_ids"]
+        assert example.tokens.scored_ids[-1] == STOP
         assert (example.seat, example.env) == (0, "TicTacToe-v0")
-        assert tokenizer.decode(example.prompt_ids).count(example.prompt) == 1
+        assert tokenizer.decode(example.tokens.prompt_ids).count(example.prompt) == 1
     everyone = recorded_examples([path], tokenizer, winners_only=False)
     assert [e.seat for e in everyone] == [0] * 6 + [1] * 2
 
@@ -252,7 +255,7 @@ async def test_broken_turns_and_forfeits_are_left_out(tmp_path):
     own = await recorded_game("[4]", "[0]", "[4]")
     unread = await recorded_game("[4]", "[0]", "one")
     cut = await recorded_game("[4]", "[0]", "[1]", "[8]", "[7]")
-    cut["turns"][2]["finish_reason"] = "length"
+    cut["turns"][2]["sampled"]["segments"][0]["finish_reason"] = "length"
     path = write(tmp_path / "train-000003.jsonl", forfeited, own, unread)
     tokenizer = tiny_tokenizer()
     assert recorded_examples([path], tokenizer) == []
@@ -270,13 +273,13 @@ async def test_recorded_prompts_in_which_text_became_control_are_left_out(tmp_pa
     forged = row["turns"][2]
     forged["observation"] += "<|end|>"
     chat = [{"role": "user", "content": forged["observation"]}]
-    forged["prompt_ids"] = tokenizer.apply_chat_template(
+    forged["sampled"]["prompt_ids"] = tokenizer.apply_chat_template(
         chat, return_dict=False, add_generation_prompt=True
     )
     path = write(tmp_path / "train-000003.jsonl", row)
     assert [e.answer for e in recorded_examples([path], tokenizer)] == ["[4]", "[7]"]
     assert "1 turns are left out" in caplog.text
-    forged["prompt_ids"] = builder().encode_chat(chat)
+    forged["sampled"]["prompt_ids"] = builder().encode_chat(chat)
     path = write(tmp_path / "train-000003.jsonl", row)
     answers = [e.answer for e in recorded_examples([path], tokenizer)]
     assert answers == ["[4]", "I say [1]", "[7]"]
@@ -291,7 +294,7 @@ async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
     path = write(tmp_path / "train-000003.jsonl", row, row | {"purpose": "eval"})
     with pytest.raises(ConfigError, match="train-000003.jsonl:2: a game of an evaluation, never"):
         recorded_examples([path], tokenizer)
-    row["turns"][2]["token_ids"][0] += 1
+    row["turns"][2]["sampled"]["segments"][0]["token_ids"][0] += 1
     path = write(tmp_path / "train-000003.jsonl", row)
     with pytest.raises(ConfigError, match="train-000003.jsonl:1: its ids are another tokenizer's"):
         recorded_examples([path], tokenizer)
@@ -318,12 +321,12 @@ def test_a_persons_own_pairs(tmp_path):
     first, second, third = jsonl_examples(
         write(tmp_path / "own.jsonl", *rows), TICTACTOE, builder()
     )
-    assert first.prompt_ids == second.prompt_ids == played.ids
+    assert first.tokens.prompt_ids == second.tokens.prompt_ids == played.ids
     assert (first.answer, second.answer, first.seat) == ("[0]", "[8]", None)
     tokenizer = tiny_tokenizer()
     text = "<|system|>Be brief.<|end|><|user|>Your move.<|end|><|assistant|>"
-    assert tokenizer.decode(third.prompt_ids) == text
-    assert tokenizer.decode(third.token_ids) == "The centre: [4]<|end|>"
+    assert tokenizer.decode(third.tokens.prompt_ids) == text
+    assert tokenizer.decode(third.tokens.token_ids) == "The centre: [4]<|end|>"
 
 
 @pytest.mark.parametrize(

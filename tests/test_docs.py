@@ -109,8 +109,12 @@ def test_the_loss_is_the_sum_of_the_terms_that_the_page_gives(folder: Path) -> N
         list(read_rows(run / "train/000001.jsonl")),
         list(read_rows(run / "metrics.jsonl")),
     )
-    tokens = sum(len(sample["token_ids"]) for sample in samples)
-    terms = [-each["advantage"] / tokens for each in samples for _ in each["token_ids"]]
+    lengths = [sample["completion_length"] for sample in samples]
+    tokens = sum(lengths)
+    terms = [
+        -sample["advantage"] / tokens * length
+        for sample, length in zip(samples, lengths, strict=True)
+    ]
     assert tokens == 128 and len(samples) == 64
     assert sum(terms) == pytest.approx(rows[1]["learn/loss"], abs=1e-6)
 

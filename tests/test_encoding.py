@@ -281,7 +281,7 @@ def test_examples_of_a_file_hold_no_control_tokens_of_their_own(tmp_path):
     found = jsonl_examples(
         path, GameConfig(env="TicTacToe-v0", prompt="answer"), builder(tokenizer)
     )
-    ids = [added_ids(tokenizer, each.prompt_ids + each.token_ids) for each in found]
+    ids = [added_ids(tokenizer, each.tokens.prompt_ids + each.tokens.token_ids) for each in found]
     assert ids[0] == ids[1] and ids[2] == ids[3]
 
 

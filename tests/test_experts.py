@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from unstable.collectors.players.expert import ExpertPlayer
+from unstable.collectors.players.programs import ExpertPlayer
 from unstable.config import GameConfig
 from unstable.games.catalog.connect_four import DEPTH
 from unstable.games.game import Game

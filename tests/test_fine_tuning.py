@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.builders import game
+from tests.learner_helpers import token_sample
 from tests.test_loop import lines
 from unstable.config import parse
 from unstable.datasets.examples import Example
@@ -33,9 +34,8 @@ from unstable.types import Batch, TokenSample, Update
 
 
 def example(prompt_ids: list[int], token_ids: list[int]) -> Example:
-    return Example(
-        env="", seat=None, prompt="", prompt_ids=prompt_ids, answer="", token_ids=token_ids
-    )
+    tokens = token_sample(prompt_ids, token_ids)
+    return Example(env="", seat=None, prompt="", answer="", tokens=tokens)
 
 
 def test_it_ends_when_the_held_out_loss_no_longer_falls() -> None:
@@ -110,6 +110,9 @@ class Recording:
 
     async def scale_rate(self, factor: float) -> None:
         raise AssertionError("no guard watches")
+
+    async def load(self, version: int) -> None:
+        raise AssertionError("no run goes on")
 
     async def restore(self, version: int) -> None:
         raise AssertionError("no guard watches")

@@ -212,13 +212,17 @@ async def test_branches_share_history_chance_and_opponents_and_differ_after_the_
         (place,) = {branch.fork for branch in result.branches}
         assert result.turns[place].seat == 0  # the trained one
         for branch in result.branches:
-            before = [(turn.action, turn.observation) for turn in result.turns[:place]]
+            before = [
+                (turn.answer.action, turn.answer.observation) for turn in result.turns[:place]
+            ]
             shared = branch.turns[:place]
-            assert [(turn.action, turn.observation) for turn in shared] == before
-            assert branch.turns[place].observation == result.turns[place].observation
+            assert [(turn.answer.action, turn.answer.observation) for turn in shared] == before
+            assert branch.turns[place].answer.observation == result.turns[place].answer.observation
             assert len(branch.own_turns) == len(branch.turns) - place
         places.add(place)
-        differ += len({tuple(turn.action for turn in game.turns) for game in result.branches}) > 1
+        differ += (
+            len({tuple(turn.answer.action for turn in game.turns) for game in result.branches}) > 1
+        )
     assert len(places) > 1
     assert differ > 10
 
@@ -231,9 +235,9 @@ async def test_env_chance_goes_on_alike_in_every_branch() -> None:
         assert isinstance(result, GameResult)
         for branch in result.branches:
             for ours, theirs in zip(result.turns, branch.turns, strict=False):
-                assert ours.observation == theirs.observation
+                assert ours.answer.observation == theirs.answer.observation
                 compared += ours.index > branch.fork
-                if ours.action != theirs.action:
+                if ours.answer.action != theirs.answer.action:
                     break
     assert compared > 0
 
@@ -320,7 +324,7 @@ async def test_batches_are_made_of_whole_groups_of_one_version(
         games = [on_file[game] for game in {sample["game"] for sample in samples}]
         assert len({record["seed"] for record in games}) == 1
         assert len({tuple(record["players"]) for record in games}) == 1
-        assert len({sample["version"] for sample in samples}) == 1
+        assert len({sample["sampled"]["version"] for sample in samples}) == 1
         assert len(games) <= 4
         assert all(record["member"] > 0 for record in games if by == "branch")
         turns = [

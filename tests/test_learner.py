@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from tests.builders import completion, game, sampled, turn
 from tests.helpers import random_adapter, tiny_model
 from tests.learner_helpers import (
     VOCAB,
@@ -28,7 +29,9 @@ from unstable.config import ConfigError, LearnerConfig
 from unstable.learners.checkpoint import STATE_FILE
 from unstable.learners.optimizer import scheduled_rate
 from unstable.models.adapters import load_weights, read_adapter
-from unstable.types import Reward
+from unstable.records.files import json_line
+from unstable.records.games import game_record, read_game
+from unstable.types import Reward, Segment
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +110,46 @@ def test_the_loss_norms_differ_by_the_share_of_tokens(model, step_gradients):
     num_tokens = sum(len(sample.tokens.token_ids) for sample in batch.samples)
     by_tokens, by_constant = step_gradients
     torch.testing.assert_close(by_tokens * num_tokens, by_constant * len(batch.samples) * 4)
+
+
+def test_an_interrupted_answer_is_recorded_read_and_trained_where_it_was_sampled(
+    model, step_gradients, tmp_path
+):
+    """The gradient is that of a plain forward in which the inserted tokens have no loss."""
+    learner, peft_model = make_learner(model, algorithm=plain()), plain_policy(model)
+    load_weights(peft_model, learner.save(tmp_path / "000000"))
+    inserted = Segment(token_ids=[9, 8, 9], scored=False)
+    segments = (completion(token_ids=[3, 4]), inserted, completion(token_ids=[5, 6, 7]))
+    unscored = replace(sampled(prompt_ids=[1, 2, 3]), segments=segments)
+    was_sampled = torch.tensor([True, True, False, False, False, True, True, True])
+    logprobs = plain_logprobs(peft_model, unscored)[was_sampled]
+    scored = logprobs.tolist()
+    first, last = (
+        replace(segments[0], logprobs=scored[:2]),
+        replace(segments[2], logprobs=scored[2:]),
+    )
+    played = game(turns=1)
+    played.turns = [
+        turn(0, 0, "main@0", sampled=replace(unscored, segments=(first, inserted, last)))
+    ]
+    record = json.loads(json_line(game_record(played, [], 0, None)))
+    tokens = read_game("a line", record).turns[0].answer.sampled
+    assert tokens is not None
+    made = make_sample([1], [2], reward=0.5)
+    made = made._replace(sample=replace(made.sample, tokens=tokens))
+    other = make_sample([1, 2, 3, 3], [4, 9, 8], reward=-1.0, game_id=1, group_id=1)
+    others = plain_logprobs(peft_model, other.tokens)
+    (own,) = other.tokens.completions
+    own = replace(own, logprobs=others.tolist())
+    other = other._replace(
+        sample=replace(other.sample, tokens=replace(other.tokens, segments=(own,)))
+    )
+    update = learner.update(make_batch([made, other]))
+    assert update.metrics["learn/tokens_trained"] == 5 + 3
+    assert update.metrics["learn/mismatch_abs_max"] < 1e-5
+    (-(0.5 * logprobs.sum() - 1.0 * others.sum()) / 8).backward()
+    expected = [p.grad.flatten() for p in peft_model.parameters() if p.requires_grad]
+    torch.testing.assert_close(step_gradients[0], torch.cat(expected), atol=1e-5, rtol=1e-5)
 
 
 def test_metrics_say_what_was_trained_on(model):

@@ -22,7 +22,7 @@ from unstable.loop.train import train
 from unstable.prompts import PromptBuilder, load_style
 from unstable.types import Observation
 
-NIM = {
+NIM: dict[str, Any] = {
     "model": {"name": "tiny", "init": "fresh", "dtype": "float32", "adapter": {"rank": 32}},
     "games": [{"env": "Nim-v0", "args": {"piles": [1, 2, 2]}}],
     "opponents": {"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": []},

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,6 @@ import pytest
 import textarena
 
 from tests.builders import game
-from unstable.collectors.collector import Collector
 from unstable.commands.prepare import exact_games, prepare
 from unstable.commands.train import make_buffer, make_registry
 from unstable.config import RunConfig, parse
@@ -21,123 +20,32 @@ from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.league.guard import Guard
 from unstable.league.routing import Router
 from unstable.league.schedule import Schedule
-from unstable.learners.learner import Learner
 from unstable.loop.context import Context, distribute, sleeping
 from unstable.loop.train import evaluate, train
-from unstable.models.adapters import read_adapter
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
-from unstable.solving.exploiter import Exploiter
+from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
-    ActorState,
     Batch,
-    Exploitability,
     GameFailure,
     GameResult,
     GameSpec,
     PlayerId,
-    TokenSample,
     Update,
 )
 
 
-class LocalActor:
-    """An actor without a process of its own."""
-
-    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
-        self.folder = folder
-        model, tokenizer = load_model(config.model), load_tokenizer(config.model)
-        self.engine = EmbeddedEngine(
-            model,
-            stop_token_ids(model, tokenizer),
-            alternatives=config.tracking.alternatives,
-        )
-        self.collector = Collector(config, self.engine, tokenizer)
-        self.config = config
-        self.exploiters: dict[str, Exploiter] = {}
-
-    def play(
-        self, specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncIterator[GameResult | GameFailure]:
-        return self.collector.play(specs, enough)
-
-    async def state(self) -> ActorState:
-        return self.collector.state()
-
-    async def restore(self, state: ActorState) -> None:
-        self.collector.restore(state)
-
-    async def publish(self, version: PlayerId) -> None:
-        assert version.version is not None
-        place = self.folder.checkpoint(version.version, version.label)
-        await self.collector.publish(version, read_adapter(place, version.name))
-
-    async def retire(self, version: PlayerId) -> None:
-        await self.collector.retire(version)
-
-    async def stats(self) -> dict[str, float]:
-        return self.collector.stats()
-
-    async def decide(
-        self, game: str, version: PlayerId, part: int, parts: int
-    ) -> dict[int, list[float]]:
-        return await self.exploiter(game).decide(version.name, part, parts)
-
-    async def assess(
-        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
-    ) -> Exploitability:
-        return self.exploiter(game).assess(version, shares, began)
-
-    def exploiter(self, game: str) -> Exploiter:
-        if game not in self.exploiters:
-            prompts = self.collector.prompts[game]
-            config = self.config.game_by_key[game]
-            most = self.config.sampling.max_tokens
-            self.exploiters[game] = Exploiter(config, prompts, self.engine, most)
-        return self.exploiters[game]
-
-    async def sleep(self) -> None:
-        raise AssertionError("no GPU is shared")
-
-    async def wake(self) -> None:
-        raise AssertionError("no GPU is shared")
-
-
-class LocalLearner:
-    """A learner without a process of its own."""
-
-    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
-        self.folder = folder
-        self.learner = Learner(
-            config.model,
-            config.learner,
-            updates=config.loop.steps,
-            max_tokens=config.sampling.max_tokens,
-            seed=config.seed,
-        )
-
-    async def update(self, batch: Batch) -> Update:
-        return self.learner.update(batch)
-
-    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        return self.learner.imitate(samples)
-
-    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        return self.learner.logprobs(samples)
-
-    async def save(self, version: int) -> None:
-        self.learner.save(self.folder.checkpoint(version))
-
-    async def load(self, version: int) -> None:
-        self.learner.load(self.folder.checkpoint(version))
-
-    async def scale_rate(self, factor: float) -> None:
-        self.learner.scale_rate(factor)
-
-    async def restore(self, version: int) -> None:
-        self.learner.restore(self.folder.checkpoint(version))
+def make_actor(config: RunConfig, folder: RunFolder) -> LocalActor:
+    """An actor of this process, with the embedded engine."""
+    model, tokenizer = load_model(config.model), load_tokenizer(config.model)
+    engine = EmbeddedEngine(
+        model,
+        stop_token_ids(model, tokenizer),
+        alternatives=config.tracking.alternatives,
+    )
+    return LocalActor(config, folder, engine, tokenizer)
 
 
 def make_context(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes: Any) -> Context:
@@ -157,7 +65,7 @@ def make_context(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **change
     return Context(
         config=config,
         folder=folder,
-        actors=[LocalActor(config, folder) for _ in range(num_actors)],
+        actors=[make_actor(config, folder) for _ in range(num_actors)],
         learner=LocalLearner(config, folder),
         buffer=make_buffer(config),
         rewards=Rewards(config.buffer.rewards),
@@ -244,13 +152,13 @@ async def test_what_is_trained_on_is_what_was_sampled(tiny_folder: Path, tmp_pat
     assert trained
     for sample in trained:
         turn = turns[sample["game"], sample["turn"]]
-        for name in ("prompt_ids", "token_ids", "logprobs", "version", "finish_reason"):
-            assert sample[name] == turn[name]
+        assert sample["sampled"] == turn["sampled"]
         assert turn["seat"] == sample["seat"]
-        prompt = str(tokenizer.decode(turn["prompt_ids"]))
+        prompt = str(tokenizer.decode(turn["sampled"]["prompt_ids"]))
         assert prompt.endswith("<|assistant|>")
         assert turn["observation"] in prompt
-        assert len(turn["logprobs"]) == len(turn["token_ids"])
+        (segment,) = turn["sampled"]["segments"]
+        assert len(segment["logprobs"]) == len(segment["token_ids"])
 
 
 async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_path: Path) -> None:
@@ -373,6 +281,27 @@ async def test_constrained_games_are_legal_and_not_rated(tiny_folder: Path, tmp_
     assert len(games) == 8
     assert not any(turn["invalid"] for game in games for turn in game["turns"])
     assert not any(rating.games for rating in context.registry.ratings())
+
+
+async def test_exploitability_is_computed_by_as_many_samples_as_are_asked_for(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """The whole way: config, loop, actor, exploiter, tracker."""
+    found = {}
+    for samples in (0, 3):
+        measure = {"every": 1, "samples": samples}
+        context = make_context(
+            tiny_folder,
+            tmp_path / str(samples),
+            num_actors=2,
+            games=[{"env": "Nim-v0", "args": {"piles": [2, 1]}}],
+            eval={"every": 0, "exploitability": measure},
+            loop={"mode": "sync", "steps": 1},
+        )
+        await train(context)
+        rows = [json.loads(line) for line in context.folder.metrics.read_text().splitlines()]
+        found[samples] = [row["exploit/Nim-v0/samples"] for row in rows]
+    assert found == {0: [0, 0], 3: [3, 3]}
 
 
 async def test_greedy_games_are_played_beside_and_change_nothing_else(

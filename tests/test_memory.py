@@ -20,6 +20,7 @@ from transformers import (
     T5Config,
 )
 
+from tests.learner_helpers import token_sample
 from tests.machine_helpers import QWEN
 from unstable.config import AdapterConfig, ConfigError, ModelConfig
 from unstable.engines.embedded.needs import embedded_memory
@@ -32,7 +33,6 @@ from unstable.models.adapters import attach_lora
 from unstable.models.base import check_model
 from unstable.models.shape import read_shape, shape_of
 from unstable.planning.memory import activation_bytes, learner_memory, logits_bytes
-from unstable.types import TokenSample
 
 LORA = AdapterConfig(rank=8)
 SMALL: dict[str, Any] = {
@@ -135,7 +135,7 @@ def kept_bytes(config: PretrainedConfig, dtype: torch.dtype, pack: Pack) -> int:
 def test_activations_are_those_that_a_real_pass_keeps(
     kind: type[PretrainedConfig], dtype: str
 ) -> None:
-    pack = pack_samples([TokenSample(prompt_ids=list(range(400)), token_ids=[1, 2, 3])])
+    pack = pack_samples([token_sample(list(range(400)), [1, 2, 3])])
     tokens = len(pack.ids_T)
     few, many = (kind(**SMALL | {"num_hidden_layers": layers}) for layers in (2, 4))
     precision = getattr(torch, dtype)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import textarena
 
-from tests.builders import game, turn
+from tests.builders import game, sampled, turn
 from tests.helpers import tiny_tokenizer
 from tests.test_collector import Scripted, collector, specs
 from tests.test_collector import played as results_of
@@ -24,7 +24,7 @@ from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.loop.train import train
-from unstable.records.games import game_record
+from unstable.records.games import answer_tokens, game_record
 from unstable.rewards.terms import Rewards
 from unstable.types import Completion, GameResult, GameSpec, PlayerId, SeatSpec
 
@@ -180,7 +180,7 @@ async def test_first_moves_are_the_openers_and_only_later_ones_are_trained() -> 
         assert isinstance(result, GameResult)
         first, rest = result.turns[:3], result.turns[3:]
         assert [t.player for t in first] == [START] * 3
-        assert [t.sampled.version for t in first if t.sampled] == [0] * 3
+        assert [t.answer.sampled.version for t in first if t.answer.sampled] == [0] * 3
         seats = [PlayerId.policy(2), PlayerId.policy(1)]
         assert [t.player for t in rest] == [seats[t.seat] for t in rest]
         trajectories = REWARDS.trajectories(result)
@@ -197,11 +197,11 @@ async def test_first_moves_are_the_openers_and_only_later_ones_are_trained() -> 
 async def test_games_of_one_seed_begin_alike_and_go_on_apart() -> None:
     made = with_opening(specs(12), 3, "base", seed=5)
     results = await results_of(collector(Scripted(lambda: 2)).play(made))
-    games = [[turn.action for turn in result.turns] for result in results]
+    games = [[turn.answer.action for turn in result.turns] for result in results]
     assert len({tuple(actions[:3]) for actions in games}) == 1
     assert len({tuple(actions) for actions in games}) > 1
     others = await results_of(collector(Scripted()).play(with_opening(specs(12), 3, "base")))
-    assert len({tuple(t.action for t in result.turns[:3]) for result in others}) > 1
+    assert len({tuple(t.answer.action for t in result.turns[:3]) for result in others}) > 1
 
 
 class Stubborn(Scripted):
@@ -223,12 +223,12 @@ async def test_where_legal_moves_are_listed_an_opener_makes_no_others() -> None:
     results = await results_of(collector(engine := Stubborn()).play(made))
     for result in results:
         assert result.forfeit is None
-        taken = [t.index for t in result.turns if t.action == "[4]"]
+        taken = [t.index for t in result.turns if t.answer.action == "[4]"]
         expected = [PlayerId("base" if t.index == taken[0] else "random") for t in result.turns[:4]]
         assert [t.player for t in result.turns[:4]] == expected
         assert taken[0] == 0
-        assert [t.sampled is None for t in result.turns[:4]] == [False, True, True, True]
-    assert len({tuple(t.action for t in result.turns[:4]) for result in results}) > 10
+        assert [t.answer.sampled is None for t in result.turns[:4]] == [False, True, True, True]
+    assert len({tuple(t.answer.action for t in result.turns[:4]) for result in results}) > 10
     assert engine.asked == [None] * 80
 
 
@@ -251,7 +251,7 @@ async def test_forks_come_after_the_opening() -> None:
         assert all(place >= branch.fork for branch in result.branches for place in samples)
         for branch in result.branches:
             assert branch.spec.opening == 2
-            assert [t.action for t in branch.turns[:2]] == [t.action for t in result.turns[:2]]
+            assert [t.answer for t in branch.turns[:2]] == [t.answer for t in result.turns[:2]]
         forks |= {branch.fork for branch in result.branches}
     assert min(forks) == 2
 
@@ -345,10 +345,9 @@ def test_supervised_training_leaves_them_out(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     won = game(("main@0", "random"), turns=5)
     for each in won.turns[::2]:
-        assert each.sampled is not None
         ids = tokenizer.encode(f"[{each.index}]", add_special_tokens=False)
-        each.sampled = replace(each.sampled, prompt_ids=[each.index], token_ids=ids)
-        each.text = f"[{each.index}]"
+        tokens = sampled(prompt_ids=[each.index], token_ids=ids)
+        each.answer = replace(each.answer, sampled=tokens, text=f"[{each.index}]")
     for opening, answers in ((0, ["[0]", "[2]", "[4]"]), (2, ["[2]", "[4]"]), (3, ["[4]"])):
         path = tmp_path / f"train-{opening:06d}.jsonl"
         path.write_text(f"{json.dumps(game_record(opened(won, opening), [], 0, 0))}\n")
@@ -384,12 +383,15 @@ async def test_the_start_opens_games_to_the_end_of_the_run(
     for record in late:
         first = record["turns"][: record["opening"]]
         assert {t["player"] for t in first} == {"main@0"} == {record["opener"]["player"]}
-        assert {t["version"] for t in first} == {0}
+        assert {t["sampled"]["version"] for t in first} == {0}
     for record in games.values():
         mate = games.get(record["game"] + 1)
         if record["member"] == 0 and mate is not None:
-            begun = [r["turns"][: record["opening"]] for r in (record, mate)]
-            assert [t["token_ids"] for t in begun[0]] == [t["token_ids"] for t in begun[1]]
+            begun = [
+                [answer_tokens(turn["sampled"]).token_ids for turn in each["turns"]]
+                for each in (record, mate)
+            ]
+            assert begun[0][: record["opening"]] == begun[1][: record["opening"]]
     samples = [s for update in range(1, 5) for s in lines(context.folder.samples(update))]
     assert samples
     assert all(s["turn"] >= games[s["game"]]["opening"] for s in samples)

@@ -4,32 +4,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import random_adapter, tiny_model
+from tests.learner_helpers import token_sample
 from unstable.config import AdapterConfig, ConfigError
 from unstable.learners.critic import prompts_of
 from unstable.learners.micro_batches import MicroBatch, MicroBatches
 from unstable.learners.model.attention import ATTENTION
-from unstable.learners.model.packing import pack_samples
+from unstable.learners.model.packing import MIN_SHARED, pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.models.adapters import attach_lora, load_weights
-from unstable.types import TokenSample
-
-
-def tokens(prompt_ids, token_ids, temperature=1.0):
-    """What a model is scored on."""
-    return TokenSample(prompt_ids=prompt_ids, token_ids=token_ids, temperature=temperature)
-
+from unstable.types import Segment, TokenSample
 
 NO_SHARING = 10**9
 IDS = st.integers(0, 2)  # few ids, so that prefixes are often shared
 SAMPLES = st.lists(
     st.builds(
-        tokens,
+        token_sample,
         st.lists(IDS, min_size=1, max_size=12),
         st.lists(IDS, min_size=1, max_size=4),
         temperature=st.sampled_from([0.5, 1.0, 1.7]),
     ),
     min_size=1,
     max_size=8,
+)
+SEGMENTS = st.builds(Segment, token_ids=st.lists(IDS, min_size=1, max_size=3), scored=st.booleans())
+INTERRUPTED = st.builds(
+    TokenSample,
+    prompt_ids=st.lists(IDS, min_size=1, max_size=12),
+    segments=st.lists(SEGMENTS, max_size=3).map(
+        lambda segments: (*segments, Segment(token_ids=[1, 0]))
+    ),
+    temperature=st.sampled_from([0.5, 1.0, 1.7]),
 )
 
 
@@ -66,7 +70,7 @@ def gradients(module, scores):
 
 
 def test_pack_by_hand():
-    samples = [tokens([5, 6, 7], [8, 9]), tokens([5, 6], [1, 2, 3])]
+    samples = [token_sample([5, 6, 7], [8, 9]), token_sample([5, 6], [1, 2, 3])]
     pack = pack_samples(samples, min_shared=2)
     # Inputs 5 6 7 8 and 5 6 1 2: one root of two tokens, two branches of two.
     assert sorted(pack.ids_T.tolist()) == [1, 2, 5, 6, 7, 8]
@@ -99,8 +103,10 @@ def test_the_keys_of_a_samples_last_token_are_its_inputs(samples, min_shared):
 
 
 def test_equal_inputs_stand_once_and_equal_lengths_are_attended_to_at_once(policy, monkeypatch):
-    samples = [tokens([7, 8, first], [answer, 0]) for first in range(40) for answer in (1, 2, 2)]
-    samples += [tokens([7, 8, 9, 9], [answer]) for answer in (3, 4)]
+    samples = [
+        token_sample([7, 8, first], [answer, 0]) for first in range(40) for answer in (1, 2, 2)
+    ]
+    samples += [token_sample([7, 8, 9, 9], [answer]) for answer in (3, 4)]
     pack = pack_samples(samples)
     assert pack.segments.query_lengths == 81 * [4]
     calls = []
@@ -120,7 +126,9 @@ def test_the_farther_from_the_beginning_the_more_tokens_are_shared():
     for before in (10, 640):
         prompts = [[*range(before), branch] for branch in (1, 2)]
         answers = [[*range(10), answer, 0] for answer in (3, 4)]
-        pack = pack_samples([tokens(prompt, answer) for prompt in prompts for answer in answers])
+        pack = pack_samples(
+            [token_sample(prompt, answer) for prompt in prompts for answer in answers]
+        )
         counts[before] = len(pack.segments.query_lengths)
     # Of a root, two branches of eleven tokens and four of one, the branches are taken apart.
     assert counts == {10: 7, 640: 5}
@@ -129,11 +137,11 @@ def test_the_farther_from_the_beginning_the_more_tokens_are_shared():
 def test_packed_equals_a_plain_forward_one_by_one(policy):
     shared = list(range(20, 60))
     samples = [
-        tokens([*shared, 1, 2, 3], [4, 5, 0]),
-        tokens([*shared, 1, 2, 3], [4, 6, 0], temperature=0.6),
-        tokens([*shared, 9], [4]),
-        tokens(shared, [1, 2, 3, 4, 0]),  # its answer is the others' prompt
-        tokens([7], [8, 8], temperature=2.0),
+        token_sample([*shared, 1, 2, 3], [4, 5, 0]),
+        token_sample([*shared, 1, 2, 3], [4, 6, 0], temperature=0.6),
+        token_sample([*shared, 9], [4]),
+        token_sample(shared, [1, 2, 3, 4, 0]),  # its answer is the others' prompt
+        token_sample([7], [8, 8], temperature=2.0),
     ]
     plain = adapted("sdpa")
     scores = [plain_scores(plain, sample) for sample in samples]
@@ -149,22 +157,56 @@ def test_packed_equals_a_plain_forward_one_by_one(policy):
 
 
 @settings(max_examples=25, deadline=None)
-@given(SAMPLES, st.integers(1, 4))
+@given(st.lists(INTERRUPTED, min_size=1, max_size=8), st.integers(1, 4))
 def test_sharing_changes_neither_logprobs_nor_gradients(policy, samples, min_shared):
     shared = pack_samples(samples, min_shared=min_shared)
-    apart = pack_samples(samples, min_shared=NO_SHARING)
-    assert len(shared.ids_T) <= len(apart.ids_T)
-    logprobs, expected = policy(shared)[0], policy(apart)[0]
+    unshared = pack_samples(samples, min_shared=NO_SHARING)
+    assert len(shared.ids_T) <= len(unshared.ids_T)
+    logprobs, expected = policy(shared)[0], policy(unshared)[0]
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(
         gradients(policy, logprobs), gradients(policy, expected), atol=1e-5, rtol=1e-5
     )
 
 
+def interrupted(prompt_ids, *parts, temperature=1.0):
+    """An answer of parts that were sampled, as lists, or inserted, as tuples."""
+    segments = (Segment(token_ids=[*part], scored=isinstance(part, list)) for part in parts)
+    return TokenSample(prompt_ids=prompt_ids, segments=tuple(segments), temperature=temperature)
+
+
+@pytest.mark.parametrize("min_shared", [MIN_SHARED, 1, NO_SHARING])
+def test_an_interrupted_answer_trains_exactly_what_was_sampled(policy, min_shared):
+    shared = list(range(20, 60))
+    masked = [
+        (interrupted([*shared, 1], [4, 5], (6, 7, 8), [9, 0]), [1, 1, 0, 0, 0, 1, 1]),
+        (interrupted([*shared, 1], [4, 5], (6, 7, 8), [3], temperature=0.7), [1, 1, 0, 0, 0, 1]),
+        (interrupted([*shared, 1], [4, 5, 6, 7], (8,), [9, 0]), [1, 1, 1, 1, 0, 1, 1]),
+        (interrupted([*shared, 1], (4, 5), [6], (7,), (8,), [9], [0]), [0, 0, 1, 0, 0, 1, 1]),
+        (interrupted(shared, [1, 4], (5, 6)), [1, 1, 0, 0]),
+        (token_sample([7], [8, 8]), [1, 1]),
+    ]
+    samples = [sample for sample, _ in masked]
+    plain = adapted("sdpa")
+    expected = torch.cat(
+        [plain_scores(plain, sample)[0][torch.tensor(mask) == 1] for sample, mask in masked]
+    )
+    pack = pack_samples(samples, min_shared=min_shared)
+    assert pack.targets_N.tolist() == [id for each in samples for id in each.scored_ids]
+    assert pack.samples_N.bincount().tolist() == [sum(mask) for _, mask in masked]
+    # Three have equal inputs, and so stand once whatever is shared.
+    assert len(pack.ids_T) == 138 if min_shared == NO_SHARING else len(pack.ids_T) < 60
+    logprobs = policy(pack)[0]
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        gradients(policy, logprobs), gradients(plain, expected), atol=1e-5, rtol=1e-5
+    )
+
+
 def test_prompts_alone_end_in_the_states_of_a_plain_forward(policy):
     shared = list(range(20, 60))
     prompts = [[*shared, 1, 2, 3], [*shared, 9], shared, [7], shared]
-    pack = pack_samples([tokens(prompt, []) for prompt in prompts])
+    pack = pack_samples([token_sample(prompt, []) for prompt in prompts])
     assert sorted(pack.ids_T.tolist()) == sorted([*shared, 1, 2, 3, 9, 7])
     assert pack.ids_T[pack.states_S].tolist() == [3, 9, 59, 7, 59]
     scores = policy(pack)
@@ -185,7 +227,7 @@ def test_prompts_alone_end_in_the_states_of_a_plain_forward(policy):
 @given(SAMPLES, st.integers(1, 4))
 def test_prompts_alone_end_in_the_states_that_they_have_before_answers(policy, samples, min_shared):
     prompts = prompts_of(samples)
-    assert prompts == [tokens(each.prompt_ids, []) for each in samples]
+    assert prompts == [TokenSample(prompt_ids=each.prompt_ids, segments=()) for each in samples]
     pack = pack_samples(prompts, min_shared=min_shared)
     assert len(pack.ids_T) <= sum(prompt.length for prompt in prompts)
     alone = policy(pack).states_SD
@@ -197,7 +239,7 @@ def test_prompts_alone_end_in_the_states_that_they_have_before_answers(policy, s
 
 
 def test_only_what_predicts_a_sampled_token_gets_gradient(policy):
-    pack = pack_samples([tokens([5, 6, 7], [8, 9]), tokens([5, 1], [2])])
+    pack = pack_samples([token_sample([5, 6, 7], [8, 9]), token_sample([5, 1], [2])])
     states = []
     decoder = policy.model.get_base_model().get_decoder()
     handle = decoder.register_forward_hook(lambda *args: states.append(args[2].last_hidden_state))
@@ -214,7 +256,7 @@ def test_lora_masters_are_fp32_on_a_bfloat16_base():
     frozen = [p for p in policy.parameters() if not p.requires_grad]
     assert {p.dtype for p in trained} == {torch.float32}
     assert {p.dtype for p in frozen} == {torch.bfloat16}
-    logprobs = policy(pack_samples([tokens([1, 2], [3])])).logprobs_N
+    logprobs = policy(pack_samples([token_sample([1, 2], [3])])).logprobs_N
     grads = torch.autograd.grad(logprobs.sum(), trained)
     assert {grad.dtype for grad in grads} == {torch.float32}
 
@@ -239,7 +281,7 @@ def test_models_that_would_be_scored_wrongly_are_refused():
 
 def test_micro_batches_keep_like_prompts_together():
     prompts = [[1, 2], [3, 4], [1, 2, 5], [3, 1]]
-    samples = [tokens(prompt, [0]) for prompt in prompts]
+    samples = [token_sample(prompt, [0]) for prompt in prompts]
     assert MicroBatches(2)(samples) == [MicroBatch([0, 2], True), MicroBatch([3, 1], True)]
     assert MicroBatches(3)(samples) == [MicroBatch([0, 2, 3], True), MicroBatch([1], True)]
 
@@ -251,7 +293,7 @@ def test_micro_batches_keep_like_prompts_together():
 )
 def test_a_gpu_scores_as_the_cpu_does(policy, dtype, tolerance):
     shared = list(range(20, 60))
-    samples = [tokens([*shared, i], [4, 5, 0]) for i in range(4)] + [tokens([7], [8])]
+    samples = [token_sample([*shared, i], [4, 5, 0]) for i in range(4)] + [token_sample([7], [8])]
     expected = policy(pack_samples(samples)).logprobs_N
     on_gpu = Policy(adapted(ATTENTION)).to(device="cuda", dtype=dtype)
     logprobs = on_gpu(pack_samples(samples).to(torch.device("cuda"))).logprobs_N

@@ -12,9 +12,7 @@ from tests.builders import game
 from tests.test_loop import make_context
 from tests.tracking_helpers import lines, make_score, make_tracker, printed
 from unstable.collectors.play import play_game
-from unstable.collectors.players.expert import ExpertPlayer
-from unstable.collectors.players.random import RandomPlayer
-from unstable.collectors.players.rules import RulesPlayer
+from unstable.collectors.players.programs import ExpertPlayer, RandomPlayer, RulesPlayer
 from unstable.commands.card import Export, model_card
 from unstable.config import RunConfig, parse
 from unstable.league.evaluation import (

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from tests.machine_helpers import QWEN, VERSIONS, machine
 from unstable.cli import parse_options
 from unstable.config import ConfigError, RunConfig, load
+from unstable.engines.needs import NEEDS
 from unstable.planning.fit import ENOUGH_TOKENS
-from unstable.planning.machine import Machine
+from unstable.planning.machine import LOOPBACK, Machine, Placement
 from unstable.planning.plan import VLLM_GAMES, Plan, plan
 from unstable.planning.resolve import resolve
 
@@ -28,7 +29,12 @@ LARGE = {"model.name": str(QWEN)}
 
 
 def planned(here: Machine, options: dict[str, Any]) -> Plan:
-    return plan(load("default", options), here)
+    return plan(load("default", options), [here], NEEDS)
+
+
+def at(*cards: tuple[str, ...]) -> tuple[Placement, ...]:
+    """Processes on these cards of this machine."""
+    return tuple(Placement(LOOPBACK, ids) for ids in cards)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +48,8 @@ def test_without_a_gpu_all_runs_on_the_processor(
     chosen = planned(machine(cores=cores), SMALL | {"loop.mode": mode})
     assert (chosen.mode, len(chosen.actors)) == expected
     assert (chosen.engine, chosen.games_in_flight, chosen.share) == ("embedded", 32, "off")
-    assert chosen.actors == ((),) * expected[1]
-    assert chosen.learners == ((),)
+    assert chosen.actors == at(()) * expected[1]
+    assert chosen.learners == at(())
     assert not chosen.gradient_checkpointing
     assert chosen.notes == ()
 
@@ -68,8 +74,8 @@ def test_little_memory_means_fewer_actors_games_and_smaller_micro_batches() -> N
 @pytest.mark.parametrize(("cards", "actors"), [(2, 1), (4, 3), (8, 7)])
 def test_actors_get_the_cards_that_the_learner_leaves(cards: int, actors: int) -> None:
     chosen = planned(machine(cards, 80.0), LARGE)
-    assert chosen.actors == tuple((str(index),) for index in range(actors))
-    assert chosen.learners == ((str(actors),),)
+    assert chosen.actors == at(*((str(index),) for index in range(actors)))
+    assert chosen.learners == at((str(actors),))
     assert (chosen.engine, chosen.share, chosen.mode) == ("vllm", "off", "async")
     assert chosen.gpu_memory == 0.9
 
@@ -77,8 +83,8 @@ def test_actors_get_the_cards_that_the_learner_leaves(cards: int, actors: int) -
 def test_engines_and_ranks_may_span_cards() -> None:
     options = LARGE | {"actors.tensor_parallel": 2, "learner.num": 2}
     chosen = planned(machine(8), options)
-    assert chosen.actors == (("0", "1"), ("2", "3"), ("4", "5"))
-    assert chosen.learners == (("6",), ("7",))
+    assert chosen.actors == at(("0", "1"), ("2", "3"), ("4", "5"))
+    assert chosen.learners == at(("6",), ("7",))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +105,7 @@ def test_one_card_is_shared(
 ) -> None:
     chosen = planned(machine(1, gigabytes), LARGE | options)
     assert (chosen.share, chosen.mode) == expected
-    assert chosen.actors == chosen.learners == (("0",),)
+    assert chosen.actors == chosen.learners == at(("0",))
     actor, learner = chosen.uses
     free = machine(1, gigabytes).gpus[0].free_bytes
     if chosen.share == "split":
@@ -191,7 +197,7 @@ def old(cards: int) -> Machine:
 def test_on_an_old_card_only_the_learner_runs() -> None:
     chosen = planned(old(2), SMALL)
     assert (chosen.engine, chosen.dtype) == ("embedded", "float32")
-    assert (chosen.actors, chosen.learners) == (((),) * 4, (("0",),))
+    assert (chosen.actors, chosen.learners) == (at(()) * 4, at(("0",)))
     assert any("bfloat16 alone, which GPU 0 (NVIDIA L4) cannot" in note for note in chosen.notes)
     assert planned(machine(2), SMALL).dtype == "bfloat16"
 
@@ -210,10 +216,10 @@ def test_a_processor_computes_in_what_it_is_fast_at(fast: bool) -> None:
 
 def test_without_vllm_the_learner_alone_uses_the_gpu() -> None:
     chosen = planned(machine(2, packages={"torch": "2.13.0"}), SMALL)
-    assert (chosen.engine, chosen.actors, chosen.learners) == ("embedded", ((),) * 4, (("0",),))
+    assert (chosen.engine, chosen.actors, chosen.learners) == ("embedded", at(()) * 4, at(("0",)))
     assert any("vLLM is not installed; run: pip install" in note for note in chosen.notes)
     built = planned(machine(2, torch_cuda=None), SMALL)
-    assert built.learners == ((),)
+    assert built.learners == at(())
     assert any("GPUs are not used" in note for note in built.notes)
     with pytest.raises(ConfigError, match="actors.engine = 'vllm': torch .* without CUDA"):
         planned(machine(2, torch_cuda=None), SMALL | {"actors.engine": "vllm"})
@@ -223,7 +229,7 @@ def test_without_vllm_the_learner_alone_uses_the_gpu() -> None:
 def test_vllm_on_a_processor_is_one_actor_of_its_own_build(build: dict[str, str]) -> None:
     options = SMALL | {"actors.engine": "vllm", "model.dtype": "float32"}
     chosen = planned(machine(packages={"torch": "2.13.0"} | build), options)
-    assert (chosen.engine, chosen.actors) == ("vllm", ((),))
+    assert (chosen.engine, chosen.actors) == ("vllm", at(()))
     with pytest.raises(ConfigError, match="not installed; run: bash scripts/vllm_cpu.sh, or set"):
         planned(machine(packages={"vllm": "0.32.0"}), options)
     with pytest.raises(ConfigError, match="not installed; run: pip install"):
@@ -235,17 +241,19 @@ def test_a_finished_run_is_evaluated_on_all_that_there_is() -> None:
     for cards in (1, 2):
         with pytest.raises(ConfigError):
             planned(machine(cards), trained)
-        chosen = plan(load("default", trained), machine(cards), learner=False)
-        assert chosen.actors == tuple((str(index),) for index in range(cards))
+        chosen = plan(load("default", trained), [machine(cards)], NEEDS, learner=False)
+        assert chosen.actors == at(*((str(index),) for index in range(cards)))
         assert (chosen.learners, chosen.share, chosen.gpu_memory) == ((), "off", 0.9)
         assert [use.process for use in chosen.uses] == ["actor"]
         assert "learner" not in chosen.text()
-    shared = plan(load("default", LARGE | {"actors.share_gpu": "sleep"}), machine(1), learner=False)
+    shared = plan(
+        load("default", LARGE | {"actors.share_gpu": "sleep"}), [machine(1)], NEEDS, learner=False
+    )
     assert shared.share == "off"
     laptop = machine(cores=4, memory_bytes=8_000_000_000, free_bytes=7_000_000_000)
     with pytest.raises(ConfigError):
         planned(laptop, trained)
-    here = plan(load("default", SMALL | {"learner.num": 2}), laptop, learner=False)
+    here = plan(load("default", SMALL | {"learner.num": 2}), [laptop], NEEDS, learner=False)
     assert (here.engine, len(here.actors), here.learners) == ("embedded", 4, ())
 
 
@@ -358,7 +366,7 @@ def test_every_plan_fits_and_runs_again_as_it_is(
 ) -> None:
     config = load("default", options)
     try:
-        chosen = plan(config, here, learner=learner)
+        chosen = plan(config, [here], NEEDS, learner=learner)
     except ConfigError as error:
         assert "\n" not in str(error)
         return
@@ -368,22 +376,24 @@ def test_every_plan_fits_and_runs_again_as_it_is(
         taken = [sum(use.parts.values()) for use in chosen.uses]
         counts = len(chosen.actors), len(chosen.learners)
         assert sum(map(operator.mul, taken, counts)) <= here.memory_bytes
-    ids = [id for process in chosen.actors + chosen.learners for id in process]
+    ids = [id for place in chosen.actors + chosen.learners for id in place.gpus]
     assert set(ids) <= {gpu.id for gpu in here.gpus}
     assert len(set(ids)) == len(ids) or chosen.share != "off"
     assert chosen.games_in_flight >= 1
     resolved = resolve(config, chosen, "fresh")
     assert "auto" not in resolved.actors.model_dump().values()
     assert "auto" not in resolved.learner.model_dump().values()
-    assert resolve(resolved, plan(resolved, here, learner=learner), "elsewhere") == resolved
+    assert (
+        resolve(resolved, plan(resolved, [here], NEEDS, learner=learner), "elsewhere") == resolved
+    )
 
 
 def fits_24gb(cards: int, options: dict[str, Any]) -> tuple[RunConfig, Plan]:
     config = load("qwen3_24gb", LARGE | options)
-    chosen = plan(config, machine(cards, 24.0))
+    chosen = plan(config, [machine(cards, 24.0)], NEEDS)
     by_card = dict.fromkeys((str(index) for index in range(cards)), 0)
     for use, processes in zip(chosen.uses, (chosen.actors, chosen.learners), strict=True):
-        for id in (id for process in processes for id in process):
+        for id in (id for place in processes for id in place.gpus):
             used = sum(use.parts.values())
             # Of two that take turns, only one is there.
             by_card[id] = max(by_card[id], used) if chosen.share == "sleep" else by_card[id] + used

@@ -95,7 +95,7 @@ def test_a_person_plays_a_version_to_the_end(
     assert any(cell_len(line) > 80 for line in screen.lines) == (columns > 80)  # it is made use of
     assert [seat.player.name for seat in result.spec.seats] == ["run:1", "person"]
     assert {turn.player for turn in result.turns if turn.seat == 1} == {PERSON}
-    assert all(turn.sampled for turn in result.turns if turn.seat == 0)
+    assert all(turn.answer.sampled for turn in result.turns if turn.seat == 0)
     assert not result.truncated and result.spec.purpose == "eval"
     assert listing(made.root) == before  # nothing was written into the run
     assert write_report([folder.root], tmp_path / "page.html", "") > 1000
@@ -115,7 +115,7 @@ def test_a_game_that_is_left_is_saved(tmp_path: Path, keys: str, code: int) -> N
     assert "Traceback" not in screen.text
     _, result = saved(tmp_path)
     assert result.truncated and result.reason == "the person has left"
-    assert [turn.action for turn in result.turns][0] == "[4]" and len(result.turns) == 2
+    assert [turn.answer.action for turn in result.turns][0] == "[4]" and len(result.turns) == 2
 
 
 def test_a_game_in_which_nothing_was_played_leaves_no_folder(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_ctrl_c_ends_the_wait_for_another_player(tmp_path: Path) -> None:
         screen.says("4\n", r"bot \(seat 1\) is thinking \.\.\.")
         screen.says("\x03", "saved: outputs")
         assert screen.end() == 130
-    assert [turn.action for turn in saved(tmp_path)[1].turns] == ["[4]"]
+    assert [turn.answer.action for turn in saved(tmp_path)[1].turns] == ["[4]"]
 
 
 def test_a_model_that_reasons_has_probabilities_of_its_tokens(
@@ -172,14 +172,14 @@ def test_a_model_that_reasons_has_probabilities_of_its_tokens(
         assert run(["play", str(made.root), *game, *fields]) == 0
     shown = capsys.readouterr().out
     _, result = saved(tmp_path)
-    (turn,) = [turn for turn in result.turns if turn.sampled is not None][-1:]
-    assert turn.sampled is not None
+    (turn,) = [turn for turn in result.turns if turn.answer.sampled is not None][-1:]
+    assert turn.answer.sampled is not None
     tokens = re.findall(
         r"^  ('.*'|\".*\")  ([\d.]+) %$", shown.partition("!probs")[0], re.MULTILINE
     )
     assert "run:1 in its last turn, the tokens that it sampled:" in shown
     assert "(it holds no action)" in shown  # random tokens
-    wanted = [100 * math.exp(logprob) for logprob in turn.sampled.logprobs]
+    wanted = [100 * math.exp(logprob) for logprob in turn.answer.sampled.logprobs]
     assert [float(share) for _, share in tokens] == pytest.approx(wanted, abs=0.06)
 
 
@@ -200,7 +200,7 @@ def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
     assert "remote (seat 1) answered:\nI take the corner: [0]\nThe action in it: [0]" in shown
     folder, result = saved(tmp_path)
     assert "The game is over: remote has failed: max_calls" in shown
-    assert [turn.action for turn in result.turns] == ["[4]", "[0]", "[8]"]
+    assert [turn.answer.action for turn in result.turns] == ["[4]", "[0]", "[8]"]
     assert (folder.root / "endpoints/remote.json").is_file()
     assert "SpentError" in (folder.root / "logs/play.log").read_text()
 
@@ -255,7 +255,7 @@ def test_a_game_for_one_needs_no_opponent(
         assert run(["play", "--game", "Mastermind-v0", "--seed", "2"]) == 0  # it has no expert
     assert "No other player has moved yet." in capsys.readouterr().out
     _, result = saved(tmp_path)
-    assert [(turn.action, turn.invalid) for turn in result.turns] == [("[1 2 3 4]", False)]
+    assert [(turn.answer.action, turn.invalid) for turn in result.turns] == [("[1 2 3 4]", False)]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ import pytest
 from tests.helpers import tiny_tokenizer
 from unstable.collectors.play import play_game
 from unstable.collectors.players.base import Player
-from unstable.collectors.players.expert import ExpertPlayer
 from unstable.collectors.players.model import ModelPlayer
 from unstable.collectors.players.openai import OpenAIPlayer
+from unstable.collectors.players.programs import ExpertPlayer, RandomPlayer
 from unstable.collectors.players.python import PythonPlayer
-from unstable.collectors.players.random import RandomPlayer
 from unstable.config import GameConfig, InvalidMovesConfig, OpenAIOpponent
 from unstable.games.game import Game
 from unstable.prompts import MAX_CHARACTERS, STYLES, PromptBuilder
@@ -67,22 +66,26 @@ async def test_a_turn_keeps_what_the_engine_was_given_and_what_it_sampled():
     result = await play_game(spec("main@3", "base"), GameConfig(), players, run_seed=5)
     first, second, third = result.turns
     request = engine.requests[0]
-    assert first.sampled.prompt_ids == request["prompt_ids"]
+    assert first.answer.sampled.prompt_ids == request["prompt_ids"]
     assert (request["adapter"], request["temperature"], request["max_tokens"]) == (
         "main@3",
         0.7,
         9,
     )
-    assert first.sampled.token_ids[-1] == STOP and first.sampled.finish_reason == "stop"
-    assert first.sampled.logprobs == [-i / 10 for i in range(len(first.sampled.token_ids))]
-    assert (first.sampled.temperature, first.sampled.prompt_cut) == (0.7, 0)
-    assert (first.text, first.action, first.formatted, first.invalid) == (
+    assert (
+        first.answer.sampled.token_ids[-1] == STOP and first.answer.sampled.finish_reason == "stop"
+    )
+    assert first.answer.sampled.logprobs == [
+        -i / 10 for i in range(len(first.answer.sampled.token_ids))
+    ]
+    assert (first.answer.sampled.temperature, first.answer.sampled.prompt_cut) == (0.7, 0)
+    assert (first.answer.text, first.answer.action, first.answer.formatted, first.invalid) == (
         "I say [4]",
         "[4]",
         True,
         False,
     )
-    assert (first.sampled.version, second.sampled.version) == (3, None)
+    assert (first.answer.sampled.version, second.answer.sampled.version) == (3, None)
     assert [turn.player.name for turn in (first, second)] == ["main@3", "base"]
     assert [turn.index for turn in result.turns] == [0, 1, 2]
     assert third.invalid and result.forfeit == 0 and result.outcomes == [-1.0, 0.0]
@@ -96,10 +99,10 @@ async def test_nobody_sees_anothers_reasoning_or_their_own():
     config = GameConfig(prompt="think", parser="boxed", invalid_moves={"allowed": 1})
     player = model_player(engine, style="think", parser="boxed")
     result = await play_game(spec("main@3", "main@3"), config, [player, player], run_seed=5)
-    assert [turn.action for turn in result.turns[:5]] == ["[4]", "[0]", "[1]", "", "[7]"]
-    assert [turn.formatted for turn in result.turns[:5]] == [True, True, True, False, True]
-    assert all(secret not in turn.observation + turn.action for turn in result.turns)
-    assert "invalid" in result.turns[4].observation
+    assert [turn.answer.action for turn in result.turns[:5]] == ["[4]", "[0]", "[1]", "", "[7]"]
+    assert [turn.answer.formatted for turn in result.turns[:5]] == [True, True, True, False, True]
+    assert all(secret not in turn.answer.observation + turn.answer.action for turn in result.turns)
+    assert "invalid" in result.turns[4].answer.observation
 
 
 async def test_scripted_players_depend_on_the_seed_alone():
@@ -110,8 +113,8 @@ async def test_scripted_players_depend_on_the_seed_alone():
         random.seed(run_seed * 99)
         result = await play_game(spec(*names), GameConfig(), players, run_seed)
         assert result.outcomes[1] >= 0 and result.forfeit is None
-        plays.append([turn.action for turn in result.turns])
-        assert all(turn.sampled is None for turn in result.turns)
+        plays.append([turn.answer.action for turn in result.turns])
+        assert all(turn.answer.sampled is None for turn in result.turns)
     assert plays[0] == plays[1] != plays[2]
 
 
@@ -140,7 +143,7 @@ async def test_python_players():
     config = GameConfig(invalid_moves=InvalidMovesConfig(allowed=9))
     players = [PythonPlayer(f"{__name__}:Bot"), PythonPlayer(f"{__name__}:AsyncBot")]
     result = await play_game(spec("bot", "async"), config, players, run_seed=0)
-    assert [turn.action for turn in result.turns[:4]] == ["[0]", "[8]", "[1]", "[8]"]
+    assert [turn.answer.action for turn in result.turns[:4]] == ["[0]", "[8]", "[1]", "[8]"]
     game = Game(GameConfig(), 0)
     with pytest.raises(TypeError, match="numb returned NoneType"):
         await PythonPlayer(f"{__name__}:numb").act(game.observe(), game, 0)

@@ -10,8 +10,9 @@ from tests.machine_helpers import QWEN, machine
 from unstable.commands import evaluate, prepare
 from unstable.commands.session import make_folder
 from unstable.config import ConfigError, RunConfig, load, parse
-from unstable.planning.machine import Machine
-from unstable.planning.plan import Ids, plan
+from unstable.engines.needs import NEEDS
+from unstable.planning.machine import LOOPBACK, Machine, Placement
+from unstable.planning.plan import plan
 from unstable.records.folder import RunFolder
 
 SMALL = {"model.name": "smollm2-135m"}
@@ -65,7 +66,7 @@ def test_nothing_is_left_to_decide_and_what_is_decided_stays(
     assert len(set(autos(config.model_dump()))) > 10  # there is much to decide
     first = on(config, here, learner=learner)
     assert set(autos(first.config.model_dump())) == OF_NO_MACHINE
-    assert (first.machine, first.plan) == (here, plan(config, here, learner=learner))
+    assert (first.machine, first.plan) == (here, plan(config, [here], NEEDS, learner=learner))
     assert on(first.config, here, learner=learner).config == first.config
 
 
@@ -97,7 +98,7 @@ def test_a_run_of_many_cards_is_evaluated_on_one(
         "tracking": {"run_dir": str(run_dir)},
     }
     make_folder(parse(data)).checkpoint(3).mkdir(parents=True)
-    evaluated: list[tuple[str, tuple[Ids, ...]]] = []
+    evaluated: list[tuple[str, tuple[Placement, ...]]] = []
 
     def run_on_actors(
         resolved: prepare.Resolved, folder: RunFolder, version: int, *_: object
@@ -110,7 +111,10 @@ def test_a_run_of_many_cards_is_evaluated_on_one(
     for here in (machine(1), machine()):
         monkeypatch.setattr(prepare, "this_machine", lambda here=here: here)
         evaluate.evaluate(run_dir, None, {})
-    assert evaluated == [("vllm", (("0",),)), ("embedded", ((),) * 8)]
+    assert evaluated == [
+        ("vllm", (Placement(LOOPBACK, ("0",)),)),
+        ("embedded", (Placement(LOOPBACK),) * 8),
+    ]
 
 
 @pytest.mark.parametrize("algorithm", [{"name": "nowhere:Mine"}, {"target": "nowhere:Mine"}])

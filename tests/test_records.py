@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders import game, sampled
+from tests.builders import completion, game, sampled, turn
 from tests.test_loop import make_context
 from tests.tracking_helpers import lines, make_game, make_trajectories
 from unstable.config import ConfigError
@@ -28,9 +28,11 @@ from unstable.records.files import (
     write_lines,
     write_whole,
 )
-from unstable.records.games import batch_records, game_record, read_game
+from unstable.records.games import answer_tokens, batch_records, game_record, read_game
 from unstable.types import (
+    Answer,
     Batch,
+    Completion,
     GameResult,
     GameSpec,
     Group,
@@ -40,6 +42,7 @@ from unstable.types import (
     Sample,
     SampledTokens,
     SeatSpec,
+    Segment,
     Trajectory,
     Turn,
 )
@@ -51,16 +54,24 @@ PURPOSES: list[Purpose] = ["train", "eval"]
 INTEGERS = st.integers(0, 2**40)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 PLAYERS = st.integers(0, 99_999).map(PlayerId.policy) | st.sampled_from(NAMES).map(PlayerId)
+IDS = st.lists(INTEGERS, min_size=1, max_size=3)
+COMPLETIONS = st.builds(
+    Completion,
+    token_ids=IDS,
+    scored=st.just(True),
+    logprobs=st.lists(NUMBERS, max_size=3),
+    finish_reason=st.sampled_from(["stop", "length"]),
+    adapter=st.none() | st.sampled_from(NAMES),
+    alternatives=st.none() | st.lists(st.lists(st.tuples(INTEGERS, NUMBERS), max_size=2)),
+)
+INSERTED = st.builds(Segment, token_ids=IDS, scored=st.just(False))
 TOKENS = st.builds(
     SampledTokens,
     prompt_ids=st.lists(INTEGERS, max_size=3),
-    token_ids=st.lists(INTEGERS, min_size=1, max_size=3),
-    logprobs=st.lists(NUMBERS, max_size=3),
+    segments=st.lists(COMPLETIONS | INSERTED, min_size=1, max_size=3).map(tuple),
     temperature=NUMBERS,
-    finish_reason=st.sampled_from(["stop", "length"]),
     version=st.none() | INTEGERS,
     prompt_cut=INTEGERS,
-    alternatives=st.none() | st.lists(st.lists(st.tuples(INTEGERS, NUMBERS), max_size=2)),
 )
 SEATS = st.builds(
     SeatSpec,
@@ -80,12 +91,16 @@ def games(draw: st.DrawFn) -> GameResult:
         Turn(
             seat=(seat := draw(places)),
             index=index,
-            player=seats[seat].player,
-            observation=draw(st.text(max_size=5)),
-            sampled=draw(st.none() | TOKENS),
-            text=draw(st.text(max_size=5)),
-            action=draw(st.text(max_size=5)),
-            formatted=draw(st.booleans()),
+            answer=Answer(
+                player=seats[seat].player,
+                observation=draw(st.text(max_size=5)),
+                sampled=draw(st.none() | TOKENS),
+                text=draw(st.text(max_size=5)),
+                action=draw(st.text(max_size=5)),
+                formatted=draw(st.booleans()),
+                cut_characters=draw(INTEGERS),
+                votes=draw(st.none() | INTEGERS),
+            ),
             invalid=draw(st.booleans()),
             seconds=draw(NUMBERS),
         )
@@ -153,26 +168,63 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
     path = context.folder.games("train", 0)
     assert [read_game(place, row) for place, row in read_lines(path)] == played
     turns = [turn for each in played for turn in each.turns]
-    assert {turn.sampled is None for turn in turns} == {True, False}
-    sampled = [turn.sampled for turn in turns if turn.sampled is not None]
-    assert {len(found) for each in sampled for found in each.alternatives} == {2}
+    assert {turn.answer.sampled is None for turn in turns} == {True, False}
+    sampled = [turn.answer.sampled for turn in turns if turn.answer.sampled is not None]
+    assert {len(each.segments) for each in sampled} == {1}
+    completions = [completion for each in sampled for completion in each.completions]
+    assert {len(found) for each in completions for found in each.alternatives or ()} == {2}
     assert {turn.player for turn in turns} == {PlayerId.policy(0), PlayerId("random")}
     assert any(each.forfeit is not None for each in played)
     assert any(each.fork for each in played)
     assert {each.spec.branches for each in played} == {0, 2}
 
 
-def test_a_turn_that_no_local_model_answered_has_empty_tokens_beside_it() -> None:
+def test_a_turn_has_its_tokens_in_one_place_or_none() -> None:
     """As readers of the files know it, whatever a turn is made of in memory."""
     record = game_record(game(turns=2), [], 3, 1)
     model, program = record["turns"]
     assert list(model) == list(program)
-    names = ("prompt_ids", "token_ids", "logprobs", "finish_reason", "version", "prompt_cut")
-    assert [program[name] for name in names] == [[], [], [], None, None, 0]
-    assert [model[name] for name in names] == [[1, 2, 3], [7, 8], [-0.5, -0.25], "stop", 0, 0]
-    assert program["temperature"] == record["seats"][1]["temperature"] == 1.0
+    assert program["sampled"] is None
+    assert model["sampled"] == {
+        "version": 0,
+        "temperature": 1.0,
+        "prompt_cut": 0,
+        "prompt_ids": [1, 2, 3],
+        "segments": [
+            {
+                "token_ids": [7, 8],
+                "logprobs": [-0.5, -0.25],
+                "finish_reason": "stop",
+                "adapter": "main@0",
+                "alternatives": None,
+            }
+        ],
+    }
     assert (model["player"], program["player"]) == ("main@0", "random")
     assert [seat["player"] for seat in record["seats"]] == record["players"]
+
+
+def test_all_tokens_of_an_interrupted_answer_are_in_a_row() -> None:
+    """Inserted tokens have no log-probability, in files, frames and reports."""
+    first = completion(alternatives=[[(7, -0.5)], [(8, -0.25)]])
+    last = completion(token_ids=[4], logprobs=[-1.0], finish_reason="length")
+    tokens = dataclasses.replace(
+        sampled(), segments=(first, Segment(token_ids=[5, 6], scored=False), last)
+    )
+    played = game(turns=1)
+    played.turns = [turn(0, 0, "main@0", sampled=tokens)]
+    record = json.loads(json_line(game_record(played, [], 3, 1)))
+    (row,) = record["turns"]
+    assert answer_tokens(row["sampled"]) == (
+        [7, 8, 5, 6, 4],
+        [-0.5, -0.25, None, None, -1.0],
+        [[[7, -0.5]], [[8, -0.25]], [], [], []],
+        "length",
+    )
+    assert answer_tokens(None) == ([], [], None, None)
+    (found,) = read_game("a line", record).turns
+    assert found.answer.sampled == tokens
+    assert (tokens.scored_ids, tokens.logprobs) == ([7, 8, 4], [-0.5, -0.25, -1.0])
 
 
 def test_a_turns_rewards_are_those_of_its_sample_or_none() -> None:
@@ -190,16 +242,14 @@ GAME_LINE = (
     '"temperature":1.0,"group_id":50,"group_size":2},{"player":"minimax","temperature":0.5,'
     '"group_id":null,"group_size":1}],"payoffs":[-1.0,1.0],"outcomes":[-1.0,1.0],"forfeit":0,'
     '"truncated":false,"reason":"three in a row","seconds":2.0,"turns":['
-    '{"seat":1,"index":0,"player":"minimax","version":null,"observation":"board 0",'
-    '"prompt_ids":[],"token_ids":[],"logprobs":[],'
-    '"finish_reason":null,"temperature":0.5,"text":"[1]","action":"[1]","formatted":true,'
-    '"invalid":false,"prompt_cut":0,"seconds":0.5,"cut_characters":0,"votes":null,'
-    '"alternatives":null,"rewards":null},{"seat":0,"index":1,'
-    '"player":"main@1","version":2,"observation":"board 1","prompt_ids":[7,8,9],'
-    '"token_ids":[0,1],"logprobs":[-0.25,-0.5],"finish_reason":"length","temperature":1.0,'
-    '"text":"Zug ✓","action":"","formatted":false,"invalid":true,"prompt_cut":5,"seconds":0.25,'
-    '"cut_characters":0,"votes":null,"alternatives":null,'
-    '"rewards":{"outcome":{"raw":-1.0,"weighted":-1.0}}}]}\n'
+    '{"seat":1,"index":0,"player":"minimax","observation":"board 0","text":"[1]","action":"[1]",'
+    '"formatted":true,"cut_characters":0,"votes":null,"invalid":false,"seconds":0.5,'
+    '"rewards":null,"sampled":null},{"seat":0,"index":1,"player":"main@1",'
+    '"observation":"board 1","text":"Zug ✓","action":"","formatted":false,"cut_characters":0,'
+    '"votes":null,"invalid":true,"seconds":0.25,'
+    '"rewards":{"outcome":{"raw":-1.0,"weighted":-1.0}},"sampled":{"version":2,"temperature":1.0,'
+    '"prompt_cut":5,"prompt_ids":[7,8,9],"segments":[{"token_ids":[0,1],"logprobs":[-0.25,-0.5],'
+    '"finish_reason":"length","adapter":"main@2","alternatives":null}]}}]}\n'
 )
 GAME_RESULT = GameResult(
     spec=GameSpec(
@@ -214,36 +264,26 @@ GAME_RESULT = GameResult(
         member=1,
     ),
     turns=[
-        Turn(
-            seat=1,
-            index=0,
-            player=PlayerId("minimax"),
-            observation="board 0",
-            sampled=None,
-            text="[1]",
-            action="[1]",
-            formatted=True,
-            invalid=False,
-            seconds=0.5,
-        ),
-        Turn(
-            seat=0,
-            index=1,
-            player=PlayerId.policy(1),
+        turn(1, 0, "minimax", seconds=0.5, observation="board 0", text="[1]", action="[1]"),
+        turn(
+            0,
+            1,
+            "main@1",
+            invalid=True,
+            seconds=0.25,
             observation="board 1",
-            sampled=SampledTokens(
+            sampled=sampled(
+                2,
                 prompt_ids=[7, 8, 9],
                 token_ids=[0, 1],
-                logprobs=[-0.25, -0.5],
                 finish_reason="length",
-                version=2,
+                logprobs=[-0.25, -0.5],
+                adapter="main@2",
                 prompt_cut=5,
             ),
             text="Zug ✓",
             action="",
             formatted=False,
-            invalid=True,
-            seconds=0.25,
         ),
     ],
     payoffs=[-1.0, 1.0],
@@ -459,13 +499,9 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
         "seat": 1,
         "turn": 3,
         "group": 40,
-        "version": 3,
         "staleness": 4,
         "prompt_length": 2,
         "completion_length": 3,
-        "finish_reason": "length",
-        "prompt_cut": 1,
-        "temperature": 1.5,
         "rewards": {
             "outcome": {"raw": -1.0, "weighted": -1.0},
             "format": {"raw": 1.0, "weighted": 0.1},
@@ -474,9 +510,21 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
         "outcome": -1.0,
         "forfeit": True,
         "advantage": -1.0,
-        "prompt_ids": [3, 3],
-        "token_ids": [1, 1, 9],
-        "logprobs": [-0.1, -0.2, -0.1 / 3],
+        "sampled": {
+            "version": 3,
+            "temperature": 1.5,
+            "prompt_cut": 1,
+            "prompt_ids": [3, 3],
+            "segments": [
+                {
+                    "token_ids": [1, 1, 9],
+                    "logprobs": [-0.1, -0.2, -0.1 / 3],
+                    "finish_reason": "length",
+                    "adapter": "main@0",
+                    "alternatives": None,
+                }
+            ],
+        },
     }
     for record in records:
         assert json.loads(json_line(record)) == {"format": 1, **record}

@@ -16,6 +16,7 @@ from tests.learner_helpers import (
     play_bandit,
     save_model,
     spy_on_gradients,
+    token_sample,
     tokens_of,
 )
 from unstable.config import AdapterConfig, parse
@@ -33,7 +34,6 @@ from unstable.learners.regularization import (
     regularized,
 )
 from unstable.models.adapters import attach_lora, load_weights
-from unstable.types import TokenSample
 
 WORDS, LONGEST, END = 4, 3, 0
 PROMPTS = [([1, 2, 3], 1.0), ([3, 1], 0.5)]
@@ -112,7 +112,7 @@ def answers():
 
 def samples():
     return [
-        TokenSample(prompt_ids=prompt, token_ids=answer, temperature=temperature)
+        token_sample(prompt, answer, temperature)
         for prompt, temperature in PROMPTS
         for answer in answers()
     ]

@@ -20,13 +20,16 @@ from unstable.config import CustomAlgorithmConfig, ModelConfig, RunConfig, RunFa
 from unstable.learners.algorithm import Algorithm, Loss, Tokens
 from unstable.learners.batch import FlatBatch, Floats
 from unstable.learners.learner import Learner
+from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime import learner_ranks
 from unstable.runtime.cluster import cluster
-from unstable.runtime.learner_ranks import LearnerProcess, RemoteLearner
+from unstable.runtime.learner_ranks import RemoteLearner
+from unstable.runtime.local import LocalLearner
 from unstable.types import Batch
 
 RANKS = 2
+HERE = [Placement(LOOPBACK)] * RANKS
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +114,7 @@ async def test_ranks_are_one_learner_until_one_dies(
     ray: None, model: ModelConfig, tmp_path: Path
 ) -> None:
     config = troubled(model, "hang", version=2)
-    remote = RemoteLearner(config, RunFolder(tmp_path), threads=RANKS)
+    remote = RemoteLearner(config, RunFolder(tmp_path), HERE, threads=RANKS)
     await remote.start()
     family = rank_processes()
     assert len(family) == RANKS
@@ -157,7 +160,7 @@ async def test_the_error_of_one_rank_is_raised_and_ends_all(
 ) -> None:
     monkeypatch.setattr(learner_ranks, "GRACE_S", 0.5)
     config = troubled(model, "raise", version=0)
-    remote = RemoteLearner(config, RunFolder(tmp_path), threads=RANKS)
+    remote = RemoteLearner(config, RunFolder(tmp_path), HERE, threads=RANKS)
     await remote.start()
     family = rank_processes()
     assert len(family) == RANKS
@@ -167,32 +170,28 @@ async def test_the_error_of_one_rank_is_raised_and_ends_all(
 
 
 @pytest.mark.parametrize("share", ["sleep", "split"])
-def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
+async def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
     share: str, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a pass through the model has used stays with the process until its cache is emptied."""
-    monkeypatch.setattr(
-        "unstable.records.logs.setup_logging", lambda *_: None
-    )  # pytest has its own
     config = config_of(model, actors={"share_gpu": share})
-    process = LearnerProcess(config, RunFolder(tmp_path), threads=torch.get_num_threads())
-    process.start(None)
+    local = LocalLearner(config, RunFolder(tmp_path))
     cached: list[str] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", cached.clear)
-    process._learner.policy.register_forward_hook(lambda *_: cached.append("activations"))
+    local.learner.policy.register_forward_hook(lambda *_: cached.append("activations"))
     batch = batch_of(0)
     samples = [sample.tokens for sample in batch.samples]
     adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
     calls = {
-        "update": lambda: process.update(batch),
-        "imitate": lambda: process.imitate(samples),
-        "logprobs": lambda: process.logprobs(samples),
-        "logprobs_under": lambda: process.logprobs_under(adapter, samples),
-        "save": lambda: process.save(2),
-        "load": lambda: process.load(2),
-        "restore": lambda: process.restore(2),
+        "update": lambda: local.update(batch),
+        "imitate": lambda: local.imitate(samples),
+        "logprobs": lambda: local.logprobs(samples),
+        "logprobs_under": lambda: local.logprobs_under(adapter, samples),
+        "save": lambda: local.save(2),
+        "load": lambda: local.load(2),
+        "restore": lambda: local.restore(2),
     }
     for name, call in calls.items():
         cached[:] = ["gradients"]
-        call()
+        await call()
         assert bool(cached) == (share == "split"), name

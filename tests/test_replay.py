@@ -77,7 +77,7 @@ def test_every_game_of_a_run_is_played_again_the_same(
         for row in rows(copied, purpose[1]):
             assert run(["replay", "run", str(row["game"]), *purpose]) == 0
             shown = capsys.readouterr().out
-            models = sum(bool(turn["token_ids"]) for turn in row["turns"])
+            models = sum(bool(turn["sampled"]) for turn in row["turns"])
             outcome = ", ".join(f"{o:+g}" if o else "0" for o in row["outcomes"])
             assert f"The same: {len(row['turns'])} turns, outcome {outcome}" in shown
             if models:
@@ -102,11 +102,11 @@ def other_observation(record: Record) -> None:
 
 
 def other_tokens(record: Record) -> None:
-    record["turns"][0]["token_ids"][0] += 1
+    record["turns"][0]["sampled"]["segments"][0]["token_ids"][0] += 1
 
 
 def other_prompt(record: Record) -> None:
-    record["turns"][0]["prompt_ids"][0] += 1
+    record["turns"][0]["sampled"]["prompt_ids"][0] += 1
 
 
 def other_reading(record: Record) -> None:
@@ -117,7 +117,7 @@ def other_reading(record: Record) -> None:
 
 
 def other_logprobs(record: Record) -> None:
-    record["turns"][0]["logprobs"][0] += 0.5
+    record["turns"][0]["sampled"]["segments"][0]["logprobs"][0] += 0.5
 
 
 def accepted(record: Record) -> None:
@@ -175,18 +175,11 @@ async def test_rounding_explains_what_was_sampled_next_to_a_boundary_alone(
     options: Any = {"adapter": None, "temperature": 0.7, "max_tokens": 8}
     prompt_ids = [7, 8, 9]
     completion = await engine.generate(prompt_ids, seed=1, **options)
-    now = SampledTokens(
-        prompt_ids=prompt_ids,
-        token_ids=completion.token_ids,
-        logprobs=completion.logprobs,
-        temperature=0.7,
-        finish_reason="stop",
-        version=0,
-    )
+    now = SampledTokens(prompt_ids=prompt_ids, segments=(completion,), temperature=0.7, version=0)
 
     async def explained(token_id: int, dtype: str, place: int = 1) -> float | None:
         changed = [*now.token_ids[:place], token_id, 5, 5]
-        then = replace(now, token_ids=changed)
+        then = replace(now, segments=(replace(completion, token_ids=changed),))
         return await rounding(engine, None, then, now, 1, vocabulary=132, dtype=dtype)
 
     right = now.token_ids[1]
@@ -253,7 +246,7 @@ def test_a_game_that_a_person_played_is_audited(
     folder, result = saved(copied.root.parent)
     assert run(["replay", str(folder), "0"]) == 0
     shown = capsys.readouterr().out
-    models = sum(turn.sampled is not None for turn in result.turns)
+    models = sum(turn.answer.sampled is not None for turn in result.turns)
     assert models >= 2
     assert f"{models} of {models} turns of models sampled the same tokens again" in shown
     assert "not asked again: person: a person played" in shown
@@ -272,7 +265,7 @@ def test_another_player_goes_on_from_a_turn(
     assert re.search(r"seat 0, expert: (win|draw|loss), outcome [+-][01]", shown)
     folder, result = saved(copied.root.parent)
     assert result.fork == 2 and result.spec.seed == record["seed"]
-    assert [turn.action for turn in result.turns[:2]] == [
+    assert [turn.answer.action for turn in result.turns[:2]] == [
         turn["action"] for turn in record["turns"][:2]
     ]
     assert {turn.player.name for turn in result.turns[2:]} == {"expert"}
@@ -288,7 +281,7 @@ def test_a_version_goes_on_against_the_one_that_was_there(
     assert run(arguments) == 0
     assert "run:1 at seat 0, run:0 at seat 1." in capsys.readouterr().out
     _, result = saved(copied.root.parent)
-    assert all(turn.sampled is not None for turn in result.turns[1:])
+    assert all(turn.answer.sampled is not None for turn in result.turns[1:])
     assert result.spec.opening == 0 and result.fork == 1
 
 
@@ -354,7 +347,7 @@ def test_a_prompt_that_was_cut_is_said_not_to_be_compared(
     copied: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def cut(record: Record) -> None:
-        record["turns"][0]["prompt_cut"] = 5
+        record["turns"][0]["sampled"]["prompt_cut"] = 5
 
     tamper(copied, "eval", 1, cut)
     for version in copied.versions():

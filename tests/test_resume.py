@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_loop import LocalLearner, lines, make_context, played
+from tests.test_loop import lines, make_context, played
 from unstable.commands.resume import MAY_CHANGE, changed, find_point, fork, resume, rewind
 from unstable.commands.train import make_registry
 from unstable.config import ConfigError, RunConfig, fields
@@ -68,7 +68,6 @@ async def resumed(
     point = find_point(run, "--resume")
     rewind(run, point, is_synchronous=changes["loop"]["mode"] == "sync")
     context = make_context(folder, run_dir, **changes)
-    assert isinstance(context.learner, LocalLearner)
     if said is not None:
         context.tracker.print = said.append  # type: ignore[method-assign, assignment]
     await context.learner.load(point.version)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.builders import game
-from tests.test_loop import LocalLearner, lines, make_context
+from tests.test_loop import lines, make_context
 from unstable.commands.train import make_buffer, make_registry
 from unstable.config import parse
 from unstable.league.guard import Guard
@@ -24,6 +24,7 @@ from unstable.loop.train import train
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
+from unstable.runtime.local import LocalLearner
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     ActorState,
@@ -78,6 +79,9 @@ class StandInLearner:
 
     async def scale_rate(self, factor: float) -> None:
         self.rate *= factor
+
+    async def load(self, version: int) -> None:
+        raise AssertionError("no run goes on")
 
     async def restore(self, version: int) -> None:
         self.weights = json.loads((self.folder.checkpoint(version) / "learner.json").read_text())

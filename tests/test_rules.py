@@ -11,8 +11,7 @@ import pytest
 
 from tests.builders import spec
 from unstable.collectors.play import play_game
-from unstable.collectors.players.random import RandomPlayer
-from unstable.collectors.players.rules import RulesPlayer
+from unstable.collectors.players.programs import RandomPlayer, RulesPlayer
 from unstable.commands.prepare import check_games
 from unstable.config import GameConfig, parse
 from unstable.games.catalog import secret_mafia

@@ -10,6 +10,7 @@ from textarena.envs.registration import ENV_REGISTRY
 from tests.machine_helpers import machine
 from unstable.commands.prepare import Resolved, show_plan
 from unstable.config import ConfigError, GameConfig, parse
+from unstable.engines.needs import NEEDS
 from unstable.games.catalog.defects import DEFECTS, known_defect
 from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.check import check_game
@@ -158,6 +159,6 @@ def test_a_known_defect_is_said_of_the_original_alone() -> None:
 def test_a_known_defect_is_one_line_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     games = [{"env": "KuhnPoker-v0"}, {"env": "TicTacToe-v0"}]
     config, here = parse({"games": games}), machine()
-    show_plan(Resolved(config, plan(config, here), here))
+    show_plan(Resolved(config, plan(config, [here], NEEDS), here))
     lines = [line for line in capsys.readouterr().err.splitlines() if ".env = " in line]
     assert len(lines) == 1 and lines[0].startswith("games.0.env = 'KuhnPoker-v0': TextArena's game")

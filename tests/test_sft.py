@@ -21,7 +21,7 @@ import pytest
 from tests.helpers import heed_interrupts, tiny_model, tiny_tokenizer
 from tests.test_cli import command, no_developers_lines, unstable
 from tests.test_datasets import recorded_game
-from tests.test_loop import LocalActor, LocalLearner, lines
+from tests.test_loop import lines, make_actor
 from unstable.cli import run
 from unstable.commands.runs import newest_score
 from unstable.commands.sft import resume, sft
@@ -36,6 +36,7 @@ from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
 from unstable.report.run import read_runs
 from unstable.report.verdict import latest
+from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.types import GameResult, Observation, PlayerId, TokenSample, Update
 
 NIM = {"env": "Nim-v0", "args": {"piles": [3, 2]}, "prompt": f"{__name__}:brief"}
@@ -64,7 +65,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     async def processes(
         config: RunConfig, plan: Plan, folder: RunFolder, at: Any
     ) -> AsyncIterator[tuple[list[LocalActor], MortalLearner]]:
-        yield [LocalActor(config, folder)], MortalLearner(config, folder)
+        yield [make_actor(config, folder)], MortalLearner(config, folder)
 
     monkeypatch.setattr("unstable.runtime.processes.processes", processes)
 
@@ -112,7 +113,7 @@ def answered(folder: Path, run: RunFolder, examples: Sequence[dict[str, Any]]) -
     async def ask() -> list[str]:
         engine = EmbeddedEngine(load_model(ModelConfig(name=str(folder), dtype="float32")), {0})
         await engine.load(read_adapter(run.adapter, "taught"))
-        prompts = [example["prompt_ids"] for example in examples]
+        prompts = [example["tokens"]["prompt_ids"] for example in examples]
         settings: dict[str, Any] = {"adapter": "taught", "temperature": 0.0, "max_tokens": 8}
         answers = [await engine.generate(prompt, seed=0, **settings) for prompt in prompts]
         await engine.close()
@@ -194,22 +195,26 @@ def test_what_is_taught_has_the_ids_that_an_actor_is_asked(
     changes = {"games": [{"env": "Nim-v0", "args": {"piles": [2, 1]}}]}
     config = make_config(tiny_folder, tmp_path / "run", **changes)
     folder = sft(config)
-    taught = {example["prompt"]: example["prompt_ids"] for example in lines(folder.examples)}
+    taught = {
+        example["prompt"]: example["tokens"]["prompt_ids"] for example in lines(folder.examples)
+    }
 
     async def played() -> list[GameResult]:
-        actor = LocalActor(load(str(folder.config)), folder)
+        actor = make_actor(load(str(folder.config)), folder)
         version = folder.versions()[-1]
         await actor.publish(PlayerId.policy(version))
         specs = evaluation_games(config, version)
         results = [result async for result in actor.play(specs)]
         return [result for result in results if isinstance(result, GameResult)]
 
-    turns = [turn for result in asyncio.run(played()) for turn in result.turns if turn.sampled]
-    compared = [turn for turn in turns if turn.observation in taught]
+    turns = [
+        turn for result in asyncio.run(played()) for turn in result.turns if turn.answer.sampled
+    ]
+    compared = [turn for turn in turns if turn.answer.observation in taught]
     assert compared
     for turn in compared:
-        assert turn.sampled is not None
-        assert turn.sampled.prompt_ids == taught[turn.observation]
+        assert turn.answer.sampled is not None
+        assert turn.answer.sampled.prompt_ids == taught[turn.answer.observation]
 
 
 @pytest.mark.parametrize("dies_at", [0, 3, 5])

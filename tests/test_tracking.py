@@ -167,9 +167,10 @@ def test_samples_are_read_back_as_trained(tmp_path: Path) -> None:
     records = lines(tmp_path / "train" / "000005.jsonl")
     assert [record["advantage"] for record in records] == [0.1, -0.2, 0.3]
     for sample, record in zip(batch.samples, records, strict=True):
-        assert record["prompt_ids"] == sample.tokens.prompt_ids
-        assert record["token_ids"] == sample.tokens.token_ids
-        assert record["logprobs"] == sample.tokens.logprobs
+        (segment,) = record["sampled"]["segments"]
+        assert record["sampled"]["prompt_ids"] == sample.tokens.prompt_ids
+        assert segment["token_ids"] == sample.tokens.token_ids
+        assert segment["logprobs"] == sample.tokens.logprobs
         assert record["reward"] == sample.reward
         assert record["staleness"] == 3
         assert {k: Reward(**v) for k, v in record["rewards"].items()} == sample.rewards

@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-from dataclasses import replace
 
 import pytest
 import textarena
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tests.builders import answering
 from tests.tracking_helpers import (
     lines,
     make_config,
@@ -63,8 +63,8 @@ def hostile_run(tmp_path):
     tracker = make_tracker(tmp_path)
     player = f"openai:{HOSTILE}"
     game = make_game(0, players=("main@0", player))
-    game.turns[1] = replace(game.turns[1], action=f"[4]{HOSTILE}", text=f"{HOSTILE} \ud800")
-    game.turns[2] = replace(game.turns[2], observation=f"The rules.\n\n{HOSTILE}\n")
+    game.turns[1] = answering(game.turns[1], action=f"[4]{HOSTILE}", text=f"{HOSTILE} \ud800")
+    game.turns[2] = answering(game.turns[2], observation=f"The rules.\n\n{HOSTILE}\n")
     tracker.add_trajectory(game, make_trajectories(game), 0)
     tracker.log_ratings([make_rating(player, 25.0)])
     alarm = Alarm(rule="r", name=HOSTILE, version=0, figure=1.0, threshold=0.5, since=0)
@@ -92,8 +92,7 @@ def test_a_files_records_are_whole_whatever_was_said(tmp_path):
     (path,) = (tmp_path / "games").glob("*.jsonl")
     assert not CONTROL & set(path.read_text(encoding="utf-8"))
     (row,) = lines(path)
-    assert row["turns"][1]["text"] == game.turns[1].text
-    del row["turns"][0]["cut_characters"]  # as older files are
+    assert row["turns"][1]["text"] == game.turns[1].answer.text
     row.pop("format")
     assert read_game("here", row).turns == game.turns
 
@@ -126,9 +125,11 @@ async def test_an_action_is_cut_and_counted():
     bot = PythonPlayer(f"{__name__}:long_winded")
     result = await play_game(spec, env, [bot, bot], run_seed=0)
     turn = result.turns[0]
-    assert len(turn.action) == len(turn.text) == MAX_CHARACTERS
-    assert turn.cut_characters >= 110 and len(turn.observation) < 10_000
-    assert max(len(each.observation) for each in result.turns) < MAX_EVENTS + 2 * MAX_CHARACTERS
+    assert len(turn.answer.action) == len(turn.answer.text) == MAX_CHARACTERS
+    assert turn.answer.cut_characters >= 110 and len(turn.answer.observation) < 10_000
+    assert (
+        max(len(each.answer.observation) for each in result.turns) < MAX_EVENTS + 2 * MAX_CHARACTERS
+    )
     json_line(game_record(result, [], 0, None))
 
 
@@ -161,7 +162,7 @@ def test_what_a_game_says_is_cut_and_counted():
 def test_cut_characters_are_a_metric(tmp_path):
     tracker = make_tracker(tmp_path, make_config())
     game = make_game(0)
-    game.turns = [replace(turn, cut_characters=5) for turn in game.turns]
+    game.turns = [answering(turn, cut_characters=5) for turn in game.turns]
     tracker.add_trajectory(game, make_trajectories(game), 0)
     tracker.end_update(0)
     assert lines(tmp_path / "metrics.jsonl")[0]["collect/cut_characters"] == 15

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builders import answering
 from tests.helpers import tiny_tokenizer
 from tests.tracking_helpers import make_game, make_trajectories
 from unstable.commands import report as runtime
@@ -17,7 +18,7 @@ from unstable.config import GameConfig, ModelConfig, parse
 from unstable.games.game import Game
 from unstable.games.replay import is_known, replay
 from unstable.models.base import load_decoder
-from unstable.prompts.pieces import TokenTexts
+from unstable.prompts import TokenStrings
 from unstable.records.files import write_lines
 from unstable.records.folder import GameFile, RunFolder
 from unstable.records.games import Record, game_record
@@ -129,7 +130,7 @@ def test_opponents_are_seen_from_the_policys_seat(
 
 def test_control_characters_are_spelled_out(tmp_path: Path) -> None:
     game = make_game(0)
-    game.turns[0].text = "\x1b[2J\u202e</script>"
+    game.turns[0] = answering(game.turns[0], text="\x1b[2J\u202e</script>")
     _, (stored,) = packed([game], tmp_path)
     assert stored["turns"][0]["text"] == "\\u001b[2J\\u202e</script>"
 
@@ -141,18 +142,18 @@ TOKENIZER = tiny_tokenizer()
 
 @given(st.lists(st.integers(0, 131), max_size=20))
 def test_pieces_are_the_text(ids: list[int]) -> None:
-    texts = TokenTexts(lambda ids: str(TOKENIZER.decode(ids, skip_special_tokens=False)))
-    pieces = texts.pieces(ids)
-    assert len(pieces) == len(ids) and "".join(pieces) == texts.text(ids)
+    texts = TokenStrings(lambda ids: str(TOKENIZER.decode(ids, skip_special_tokens=False)))
+    strings = texts.strings(ids)
+    assert len(strings) == len(ids) and "".join(strings) == texts.text(ids)
 
 
 @given(st.text("aé✓𝄞 ", max_size=8))
 def test_a_character_of_several_tokens_is_the_last_ones(text: str) -> None:
     ids = list(text.encode())
-    texts = TokenTexts(lambda ids: bytes(ids).decode(errors="replace"))
-    pieces = texts.pieces(ids)
-    assert len(pieces) == len(ids) and "".join(pieces) == text
-    assert [piece for piece in pieces if piece] == list(text)
+    texts = TokenStrings(lambda ids: bytes(ids).decode(errors="replace"))
+    strings = texts.strings(ids)
+    assert len(strings) == len(ids) and "".join(strings) == text
+    assert [string for string in strings if string] == list(text)
 
 
 def test_the_decoder_keeps_control_tokens_and_needs_a_file(tiny_folder: Path) -> None:

@@ -223,8 +223,10 @@ async def test_a_constrained_game_has_no_invalid_move(engine):
     result = await play_game(spec, GameConfig(), [player, player], run_seed=0)
     assert len(result.turns) >= 5 and not any(turn.invalid for turn in result.turns)
     for turn in result.turns:
-        assert turn.sampled.finish_reason == "stop" and turn.text == turn.action
-        assert len(turn.sampled.token_ids) == len(turn.sampled.logprobs)
+        assert (
+            turn.answer.sampled.finish_reason == "stop" and turn.answer.text == turn.answer.action
+        )
+        assert len(turn.answer.sampled.token_ids) == len(turn.answer.sampled.logprobs)
 
 
 async def test_a_seed_decides_an_answer(engine):

@@ -150,8 +150,8 @@ def test_what_cannot_be_watched_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("{}")
     with pytest.raises(ConfigError, match="its state.json shows no dashboard"):
         watch(tmp_path)
-    with pytest.raises(ConfigError, match="--twice: unstable watch has --once alone"):
-        run(["watch", str(tmp_path), "--twice"])
+    with pytest.raises(ConfigError, match="--twice is no option of unstable watch; it has --once"):
+        run(["watch", str(tmp_path), "--twice", "1"])
 
 
 def test_the_last_lines_of_a_file_are_whole(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from unstable.config import RunConfig, parse
 from unstable.records.folder import RunFolder
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
+    Answer,
     Batch,
+    Completion,
     EvalScore,
     Exploitability,
     GameFailure,
@@ -55,22 +57,29 @@ def make_turn(seat: int, index: int, player: str, tokens: int, invalid: bool = F
     ids = list(range(tokens))
     sampled = SampledTokens(
         prompt_ids=[7, 8, 9][: index + 1],
-        token_ids=ids,
-        logprobs=[-0.1 / 3 * (k + 1) for k in ids],
+        segments=(
+            Completion(
+                token_ids=ids,
+                logprobs=[-0.1 / 3 * (k + 1) for k in ids],
+                finish_reason="stop",
+                adapter=player,
+            ),
+        ),
         temperature=1.0,
-        finish_reason="stop",
         version=who.version,
         prompt_cut=5 if index == 2 else 0,
     )
     return Turn(
         seat=seat,
         index=index,
-        player=who,
-        observation=f"The rules.\n\n[0] [1]\nboard {index}",
-        sampled=None if who.version is None else sampled,
-        text=f"Zug [{index}] ✓" + "!" * index,
-        action=f"[{index}]",
-        formatted=not invalid,
+        answer=Answer(
+            observation=f"The rules.\n\n[0] [1]\nboard {index}",
+            text=f"Zug [{index}] ✓" + "!" * index,
+            action=f"[{index}]",
+            formatted=not invalid,
+            sampled=None if who.version is None else sampled,
+            player=who,
+        ),
         invalid=invalid,
         seconds=0.5,
     )
@@ -125,11 +134,11 @@ def make_trajectories(result: GameResult) -> list[Trajectory]:
         samples = tuple(
             Sample(
                 turn=turn.index,
-                tokens=turn.sampled,
+                tokens=turn.answer.sampled,
                 rewards={"outcome": Reward(outcome, outcome), "format": Reward(1.0, 0.1)},
             )
             for turn in result.seat_turns(seat)
-            if turn.sampled is not None
+            if turn.answer.sampled is not None
         )
         trajectories.append(
             Trajectory(

@@ -40,7 +40,7 @@ class Scorer:
         samples = [
             TokenSample(
                 prompt_ids=answer.prompt_ids,
-                token_ids=answer.completion.token_ids,
+                segments=(answer.completion,),
                 temperature=temperature,
             )
             for answer in answers

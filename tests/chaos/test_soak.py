@@ -26,13 +26,14 @@ import psutil
 import pytest
 import torch
 
-from tests.chaos.victim import ScriptedActor, SeededEngine
+from tests.chaos.victim import SeededEngine, scripted_actor
 from tests.test_loop import make_context
 from unstable.league.routing import Router
 from unstable.loop.context import Context
 from unstable.loop.train import train
 from unstable.records.folder import RunFolder
 from unstable.records.logs import LOG_BYTES, OLDER_FILES, logging_to
+from unstable.runtime.local import LocalActor
 from unstable.types import Completion
 
 GAMES = 26_000
@@ -63,11 +64,12 @@ TABLES = (dict, set, deque)
 class SlowEngine(SeededEngine):
     """Takes its time, and fails at some seeds, as a real one may."""
 
-    async def generate(self, prompt_ids: Sequence[int], *, seed: int, **how: Any) -> Completion:
+    async def generate(self, prompt_ids: Sequence[int], **request: Any) -> Completion:
+        seed = request["seed"]
         await asyncio.sleep(random.Random(seed).uniform(*TURN_S))
         if seed % FAILS == 0:
             raise ValueError(f"a prompt of {len(prompt_ids)} tokens is not answered")
-        return await super().generate(prompt_ids, seed=seed, **how)
+        return await super().generate(prompt_ids, **request)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def measure(context: Context) -> Measured:
     ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later is held by nobody
     objects = gc.get_objects()
     (actor,), process = context.actors, psutil.Process()
-    assert isinstance(actor, ScriptedActor)
+    assert isinstance(actor, LocalActor)
     return Measured(
         games=context.tracker.view.games,
         in_flight=actor.collector.stats()["games_in_flight"],
@@ -126,7 +128,7 @@ async def live(model: Path, run_dir: Path, games: int) -> list[Measured]:
         eval={"every": 20, "games": 16},
         loop={"mode": "async", "steps": 10_000},
     )
-    context.actors = [ScriptedActor(context.config, context.folder, SlowEngine)]
+    context.actors = [scripted_actor(context.config, context.folder, SlowEngine)]
     context.router = Router(context.config, context.schedule, num_actors=1)
     with logging_to(context.folder, "loop"), context.tracker.refreshing():
         training = asyncio.create_task(train(context))

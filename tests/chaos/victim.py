@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from bench.orchestration import ScriptedEngine
-from tests.test_loop import LocalActor, LocalLearner, make_context
-from unstable.collectors.collector import Collector
+from tests.test_loop import make_context
 from unstable.commands.resume import find_point, rewind
 from unstable.config import ConfigError, RunConfig
 from unstable.loop.train import state, train
 from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
+from unstable.runtime.local import LocalActor
 from unstable.types import Completion
 
 STEPS = 60
@@ -41,15 +41,13 @@ class SeededEngine(ScriptedEngine):
         return await super().generate(prompt_ids, **request)
 
 
-class ScriptedActor(LocalActor):
-    """An actor of this process whose engine is scripted."""
-
-    def __init__(
-        self, config: RunConfig, folder: RunFolder, engine: type[SeededEngine] = SeededEngine
-    ) -> None:
-        self.folder, self.config = folder, config
-        tokenizer = load_tokenizer(config.model)
-        self.collector = Collector(config, engine(tokenizer), tokenizer)
+def scripted_actor(
+    config: RunConfig, folder: RunFolder, engine: type[SeededEngine] = SeededEngine
+) -> LocalActor:
+    """An actor of this process whose engine is scripted, and scores nothing."""
+    tokenizer = load_tokenizer(config.model)
+    scripted: Any = engine(tokenizer)
+    return LocalActor(config, folder, scripted, tokenizer)
 
 
 def settings(mode: str) -> dict[str, Any]:
@@ -76,9 +74,8 @@ async def live(model: Path, run_dir: Path, mode: str) -> None:
     if point is None and run.versions():
         run.rewind(-1, {})  # it was killed before its first version was announced
     context = make_context(model, run_dir, num_actors=0, **changes)
-    context.actors = [ScriptedActor(context.config, context.folder)]
+    context.actors = [scripted_actor(context.config, context.folder)]
     if point is not None:
-        assert isinstance(context.learner, LocalLearner)
         await context.learner.load(point.version)
         await state.restore(context, point.state)
     await train(context)

@@ -10,14 +10,14 @@ from typing import Any
 
 from unstable.collectors.branches import Forks, play_branches
 from unstable.collectors.factory import PlayerFactory
-from unstable.collectors.isolation import OPENER, ApartError, ForkServer, Job, play_isolated
+from unstable.collectors.isolation import OPENER, ForkServer, IsolatedGameError, Job, play_isolated
 from unstable.collectors.play import contained, play_game
 from unstable.collectors.players.base import Player
 from unstable.collectors.trust import Trust
 from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
 from unstable.engines.base import Engine, EngineDiedError
-from unstable.prompts import bounded
+from unstable.prompts import shorten
 from unstable.types import ActorState, Adapter, GameFailure, GameResult, GameSpec, PlayerId, Turn
 
 
@@ -34,25 +34,25 @@ class Collector:
         self._limit = config.actors.games_in_flight
         self._opponents = config.fixed_opponents
         self._games = config.game_by_key
-        self._cast = PlayerFactory(config, engine, tokenizer)
-        self.prompts = self._cast.prompts
+        self.players = PlayerFactory(config, engine, tokenizer)
+        self.prompts = self.players.prompts
         self._plays: list[_Play] = []
         self._beginning = asyncio.Lock()  # no game is in flight while prefixes are forgotten
         self._retired: set[PlayerId] = set()  # versions
         self._tally = _Tally()
         self._forks = Forks(config.groups.fork)
         self._trust = Trust()
-        self._nursery = ForkServer(_users_modules(config))
-        self._apart = {key for key, game in self._games.items() if game.isolated}
+        self._fork_server = ForkServer(_users_modules(config))
+        self._isolated = {key for key, game in self._games.items() if game.isolated}
 
     async def start(self) -> None:
         """Let games name the fixed opponents that are adapters."""
-        await self._cast.start()
+        await self.players.start()
 
     async def publish(self, version: PlayerId, adapter: Adapter) -> None:
         """Let games name this version of a policy from now on."""
         await self._engine.load(adapter)
-        self._cast.newest.publish(version)
+        self.players.newest.publish(version)
 
     async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game names, as soon as no game in flight does."""
@@ -62,7 +62,7 @@ class Collector:
     async def _remove_retired(self) -> None:
         specs = [spec for play in self._plays for spec in play.specs]
         needed = {seat.player for spec in specs for seat in spec.seats}
-        gone = self._retired - needed - set(+self._cast.newest.asking)
+        gone = self._retired - needed - set(+self.players.newest.asking)
         self._retired -= gone
         for name in sorted(version.name for version in gone):
             await self._engine.unload(name)
@@ -152,48 +152,39 @@ class Collector:
                 return
             play = min(hungry, key=lambda play: len(play.running))
             spec = play.waiting.popleft()
-            task = asyncio.create_task(self._play_game(spec), name=task_name(spec))
+            played = (
+                play_branches(spec, self._play_game, self._config.seed, self._forks)
+                if spec.branches
+                else self._play_game(spec)
+            )
+            task = asyncio.create_task(played, name=task_name(spec))
             play.running[task] = spec
             play.games += spec.branches or 1
             task.add_done_callback(partial(self._finish, play))
 
-    def _finish(self, play: "_Play", task: asyncio.Task[GameResult | GameFailure]) -> None:
+    def _finish(self, play: "_Play", task: asyncio.Task[GameResult]) -> None:
         spec = play.running.pop(task)
         play.games -= spec.branches or 1
         if not task.cancelled():
-            if died := task.exception():
-                play.results.put_nowait(died)
+            result = _failure(spec, error) if (error := task.exception()) else task.result()
+            if isinstance(result, BaseException):
+                play.results.put_nowait(result)
                 return
-            result = task.result()
             self._trust.add(result)
             play.results.put_nowait(result)
             play.trained_turns += self._tally.add(result)
         self._start_games()
 
-    async def _play_game(self, spec: GameSpec) -> GameResult | GameFailure:
-        try:
-            if spec.branches:
-                return await play_branches(spec, self._play_one, self._config.seed, self._forks)
-            return await self._play_one(spec)
-        except ApartError as error:
-            return replace(error.failure, spec=spec)
-        except Exception as error:  # the fault border: whatever goes wrong costs this one game
-            if isinstance(error, EngineDiedError):
-                raise error from None
-            failure = GameFailure.of(spec, error)
-            trace, _ = bounded(failure.traceback)
-            return replace(failure, error=one_line(failure.error), traceback=trace)
-
-    async def _play_one(self, spec: GameSpec, shared: Sequence[Turn] = ()) -> GameResult:
+    async def _play_game(self, spec: GameSpec, shared: Sequence[Turn] = ()) -> GameResult:
         game, seed = self._games[spec.env], self._config.seed
         trusted = spec.env in self._trust
 
         def player(place: int) -> Player:
             seat = spec.opener if place == OPENER else spec.seats[place]
             assert seat is not None
-            return self._cast.player(game, seat, spec.purpose)
+            return self.players.player(game, seat, spec.purpose)
 
-        if spec.env in self._apart:
+        if spec.env in self._isolated:
             job = Job(
                 spec=spec,
                 config=game,
@@ -201,20 +192,30 @@ class Collector:
                 run_seed=seed,
                 shared=shared,
                 trusted=trusted,
-                constrained=self._cast.is_constrained(spec.purpose),
+                constrained=self.players.is_constrained(spec.purpose),
             )
-            return await play_isolated(job, self._nursery, player)
+            return await play_isolated(job, self._fork_server, player)
         with contained():
-            players = self._cast.players(spec)
+            players = self.players.players(spec)
             return await play_game(spec, game, players, seed, shared, trusted=trusted)
 
     def play_isolated(self, env: str) -> None:
         """Play the games of an env in processes of their own from now on."""
-        self._apart.add(env)
+        self._isolated.add(env)
 
     def close(self) -> None:
         """End the games' processes; no game may be in flight."""
-        self._nursery.close()
+        self._fork_server.close()
+
+
+def _failure(spec: GameSpec, error: BaseException) -> GameFailure | BaseException:
+    """The fault border: whatever goes wrong costs this one game, unless the engine has died."""
+    if isinstance(error, EngineDiedError) or not isinstance(error, Exception):
+        return error
+    if isinstance(error, IsolatedGameError):
+        return replace(error.failure, spec=spec)
+    failure = GameFailure.of(spec, error)
+    return replace(failure, error=one_line(failure.error), traceback=shorten(failure.traceback)[0])
 
 
 def _users_modules(config: RunConfig) -> set[str]:
@@ -259,7 +260,7 @@ class _Play:
         self.specs = tuple(waiting)
         self.waiting = waiting
         # In starting order.
-        self.running: dict[asyncio.Task[GameResult | GameFailure], GameSpec] = {}
+        self.running: dict[asyncio.Task[GameResult], GameSpec] = {}
         self.games = 0  # that run, a branching one as many as its branches
         self.results: asyncio.Queue[GameResult | GameFailure | BaseException] = asyncio.Queue()
         self.trained_turns = 0

@@ -3,12 +3,10 @@
 from functools import partial
 from typing import Any
 
-from unstable.collectors.players.base import OpponentPlayer, Player
-from unstable.collectors.players.checkpoint import adapter_name
+from unstable.collectors.players.base import LimitedPlayer, OpponentPlayer, Player
 from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.collectors.players.kinds import player_class
-from unstable.collectors.players.limited import LimitedPlayer
-from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer
+from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer, adapter_name
 from unstable.collectors.players.opening import with_opening
 from unstable.collectors.players.voting import VotingPlayer
 from unstable.config import GameConfig, RunConfig
@@ -16,7 +14,7 @@ from unstable.engines.base import Engine
 from unstable.games.services import prompt_style
 from unstable.models.adapters import read_adapter
 from unstable.prompts import PromptBuilder
-from unstable.types import BASE, GameSpec, PlayerId, Purpose, SeatSpec
+from unstable.types import BASE, GameSpec, Purpose, SeatSpec
 
 
 class PlayerFactory:
@@ -65,19 +63,10 @@ class PlayerFactory:
         if seat.player == BASE:
             return model(None)
         if seat.trained and self._config.actors.policy_refresh == "turn":
-            return NewestPlayer(
-                newest=self.newest,
-                policy=seat.player.label,
-                player=partial(self._policy, game, seat, purpose),
-            )
+            return NewestPlayer(newest=self.newest, policy=seat.player.label, model=model)
         if seat.player.version is not None:
-            return self._policy(game, seat, purpose, seat.player)
+            return model(seat.player.name, seat.player.version)
         return self._opponent(game, seat, purpose)
-
-    def _policy(
-        self, game: GameConfig, seat: SeatSpec, purpose: Purpose, player: PlayerId
-    ) -> Player:
-        return self._model(game, seat, purpose, player.name, player.version)
 
     def _model(
         self,

@@ -1,4 +1,4 @@
-"""The process of games that are played apart: forks one for each, which plays it and ends.
+"""The process of isolated games: forks one for each, which plays it and ends.
 
     python -m unstable.collectors.game_process DESCRIPTOR [MODULE...]
 
@@ -13,17 +13,16 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 from unstable.collectors.isolation import OPENER, Ask, Job, Message, frame, read_frame
 from unstable.collectors.play import play_game
-from unstable.collectors.players.base import Answer, OpponentPlayer, Player
+from unstable.collectors.players.base import OpponentPlayer, Player
 from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.opening import with_opening
 from unstable.games.game import Game
-from unstable.types import GameFailure, Observation, SeatSpec
+from unstable.types import Answer, GameFailure, Observation, SeatSpec
 
 
 class _Connection:
@@ -107,8 +106,10 @@ def main(descriptor: int, modules: Sequence[str]) -> None:
     """Fork a process for each game that is asked for, until nobody can ask any more."""
     control = socket.socket(fileno=descriptor)
     for module in modules:
-        with suppress(Exception, SystemExit):  # a game that needs it says so
+        try:
             importlib.import_module(module)
+        except (Exception, SystemExit) as error:  # a game that needs it fails, and says so too
+            print(f"{module} cannot be imported: {error!r}", file=sys.stderr)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a game's process
     while True:
         asked, games, _, _ = socket.recv_fds(control, 1, 1)

@@ -60,7 +60,7 @@ class Message(NamedTuple):
     content: Any = None  # a process id, nothing, an `Ask`, a `GameResult`, a `GameFailure`
 
 
-class ApartError(Exception):
+class IsolatedGameError(Exception):
     """A game that failed in its process."""
 
     def __init__(self, failure: GameFailure) -> None:
@@ -119,14 +119,14 @@ class ForkServer:
 
 
 async def play_isolated(
-    job: Job, nursery: ForkServer, player: Callable[[int], Player]
+    job: Job, fork_server: ForkServer, player: Callable[[int], Player]
 ) -> GameResult:
     """Play a game in a process of its own; `player` makes the local model of a place.
 
-    Raises `ApartError` for what it raised there, `TimeoutError` where a turn takes too long, and
-    `RuntimeError` where its process has ended.
+    Raises `IsolatedGameError` for what it raised there, `TimeoutError` where a turn takes too
+    long, and `RuntimeError` where its process has ended.
     """
-    reader, writer = await asyncio.open_unix_connection(sock=nursery.make())
+    reader, writer = await asyncio.open_unix_connection(sock=fork_server.make())
     process = _Process(reader, writer, job.config)
     try:
         begun = await process.read(START_S)
@@ -138,7 +138,7 @@ async def play_isolated(
             if message.kind == "result":
                 return cast(GameResult, message.content)
             if message.kind == "failure":
-                raise ApartError(message.content)
+                raise IsolatedGameError(message.content)
             if message.kind == "ask":
                 ask: Ask = message.content
                 if ask.place not in models:

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 
 from unstable.collectors.players.base import LeftError, Player
 from unstable.config import GameConfig
 from unstable.games.game import Game
-from unstable.prompts import bounded
+from unstable.prompts import shorten
 from unstable.types import GameResult, GameSpec, Turn
 from unstable.types.seeds import derive_seed
 
@@ -49,16 +50,30 @@ async def play_game(
     most, turns = game.stakes, list[Turn]()
     for turn in shared:
         game.observe()
-        game.step(turn.action)
+        game.step(turn.answer.action)
         turns.append(turn)
     while not game.done:
+        observation, index, asked = game.observe(), len(turns), perf_counter()
+        seat = observation.seat
         try:
-            turn = await _turn(spec, game, players, run_seed, len(turns))
+            seed = turn_seed(run_seed, spec, seat, index)
+            answer = await players[seat].act(observation, game, seed)
         except LeftError as left:
             game.cut_off(str(left))
             break
-        turns.append(turn)
-        modelling += turn.seconds if turn.sampled is not None else 0.0
+        seconds = perf_counter() - asked
+        action, cut = shorten(answer.action)
+        step = game.step(action)
+        answer = replace(
+            answer,
+            action=action,
+            player=answer.player or spec.seats[seat].player,
+            cut_characters=game.take_cut() + answer.cut_characters + cut,
+        )
+        turns.append(
+            Turn(seat=seat, index=index, answer=answer, invalid=step.invalid, seconds=seconds)
+        )
+        modelling += seconds if answer.sampled is not None else 0.0
         if not game.done and perf_counter() - began - modelling > config.timeout:
             raise TimeoutError(
                 f"{config.key} is not over after games.timeout = {config.timeout:g} s"
@@ -81,31 +96,3 @@ async def play_game(
 def turn_seed(run_seed: int, spec: GameSpec, seat: int, index: int) -> int:
     """What decides the answer of a game's turn."""
     return derive_seed(run_seed, spec.purpose, spec.game_id, seat, index)
-
-
-async def _turn(
-    spec: GameSpec, game: Game, players: Sequence[Player], run_seed: int, index: int
-) -> Turn:
-    """Ask the seat to move, and make its move."""
-    observation = game.observe()
-    seat = observation.seat
-    seed = turn_seed(run_seed, spec, seat, index)
-    asked = perf_counter()
-    answer = await players[seat].act(observation, game, seed)
-    seconds = perf_counter() - asked
-    action, cut = bounded(answer.action)
-    step = game.step(action)
-    return Turn(
-        seat=seat,
-        index=index,
-        player=answer.player or spec.seats[seat].player,
-        observation=answer.observation,
-        sampled=answer.sampled,
-        text=answer.text,
-        action=action,
-        formatted=answer.formatted,
-        invalid=step.invalid,
-        seconds=seconds,
-        cut_characters=game.take_cut() + answer.cut_characters + cut,
-        votes=answer.votes,
-    )

@@ -2,7 +2,7 @@
 
 A step that sleeps or a bot that calculates for long blocks all games of its actor, and nothing in
 the loop can end it. The thread asks the loop for a sign of life twice a second. Where none comes
-and a game is what runs, its env is played apart from then on; where none comes for
+and a game is what runs, its env is isolated from then on; where none comes for
 `games.turn_timeout`, the process has to go.
 """
 

@@ -8,6 +8,7 @@ from packaging.utils import canonicalize_name
 
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, RunConfig, one_line
+from unstable.engines.needs import NEEDS
 from unstable.planning.machine import Machine, this_machine
 from unstable.planning.memory import GB
 from unstable.planning.plan import plan
@@ -29,7 +30,7 @@ def examine(config: RunConfig, machine: Machine, check: Callable[[RunConfig], No
     problems = list(_package_problems(machine))
     try:
         check(config)
-        print(plan(config, machine).text())
+        print(plan(config, [machine], NEEDS).text())
     except ConfigError as error:
         problems.append(str(error))
     for problem in problems:

@@ -162,12 +162,12 @@ def _examples(folder: RunFolder, config: RunConfig, version: int) -> dict[str, d
         for _, game in read_lines(path) if path.is_file() else ():
             looked += 1
             turns = [turn for turn in game["turns"] if turn["player"] == player]
-            turns = [turn for turn in turns if turn["token_ids"]]
+            turns = [turn for turn in turns if turn["sampled"]]
             if turns and decode is not None and game["env"] not in found:
                 turn = turns[-1]
                 found[game["env"]] = {
                     "user": turn["observation"],
-                    "prompt": decode(turn["prompt_ids"]),
+                    "prompt": decode(turn["sampled"]["prompt_ids"]),
                     "answer": turn["text"],
                 }
             if looked >= MOST_GAMES or len(found) == len(config.games):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from unstable.collectors.players.kinds import player_class
 from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
+from unstable.engines.needs import NEEDS
 from unstable.games.catalog.defects import known_defect
 from unstable.games.catalog.table import EXACT_GAMES
 from unstable.games.check import check_constrained, check_game
@@ -46,7 +47,7 @@ def prepare(config: RunConfig, *, learner: bool = True) -> Resolved:
     machine = this_machine()
     games = [with_teams(game) for game in config.games]
     config = config.model_copy(update={"games": games})
-    chosen = plan(config, machine, learner=learner)
+    chosen = plan(config, [machine], NEEDS, learner=learner)
     start = starting_adapter(config) if config.model.init == "auto" else config.model.init
     return Resolved(resolve(config, chosen, start), chosen, machine)
 

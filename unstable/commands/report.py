@@ -11,7 +11,7 @@ from unstable.config import ConfigError, RunConfig, one_line
 from unstable.games.replay import is_known, replay
 from unstable.models.base import load_decoder
 from unstable.models.cache import cache_folder
-from unstable.prompts.pieces import TokenTexts
+from unstable.prompts import TokenStrings
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record
 from unstable.report.games import Sources
@@ -77,9 +77,9 @@ def sources(config: RunConfig) -> Sources:
     return Sources(_tokens(config), _positions(config))
 
 
-def _tokens(config: RunConfig) -> TokenTexts | None:
+def _tokens(config: RunConfig) -> TokenStrings | None:
     decode = load_decoder(config.model)
-    return None if decode is None else TokenTexts(decode)
+    return None if decode is None else TokenStrings(decode)
 
 
 def _positions(config: RunConfig) -> Callable[[Record], list[dict[str, Any]] | None]:

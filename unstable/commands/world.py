@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unstable.collectors.collector import Collector
 from unstable.commands.prepare import prepare
 from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.datasets.world import (
@@ -24,12 +23,13 @@ from unstable.datasets.world import (
     question_examples,
     random_play,
 )
-from unstable.engines.make import make_engine
 from unstable.games.check import check_game
 from unstable.games.services import game_questions, prompt_style
 from unstable.models.tiny import make_model, make_tokenizer
 from unstable.prompts import PromptBuilder
 from unstable.records.files import new_folder
+from unstable.records.folder import RunFolder
+from unstable.runtime.local import LocalActor
 from unstable.tracking.lines import progress
 from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec
 
@@ -207,12 +207,12 @@ async def _score(config: RunConfig, game: GameConfig, folder: str) -> float:
         "games": [game],
     }
     resolved = prepare(config.model_copy(update=changes)).config
+    specs = [_spec(resolved.games[0], number) for number in range(config.world.score_games)]
     with tempfile.TemporaryDirectory() as scratch:
-        engine, tokenizer = await make_engine(resolved, Path(scratch) / "engine.log")
-        collector = Collector(resolved, engine, tokenizer)
-        specs = [_spec(resolved.games[0], number) for number in range(config.world.score_games)]
-        results = [result async for result in collector.play(specs)]
-        await engine.close()
+        run = RunFolder(Path(scratch))
+        actor = await LocalActor.start(resolved, run, run.root / "engine.log")
+        results = [result async for result in actor.play(specs)]
+        await actor.close()
     points = {"win": 1.0, "draw": 0.5, "loss": 0.0}
     scores = []
     for result in results:

@@ -85,7 +85,7 @@ class _OverError(BaseException):
 
 
 @contextmanager
-def bounded(seconds: float, message: str) -> Iterator[None]:
+def time_limit(seconds: float, message: str) -> Iterator[None]:
     """Raise `TimeoutError` with `message` where what runs meanwhile is not over in `seconds`.
 
     An alarm ends loops, sleeps and most of what waits in C. It reaches the main thread alone, so

@@ -13,28 +13,27 @@ from pathlib import Path
 from unstable.config import GameConfig
 from unstable.prompts import PromptBuilder
 from unstable.records.files import read_lines, write_lines
-from unstable.types import Observation, TokenSample
+from unstable.types import Observation, Segment, TokenSample
 from unstable.types.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A prompt and the answer to learn; the loss falls on `token_ids` alone.
+    """A prompt and the answer to learn, as text and as tokens.
 
-    Example(env="Nim-v0", seat=0, prompt="Welcome ...", answer="[0 2]", token_ids=[58, ..., 2], ...)
+    Example(env="Nim-v0", seat=0, prompt="Welcome ...", answer="[0 2]", tokens=TokenSample(...))
     """
 
     env: str  # a GameConfig's key
     seat: int | None  # None: the data does not say
     prompt: str  # the user text
-    prompt_ids: list[int]
-    answer: str  # token_ids as text, less the last
-    token_ids: list[int]  # the stop token included
+    answer: str  # without the stop token
+    tokens: TokenSample  # the stop token included
 
     @property
-    def tokens(self) -> TokenSample:
-        """What the model is trained on."""
-        return TokenSample(prompt_ids=self.prompt_ids, token_ids=self.token_ids)
+    def key(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What is the same where two examples teach the same: ids of prompt and answer."""
+        return tuple(self.tokens.prompt_ids), tuple(self.tokens.token_ids)
 
 
 Split = tuple[list[Example], list[Example]]
@@ -50,10 +49,15 @@ def make_example(
         env=game.key,
         seat=observation.seat,
         prompt=prompt.text,
-        prompt_ids=prompt.ids,
         answer=answer,
-        token_ids=prompts.encode_answer(answer),
+        tokens=answer_tokens(prompts, prompt.ids, answer),
     )
+
+
+def answer_tokens(prompts: PromptBuilder, prompt_ids: list[int], answer: str) -> TokenSample:
+    """A prompt with an answer as an engine would have sampled it."""
+    segment = Segment(token_ids=prompts.encode_answer(answer))
+    return TokenSample(prompt_ids=prompt_ids, segments=(segment,))
 
 
 def split_by_prompt(examples: Sequence[Example], held_out: float, seed: int) -> Split:
@@ -63,7 +67,7 @@ def split_by_prompt(examples: Sequence[Example], held_out: float, seed: int) -> 
     """
     sides: Split = ([], [])
     for each in examples:
-        draw = random.Random(derive_seed(seed, "held out", each.prompt_ids)).random()
+        draw = random.Random(derive_seed(seed, "held out", each.tokens.prompt_ids)).random()
         sides[draw < held_out].append(each)
     return sides
 
@@ -114,5 +118,7 @@ def read_examples(path: Path) -> Split:
     """What `write_examples` wrote."""
     sides: Split = ([], [])
     for _, row in read_lines(path):
-        sides[row.pop("held_out")].append(Example(**row))
+        tokens = row.pop("tokens")
+        tokens["segments"] = tuple(Segment(**segment) for segment in tokens["segments"])
+        sides[row.pop("held_out")].append(Example(**row, tokens=TokenSample(**tokens)))
     return sides

@@ -44,7 +44,7 @@ def gather_examples(config: RunConfig, tokenizer: Any) -> list[Example]:
         except ValueError as error:  # such as a prompt that is too long, which costs play one game
             raise ConfigError(str(error)) from None
         for example in gathered:
-            found.setdefault((tuple(example.prompt_ids), tuple(example.token_ids)), example)
+            found.setdefault(example.key, example)
     examples = list(found.values())
     if not examples:
         raise ConfigError("sft.data: holds not one example; give other files, or an expert")
@@ -115,11 +115,11 @@ def _recorded_files(data: RecordedData, field: str) -> list[Path]:
 def _check_lengths(config: RunConfig, examples: Sequence[Example]) -> None:
     sampling = config.sampling
     for field, limit, lengths in (
-        ("max_tokens", sampling.max_tokens, [len(each.token_ids) for each in examples]),
+        ("max_tokens", sampling.max_tokens, [each.tokens.num_scored for each in examples]),
         (
             "max_prompt_tokens",
             sampling.max_prompt_tokens,
-            [len(each.prompt_ids) for each in examples],
+            [len(each.tokens.prompt_ids) for each in examples],
         ),
     ):
         if (longest := max(lengths)) > limit:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from unstable.config import ConfigError, GameConfig
-from unstable.datasets.examples import Example, make_example
+from unstable.datasets.examples import Example, answer_tokens, make_example
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, TextEncoder, write_answer
 from unstable.records.files import read_lines
 from unstable.records.games import read_game
-from unstable.types import GameResult, Observation, SampledTokens, Turn
+from unstable.types import GameResult, Observation, SampledTokens, Segment, TokenSample, Turn
 from unstable.types.seeds import derive_seed
 
 _PATIENCE = 200  # games in a row without a new position, after which there are taken to be no more
@@ -50,7 +50,7 @@ def expert_examples(
     played = idle = progress = 0
     while idle < _PATIENCE and min(map(len, pools.values())) < quota:
         for example in _play(game, prompts, derive_seed(seed, "sft", game.key, played), rationale):
-            if (ids := tuple(example.prompt_ids)) not in seen:
+            if (ids := tuple(example.tokens.prompt_ids)) not in seen:
                 seen.add(ids)
                 pools[example.seat].append(example)
         played += 1
@@ -137,9 +137,8 @@ def _chat_example(place: str, messages: Any, game: GameConfig, prompts: PromptBu
         env=game.key,
         seat=None,
         prompt=chat[-1]["content"],
-        prompt_ids=prompts.encode_chat(chat),
         answer=last["content"],
-        token_ids=prompts.encode_answer(last["content"]),
+        tokens=answer_tokens(prompts, prompts.encode_chat(chat), last["content"]),
     )
 
 
@@ -194,18 +193,18 @@ def recorded_examples(
                 )
             game = read_game(place, row)
             for turn in game.turns[game.spec.opening :]:
-                tokens = turn.sampled
+                answer, tokens = turn.answer, turn.answer.sampled
                 if tokens is None or not _teaches(turn, tokens, game, winners_only, forfeits):
                     continue
-                if tokenizer.decode(tokens.token_ids, skip_special_tokens=True) != turn.text:
+                if tokenizer.decode(tokens.token_ids, skip_special_tokens=True) != answer.text:
                     raise ConfigError(
                         f"{place}: its ids are another tokenizer's; set model.name to its run's"
                     )
-                if not encoder.spells(turn.observation, tokens.prompt_ids):
+                if not encoder.spells(answer.observation, tokens.prompt_ids):
                     forged += 1
                     continue
-                key = tuple(tokens.prompt_ids), tuple(tokens.token_ids)
-                found.setdefault(key, _example(turn, tokens, game.spec.env))
+                example = _example(turn, tokens, game.spec.env)
+                found.setdefault(example.key, example)
     if forged:
         log.warning("%d turns are left out: text became control tokens in their prompts", forged)
     return list(found.values())
@@ -214,7 +213,7 @@ def recorded_examples(
 def _teaches(
     turn: Turn, tokens: SampledTokens, game: GameResult, winners_only: bool, forfeits: bool
 ) -> bool:
-    if tokens.version is None or turn.invalid or not turn.formatted:
+    if tokens.version is None or turn.invalid or not turn.answer.formatted:
         return False
     if tokens.finish_reason != "stop":
         return False
@@ -223,11 +222,11 @@ def _teaches(
 
 
 def _example(turn: Turn, tokens: SampledTokens, env: str) -> Example:
+    segments = [Segment(token_ids=each.token_ids, scored=each.scored) for each in tokens.segments]
     return Example(
         env=env,
         seat=turn.seat,
-        prompt=turn.observation,
-        prompt_ids=tokens.prompt_ids,
-        answer=turn.text,
-        token_ids=tokens.token_ids,
+        prompt=turn.answer.observation,
+        answer=turn.answer.text,
+        tokens=TokenSample(prompt_ids=tokens.prompt_ids, segments=tuple(segments)),
     )

@@ -93,7 +93,7 @@ async def ask_probe(
 def probe_samples(answers: Sequence[ProbeAnswer]) -> list[TokenSample]:
     """The answers as a learner scores them."""
     return [
-        TokenSample(prompt_ids=answer.prompt_ids, token_ids=answer.completion.token_ids)
+        TokenSample(prompt_ids=answer.prompt_ids, segments=(answer.completion,))
         for answer in answers
     ]
 

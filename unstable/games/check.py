@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from unstable.config import ConfigError, GameConfig, nearest, shown
-from unstable.config.plugins import FAULTS, bounded, check_target, described, load_target
+from unstable.config.plugins import FAULTS, check_target, described, load_target, time_limit
 from unstable.games.game import Game, SeatingError
 from unstable.games.screen import fitting_seats, screen
 from unstable.games.services import lists_legal_moves, make_environment, prompt_style
@@ -29,7 +29,7 @@ def check_game(config: GameConfig, field: str = "games") -> None:
         f"{config.timeout:g} s; mend it, or raise {field}.timeout"
     )
     try:
-        with redirect_stdout(io.StringIO()), bounded(config.timeout, over):
+        with redirect_stdout(io.StringIO()), time_limit(config.timeout, over):
             _check_id(config.env, field)
             _check_class(config, field)
             _check_targets(config, field)

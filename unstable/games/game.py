@@ -15,7 +15,7 @@ from unstable.games import services
 from unstable.games.catalog.table import EXPERT_GAMES, RULE_GAMES
 from unstable.games.chance import Chance
 from unstable.games.info import Expert, GameInfo
-from unstable.prompts import bounded
+from unstable.prompts import shorten
 from unstable.types import Observation
 from unstable.types.seeds import derive_seed
 
@@ -152,7 +152,7 @@ class Game:
                 raise
             self.turns, self.raised = self.turns + 1, True
             raised = f"the game raised {type(error).__name__}: {error}"
-            self._end_by_forfeit(seat, bounded(raised)[0])
+            self._end_by_forfeit(seat, shorten(raised)[0])
             return StepResult(done=True, invalid=True)
         self._actions.append(action)
         self.turns += 1

@@ -21,7 +21,7 @@ from unstable.config.plugins import load_target
 from unstable.games.catalog.table import info_of
 from unstable.games.environment import Environment, EnvStep
 from unstable.games.words import supply_words
-from unstable.prompts import MAX_EVENTS, bounded
+from unstable.prompts import MAX_EVENTS, shorten
 from unstable.types import Observation
 
 _LEADING_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
@@ -178,7 +178,7 @@ class TextArenaEnvironment(Environment):
     def _last_word(self) -> str:
         infos = self._env.state.game_info.values()
         reason = next((str(info["reason"]) for info in infos if info.get("reason")), "")
-        return bounded(reason)[0]
+        return shorten(reason)[0]
 
 
 class _View:
@@ -203,7 +203,7 @@ class _View:
         for sender, message, kind in messages:
             if not isinstance(message, str):  # some envs mix up the order: (seat, action, kind)
                 continue
-            text, cut = bounded(_LEADING_LINES.sub("", message).rstrip())
+            text, cut = shorten(_LEADING_LINES.sub("", message).rstrip())
             self.cut_characters += cut
             if not text:
                 continue

@@ -196,7 +196,7 @@ def _score(
     standings = [result.standing(side[0]) for result, side in pairs]
     turns = [turn for result, side in pairs for seat in side for turn in result.seat_turns(seat)]
     votes = results[0].spec.seats[pairs[0][1][0]].votes
-    named = [turn.votes / votes for turn in turns if turn.votes is not None]
+    named = [turn.answer.votes / votes for turn in turns if turn.answer.votes is not None]
     distinct = distinct_games(version, results)
     score = mean_interval([_WORTH[standing] for standing in standings], 0.0, 1.0, distinct)
     return EvalScore(
@@ -233,7 +233,7 @@ def distinct_games(version: int, results: Sequence[GameResult]) -> int:
     transcripts = {
         (
             *_side(version, result),
-            *((turn.seat, turn.observation, turn.action) for turn in result.turns),
+            *((turn.seat, turn.answer.observation, turn.answer.action) for turn in result.turns),
             *result.outcomes,
         )
         for result in results
@@ -245,11 +245,11 @@ def _answer_by_chance(results: Sequence[GameResult]) -> bool:
     """Whether a model was sampled, or another player has met one observation with two actions."""
     answers: dict[tuple[PlayerId, int, str], str] = {}
     for turn in (turn for result in results for turn in result.turns):
-        if turn.sampled is None:
-            place = (turn.player, turn.seat, turn.observation)
-            if answers.setdefault(place, turn.action) != turn.action:
+        if turn.answer.sampled is None:
+            place = (turn.player, turn.seat, turn.answer.observation)
+            if answers.setdefault(place, turn.answer.action) != turn.answer.action:
                 return True
-        elif turn.sampled.temperature > 0:
+        elif turn.answer.sampled.temperature > 0:
             return True
     return False
 

@@ -207,7 +207,7 @@ class TrainingGames:
                 self.results[kind, "games"] += 1
                 self.results[kind, "forfeit"] += game.forfeit in side
                 self.results[kind, "draw"] += game.standing(side[0]) == "draw"
-            moves = (turn.action for turn in game.own_turns if seats[turn.seat].trained)
+            moves = (turn.answer.action for turn in game.own_turns if seats[turn.seat].trained)
             self.actions[game.spec.env].update(moves)
 
     def take(self) -> Mapping[str, float]:

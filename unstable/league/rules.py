@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from unstable.config import Rule
 from unstable.league.evaluation import wilson_interval
+from unstable.types.metrics import VersusKey
 
 THRESHOLDS: dict[Rule, float] = {
     "entropy": 0.1,
@@ -205,7 +206,8 @@ class MetricRule(NamedTuple):
 ENTROPY, ACTIONS = "learn/entropy", "collect/action_entropy/"
 KL_SAMPLING, KL_REFERENCE = "learn/mismatch_kl", "learn/kl_reference"
 LENGTH, TRUNCATION = "learn/completion_length_mean", "learn/truncated_share"
-DRAWS, TIED, FORFEITS = "collect/versus/self/draw", "learn/tied_groups", "collect/versus/forfeit"
+MIRROR = VersusKey("self")
+DRAWS, TIED, FORFEITS = MIRROR.name("draw"), "learn/tied_groups", "collect/versus/forfeit"
 RULES = [
     MetricRule("entropy", ENTROPY, below_start),
     MetricRule("entropy", ACTIONS, below_start),
@@ -246,11 +248,11 @@ def _shares(row: Mapping[str, float]) -> dict[str, tuple[float, float]]:
     groups = row.get("learn/groups", 0.0) - row.get("learn/lone_groups", 0.0)
     if TIED in row and groups:
         found[TIED] = (row[TIED] / groups, groups)
-    prefixes = [f"collect/versus/{kind}" for kind in ("alone", "self", "others")]
-    results = {prefix: row.get(f"{prefix}/games", 0.0) for prefix in prefixes}
+    keys = [VersusKey("alone"), MIRROR, VersusKey("others")]
+    results = {key: row.get(key.name("games"), 0.0) for key in keys}
     if total := sum(results.values()):
-        lost = sum(n * row.get(f"{prefix}/forfeit", 0.0) for prefix, n in results.items())
+        lost = sum(n * row.get(key.name("forfeit"), 0.0) for key, n in results.items())
         found[FORFEITS] = (lost / total, total)
-    if mirrors := row.get("collect/versus/self/games"):
+    if mirrors := row.get(MIRROR.name("games")):
         found[DRAWS] = (row.get(DRAWS, 0.0), mirrors / 2)  # both seats draw a game
     return found

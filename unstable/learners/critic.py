@@ -136,4 +136,4 @@ class Critic:
 
 def prompts_of(samples: Sequence[TokenSample]) -> list[TokenSample]:
     """The samples without their answers."""
-    return [TokenSample(prompt_ids=sample.prompt_ids, token_ids=[]) for sample in samples]
+    return [TokenSample(prompt_ids=sample.prompt_ids, segments=()) for sample in samples]

@@ -247,7 +247,7 @@ class Learner:
         algorithm, device = frozen.algorithm, self.policy.device
         samples = [frozen.samples[index] for index in chosen_C]
         _, sequences_C = np.unique(frozen.trajectories_S[chosen_C], return_inverse=True)
-        sizes_C = np.array([len(sample.token_ids) for sample in samples])
+        sizes_C = np.array([sample.num_scored for sample in samples])
         normalizers_C = token_normalizers(
             sizes_C, sequences_C, algorithm.aggregation, self.max_tokens
         )
@@ -339,7 +339,7 @@ class Learner:
         return np.random.default_rng(derive_seed(self.seed, "shuffle", self.version))
 
     def _layout(self, samples: Sequence[TokenSample]) -> Layout:
-        return Layout([len(sample.token_ids) for sample in samples], self.policy.device)
+        return Layout([sample.num_scored for sample in samples], self.policy.device)
 
     def _floats(self, values: Floats) -> Tensor:
         return torch.from_numpy(values).float().to(self.policy.device)

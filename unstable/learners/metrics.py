@@ -44,7 +44,7 @@ def batch_metrics(batch: FlatBatch, shaped_S: Floats, advantages_S: Floats) -> M
     tokens = [sample.tokens for sample in batch.samples]
     staleness = [batch.batch.staleness(sample) for sample in batch.samples]
     metrics = {
-        "learn/tokens_trained": sum(len(each.token_ids) for each in tokens),
+        "learn/tokens_trained": sum(each.num_scored for each in tokens),
         "learn/prompt_cut_samples": sum(each.prompt_cut > 0 for each in tokens),
         "learn/prompt_cut_tokens": sum(each.prompt_cut for each in tokens),
         "learn/staleness_mean": np.mean(staleness),
@@ -71,7 +71,7 @@ def _sample_metrics(
     rewards_P, shaped_P = batch.rewards_S[indices], shaped_S[indices]
     advantages_P = advantages_S[indices]
     tokens = [batch.samples[index].tokens for index in indices]
-    completions_P = np.array([len(each.token_ids) for each in tokens])
+    completions_P = np.array([each.num_scored for each in tokens])
     lengths_P = np.array([each.length for each in tokens])
     cut_P = np.array([each.finish_reason == "length" for each in tokens])
     ended_P = completions_P[~cut_P] if not cut_P.all() else np.array([math.nan])
@@ -159,7 +159,7 @@ def role_metrics(batch: FlatBatch, reports: Sequence[StepReport]) -> Metrics:
     if not reports:
         return {}
     chosen_P = np.concatenate([report.chosen_C for report in reports])
-    sizes_S = np.array([len(sample.tokens.token_ids) for sample in batch.samples])
+    sizes_S = np.array([sample.tokens.num_scored for sample in batch.samples])
     rows_N = Layout(sizes_S.tolist(), torch.device("cpu")).rows(chosen_P)
     behaviour_N = torch.cat(batch.behaviour_logprobs)[rows_N]
     weights_N = log_ratios(_joined(reports, LOGPROBS), behaviour_N).exp()

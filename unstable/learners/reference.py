@@ -35,7 +35,7 @@ class Reference(TrainedCopy):
         """Score the samples, all or those of the wanted indices, in one pass."""
         indices = (np.arange(len(samples)) if wanted is None else wanted).tolist()
         chosen = [samples[index] for index in indices]
-        logprobs = [torch.zeros(len(sample.token_ids)) for sample in samples]
+        logprobs = [torch.zeros(sample.num_scored) for sample in samples]
         states: list[Tensor] | None = None
         if not chosen:
             return Reading(logprobs, states)

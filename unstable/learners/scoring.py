@@ -74,4 +74,4 @@ class Scorer:
 
 
 def _counts(samples: Sequence[TokenSample]) -> list[int]:
-    return [len(sample.token_ids) for sample in samples]
+    return [sample.num_scored for sample in samples]

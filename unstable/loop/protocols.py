@@ -71,6 +71,9 @@ class Learner(Protocol):
     async def save(self, version: int) -> None:
         """Write the checkpoint of a version."""
 
+    async def load(self, version: int) -> None:
+        """Become what `save` wrote as a version."""
+
     async def scale_rate(self, factor: float) -> None:
         """Multiply the learning rate of all updates to come."""
 

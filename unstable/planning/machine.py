@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from packaging.utils import canonicalize_name
@@ -19,6 +19,8 @@ from packaging.utils import canonicalize_name
 from unstable.models.base import computes_bfloat16
 from unstable.planning.nvml import NVMLError, find_card, opened_nvml
 
+LOOPBACK = "127.0.0.1"
+"""Where this machine is for itself: a run's processes talk to each other there."""
 _CGROUP = Path("/sys/fs/cgroup")
 _BFLOAT16_SINCE = 8  # CUDA compute capability of Ampere
 
@@ -34,10 +36,21 @@ class GPU:
     bfloat16: bool = True  # computes it natively
 
 
+class Placement(NamedTuple):
+    """Where a process runs: a machine's address, and the ids of its cards there.
+
+    Without cards it runs on the processor. Placement("127.0.0.1", gpus=("0", "1"))
+    """
+
+    node: str
+    gpus: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Processor, memory, cards and installed packages."""
 
+    node: str = LOOPBACK  # its address
     cores: int  # that this process may use
     memory_bytes: int  # in all, or what a container may use
     free_bytes: int  # that could be had now

@@ -1,10 +1,10 @@
 """What an engine needs of a machine, as planning asks it, and which engine serves a config."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from unstable.config import ENGINES, ConfigError, RunConfig
-from unstable.config.plugins import load_target
+from unstable.config import ConfigError, RunConfig
 from unstable.models.shape import ModelShape
 from unstable.planning.machine import Machine
 from unstable.planning.memory import EngineMemory
@@ -27,7 +27,7 @@ class EngineSetup:
 
 
 class EngineNeeds:
-    """What an engine needs. `engines/<name>/needs.py` has a value of it, called NEEDS."""
+    """What an engine needs. `engines/needs.py` has one of each engine."""
 
     uses_gpus = False
     """Whether it runs on GPUs where there are some; else on the processor."""
@@ -46,15 +46,10 @@ class EngineNeeds:
         raise NotImplementedError
 
 
-def engine_needs(engine: str) -> EngineNeeds:
-    """What the engine of that name needs."""
-    needs = load_target(f"unstable.engines.{engine}.needs:NEEDS")
-    assert isinstance(needs, EngineNeeds)
-    return needs
-
-
-def choose_engine(config: RunConfig, machine: Machine) -> tuple[str, list[str]]:
-    """The engine, and what a person should know of its choice.
+def choose_engine(
+    config: RunConfig, machine: Machine, engines: Mapping[str, EngineNeeds]
+) -> tuple[str, list[str]]:
+    """One of the engines by its name, and what a person should know of its choice.
 
     Left to choose, it is one that uses GPUs where there are some that it can use, else the embedded
     one. Raises `ConfigError` for what the engine that is asked for cannot do here.
@@ -64,12 +59,12 @@ def choose_engine(config: RunConfig, machine: Machine) -> tuple[str, list[str]]:
     dtype = choose_dtype(config, machine)
     engine = "embedded" if asked == "auto" else asked
     if asked == "auto" and gpus:
-        on_gpus = [name for name in ENGINES if engine_needs(name).uses_gpus]
-        problems = {name: engine_needs(name).problem(config, machine, dtype) for name in on_gpus}
+        on_gpus = {name: needs for name, needs in engines.items() if needs.uses_gpus}
+        problems = {name: needs.problem(config, machine, dtype) for name, needs in on_gpus.items()}
         engine = next((name for name, problem in problems.items() if problem is None), engine)
         if engine == "embedded":
-            notes.append(f"actors play on the processor: {problems[on_gpus[0]]}")
-    needs = engine_needs(engine)
+            notes.append(f"actors play on the processor: {next(iter(problems.values()))}")
+    needs = engines[engine]
     if (problem := needs.problem(config, machine, dtype)) is not None:
         raise ConfigError(
             f"actors.engine = {engine!r}: {problem}, or set actors.engine to embedded"

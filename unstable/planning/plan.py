@@ -5,7 +5,7 @@ the tests can ask about machines that are not there.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,14 +27,14 @@ from unstable.planning.fit import (
     fit_batches,
     smaller,
 )
-from unstable.planning.machine import GPU, Machine
+from unstable.planning.machine import GPU, Machine, Placement
 from unstable.planning.memory import GB, EngineMemory, LearnerMemory, learner_memory
 from unstable.planning.needs import (
     Dtype,
+    EngineNeeds,
     EngineSetup,
     choose_dtype,
     choose_engine,
-    engine_needs,
 )
 
 EMBEDDED_GAMES = 32
@@ -44,7 +44,8 @@ VLLM_GAMES = 384
 PLANNED = 0.95
 """Share of a GPU's free memory that is planned with: estimates err, and allocators lose some."""
 
-Ids = tuple[str, ...]
+Engines = Mapping[str, EngineNeeds]
+"""What each engine needs, by its name."""
 
 
 class Use(NamedTuple):
@@ -58,14 +59,14 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Who runs where. A process has the ids of its GPUs; none: it runs on the processor."""
+    """Who runs where, and how much each process does at once."""
 
     engine: str
     dtype: Dtype
     mode: Mode
     share: Share
-    actors: tuple[Ids, ...]
-    learners: tuple[Ids, ...]  # of each rank; none where nothing is learned
+    actors: tuple[Placement, ...]
+    learners: tuple[Placement, ...]  # of each rank; none where nothing is learned
     learner_threads: int  # of the processor, for all ranks together
     gpu_memory: float  # share of a device's memory that an actor's vLLM engine may take
     games_in_flight: int  # of each actor
@@ -102,13 +103,16 @@ class _Case:
 
     config: RunConfig
     machine: Machine
-    engine: str
+    engine: EngineNeeds
     dtype: Dtype
     shape: ModelShape
     ranks: int  # of the learner; 0: there is none
     longest: int  # tokens of the longest prompt and answer
     max_loras: int
     max_cpu_loras: int
+
+    def place(self, *cards: GPU) -> Placement:
+        return Placement(self.machine.node, tuple(card.id for card in cards))
 
     def learner_memory(self, *, on_gpu: bool) -> LearnerMemory:
         learner = self.config.learner
@@ -137,14 +141,14 @@ class _Case:
             max_cpu_loras=self.max_cpu_loras,
             on_gpu=on_gpu,
         )
-        return engine_needs(self.engine).memory(setup)
+        return self.engine.memory(setup)
 
 
 class _Placed(NamedTuple):
     """Processes on devices, and the room that they have there."""
 
-    actors: tuple[Ids, ...]
-    learners: tuple[Ids, ...]
+    actors: tuple[Placement, ...]
+    learners: tuple[Placement, ...]
     budget: Budget
     games: int
     engine: EngineMemory
@@ -152,32 +156,35 @@ class _Placed(NamedTuple):
     learner_on: Device | None
 
 
-def plan(config: RunConfig, machine: Machine, *, learner: bool = True) -> Plan:
+def plan(
+    config: RunConfig, machines: Sequence[Machine], engines: Engines, *, learner: bool = True
+) -> Plan:
     """Decide who runs where; raises `ConfigError` where it cannot be done.
 
-    Where memory lacks, it names a number and a value of it that fits. Without a learner, as when a
-    finished run is evaluated, the whole machine is the actors'.
+    All that can be decided is where on one machine, so `machines` holds one. Where memory lacks, it
+    names a number and a value of it that fits. Without a learner, as when a finished run is
+    evaluated, the whole machine is the actors'.
     """
-
+    (machine,) = machines
     try:
-        return _plan(config, machine, learner)
+        return _plan(config, machine, engines, learner)
     except DoesNotFitError as lack:
-        raise ConfigError(f"{lack}; {_remedy(config, machine, learner)}") from None
+        raise ConfigError(f"{lack}; {_remedy(config, machine, engines, learner)}") from None
 
 
-def _remedy(config: RunConfig, machine: Machine, learner: bool) -> str:
+def _remedy(config: RunConfig, machine: Machine, engines: Engines, learner: bool) -> str:
     """The first number whose change alone makes the config fit."""
     for path, value in smaller(config):
         with contextlib.suppress(DoesNotFitError, ConfigError):
-            _plan(changed(config, path, value), machine, learner)
+            _plan(changed(config, path, value), machine, engines, learner)
             return f"set {path} to {str(value).lower()}"
     return "use a smaller model, or a machine with more memory"
 
 
-def _plan(config: RunConfig, machine: Machine, learner: bool) -> Plan:
-    engine, notes = choose_engine(config, machine)
-    case = _case(config, machine, engine, config.learner.num if learner else 0)
-    on_gpus = engine_needs(engine).uses_gpus and bool(machine.usable_gpus)
+def _plan(config: RunConfig, machine: Machine, engines: Engines, learner: bool) -> Plan:
+    engine, notes = choose_engine(config, machine, engines)
+    case = _case(config, machine, engines[engine], config.learner.num if learner else 0)
+    on_gpus = case.engine.uses_gpus and bool(machine.usable_gpus)
     placed = _on_gpus(case) if on_gpus else _on_processor(case)
     budget = placed.budget
     batches, learner_uses = _learner_uses(case, placed)
@@ -223,7 +230,7 @@ def _learner_uses(case: _Case, placed: _Placed) -> tuple[Batches, tuple[Use, ...
     return batches, (Use("learner", _names(placed.learners), parts, limit_bytes),)
 
 
-def _case(config: RunConfig, machine: Machine, engine: str, ranks: int) -> _Case:
+def _case(config: RunConfig, machine: Machine, engine: EngineNeeds, ranks: int) -> _Case:
     shape = read_shape(config.model)
     actors = config.actors
     others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
@@ -260,7 +267,7 @@ def _on_processor(case: _Case) -> _Placed:
     wanted = EMBEDDED_GAMES if asked.games_in_flight == "auto" else asked.games_in_flight
     by_cores = machine.cores if sync or not ranks else machine.cores // 2
     by_memory = min(for_actors, machine.free_bytes) // engine.total(_tokens(case, wanted))
-    most = engine_needs(case.engine).most_on_processor or max(1, min(by_cores, by_memory))
+    most = case.engine.most_on_processor or max(1, min(by_cores, by_memory))
     num = most if asked.num == "auto" else asked.num
     limit = for_actors // num
     fitting = 2 * engine.tokens(limit) // case.longest
@@ -272,8 +279,8 @@ def _on_processor(case: _Case) -> _Placed:
         own = processor._replace(free_bytes=half // ranks)
         learner_on = _smallest(gpus[:ranks]) if gpus else own
     return _Placed(
-        actors=((),) * num,
-        learners=tuple((gpu.id,) for gpu in gpus[:ranks]) or ((),) * ranks,
+        actors=(case.place(),) * num,
+        learners=tuple(case.place(gpu) for gpu in gpus[:ranks]) or (case.place(),) * ranks,
         budget=Budget(
             mode="sync" if sync else "async",
             share="off",
@@ -309,8 +316,8 @@ def _on_gpus(case: _Case) -> _Placed:
     cached_tokens = engine.tokens(budget.engine_bytes)
     asked = config.actors.games_in_flight
     return _Placed(
-        actors=tuple(tuple(card.id for card in cards) for cards in actors),
-        learners=tuple((card.id,) for card in learners),
+        actors=tuple(case.place(*cards) for cards in actors),
+        learners=tuple(case.place(card) for card in learners),
         budget=budget,
         games=min(VLLM_GAMES, cached_tokens // case.longest) if asked == "auto" else asked,
         engine=engine,
@@ -364,12 +371,12 @@ def _smallest(gpus: Sequence[GPU]) -> Device:
     )
 
 
-def _names(processes: Sequence[Ids]) -> str:
+def _names(placements: Sequence[Placement]) -> str:
     """Where processes run, in words."""
-    if not any(processes):
+    if not any(placement.gpus for placement in placements):
         return "the processor"
-    return f"GPU {', '.join('+'.join(ids) for ids in processes)}"
+    return f"GPU {', '.join('+'.join(placement.gpus) for placement in placements)}"
 
 
-def _places(processes: Sequence[Ids]) -> str:
-    return f"{len(processes)} on {_names(processes)}"
+def _places(placements: Sequence[Placement]) -> str:
+    return f"{len(placements)} on {_names(placements)}"

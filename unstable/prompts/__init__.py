@@ -13,6 +13,11 @@ from unstable.prompts.builder import (
     observation_text,
     write_answer,
 )
-from unstable.prompts.encoding import TextEncoder
-from unstable.prompts.limits import MAX_CHARACTERS, MAX_EVENTS, bounded
+from unstable.prompts.encoding import (
+    MAX_CHARACTERS,
+    MAX_EVENTS,
+    TextEncoder,
+    TokenStrings,
+    shorten,
+)
 from unstable.prompts.parsers import PARSERS, Action, parse_action, strip_reasoning

@@ -1,7 +1,8 @@
-"""Text is never control: no id that is made of a text is one of the tokenizer's added tokens.
+"""Text to ids and back. Text is never control: no id made of it is one of the added tokens.
 
 The chat template writes those (<|im_end|>, <think>), and there they are read as what they are. In a
-text each is broken in two, and its halves are encoded apart. Any other text is encoded as it is.
+text each is broken in two, and its halves are encoded separately. Any other text is encoded as it
+is. Texts of games and players are cut, so that none fills memory, files or prompts.
 """
 
 import re
@@ -9,8 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_BREAK = "\ufdd0"  # what is on its two sides is encoded apart; Unicode keeps it out of all text
-_UNKNOWN = "\ufffd"
+_BREAK = "\ufdd0"  # its two sides are encoded separately; Unicode keeps it out of all text
+_UNKNOWN = "\ufffd"  # also where a token ends within a character
+_SURROGATES = re.compile("[\ud800-\udfff]")
+MAX_CHARACTERS = 20_000
+"""Of what a game says at once, of an action, of an endpoint's reply."""
+MAX_EVENTS = 12_000
+"""Characters of what happened in a game, about 3,000 tokens: of more, the oldest events are left
+out; the last is kept."""
 
 Render = Callable[[Sequence[str]], str]
 """Puts texts where a template has them."""
@@ -53,9 +60,9 @@ class TextEncoder:
         broken = [self._without_control(text) for text in texts]
         whole = render(broken)
         if any(map(self._may_join, broken)):
-            apart = render([f"{_BREAK}{text}{_BREAK}" for text in broken])
-            if self._control.findall(apart) != self._control.findall(whole):
-                whole = apart
+            isolated = render([f"{_BREAK}{text}{_BREAK}" for text in broken])
+            if self._control.findall(isolated) != self._control.findall(whole):
+                whole = isolated
         ids = encode(whole)
         if self._normalizes and self._has_more(ids, whole):
             whole = render([_BREAK.join(text) for text in broken])
@@ -101,6 +108,53 @@ class TextEncoder:
         spelled = Counter(self._control_ids[name] for name in self._control.findall(rendered))
         control = set(self._control_ids.values())
         return bool(Counter(index for index in ids if index in control) - spelled)
+
+
+class TokenStrings:
+    """Ids as text, by what makes text of several at once."""
+
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        self._decode = decode
+        self._alone: dict[int, str] = {}
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of all."""
+        return self._decode(list(ids))
+
+    def strings(self, ids: Sequence[int]) -> list[str]:
+        """The text of each, so that together they are the text of all.
+
+        A character that several tokens make is the last one's; the others are then empty.
+        """
+        strings = [self._of(token) for token in ids]
+        return strings if "".join(strings) == self.text(ids) else self._in_order(ids)
+
+    def _of(self, token: int) -> str:
+        if token not in self._alone:
+            self._alone[token] = self.text([token])
+        return self._alone[token]
+
+    def _in_order(self, ids: Sequence[int]) -> list[str]:
+        """By what each token adds to the text of those shortly before it."""
+        strings: list[str] = []
+        begin = end = 0  # of the tokens whose text is known and stands before the next one's
+        for count in range(1, len(ids) + 1):
+            known, text = self.text(ids[begin:end]), self.text(ids[begin:count])
+            if text.endswith(_UNKNOWN) and count < len(ids):
+                strings.append("")
+                continue
+            strings.append(text[len(known) :])
+            begin, end = end, count
+        return strings
+
+
+def shorten(text: str) -> tuple[str, int]:
+    """The text's first `MAX_CHARACTERS`, and how many characters came after them.
+
+    Surrogates, which no file and no tokenizer takes, become U+FFFD.
+    """
+    cut = max(len(text) - MAX_CHARACTERS, 0)
+    return _SURROGATES.sub("\ufffd", text[:MAX_CHARACTERS]), cut
 
 
 def _is_control(token: Any, unknown: str | None) -> bool:

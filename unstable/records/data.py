@@ -12,7 +12,7 @@ import numpy as np
 from unstable.config import ConfigError
 from unstable.records.files import read_lines, read_rows
 from unstable.records.folder import GameFile, RunFolder
-from unstable.records.games import Record
+from unstable.records.games import Record, answer_tokens
 from unstable.records.scan import Advantage, read_advantages, scan_games
 
 Library = Literal["pandas", "polars"]
@@ -31,7 +31,7 @@ TURN_COLUMNS = (
 """Of the frame of turns, as files have them; `TURN_KEYS` stand before them, and what follows from
 other values (`update`, `advantage`, `outcome`, `reward`, `reward/<term>`) behind them."""
 TURN_KEYS = ("purpose", "game_version", "game", "env")
-_IDS = {"prompt_ids": np.int32, "token_ids": np.int32, "logprobs": np.float64}
+_ABSENT: Record = {"prompt_ids": [], "temperature": None, "version": None, "prompt_cut": 0}
 
 
 class RunData:
@@ -82,8 +82,12 @@ def _turns(
     file: GameFile, game: Record, advantages: dict[tuple[int, int], Advantage]
 ) -> Iterable[Record]:
     for turn in game["turns"]:
-        row = {name: turn[name] for name in TURN_COLUMNS}
-        row |= {name: np.asarray(turn[name], dtype=kind) for name, kind in _IDS.items()}
+        sampled, tokens = turn["sampled"], answer_tokens(turn["sampled"])
+        row = {**turn, **(sampled or _ABSENT)}
+        row["prompt_ids"] = np.asarray(row["prompt_ids"], dtype=np.int32)
+        row["token_ids"] = np.asarray(tokens.token_ids, dtype=np.int32)
+        row["logprobs"] = np.asarray(tokens.logprobs, dtype=np.float64)  # of inserted tokens NaN
+        row |= {"alternatives": tokens.alternatives, "finish_reason": tokens.finish_reason}
         row |= {"purpose": file.purpose, "game_version": game["version"]}
         row |= {"game": game["game"], "env": game["env"], "outcome": game["outcomes"][turn["seat"]]}
         rewards = turn["rewards"]

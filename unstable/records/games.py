@@ -1,10 +1,10 @@
 """What a line of the games' and samples' files holds: plain values, named as in `types`.
 
-The tokens of a turn lie beside its other values; what no local model answered has none.
+A turn's `sampled` has the tokens of a local model; it is null where none answered.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from unstable.config import ConfigError
 from unstable.records.files import read_lines
 from unstable.types import (
+    Answer,
     Batch,
+    Completion,
     GameResult,
     GameSpec,
     PlayerId,
@@ -21,22 +23,20 @@ from unstable.types import (
     Sample,
     SampledTokens,
     SeatSpec,
+    Segment,
     Trajectory,
     Turn,
 )
 
 Record = dict[str, Any]
 SEAT_FIELDS = tuple(field.name for field in fields(SeatSpec) if field.name != "player")
-TURN_FIELDS = tuple(field.name for field in fields(Turn) if field.name not in ("player", "sampled"))
-TOKEN_FIELDS = tuple(field.name for field in fields(SampledTokens))
-# Unlike `dataclasses.asdict`, whose copies of token lists would cost a millisecond a game.
-_SEAT_VALUES, _TURN_VALUES, _TOKEN_VALUES = (
-    attrgetter(*names) for names in (SEAT_FIELDS, TURN_FIELDS, TOKEN_FIELDS)
+ANSWER_FIELDS = tuple(
+    field.name for field in fields(Answer) if field.name not in ("player", "sampled")
 )
-_TURN_KEYS = ("player", *TURN_FIELDS, *TOKEN_FIELDS, "rewards")
-
-_NO_TOKENS = SampledTokens(
-    prompt_ids=[], token_ids=[], logprobs=[], temperature=0.0, finish_reason="stop", version=None
+COMPLETION_FIELDS = tuple(field.name for field in fields(Completion) if field.name != "scored")
+# Unlike `dataclasses.asdict`, whose copies of token lists would cost a millisecond a game.
+_SEAT_VALUES, _ANSWER_VALUES, _COMPLETION_VALUES = (
+    attrgetter(*names) for names in (SEAT_FIELDS, ANSWER_FIELDS, COMPLETION_FIELDS)
 )
 
 
@@ -67,10 +67,7 @@ def game_record(
         "truncated": result.truncated,
         "reason": result.reason,
         "seconds": result.seconds,
-        "turns": [
-            _turn_record(turn, spec.seats[turn.seat].temperature, rewards.get(turn.index))
-            for turn in result.turns
-        ],
+        "turns": [_turn_record(turn, rewards.get(turn.index)) for turn in result.turns],
     }
 
 
@@ -95,13 +92,61 @@ def _seat_record(seat: SeatSpec) -> Record:
     return {"player": seat.player.name, **dict(values)}
 
 
-def _turn_record(turn: Turn, temperature: float, rewards: Record | None) -> Record:
-    tokens = turn.sampled or replace(_NO_TOKENS, temperature=temperature)
-    own = (turn.player.name, *_TURN_VALUES(turn), *_TOKEN_VALUES(tokens), rewards)
-    record = dict(zip(_TURN_KEYS, own, strict=True))
-    if turn.sampled is None:
-        record["finish_reason"] = None
-    return record
+def _turn_record(turn: Turn, rewards: Record | None) -> Record:
+    tokens = turn.answer.sampled
+    return {
+        "seat": turn.seat,
+        "index": turn.index,
+        "player": turn.player.name,
+        **dict(zip(ANSWER_FIELDS, _ANSWER_VALUES(turn.answer), strict=True)),
+        "invalid": turn.invalid,
+        "seconds": turn.seconds,
+        "rewards": rewards,
+        "sampled": None if tokens is None else _sampled_record(tokens),
+    }
+
+
+def _sampled_record(tokens: SampledTokens) -> Record:
+    """What a local model was given and what it sampled; inserted tokens have no `logprobs`."""
+    return {
+        "version": tokens.version,
+        "temperature": tokens.temperature,
+        "prompt_cut": tokens.prompt_cut,
+        "prompt_ids": tokens.prompt_ids,
+        "segments": [_segment_record(segment) for segment in tokens.segments],
+    }
+
+
+def _segment_record(segment: Segment) -> Record:
+    if not isinstance(segment, Completion):
+        return {"token_ids": segment.token_ids}
+    return dict(zip(COMPLETION_FIELDS, _COMPLETION_VALUES(segment), strict=True))
+
+
+class AnswerTokens(NamedTuple):
+    """All tokens of a recorded answer; those that were inserted have the logprob None."""
+
+    token_ids: list[int]
+    logprobs: list[float | None]
+    alternatives: list[Any] | None  # by token, of inserted ones []; None: not recorded
+    finish_reason: str | None  # of the last completion
+
+
+def answer_tokens(sampled: Record | None) -> AnswerTokens:
+    """The tokens of a turn's `sampled`, one segment after another; of None there are none."""
+    token_ids: list[int] = []
+    logprobs: list[float | None] = []
+    alternatives: list[Any] = []
+    finish_reason = None
+    for segment in () if sampled is None else sampled["segments"]:
+        number = len(segment["token_ids"])
+        token_ids += segment["token_ids"]
+        logprobs += segment.get("logprobs", [None] * number)
+        alternatives += segment.get("alternatives") or [[]] * number
+        finish_reason = segment.get("finish_reason", finish_reason)
+    return AnswerTokens(
+        token_ids, logprobs, alternatives if any(alternatives) else None, finish_reason
+    )
 
 
 def read_game(place: str, row: Record) -> GameResult:
@@ -197,14 +242,31 @@ def _read_seat(seat: Record) -> SeatSpec:
 
 
 def _read_turn(row: Record) -> Turn:
-    sampled = None
-    if row["token_ids"]:
-        tokens = {name: row[name] for name in TOKEN_FIELDS}
-        if tokens["alternatives"] is not None:
-            tokens["alternatives"] = [[*map(tuple, each)] for each in tokens["alternatives"]]
-        sampled = SampledTokens(**tokens)
-    own = {name: row[name] for name in TURN_FIELDS}
-    return Turn(player=PlayerId.parse(row["player"]), sampled=sampled, **own)
+    sampled = row["sampled"]
+    answer = Answer(
+        player=PlayerId.parse(row["player"]),
+        sampled=None if sampled is None else _read_sampled(sampled),
+        **{name: row[name] for name in ANSWER_FIELDS},
+    )
+    return Turn(
+        seat=row["seat"],
+        index=row["index"],
+        answer=answer,
+        invalid=row["invalid"],
+        seconds=row["seconds"],
+    )
+
+
+def _read_sampled(row: Record) -> SampledTokens:
+    return SampledTokens(**row | {"segments": tuple(map(_read_segment, row["segments"]))})
+
+
+def _read_segment(row: Record) -> Segment:
+    if "logprobs" not in row:
+        return Segment(token_ids=row["token_ids"], scored=False)
+    if row["alternatives"] is not None:
+        row = row | {"alternatives": [[*map(tuple, each)] for each in row["alternatives"]]}
+    return Completion(**row)
 
 
 def batch_records(batch: Batch, advantages: Sequence[float]) -> list[Record]:
@@ -224,19 +286,13 @@ def _sample_record(owner: Trajectory, sample: Sample, staleness: int, advantage:
         "seat": owner.seat,
         "turn": sample.turn,
         "group": owner.group_id,
-        "version": tokens.version,
         "staleness": staleness,
         "prompt_length": len(tokens.prompt_ids),
-        "completion_length": len(tokens.token_ids),
-        "finish_reason": tokens.finish_reason,
-        "prompt_cut": tokens.prompt_cut,
-        "temperature": tokens.temperature,
+        "completion_length": tokens.num_scored,
         "rewards": _rewards(owner, sample),
         "reward": sample.reward + owner.terminal_reward,
         "outcome": owner.outcome,
         "forfeit": owner.forfeit,
         "advantage": advantage,
-        "prompt_ids": tokens.prompt_ids,
-        "token_ids": tokens.token_ids,
-        "logprobs": tokens.logprobs,
+        "sampled": _sampled_record(tokens),
     }

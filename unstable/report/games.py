@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from unstable.records.games import Record, read_game
+from unstable.records.games import Record, answer_tokens, read_game
 from unstable.records.scan import Advantage, Place, read_advantages, read_game_at
 from unstable.report.page import as_json
 from unstable.report.run import Run
@@ -23,7 +23,7 @@ class Tokens(Protocol):
 
     def text(self, ids: Sequence[int]) -> str: ...
 
-    def pieces(self, ids: Sequence[int]) -> list[str]: ...
+    def strings(self, ids: Sequence[int]) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,21 +140,24 @@ def _game(
 def _turn(turn: Record, advantage: Advantage | None, sources: Sources) -> dict[str, Any]:
     names = (
         *("seat", "player", "observation", "text", "action", "formatted", "invalid", "votes"),
-        *("finish_reason", "prompt_cut", "rewards"),
+        "rewards",
     )
     shown = {name: turn.get(name) for name in names}
     if advantage is not None:
         shown |= {"update": advantage.update, "advantage": round(advantage.value, 4)}
-    if turn["token_ids"]:
-        shown["logprobs"] = [round(value, 4) for value in turn["logprobs"]]
-        if sources.tokens is not None:
-            shown["pieces"] = sources.tokens.pieces(turn["token_ids"])
-            if turn.get("alternatives"):
-                shown["likeliest"] = [
-                    [[sources.tokens.text([token]), round(value, 4)] for token, value in each]
-                    for each in turn["alternatives"]
-                ]
-            shown["prompt"] = sources.tokens.text(turn["prompt_ids"])
+    if (sampled := turn["sampled"]) is None:
+        return shown
+    tokens = answer_tokens(sampled)
+    shown |= {"finish_reason": tokens.finish_reason, "prompt_cut": sampled["prompt_cut"]}
+    shown["logprobs"] = [None if each is None else round(each, 4) for each in tokens.logprobs]
+    if sources.tokens is not None:
+        shown["token_strings"] = sources.tokens.strings(tokens.token_ids)
+        if tokens.alternatives:
+            shown["likeliest"] = [
+                [[sources.tokens.text([token]), round(value, 4)] for token, value in each]
+                for each in tokens.alternatives
+            ]
+        shown["prompt"] = sources.tokens.text(sampled["prompt_ids"])
     return shown
 
 

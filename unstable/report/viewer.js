@@ -190,13 +190,14 @@ function turnView(game, index) {
 
 function answer(turn) {
   if (!turn.logprobs) return text(turn.text);
-  if (!turn.pieces) return [text(turn.text), make("p", { class: "soft" }, `${turn.logprobs.length} tokens; the tokenizer was not at hand`)];
+  if (!turn.token_strings) return [text(turn.text), make("p", { class: "soft" }, `${turn.logprobs.length} tokens; the tokenizer was not at hand`)];
   const others = make("p", { class: "likeliest soft", "aria-live": "polite" }, turn.likeliest ? "Choose a token for what else was likely there." : "");
-  return [make("pre", { class: "tokens", tabindex: turn.likeliest ? null : 0 }, turn.pieces.map((piece, at) => {
+  return [make("pre", { class: "tokens", tabindex: turn.likeliest ? null : 0 }, turn.token_strings.map((string, at) => {
     const logprob = turn.logprobs[at];
-    const token = make("span", { class: "token", title: `${share(Math.exp(logprob))} · log-probability ${plain(logprob, 3)}` }, piece);
+    if (logprob === null) return make("span", { class: "inserted", title: "inserted, not sampled" }, string);
+    const token = make("span", { class: "token", title: `${share(Math.exp(logprob))} · log-probability ${plain(logprob, 3)}` }, string);
     if (turn.likeliest) {
-      const show = () => others.replaceChildren(...likely(piece, logprob, turn.likeliest[at]));
+      const show = () => others.replaceChildren(...likely(string, logprob, turn.likeliest[at]));
       token.tabIndex = 0;
       token.addEventListener("click", show);
       token.addEventListener("focus", show);
@@ -208,10 +209,10 @@ function answer(turn) {
     ` whole answer: ${share(Math.exp(turn.logprobs.reduce((sum, value) => sum + value, 0)))}`)];
 }
 
-function likely(piece, logprob, found) {
+function likely(string, logprob, found) {
   const shown = (text) => make("span", { class: "mono" }, JSON.stringify(text));
-  const others = found.filter(([text]) => text !== piece).flatMap(([text, value]) => [" · ", shown(text), ` ${share(Math.exp(value))}`]);
-  return [shown(piece), ` ${share(Math.exp(logprob))}; besides`, ...(others.length ? others : [" nothing"])];
+  const others = found.filter(([text]) => text !== string).flatMap(([text, value]) => [" · ", shown(text), ` ${share(Math.exp(value))}`]);
+  return [shown(string), ` ${share(Math.exp(logprob))}; besides`, ...(others.length ? others : [" nothing"])];
 }
 
 function facts(turn, position) {

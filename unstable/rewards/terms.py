@@ -12,12 +12,11 @@ import inspect
 import math
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from unstable.config import ConfigError, RewardConfig, nearest, shown
-from unstable.config.plugins import bounded, check_call, load_target
+from unstable.config.plugins import check_call, load_target, time_limit
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
 
 Judged = tuple[GameResult, list[Trajectory]]
@@ -30,7 +29,7 @@ def outcome(result: GameResult, seat: int) -> float:
 
 def action_format(result: GameResult, turn: Turn) -> float:
     """1 if the parser found an action in the answer, else 0."""
-    return float(turn.formatted)
+    return float(turn.answer.formatted)
 
 
 def invalid_move(result: GameResult, turn: Turn) -> float:
@@ -40,7 +39,7 @@ def invalid_move(result: GameResult, turn: Turn) -> float:
 
 def length(result: GameResult, turn: Turn) -> float:
     """Number of sampled tokens; give it a small negative weight."""
-    return float(len(turn.sampled.token_ids)) if turn.sampled else 0.0
+    return float(turn.answer.sampled.num_scored) if turn.answer.sampled else 0.0
 
 
 BUILT_IN: dict[str, Callable[..., float | None]] = {
@@ -65,7 +64,7 @@ class _Term(NamedTuple):
         name, timeout = self.config.term, self.config.timeout
         if name in BUILT_IN:
             return self.function(game, judged)
-        with bounded(timeout, f"reward term {name}: not over in timeout = {timeout:g} s"):
+        with time_limit(timeout, f"reward term {name}: not over in timeout = {timeout:g} s"):
             return self.function(game, judged)
 
     async def wait(self, game: GameResult, judged: Turn | int) -> float | None:
@@ -243,11 +242,9 @@ def _trajectory(game: GameResult, seat: int, turns: Sequence[Turn], rewards: _Fo
     assert group_id is not None
     samples = []
     for turn in turns:
-        assert turn.sampled is not None
+        assert turn.answer.sampled is not None
         own = rewards.get(_place(game, turn), {})
-        tokens = turn.sampled
-        if tokens.alternatives is not None:  # which nobody trains on
-            tokens = replace(tokens, alternatives=None)
+        tokens = turn.answer.sampled.without_alternatives()  # which nobody trains on
         samples.append(Sample(turn=turn.index, tokens=tokens, rewards=own))
     return Trajectory(
         game_id=game.spec.game_id,

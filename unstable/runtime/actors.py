@@ -1,7 +1,6 @@
-"""Actors: processes with an engine that play, and how the loop calls them.
+"""Actors: each a process of its own, and how the loop calls it.
 
-Classes are plain; `ray.remote` is applied here and in `learner_ranks.py` alone. A dead actor is
-started again, gets its adapters back and plays its unfinished games once more.
+A dead actor is started again, gets its adapters back and plays its unfinished games once more.
 """
 
 import asyncio
@@ -9,33 +8,22 @@ import contextlib
 import gc
 import logging
 import os
-import signal
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
 
 from unstable.config import RunConfig, RunFailedError
 from unstable.engines.base import EngineDiedError
-from unstable.engines.probe import ProbeAnswer, ask_probe
-from unstable.models.adapters import read_adapter
+from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime.cluster import MEMORY, again, in_time, process_options
+from unstable.runtime.cluster import MEMORY, Process, again, here, in_time
 from unstable.runtime.heartbeat import watch
+from unstable.runtime.local import LocalActor
 from unstable.tracking.status import Waits
-from unstable.types import (
-    ActorState,
-    Adapter,
-    Exploitability,
-    GameFailure,
-    GameResult,
-    GameSpec,
-    PlayerId,
-)
-
-if TYPE_CHECKING:
-    from unstable.solving.exploiter import Exploiter
+from unstable.types import GameFailure, GameResult, GameSpec, PlayerId
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
@@ -44,108 +32,56 @@ ANSWER_S = 0.5
 """Seconds that an actor has to answer before it is asked to close."""
 CLOSE_S = 20.0
 """Seconds that its engine has to end."""
+NOT_REPEATED = {"publish", "retire", "wake"}
+"""What is not asked again of a process that takes a dead one's place: it has the published versions
+and is awake."""
 
 
 class ActorProcess:
-    """What runs in an actor's process: one engine, one collector, one thread; see `RemoteActor`."""
+    """What an actor's process runs: a `LocalActor`, with one thread, which ends with its engine."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, index: int) -> None:
         self._config = config
         self._folder = folder
         self._index = index
-        self._exploiters: dict[str, Exploiter] = {}
 
-    async def start(self) -> int:
-        """Load the model; returns the process's id.
-
-        Raises `ConfigError` where it cannot be served.
-        """
+    async def start(self) -> tuple[str, int]:
+        """Load the model; returns where this is. Raises as `LocalActor.start` does."""
         import torch
 
-        from unstable.collectors.collector import Collector
         from unstable.collectors.watch import Watch
-        from unstable.engines.make import make_engine
         from unstable.records.logs import setup_logging
 
-        setup_logging(self._folder, f"actor-{self._index}")
+        folder = self._folder
+        setup_logging(folder, f"actor-{self._index}")
         torch.set_num_threads(1)
-        log_file = self._folder.log(f"engine-{self._index}")
+        config = self._config.with_ledgers(folder.endpoint)
         with _ends_with_engine():
-            self._engine, tokenizer = await make_engine(self._config, log_file)
-            config = self._config.with_ledgers(self._folder.endpoint)
-            self._collector = Collector(config, self._engine, tokenizer)
-            await self._collector.start()
-        for env in self._folder.blocking_games:
-            self._collector.play_isolated(env)
-        games = self._config.game_by_key
+            log_file = folder.log(f"engine-{self._index}")
+            self._actor = await LocalActor.start(config, folder, log_file)
+        for env in folder.blocking_games:
+            self._actor.collector.play_isolated(env)
+        games = config.game_by_key
         Watch(lambda env: games[env].turn_timeout, self._blocked, lambda _: os._exit(1))
         collect_rarely()
-        return os.getpid()
+        return here()
 
     def _blocked(self, env: str) -> None:
-        self._collector.play_isolated(env)
+        self._actor.collector.play_isolated(env)
         self._folder.add_blocking_game(env)
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncIterator[list[GameResult | GameFailure]]:
+        """`LocalActor.play`, with all results at once that are there."""
         with _ends_with_engine():
-            async for results in self._collector.play_together(specs, enough):
+            async for results in self._actor.collector.play_together(specs, enough):
                 yield results
 
-    async def state(self) -> ActorState:
-        return self._collector.state()
-
-    async def restore(self, state: ActorState) -> None:
-        self._collector.restore(state)
-
-    async def publish(self, version: PlayerId, adapter: Adapter) -> None:
+    async def call(self, method: str, *arguments: object) -> Any:
+        """Another method of `LocalActor`."""
         with _ends_with_engine():
-            await self._collector.publish(version, adapter)
-
-    async def retire(self, version: PlayerId) -> None:
-        with _ends_with_engine():
-            await self._collector.retire(version)
-
-    async def stats(self) -> dict[str, float]:
-        return self._collector.stats()
-
-    async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
-        with _ends_with_engine():
-            return await ask_probe(self._engine, adapters, vocabulary)
-
-    async def decide(
-        self, game: str, version: PlayerId, part: int, parts: int
-    ) -> dict[int, list[float]]:
-        with _ends_with_engine():
-            return await self._exploiter(game).decide(version.name, part, parts)
-
-    async def assess(
-        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
-    ) -> Exploitability:
-        return self._exploiter(game).assess(version, shares, began)
-
-    def _exploiter(self, game: str) -> "Exploiter":
-        from unstable.solving.exploiter import Exploiter
-
-        if game not in self._exploiters:
-            config, most = self._config.game_by_key[game], self._config.sampling.max_tokens
-            prompts = self._collector.prompts[game]
-            samples = self._config.eval.exploitability.samples
-            self._exploiters[game] = Exploiter(config, prompts, self._engine, most, samples)
-        return self._exploiters[game]
-
-    async def sleep(self) -> None:
-        with _ends_with_engine():
-            await self._engine.sleep()
-
-    async def wake(self) -> None:
-        with _ends_with_engine():
-            await self._engine.wake()
-
-    async def close(self) -> None:
-        self._collector.close()
-        await self._engine.close()
+            return await getattr(self._actor, method)(*arguments)
 
 
 def collect_rarely() -> None:
@@ -160,7 +96,7 @@ def collect_rarely() -> None:
 
 @contextlib.contextmanager
 def _ends_with_engine() -> Iterator[None]:
-    """A dead engine takes its process along, which is then started again with a new one."""
+    """The process of a dead engine ends, and is then started again with a new one."""
     try:
         yield
     except EngineDiedError:
@@ -168,28 +104,10 @@ def _ends_with_engine() -> Iterator[None]:
         os._exit(1)
 
 
-class Adapters:
-    """The versions' adapters, out of their checkpoints: the one way to every actor's process."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-        self._version: PlayerId | None = None
-        self._reference: Any = None
-
-    def reference(self, version: PlayerId) -> Any:
-        """Ray's reference to an adapter; the last one is kept, as all actors ask for it at once."""
-        if self._version != version:
-            assert version.version is not None
-            place = self._folder.checkpoint(version.version, version.label)
-            self._reference = ray.put(read_adapter(place, version.name))
-            self._version = version
-        return self._reference
-
-
 class RemoteActor:
-    """An actor as the loop sees it: survives the death of its process.
+    """An actor as the loop sees it: a `LocalActor` elsewhere, which survives its process's death.
 
-    `gpus` are the cards that it sees, as CUDA_VISIBLE_DEVICES names them.
+    What is not defined here is a method of `LocalActor`, called there.
     """
 
     def __init__(
@@ -197,17 +115,15 @@ class RemoteActor:
         config: RunConfig,
         folder: RunFolder,
         index: int,
-        gpus: Sequence[str] = (),
-        adapters: Adapters | None = None,
+        placement: Placement,
         waits: Waits | None = None,
     ) -> None:
         self._config = config
         self._folder = folder
         self._index = index
-        self._adapters = adapters or Adapters(folder)
+        self._placement = placement
         self._published: list[PlayerId] = []
         self._restarts = 0
-        self._gpus = ",".join(gpus)
         self._reviving = asyncio.Lock()
         self._waits = waits or Waits()
         self._calls = 0  # that are waited for
@@ -216,8 +132,7 @@ class RemoteActor:
 
     async def start(self) -> None:
         """Start the process and load the model; from then on it is watched."""
-        with self._waits.on(f"{self.name}: start"):
-            self._process = await self._begin()
+        self._process = await self._begin()
         slowest = max(game.turn_timeout for game in self._config.games)
         limit = max(self._config.loop.stall_timeout, 2 * slowest)
         self._watch = asyncio.create_task(
@@ -225,40 +140,30 @@ class RemoteActor:
                 self.name,
                 self._numbers,
                 lambda: self._calls > 0,
-                self._kill,
+                lambda: self._process.kill(),
                 limit,
             )
         )
 
+    async def _begin(self) -> Process:
+        process = Process(
+            ActorProcess,
+            (self._config, self._folder, self._index),
+            self._placement,
+            threads=1,
+            max_concurrency=10_000,
+        )
+        with self._waits.on(f"{self.name}: start"):
+            async with in_time(self._config, self.name, self._folder):
+                self._waits.processes[self.name] = await process.start()
+        return process
+
     async def _numbers(self) -> dict[str, float] | None:
         """The process's counters, None while it is dead."""
         try:
-            return await self._process.stats.remote()
+            return await self._process.call("stats")
         except RayActorError:
             return None
-
-    def _kill(self) -> None:
-        """End the process at once, be it stopped: Ray would ask it to end itself."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._waits.processes[self.name], signal.SIGKILL)
-
-    @contextlib.contextmanager
-    def _waiting(self, what: str) -> Iterator[None]:
-        """Meanwhile something is waited for."""
-        self._calls += 1
-        try:
-            with self._waits.on(f"{self.name}: {what}"):
-                yield
-        finally:
-            self._calls -= 1
-
-    async def _begin(self) -> Any:
-        options = process_options(threads=1, gpu=self._gpus, max_concurrency=10_000)
-        process: Any = ray.remote(**options)(ActorProcess)
-        begun = process.remote(self._config, self._folder, self._index)
-        async with in_time(self._config, self.name, self._folder):
-            self._waits.processes[self.name] = await begun.start.remote()
-        return begun
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
@@ -267,7 +172,7 @@ class RemoteActor:
         left = {spec.game_id: spec for spec in specs}
         while True:
             process = self._process
-            stream = process.play.remote(list(left.values()), enough)
+            stream = process.actor.play.remote(list(left.values()), enough)
             try:
                 with self._waiting(f"{len(left)} {specs[0].purpose} games"):
                     async for reference in stream:
@@ -283,71 +188,42 @@ class RemoteActor:
                 ray.cancel(stream)
                 raise
 
-    async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
-        """The engine's answers to the start-up probe."""
-        with self._waiting("probe"):
-            return await self._process.probe.remote(adapters, vocabulary)
-
-    async def state(self) -> ActorState:
-        """What play so far has to do with play to come; a process that dies takes its own along."""
-        return await self._ask("state")
-
-    async def restore(self, state: ActorState) -> None:
-        """Continue from what `state` returned."""
-        await self._send("restore", state)
-
     async def publish(self, version: PlayerId) -> None:
-        """Make a version playable, whose checkpoint is there."""
+        """Make a version playable that has a checkpoint, whatever becomes of the process."""
         self._published.append(version)
-        await self._send("publish", version, self._adapters.reference(version))
+        await self._call("publish", version)
 
     async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game will ask for."""
         self._published.remove(version)
-        await self._send("retire", version)
+        await self._call("retire", version)
 
-    async def decide(
-        self, game: str, version: PlayerId, part: int, parts: int
-    ) -> dict[int, list[float]]:
-        """A version at every `parts`-th decision of a game, as `collectors.exploit` says."""
-        return await self._ask("decide", game, version, part, parts)
+    def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        if method.startswith("_") or not hasattr(LocalActor, method):
+            raise AttributeError(method)
+        return partial(self._call, method)
 
-    async def assess(
-        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
-    ) -> Exploitability:
-        """What a version at all decisions of a game is worth."""
-        return await self._ask("assess", game, version, shares, began)
-
-    async def sleep(self) -> None:
-        """Give the memory of a shared GPU back; no game may be in flight."""
-        await self._ask("sleep")
-
-    async def wake(self) -> None:
-        """Take it again."""
-        await self._send("wake")
-
-    async def _send(self, method: str, *arguments: object) -> None:
-        """Call the process; one that takes a dead one's place knows already, by `_published`."""
-        process = self._process
-        try:
-            with self._waiting(method):
-                await getattr(process, method).remote(*arguments)
-        except RayActorError as error:
-            await self._revive(process, error)
-
-    async def stats(self) -> dict[str, float]:
-        """The engine's counters."""
-        return await self._ask("stats")
-
-    async def _ask(self, method: str, *arguments: object) -> Any:
-        """Call the process, and one that takes a dead one's place as well."""
+    async def _call(self, method: str, *arguments: object) -> Any:
+        """Call a method of the process, and of the one that takes its place if it has died."""
         while True:
             process = self._process
             try:
                 with self._waiting(method):
-                    return await getattr(process, method).remote(*arguments)
+                    return await process.call(method, *arguments)
             except RayActorError as error:
                 await self._revive(process, error)
+                if method in NOT_REPEATED:
+                    return None
+
+    @contextlib.contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Meanwhile something is waited for."""
+        self._calls += 1
+        try:
+            with self._waits.on(f"{self.name}: {what}"):
+                yield
+        finally:
+            self._calls -= 1
 
     async def close(self) -> None:
         """End the engine in order; the process itself ends with the cluster.
@@ -358,12 +234,12 @@ class RemoteActor:
             self._watch.cancel()
         with contextlib.suppress(RayActorError, TimeoutError):  # nothing is left to end then
             async with asyncio.timeout(ANSWER_S):
-                await self._process.stats.remote()
+                await self._process.call("stats")
             async with asyncio.timeout(CLOSE_S):
-                await self._process.close.remote()
+                await self._process.call("close")
 
-    async def _revive(self, dead: Any, error: RayActorError) -> None:
-        """Start the process again with all its adapters, once however many calls saw it die."""
+    async def _revive(self, dead: Process, error: RayActorError) -> None:
+        """Start the process again with all its versions, once however many calls saw it die."""
         async with self._reviving:
             if self._process is not dead:
                 return
@@ -374,13 +250,12 @@ class RemoteActor:
                     f"{MEMORY}: lower actors.num or actors.games_in_flight; {again(self._folder)}"
                 ) from error
             log.warning("%s died and is started again: %s", self.name, error)
-            ray.kill(dead)
-            with self._waits.on(f"{self.name}: start"):
-                process = await self._begin()
+            dead.kill()
+            process = await self._begin()
             given: set[PlayerId] = set()
             while lacking := [version for version in self._published if version not in given]:
                 # Bounded as all calls are: the process is watched only once it is the actor's.
                 async with in_time(self._config, self.name, self._folder):
-                    await process.publish.remote(lacking[0], self._adapters.reference(lacking[0]))
+                    await process.call("publish", lacking[0])
                 given.add(lacking[0])
             self._process = process

@@ -1,4 +1,4 @@
-"""Ray on this machine: started, silent, and gone afterwards; what its processes are given."""
+"""Ray: started on this machine, silent, and gone afterwards; the processes that it makes."""
 
 import asyncio
 import contextlib
@@ -14,16 +14,13 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import psutil
 import ray
 
 from unstable.config import RunConfig
+from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime import reaper as reaper
-
-LOOPBACK = "127.0.0.1"
-"""Where a run's processes talk to each other: what comes in there is unpickled, so no other machine
-may reach it. Ray listens on every interface unless this is its address."""
-
+from unstable.runtime import reaper
 
 MARK = "UNSTABLE_RUN"
 """The variable by which Ray's processes are known for a run's own, should its driver be killed."""
@@ -42,20 +39,21 @@ def again(folder: RunFolder) -> str:
 def cluster(processes: int) -> Iterator[None]:
     """Ray on this machine, with room for `processes`, silent, and gone afterwards.
 
-    A cluster that the environment names (`RAY_ADDRESS`) is not joined.
+    A cluster that the environment names (`RAY_ADDRESS`) is not joined. What comes in where Ray
+    listens is unpickled, so it listens at the loopback address, which no other machine reaches.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    with _silent(), _warden() as marked:
-        with _sigterm_kept(), _on_loopback(), marked:
+    with _logs_dropped(), _private_names() as private, _orphans_reaped() as marked:
+        with _sigterm_kept(), marked:
             ray.init(
                 address="local",
                 num_cpus=processes,
                 include_dashboard=False,
-                _node_ip_address=LOOPBACK,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 configure_logging=False,
+                **private,
             )
         try:
             yield
@@ -64,11 +62,29 @@ def cluster(processes: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _warden() -> Iterator[contextlib.AbstractContextManager[None]]:
-    """Should this process be killed meanwhile, Ray's are too, which would stay for ever.
+def _private_names() -> Iterator[dict[str, Any]]:
+    """All that is used of Ray's private names: look here when Ray's version changes.
+
+    Yields options of `ray.init`.
+    """
+    worker, constants = ray._private.worker, ray._private.ray_constants
+    before = worker.print_to_stdstream, constants.ENABLE_RAY_CLUSTER
+    # It prints how a worker died, in thirty lines, without being asked; ours is in the log.
+    worker.print_to_stdstream = lambda *_, **__: None
+    # Ray takes a loopback address for the host's own one, unless it is for one machine alone.
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield {"_node_ip_address": LOOPBACK}
+    finally:
+        worker.print_to_stdstream, constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _orphans_reaped() -> Iterator[contextlib.AbstractContextManager[None]]:
+    """Should this process be killed meanwhile, Ray's are killed too, which would stay for ever.
 
     A process in a session of its own reads from a pipe that ends when we do. What is started within
-    the context that it yields is marked as Ray's, with all that comes of it.
+    the context that it yields is marked as Ray's, and so is all that this starts.
     """
     mark = str(uuid.uuid4())
     with subprocess.Popen(
@@ -94,20 +110,15 @@ def _marked(mark: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Ray writes nothing to the terminal meanwhile."""
-    # What it brought when it was imported does; ours is where all logs go.
+def _logs_dropped() -> Iterator[None]:
+    """Ray logs nothing to the terminal meanwhile: its handlers of import time would."""
     rays = logging.getLogger("ray")
-    handlers, propagate = rays.handlers, rays.propagate
-    prints = ray._private.worker.print_to_stdstream
-    rays.handlers, rays.propagate = [logging.NullHandler()], True
-    # It prints how a worker died, in thirty lines, without being asked; ours is in the log.
-    ray._private.worker.print_to_stdstream = lambda *_, **__: None
+    before = rays.handlers, rays.propagate
+    rays.handlers, rays.propagate = [logging.NullHandler()], True  # to where all logs go
     try:
         yield
     finally:
-        rays.handlers, rays.propagate = handlers, propagate
-        ray._private.worker.print_to_stdstream = prints
+        rays.handlers, rays.propagate = before
 
 
 @contextlib.contextmanager
@@ -119,38 +130,70 @@ def _sigterm_kept() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextlib.contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Ray keeps a loopback address meanwhile, which it takes for the host's own otherwise."""
-    constants = ray._private.ray_constants
-    before = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = False  # as where it is for one machine alone
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
+class Process:
+    """An object in a process of its own, where `placement` says.
 
-
-def process_options(threads: int, gpu: str | None = None, **more: object) -> dict[str, Any]:
-    """One logical processor for each process; its threads and its import path are set by us.
-
-    `gpu` is the one card that it sees, as CUDA_VISIBLE_DEVICES names it; none is all that we see.
+    Its class has a method `start`, which returns `here()`, and `call` of a method and arguments.
+    `actor` is Ray's handle; `options` are Ray's too.
     """
+
+    def __init__(
+        self,
+        kind: type,
+        arguments: tuple[object, ...],
+        placement: Placement,
+        *,
+        threads: int,
+        **options: object,
+    ) -> None:
+        made: Any = ray.remote(**(_options(placement, threads) | options))(kind)
+        self.actor = made.remote(*arguments)
+        self._on_this_host: psutil.Process | None = None  # once it has started, if it is
+
+    async def start(self, *arguments: object) -> int:
+        """Start the object; returns the process's id on its host."""
+        host, pid = await self.actor.start.remote(*arguments)
+        if host == socket.gethostname():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has died since
+                self._on_this_host = psutil.Process(pid)
+        return int(pid)
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        """Call a method; an argument that is Ray's reference is the value there."""
+        return await self.actor.call.remote(method, *arguments)
+
+    def kill(self) -> None:
+        """End it at once; on this host by a signal too, as Ray asks one that is stopped to end."""
+        ray.kill(self.actor)
+        if self._on_this_host is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):  # nor one that has its id by now
+                self._on_this_host.kill()
+
+
+def here() -> tuple[str, int]:
+    """The host of this process and its id there."""
+    return socket.gethostname(), os.getpid()
+
+
+def _options(placement: Placement, threads: int) -> dict[str, Any]:
+    """One logical processor of its node; cards, threads and import path are set by us."""
     variables = {
         "OMP_NUM_THREADS": str(threads),
         # Threads that spin while they wait lose far more to a busy machine than sleeping costs.
         "OMP_WAIT_POLICY": "PASSIVE",
         "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
         "TOKENIZERS_PARALLELISM": "false",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(placement.gpus),
         **_interfaces(),
     }
-    if gpu is not None:
-        variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpu}
     environment: dict[str, Any] = {"env_vars": variables}
     # Ray gives it to a shell as it is, where a path with a space in it would be two words.
     if (quoted := shlex.quote(sys.executable)) != sys.executable:
         environment["py_executable"] = quoted
-    return {"num_cpus": 1, "runtime_env": environment, **more}
+    # Ray gives each node a resource of this name: who asks for a little of it runs there.
+    node = {f"node:{placement.node}": 0.001}
+    return {"num_cpus": 1, "resources": node, "runtime_env": environment}
 
 
 def _interfaces() -> dict[str, str]:

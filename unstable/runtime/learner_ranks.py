@@ -1,31 +1,28 @@
-"""Ray: the learner's ranks, each a process of its own, and how the loop calls them as one."""
+"""The learner's ranks, each a process of its own, and how the loop calls them as one."""
 
 import asyncio
-import contextlib
-import os
-import signal
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
-from unstable.models.adapters import read_adapter
+from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime.cluster import LOOPBACK, MEMORY, again, in_time, process_options
+from unstable.runtime.cluster import MEMORY, Process, again, here, in_time
+from unstable.runtime.local import LocalLearner
 from unstable.tracking.status import Waits
-from unstable.types import Adapter, Batch, TokenSample, Update
 
 GRACE_S = 5.0
 """How long after a rank's error another rank's death, which may be its cause, is waited for."""
 
 
 class LearnerProcess:
-    """What runs in a rank's process; see `RemoteLearner`."""
+    """What a rank's process runs: a `LocalLearner`."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, threads: int, index: int = 0) -> None:
+    def __init__(self, config: RunConfig, folder: RunFolder, threads: int, index: int) -> None:
         self._config = config
         self._folder = folder
         self._threads = threads
@@ -39,140 +36,63 @@ class LearnerProcess:
         self._store = listen(LOOPBACK)
         return LOOPBACK, self._store.port
 
-    def start(self, meeting: tuple[str, int] | None) -> int:
-        """Meet the other ranks, if any, and load the model; returns the process's id.
+    def start(self, meeting: tuple[str, int] | None) -> tuple[str, int]:
+        """Meet the other ranks, if any, and load the model; returns where this is.
 
-        Raises `ConfigError` where LoRA or the starting adapter does not fit.
+        Raises `ConfigError` as `LocalLearner` does.
         """
         import torch
 
-        from unstable.learners.learner import Learner
-        from unstable.learners.ranks import ALONE, join
+        from unstable.learners.ranks import join
         from unstable.records.logs import setup_logging
 
         setup_logging(self._folder, f"learner-{self._index}" if self._index else "learner")
         torch.set_num_threads(self._threads)
-        config = self._config
-        fresh = config.model.init == "fresh"
-        ranks = ALONE
+        ranks = None
         if meeting is not None:
             store = self._store or torch.distributed.TCPStore(*meeting)
-            ranks = join(self._index, config.learner.num, store)
-        self._learner = Learner(
-            config.model,
-            config.learner,
-            updates=config.loop.steps,
-            max_tokens=config.sampling.max_tokens,
-            seed=config.seed,
-            adapter=None if fresh else read_adapter(Path(config.model.init).expanduser(), "start"),
-            ranks=ranks,
-        )
-        if config.learner.state is not None:
-            self._learner.restore(Path(config.learner.state).expanduser())
-        return os.getpid()
+            ranks = join(self._index, self._config.learner.num, store)
+        self._learner = LocalLearner(self._config, self._folder, ranks)
+        return here()
 
-    def update(self, batch: Batch) -> Update:
-        with self._leaving_room():
-            return self._learner.update(batch)
-
-    def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        with self._leaving_room():
-            return self._learner.imitate(samples)
-
-    def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        with self._leaving_room():
-            return self._learner.logprobs(samples)
-
-    def logprobs_under(self, adapter: Adapter, samples: Sequence[TokenSample]) -> list[list[float]]:
-        with self._leaving_room():
-            return self._learner.logprobs_under(adapter, samples)
-
-    def load(self, version: int) -> None:
-        with self._leaving_room():
-            self._learner.load(self._folder.checkpoint(version))
-
-    def save(self, version: int) -> None:
-        with self._leaving_room():
-            self._learner.save(self._folder.checkpoint(version))
-
-    def scale_rate(self, factor: float) -> None:
-        self._learner.scale_rate(factor)
-
-    def restore(self, version: int) -> None:
-        with self._leaving_room():
-            self._learner.restore(self._folder.checkpoint(version))
-
-    @contextlib.contextmanager
-    def _leaving_room(self) -> Iterator[None]:
-        """An engine that shares the GPU by turns may wake after any call, into what is free."""
-        import torch
-
-        yield
-        if self._config.actors.share_gpu == "sleep":
-            torch.cuda.empty_cache()
+    def call(self, method: str, *arguments: object) -> Any:
+        """A method of `LocalLearner`, in the process's main thread."""
+        return asyncio.run(getattr(self._learner, method)(*arguments))
 
 
 class RemoteLearner:
-    """The learner as the loop sees it, however many ranks it has.
+    """The learner as the loop sees it, however many ranks it has: `LocalLearner`s elsewhere.
 
-    The death or error of a rank is an error of the call that met it, and the end of all ranks: the
-    others would wait for it. `gpus` gives each rank the card of its own, as CUDA_VISIBLE_DEVICES
-    names it; `threads` are shared out.
+    What is not defined here is a method of `LocalLearner`, called of all ranks at once. The death
+    or error of a rank is an error of the call that met it, and the end of all ranks: the others
+    would wait for it. There is a rank at each of `placements`; `threads` are shared out.
     """
 
     def __init__(
         self,
         config: RunConfig,
         folder: RunFolder,
+        placements: Sequence[Placement],
         threads: int,
-        gpus: Sequence[str] | None = None,
         waits: Waits | None = None,
     ) -> None:
         self._config, self._folder = config, folder
         self._waits = waits or Waits()
-        count = config.learner.num
-        assert gpus is None or len(gpus) == count
-        own = max(1, threads // count)
-        self._names = ["learner", *(f"learner-{index}" for index in range(1, count))]
-        self._ranks = []
-        for index in range(count):
-            options = process_options(own, gpu=None if gpus is None else gpus[index])
-            process: Any = ray.remote(**options)(LearnerProcess)
-            self._ranks.append(process.remote(config, folder, own, index))
+        own = max(1, threads // len(placements))
+        self._ranks = [
+            Process(LearnerProcess, (config, folder, own, index), placement, threads=own)
+            for index, placement in enumerate(placements)
+        ]
 
     async def start(self) -> None:
         """Load the model."""
         alone = len(self._ranks) == 1
         async with in_time(self._config, "learner", self._folder):
-            place = None if alone else await self._ranks[0].listen.remote()
-            pids = await self._on_all("start", place)
-        self._waits.processes.update(zip(self._names, pids, strict=True))
-
-    async def update(self, batch: Batch) -> Update:
-        """One update; raises what a rank raised."""
-        updates = await self._on_all("update", ray.put(batch))
-        return updates[0]
-
-    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        """One supervised step; raises what a rank raised."""
-        updates = await self._on_all("imitate", ray.put(samples))
-        return updates[0]
-
-    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        """Of the samples' tokens, in nats, under the policy as it is."""
-        scored = await self._on_all("logprobs", ray.put(samples))
-        return scored[0]
-
-    async def logprobs_under(
-        self, adapter: Adapter, samples: Sequence[TokenSample]
-    ) -> list[list[float]]:
-        """The same with another adapter in the policy's place."""
-        scored = await self._on_all("logprobs_under", adapter, ray.put(samples))
-        return scored[0]
-
-    async def load(self, version: int) -> None:
-        """Become what `save` wrote as `version`."""
-        await self._on_all("load", version)
+            place = None if alone else await self._ranks[0].actor.listen.remote()
+            started = [rank.start(place) for rank in self._ranks]
+            pids = await self._answers("start", started)
+        names = ("learner", *(f"learner-{index}" for index in range(1, len(pids))))
+        self._waits.processes.update(zip(names, pids, strict=True))
 
     async def save(self, version: int) -> None:
         """Write the checkpoint of `version`; all ranks would write the same.
@@ -180,7 +100,7 @@ class RemoteLearner:
         Raises `RunFailedError` where it cannot be written.
         """
         try:
-            await self._on([self._ranks[0]], "save", version)
+            await self._answers("save", [self._ranks[0].call("save", version)])
         except OSError as error:
             reason = getattr(error, "cause", error)
             last = f", after {whole[-1]}" if (whole := self._folder.versions()) else ""
@@ -189,21 +109,20 @@ class RemoteLearner:
                 f"({reason.strerror or reason}); make room for it; {again(self._folder)}"
             ) from error
 
-    async def scale_rate(self, factor: float) -> None:
-        """Multiply the learning rate of all updates to come."""
-        await self._on_all("scale_rate", factor)
+    def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        if method.startswith("_") or not hasattr(LocalLearner, method):
+            raise AttributeError(method)
+        return partial(self._call, method)
 
-    async def restore(self, version: int) -> None:
-        """Take the weights, optimizer and algorithm of `version`; the version's number stays."""
-        await self._on_all("restore", version)
+    async def _call(self, method: str, *arguments: object) -> Any:
+        """Call a method of all ranks at once; rank 0's answer, which is that of all."""
+        shared = [ray.put(argument) for argument in arguments]
+        answers = await self._answers(method, [r.call(method, *shared) for r in self._ranks])
+        return answers[0]
 
-    async def _on_all(self, method: str, *arguments: object) -> list[Any]:
-        """Call a method of all ranks at once; the answers in their order."""
-        return await self._on(self._ranks, method, *arguments)
-
-    async def _on(self, ranks: Sequence[Any], method: str, *arguments: object) -> list[Any]:
-        """Call a method of some ranks; an error, a death or no answer in time ends all of them."""
-        calls = [asyncio.ensure_future(getattr(rank, method).remote(*arguments)) for rank in ranks]
+    async def _answers(self, method: str, asked: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """Of some ranks; an error, a death or no answer in time ends all of them."""
+        calls = [asyncio.ensure_future(each) for each in asked]
         loop = self._config.loop
         seconds = loop.start_timeout if method == "start" else loop.stall_timeout
         try:
@@ -232,9 +151,5 @@ class RemoteLearner:
             ) from death
 
     def _end(self) -> None:
-        """End all ranks at once, be they stopped: Ray would ask them to end themselves."""
         for rank in self._ranks:
-            ray.kill(rank)
-        for name in self._names:
-            with contextlib.suppress(KeyError, ProcessLookupError):  # not started, gone
-                os.kill(self._waits.processes.pop(name), signal.SIGKILL)
+            rank.kill()

@@ -14,10 +14,12 @@ from unstable.engines.probe import (
     probe_samples,
 )
 from unstable.loop.context import sleeping
+from unstable.loop.protocols import Actor, Learner
 from unstable.models.shape import read_shape
-from unstable.planning.plan import Ids, Plan
+from unstable.planning.machine import Placement
+from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
-from unstable.runtime.actors import Adapters, RemoteActor
+from unstable.runtime.actors import RemoteActor
 from unstable.runtime.cluster import cluster
 from unstable.runtime.learner_ranks import RemoteLearner
 from unstable.tracking.status import Waits
@@ -30,7 +32,7 @@ async def processes(
     folder: RunFolder,
     at: Callable[[str], None],
     waits: Waits | None = None,
-) -> AsyncIterator[tuple[list[RemoteActor], RemoteLearner]]:
+) -> AsyncIterator[tuple[Sequence[Actor], Learner]]:
     """The actors and the learner of a config that is resolved by `plan`.
 
     `at` is called with what the start has come to; `waits` says what is waited for. Raises what
@@ -40,8 +42,7 @@ async def processes(
     with cluster(len(plan.actors) + len(plan.learners)):
         at("starting: loading the model")
         actors = _actors(config, plan.actors, folder, waits)
-        gpus = [",".join(ids) for ids in plan.learners]
-        learner = RemoteLearner(config, folder, plan.learner_threads, gpus, waits)
+        learner = RemoteLearner(config, folder, plan.learners, plan.learner_threads, waits)
         starting = asyncio.gather(*(actor.start() for actor in actors))
         if plan.share == "off":
             await asyncio.gather(starting, learner.start())
@@ -49,33 +50,48 @@ async def processes(
             await starting
             async with sleeping(actors, config):
                 await learner.start()
-        at("starting: comparing engines and learner")
-        try:
+        async with _closed(actors):
+            at("starting: comparing engines and learner")
             await _probe(config, actors, learner)
             yield actors, learner
-        finally:
-            await asyncio.gather(*(actor.close() for actor in actors))
 
 
 @contextlib.asynccontextmanager
 async def acting(
-    config: RunConfig, places: Sequence[Ids], folder: RunFolder, at: Callable[[str], None]
-) -> AsyncIterator[list[RemoteActor]]:
-    """Actors alone, each on the GPUs of its place; `at` as above."""
+    config: RunConfig,
+    placements: Sequence[Placement],
+    folder: RunFolder,
+    at: Callable[[str], None],
+) -> AsyncIterator[Sequence[Actor]]:
+    """Actors alone, one at each place; `at` as above."""
     at("starting Ray")
-    with cluster(len(places)):
+    with cluster(len(placements)):
         at("starting: loading the model")
-        actors = _actors(config, places, folder)
+        actors = _actors(config, placements, folder)
         await asyncio.gather(*(actor.start() for actor in actors))
-        yield actors
-        await asyncio.gather(*(actor.close() for actor in actors))
+        async with _closed(actors):
+            yield actors
 
 
 def _actors(
-    config: RunConfig, places: Sequence[Ids], folder: RunFolder, waits: Waits | None = None
+    config: RunConfig,
+    placements: Sequence[Placement],
+    folder: RunFolder,
+    waits: Waits | None = None,
 ) -> list[RemoteActor]:
-    adapters = Adapters(folder)
-    return [RemoteActor(config, folder, i, gpus, adapters, waits) for i, gpus in enumerate(places)]
+    return [
+        RemoteActor(config, folder, index, placement, waits)
+        for index, placement in enumerate(placements)
+    ]
+
+
+@contextlib.asynccontextmanager
+async def _closed(actors: Sequence[RemoteActor]) -> AsyncIterator[None]:
+    """Afterwards the actors' engines are ended, whatever has happened."""
+    try:
+        yield
+    finally:
+        await asyncio.gather(*(actor.close() for actor in actors))
 
 
 async def _probe(config: RunConfig, actors: Sequence[RemoteActor], learner: RemoteLearner) -> None:

@@ -154,9 +154,11 @@ class PlayMetrics:
         sums.count("collect/games")
         sums.count("collect/turns", len(result.own_turns))
         sums.count("collect/trained_turns", len(trained))
-        sampled = [turn.sampled for turn in result.own_turns if turn.sampled is not None]
-        sums.count("collect/tokens", sum(len(tokens.token_ids) for tokens in sampled))
-        cut = sum(turn.cut_characters for turn in result.own_turns)
+        sampled = [
+            turn.answer.sampled for turn in result.own_turns if turn.answer.sampled is not None
+        ]
+        sums.count("collect/tokens", sum(tokens.num_scored for tokens in sampled))
+        cut = sum(turn.answer.cut_characters for turn in result.own_turns)
         sums.count("collect/cut_characters", cut)
         sums.count("collect/truncated", result.truncated)
         sums.count(metric_name("collect/raised", env), result.raised)
@@ -173,8 +175,8 @@ class PlayMetrics:
                 sums.add("collect/reward", sample.reward + terminal)
                 for term, reward in (trajectory.rewards | sample.rewards).items():
                     sums.add(metric_name("collect/reward", term), reward.raw)
-        self._actions[env].update(turn.action for turn in trained)
-        self._sequences[env][tuple(turn.action for turn in result.turns)] += 1
+        self._actions[env].update(turn.answer.action for turn in trained)
+        self._sequences[env][tuple(turn.answer.action for turn in result.turns)] += 1
 
     def add_failure(self) -> None:
         """Takes in a game that raised."""
@@ -182,20 +184,22 @@ class PlayMetrics:
 
     def _add_turns(self, trained: Sequence[Turn]) -> None:
         sums, number = self._sums, len(trained)
-        sampled = [turn.sampled for turn in trained if turn.sampled is not None]
+        sampled = [turn.answer.sampled for turn in trained if turn.answer.sampled is not None]
         assert len(sampled) == number, "only a local model is trained"
         cuts = [tokens.prompt_cut for tokens in sampled if tokens.prompt_cut]
         cut_off = sum(tokens.finish_reason == "length" for tokens in sampled)
         seconds = sum(turn.seconds for turn in trained)
         sums.add("collect/prompt_length", sum(len(each.prompt_ids) for each in sampled), number)
-        sums.add("collect/completion_length", sum(len(each.token_ids) for each in sampled), number)
-        sums.add("collect/format_share", sum(turn.formatted for turn in trained), number)
+        sums.add("collect/completion_length", sum(each.num_scored for each in sampled), number)
+        sums.add("collect/format_share", sum(turn.answer.formatted for turn in trained), number)
         sums.add("collect/invalid_share", sum(turn.invalid for turn in trained), number)
         sums.add("collect/length_share", cut_off, number)
         sums.add("collect/prompt_cut_share", len(cuts), number)
         sums.add("collect/prompt_cut_tokens", sum(cuts), len(cuts))
         sums.add("collect/seconds_per_turn", seconds, number)
-        sums.add("collect/seconds_per_character", seconds, sum(len(turn.text) for turn in trained))
+        sums.add(
+            "collect/seconds_per_character", seconds, sum(len(turn.answer.text) for turn in trained)
+        )
 
     def _add_standings(self, result: GameResult) -> None:
         against = [part(opponent) for opponent in opponents(result)]

@@ -18,6 +18,7 @@ from unstable.records.text import (
     signed,
 )
 from unstable.types import Alarm, EvalScore, Exploitability, Update
+from unstable.types.metrics import VersusKey
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -77,12 +78,12 @@ def update_line(row: Mapping[str, float | None], steps: int) -> str:
     def count(name: str) -> int:
         return int(row[name] or 0)
 
-    versus = "collect/versus/others"
-    others = count(f"{versus}/games")
+    versus = VersusKey("others")
+    others = count(versus.name("games"))
     games = f"{count('collect/games')} games"
     if others:
         won, drawn, lost = (
-            round(others * (row[f"{versus}/{share}"] or 0)) for share in ("win", "draw", "loss")
+            round(others * (row[versus.name(share)] or 0)) for share in ("win", "draw", "loss")
         )
         games += f", {others} against others ({won} won, {drawn} drawn, {lost} lost)"
     parts = [f"update {count('version')}/{steps}"]

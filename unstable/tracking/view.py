@@ -80,11 +80,11 @@ class LastGame(NamedTuple):
                 for side in result.spec.sides
             ],
             moves=[
-                (turn.seat, hide_secrets(turn.action)[:MOST_CHARACTERS], turn.invalid)
+                (turn.seat, hide_secrets(turn.answer.action)[:MOST_CHARACTERS], turn.invalid)
                 for turn in turns[-MOST_MOVES:]
             ],
             forfeit=result.forfeit,
-            board=hide_secrets(turns[-1].observation)[-MOST_BOARD:] if turns else "",
+            board=hide_secrets(turns[-1].answer.observation)[-MOST_BOARD:] if turns else "",
         )
 
 

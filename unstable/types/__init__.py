@@ -5,7 +5,15 @@ A trajectory is one seat's turns; a group is the trajectories whose advantages a
 together; a sample is one turn as trained.
 """
 
-from unstable.types.answers import Completion, FinishReason, SampledTokens, TokenSample, TopLogprobs
+from unstable.types.answers import (
+    Answer,
+    Completion,
+    FinishReason,
+    SampledTokens,
+    Segment,
+    TokenSample,
+    TopLogprobs,
+)
 from unstable.types.games import (
     ActorState,
     GameFailure,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import Literal
 
-from unstable.types.answers import SampledTokens
+from unstable.types.answers import Answer
 from unstable.types.players import PlayerId
 
 Purpose = Literal["train", "eval"]
@@ -80,20 +80,19 @@ class Observation:
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """One observation and one action of a seat."""
+    """One observation and one action of a seat; the answer names who gave it."""
 
     seat: int
     index: int  # 0-based place among the game's turns
-    player: PlayerId
-    observation: str  # as the player saw it
-    sampled: SampledTokens | None  # None: no local model answered
-    text: str  # the answer; of a local model, its token_ids as text
-    action: str  # what the env and, through it, the other seats were given
-    formatted: bool  # the parser found an action in the text
+    answer: Answer
     invalid: bool  # the env refused the action
     seconds: float  # until the player answered
-    cut_characters: int = 0  # of what the seat was shown, answered or did, left out as too long
-    votes: int | None = None  # for the action, of those that were sampled; None: there was no vote
+
+    @property
+    def player(self) -> PlayerId:
+        """Who answered."""
+        assert self.answer.player is not None, "named as the turn was made"
+        return self.answer.player
 
 
 Standing = Literal["win", "draw", "loss"]

@@ -1,5 +1,6 @@
 """What every player has in common: asked with an observation and a seed, it answers."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,25 +8,8 @@ from typing import Protocol
 from unstable.config import FixedOpponent, GameConfig
 from unstable.games.game import Game
 from unstable.games.services import programs
-from unstable.prompts import bounded, observation_text
-from unstable.types import Observation, PlayerId, SampledTokens, SeatSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a player did with an observation.
-
-    Answer(observation="You are X ...", text="[4]", action="[4]")
-    """
-
-    observation: str  # as the player saw it
-    text: str
-    action: str
-    formatted: bool = True
-    sampled: SampledTokens | None = None  # None: no local model answered
-    player: PlayerId | None = None  # who answered, if not the player of the seat
-    cut_characters: int = 0  # of an answer that was too long
-    votes: int | None = None  # for the action, where there was a vote
+from unstable.prompts import observation_text, shorten
+from unstable.types import Answer, Observation, SeatSpec
 
 
 class LeftError(Exception):
@@ -70,9 +54,33 @@ class OpponentPlayer:
         raise NotImplementedError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitedPlayer:
+    """Raises `TimeoutError` where the player has not answered by `games.turn_timeout`.
+
+    What blocks the event loop cannot be ended so: `collectors/watch.py` looks after that.
+    """
+
+    player: Player
+    name: str
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        """The player's answer, in time."""
+        seconds = game.config.turn_timeout
+        try:
+            async with asyncio.timeout(seconds) as timer:
+                return await self.player.act(observation, game, seed)
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            raise TimeoutError(
+                f"{self.name} has not answered in games.turn_timeout = {seconds:g} s"
+            ) from error
+
+
 def scripted(observation: Observation, action: str) -> Answer:
     """The answer of a player that is not asked by a prompt."""
-    action, cut = bounded(action)
+    action, cut = shorten(action)
     return Answer(
         observation=observation_text(observation), text=action, action=action, cut_characters=cut
     )

@@ -3,9 +3,14 @@
 For evaluation alone: what is sampled so is not the distribution that training differentiates.
 """
 
-from unstable.collectors.players.answers import legal_answers
+import math
+from collections.abc import Sequence
+
 from unstable.collectors.players.model import ModelPlayer
+from unstable.config import GameConfig
+from unstable.engines.base import Engine
 from unstable.games.game import Game
+from unstable.prompts import PromptBuilder, write_answer
 from unstable.types import Completion, TopLogprobs
 from unstable.types.seeds import derive_seed
 
@@ -55,3 +60,34 @@ class ConstrainedPlayer(ModelPlayer):
             adapter=self.adapter,
             alternatives=alternatives if is_recorded else None,
         )
+
+
+def legal_answers(
+    game: GameConfig, prompts: PromptBuilder, moves: Sequence[str], max_tokens: int
+) -> list[list[int]]:
+    """Ids of each legal move's answer; all end with the stop token, so none begins another.
+
+    Raises `ConfigError` where the game's parser cannot read a legal move, and `ValueError` for one
+    that is longer than `max_tokens`.
+    """
+    answers = []
+    for move in moves:
+        token_ids = prompts.encode_answer(write_answer(game, prompts, move))
+        if len(token_ids) > max_tokens:
+            raise ValueError(
+                f"sampling.max_tokens = {max_tokens}: the legal move {move!r} takes "
+                f"{len(token_ids)} tokens; raise it to at least that"
+            )
+        answers.append(token_ids)
+    return answers
+
+
+async def answer_probabilities(
+    engine: Engine,
+    adapter: str | None,
+    prompt_ids: Sequence[int],
+    answers: Sequence[Sequence[int]],
+) -> list[float]:
+    """How likely a model is to give each answer to the prompt, at temperature 1."""
+    scored = await engine.score(prompt_ids, answers, adapter=adapter)
+    return [math.exp(sum(logprobs)) for logprobs in scored]

@@ -1,12 +1,10 @@
 """Which class plays each kind of fixed opponent."""
 
 from unstable.collectors.players.base import OpponentPlayer
-from unstable.collectors.players.checkpoint import CheckpointPlayer
-from unstable.collectors.players.expert import ExpertPlayer
+from unstable.collectors.players.model import CheckpointPlayer
 from unstable.collectors.players.openai import OpenAIPlayer
+from unstable.collectors.players.programs import ExpertPlayer, RandomPlayer, RulesPlayer
 from unstable.collectors.players.python import PythonPlayer
-from unstable.collectors.players.random import RandomPlayer
-from unstable.collectors.players.rules import RulesPlayer
 from unstable.config import (
     CheckpointOpponent,
     ExpertOpponent,

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from unstable.collectors.players.base import Answer, Player
+from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
+from unstable.config import FixedOpponent, GameConfig
 from unstable.engines.base import Engine
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder
-from unstable.types import Completion, Observation, PlayerId, SampledTokens
+from unstable.types import Answer, Completion, Observation, PlayerId, SampledTokens, SeatSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +38,10 @@ class ModelPlayer:
             formatted=action.formatted,
             sampled=SampledTokens(
                 prompt_ids=prompt.ids,
-                token_ids=completion.token_ids,
-                logprobs=completion.logprobs,
+                segments=(completion,),
                 temperature=self.temperature,
-                finish_reason=completion.finish_reason,
                 version=self.version,
                 prompt_cut=prompt.cut_tokens,
-                alternatives=completion.alternatives,
             ),
         )
 
@@ -85,9 +83,25 @@ class NewestPlayer:
 
     newest: Newest
     policy: str  # its name
-    player: Callable[[PlayerId], Player]  # of a version
+    model: Callable[[str, int | None], Player]  # by the adapter and the version
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         """What the newest version answers."""
         with self.newest.asked(self.policy) as version:
-            return await self.player(version).act(observation, game, seed)
+            return await self.model(version.name, version.version).act(observation, game, seed)
+
+
+def adapter_name(opponent: FixedOpponent) -> str:
+    """The name under which an engine serves the opponent's adapter."""
+    return f"checkpoint:{opponent.key}"
+
+
+class CheckpointPlayer(OpponentPlayer):
+    """The local model with the opponent's adapter, which `models.inspection` has checked."""
+
+    @classmethod
+    def make(
+        cls, opponent: FixedOpponent, game: GameConfig, seat: SeatSpec, model: ServeAdapter
+    ) -> Player:
+        """The player of a seat."""
+        return model(adapter_name(opponent))

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from unstable.collectors.players.base import Answer, OpponentPlayer, Player, ServeAdapter
+from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
 from unstable.collectors.players.ledger import Ledger
 from unstable.config import (
     ConfigError,
@@ -17,8 +17,8 @@ from unstable.config import (
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
 from unstable.models.network import silence
-from unstable.prompts import bounded, parse_action
-from unstable.types import Observation, SeatSpec
+from unstable.prompts import parse_action, shorten
+from unstable.types import Answer, Observation, SeatSpec
 
 
 class OpenAIPlayer(OpponentPlayer):
@@ -77,7 +77,7 @@ class OpenAIPlayer(OpponentPlayer):
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         """What the remote model answers; `ValueError` for a reply that holds no answer."""
         reply = await self._ask(self._style.messages(observation))
-        text, cut = bounded(hide_secrets(reply))  # it may send its key back
+        text, cut = shorten(hide_secrets(reply))  # it may send its key back
         action = self._style.read_action(self._parser, text)
         if not action.formatted:  # it is not trained to stop where its action ends
             action = parse_action("brackets", text, reasoning=self._style.reasoning)

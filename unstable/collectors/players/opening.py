@@ -7,11 +7,11 @@ game's seed alone, so that the games of a group, which share it, begin alike.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from unstable.collectors.players.base import Answer, Player
-from unstable.collectors.players.random import RandomPlayer
+from unstable.collectors.players.base import Player
+from unstable.collectors.players.programs import RandomPlayer
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
-from unstable.types import GameSpec, Observation, PlayerId
+from unstable.types import Answer, GameSpec, Observation, PlayerId
 from unstable.types.seeds import derive_seed
 
 

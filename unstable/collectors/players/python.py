@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from unstable.collectors.players.base import Answer, OpponentPlayer, Player, ServeAdapter, scripted
+from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter, scripted
 from unstable.config import ConfigError, FixedOpponent, GameConfig, PythonOpponent, shown
 from unstable.config.plugins import check_call, load_target
 from unstable.games.game import Game
 from unstable.prompts import observation_text
-from unstable.types import Observation, SeatSpec
+from unstable.types import Answer, Observation, SeatSpec
 
 
 class PythonPlayer(OpponentPlayer):

@@ -7,9 +7,9 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from unstable.collectors.players.base import Answer, Player
+from unstable.collectors.players.base import Player
 from unstable.games.game import Game
-from unstable.types import Observation
+from unstable.types import Answer, Observation
 from unstable.types.seeds import derive_seed
 
 

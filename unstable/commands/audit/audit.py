@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from unstable.collectors.play import contained, play_game, turn_seed
-from unstable.collectors.players.base import Answer, LeftError, Player
-from unstable.collectors.players.checkpoint import adapter_name
+from unstable.collectors.players.base import LeftError, Player
+from unstable.collectors.players.model import adapter_name
 from unstable.collectors.players.opening import OpeningPlayer
 from unstable.commands.audit.rounding import rounding
 from unstable.commands.play.casting import PERSON, Served
@@ -21,7 +21,7 @@ from unstable.games.game import Game
 from unstable.games.services import prompt_style
 from unstable.models.shape import read_shape
 from unstable.prompts import observation_text
-from unstable.types import GameResult, Observation, PlayerId, SampledTokens, SeatSpec, Turn
+from unstable.types import Answer, GameResult, Observation, PlayerId, SampledTokens, SeatSpec, Turn
 
 OUTCOME = ("outcomes", "payoffs", "forfeit", "raised", "truncated", "reason")
 
@@ -99,15 +99,7 @@ class Audit:
         self._show(observation, turn, note)
         if self.differences:
             raise LeftError("it differs from the record")
-        return Answer(
-            observation=turn.observation,
-            text=turn.text,
-            action=turn.action,
-            formatted=turn.formatted,
-            sampled=turn.sampled,
-            player=turn.player,
-            votes=turn.votes,
-        )
+        return turn.answer
 
     def _differ(self, turn: Turn, what: str) -> None:
         self.differences.append(Difference(turn.index, what))
@@ -116,12 +108,13 @@ class Audit:
         """How an observation is not the recorded one; empty where it is."""
         if observation.seat != turn.seat:
             return f"seat {observation.seat} is to move, in the record seat {turn.seat}"
-        if turn.sampled is not None and turn.sampled.prompt_cut:
+        recorded = turn.answer
+        if recorded.sampled is not None and recorded.sampled.prompt_cut:
             return ""  # its oldest events are left out there: the prompt's ids are compared
         forms = (prompt_style(self.found.game).render(observation), observation_text(observation))
-        if turn.observation in forms:
+        if recorded.observation in forms:
             return ""
-        then, now = _first_difference(turn.observation, forms[turn.sampled is None])
+        then, now = _first_difference(recorded.observation, forms[recorded.sampled is None])
         return f"the observation: recorded {then!r}, now {now!r}"
 
     async def _asked_again(self, observation: Observation, game: Game, turn: Turn) -> str:
@@ -129,34 +122,35 @@ class Audit:
         who = answerer(self.found.result, turn)
         if who not in self.again or (seed := self._seed(turn)) is None:
             return ""
-        answer = await self._player(turn).act(observation, game, seed)
-        if turn.sampled is None or answer.sampled is None:
-            if answer.action == turn.action:
+        then, now = turn.answer, await self._player(turn).act(observation, game, seed)
+        if then.sampled is None or now.sampled is None:
+            if now.action == then.action:
                 return "answers the same again"
-            self._differ(turn, f"{who}: recorded {turn.action!r}, now {answer.action!r}")
-        elif answer.sampled.prompt_ids != turn.sampled.prompt_ids:
+            self._differ(turn, f"{who}: recorded {then.action!r}, now {now.action!r}")
+        elif now.sampled.prompt_ids != then.sampled.prompt_ids:
             self._differ(turn, "the prompt's tokens")
-        elif answer.sampled.token_ids == turn.sampled.token_ids:
-            if what := self._misread(turn, turn.sampled, answer):
+        elif now.sampled.token_ids == then.sampled.token_ids:
+            if what := self._misread(then, now):
                 self._differ(turn, what)
                 return ""
             self.same += 1
             return "the same tokens again"
-        elif (gap := await self._gap(who, turn.sampled, answer.sampled, seed)) is not None:
+        elif (gap := await self._gap(who, then.sampled, now.sampled, seed)) is not None:
             self.rounded.append(gap)
             return f"other tokens, by rounding ({gap:.1g})"
         else:
-            self._differ(turn, f"{who} answered {turn.text!r}, and now {answer.text!r}")
+            self._differ(turn, f"{who} answered {then.text!r}, and now {now.text!r}")
         return ""
 
-    def _misread(self, turn: Turn, then: SampledTokens, answer: Answer) -> str:
+    def _misread(self, then: Answer, now: Answer) -> str:
         """What the record makes of the same tokens, and is not so; empty where all is."""
-        if (answer.action, answer.formatted) != (turn.action, turn.formatted):
-            return f"the action of these tokens: recorded {turn.action!r}, now {answer.action!r}"
-        assert answer.sampled is not None
-        if len(then.logprobs) != len(then.token_ids):
-            return f"{len(then.logprobs)} log-probabilities for {len(then.token_ids)} tokens"
-        pairs = zip(then.logprobs, answer.sampled.logprobs, strict=True)
+        if (now.action, now.formatted) != (then.action, then.formatted):
+            return f"the action of these tokens: recorded {then.action!r}, now {now.action!r}"
+        assert then.sampled is not None and now.sampled is not None
+        recorded, count = then.sampled.logprobs, then.sampled.num_scored
+        if len(recorded) != count:
+            return f"{len(recorded)} log-probabilities for {count} tokens"
+        pairs = zip(recorded, now.sampled.logprobs, strict=True)
         off = max((abs(one - other) for one, other in pairs), default=0.0)
         if off <= BOUNDS[self.served.config.model.dtype].most:
             return ""
@@ -189,8 +183,11 @@ class Audit:
         """How far off the recorded tokens are, where rounding explains them; else None."""
         config, engine = self.served.config, self.served.engine
         assert engine is not None, "a model has answered"
-        if self.served.cast.is_constrained(self.found.result.spec.purpose):
-            return None  # each of its tokens has a request and a seed of its own
+        if (
+            self.served.cast.is_constrained(self.found.result.spec.purpose)
+            or len(then.segments) > 1
+        ):
+            return None  # each of its requests has a seed of its own
         opponent = config.fixed_opponents.get(self.again[who].name)
         return await rounding(
             engine,
@@ -206,7 +203,8 @@ class Audit:
         if observation.board:
             self.terminal.show(f"\n{observation.board}")
         count = len(self.found.result.turns)
-        line = f"turn {turn.index + 1} of {count}: {turn.player} (seat {turn.seat}) {turn.action}"
+        who, action = f"{turn.player} (seat {turn.seat})", turn.answer.action
+        line = f"turn {turn.index + 1} of {count}: {who} {action}"
         notes = [*(["refused as invalid"] if turn.invalid else []), *([note] if note else [])]
         self.terminal.show(" · ".join([line, *notes]))
 
@@ -231,10 +229,10 @@ def _seat(result: GameResult, turn: Turn) -> SeatSpec:
 
 def answerer(result: GameResult, turn: Turn) -> PlayerId:
     """Who answered a turn: of a policy that is refreshed at each turn, the version that did."""
-    player = _seat(result, turn).player
-    if player.version is None or turn.sampled is None or turn.sampled.version is None:
+    player, sampled = _seat(result, turn).player, turn.answer.sampled
+    if player.version is None or sampled is None or sampled.version is None:
         return player
-    return PlayerId.policy(turn.sampled.version, player.label)
+    return PlayerId.policy(sampled.version, player.label)
 
 
 def not_again(player: PlayerId, opponent: FixedOpponent | None) -> str | None:

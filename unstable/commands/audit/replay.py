@@ -105,8 +105,12 @@ def _again(found: Found) -> Again:
         opponents += [] if opponent is None else [opponent]
         models |= local
     for turn in found.result.turns:
-        is_cut = turn.sampled is not None and turn.sampled.prompt_cut
-        if is_cut and answerer(found.result, turn) not in players:
+        sampled = turn.answer.sampled
+        if (
+            sampled is not None
+            and sampled.prompt_cut
+            and answerer(found.result, turn) not in players
+        ):
             reasons.append(f"turn {turn.index + 1}: its prompt was cut to fit, and is not compared")
     if found.result.fork and not found.result.spec.member:
         reasons.append(f"turns 1 to {found.result.fork}: they were played in another game")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unstable.collectors.factory import PlayerFactory
-from unstable.collectors.players.answers import answer_chances, legal_answers
-from unstable.collectors.players.checkpoint import adapter_name
+from unstable.collectors.players.constrained import answer_probabilities, legal_answers
+from unstable.collectors.players.model import adapter_name
 from unstable.commands.finished import Version, checkpoint_of
 from unstable.commands.play.table import Asked
 from unstable.config import (
@@ -117,12 +117,12 @@ class Served(NamedTuple):
             with contextlib.suppress(ConfigError, ValueError):  # it cannot write one of them
                 found = await self._of_actions(player, sampled.prompt_ids, asked.moves)
                 return [f"{player} in its last turn, at temperature 1:", *found]
-        pairs = zip(sampled.token_ids, sampled.logprobs, strict=True)
+        pairs = zip(sampled.scored_ids, sampled.logprobs, strict=True)
         tokens = [
             f"  {prompts.read_answer([token_id])!r}  {_percent(logprob)}"
             for token_id, logprob in list(pairs)[:_MOST_TOKENS]
         ]
-        left_out = len(sampled.token_ids) - len(tokens)
+        left_out = sampled.num_scored - len(tokens)
         more = [f"  and {left_out} more"] if left_out else []
         head = f"{player} in its last turn, the tokens that it sampled:"
         return [head, *tokens, *more]
@@ -136,7 +136,7 @@ class Served(NamedTuple):
         opponent = self.config.fixed_opponents.get(player.name)
         adapter = None if opponent is None else adapter_name(opponent)
         answers = legal_answers(game, prompts, moves, self.config.sampling.max_tokens)
-        chances = await answer_chances(self.engine, adapter, prompt_ids, answers)
+        chances = await answer_probabilities(self.engine, adapter, prompt_ids, answers)
         ranked = sorted(zip(moves, chances, strict=True), key=lambda pair: -pair[1])
         lines = [f"  {move}  {100 * chance:.1f} %" for move, chance in ranked]
         rest = max(0.0, 1 - sum(chances))
@@ -159,14 +159,12 @@ async def served(config: RunConfig, folder: RunFolder, *, model: bool) -> AsyncI
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from unstable.engines.make import make_engine
+    from unstable.runtime.local import LocalActor
 
     disable_progress_bar()  # which would draw between what is shown
     torch.set_num_threads(1)  # as in an actor: the same numbers come out
-    engine, tokenizer = await make_engine(config, folder.log("engine"))
-    cast = PlayerFactory(config, engine, tokenizer)
+    actor = await LocalActor.start(config, folder, folder.log("engine"))
     try:
-        await cast.start()
-        yield Served(config, cast, engine)
+        yield Served(config, actor.collector.players, actor.engine)
     finally:
-        await engine.close()
+        await actor.close()

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from unstable.collectors.players.base import Answer, LeftError, Player, scripted
+from unstable.collectors.players.base import LeftError, Player, scripted
 from unstable.commands.play.terminal import LEFT, Terminal
 from unstable.config import one_line
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
-from unstable.types import GameResult, GameSpec, Observation
+from unstable.types import Answer, GameResult, GameSpec, Observation
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

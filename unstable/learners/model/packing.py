@@ -8,7 +8,7 @@ logprobs and gradients are those of the samples one by one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -104,23 +104,35 @@ def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED
     beginning. Samples with equal inputs always share them.
     """
     assert all(sample.prompt_ids for sample in samples)
-    # The last sampled token predicts nothing that is scored, so it is no input.
+    # The last token predicts nothing that is scored, so it is no input.
     tree = _Tree([sample.prompt_ids + sample.token_ids[:-1] for sample in samples], min_shared)
-    counts_S = np.array([len(sample.token_ids) for sample in samples])
     ends_S = tree.starts_S + np.array([len(sample.prompt_ids) for sample in samples]) - 1
+    runs = [(index, *run) for index, sample in enumerate(samples) for run in _scored_runs(sample)]
+    samples_R, offsets_R, counts_R = np.array(runs, np.int64).reshape(-1, 3).T
     temperatures_S = np.array([sample.temperature for sample in samples], np.float32)
-    samples_N = np.repeat(np.arange(len(samples)), counts_S)
-    targets = chain.from_iterable(sample.token_ids for sample in samples)
+    samples_N = np.repeat(samples_R, counts_R)
+    targets = chain.from_iterable(sample.scored_ids for sample in samples)
     return Pack(
         ids_T=torch.from_numpy(tree.ids_T),
         positions_T=torch.from_numpy(tree.positions_T),
         segments=tree.segments(),
-        predictors_N=torch.from_numpy(tree.keys_K[spans(ends_S, counts_S)]),
+        predictors_N=torch.from_numpy(tree.keys_K[spans(ends_S[samples_R] + offsets_R, counts_R)]),
         targets_N=torch.from_numpy(np.fromiter(targets, np.int64)),
         temperatures_N=torch.from_numpy(temperatures_S[samples_N]),
         samples_N=torch.from_numpy(samples_N),
         states_S=torch.from_numpy(tree.keys_K[ends_S]),
     )
+
+
+def _scored_runs(sample: TokenSample) -> list[tuple[int, int]]:
+    """Of each scored segment, its offset in the answer and its number of tokens."""
+    sizes = [len(segment.token_ids) for segment in sample.segments]
+    starts = accumulate(sizes, initial=0)
+    return [
+        (start, size)
+        for segment, start, size in zip(sample.segments, starts, sizes, strict=False)
+        if segment.scored
+    ]
 
 
 class _Tree:

@@ -1,0 +1,202 @@
+"""An actor and a learner in whatever process this is: here is done what the loop asks of them.
+
+Tests, `unstable play` and `unstable world` use them as they are; `actors.py` and `learner_ranks.py`
+give each a process of its own and call it there.
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from unstable.collectors.collector import Collector
+from unstable.config import RunConfig
+from unstable.engines.base import Engine
+from unstable.engines.make import make_engine
+from unstable.engines.probe import ProbeAnswer, ask_probe
+from unstable.models.adapters import read_adapter
+from unstable.records.folder import RunFolder
+from unstable.solving.exploiter import Exploiter
+from unstable.types import (
+    ActorState,
+    Adapter,
+    Batch,
+    Exploitability,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    PlayerId,
+    TokenSample,
+    Update,
+)
+
+if TYPE_CHECKING:
+    from unstable.learners.ranks import Ranks
+
+
+class LocalActor:
+    """One engine and the games that are played with it; an `Actor` of the loop."""
+
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, engine: Engine, tokenizer: Any
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self.engine = engine
+        self.collector = Collector(config, engine, tokenizer)
+        self._exploiters: dict[str, Exploiter] = {}
+
+    @classmethod
+    async def start(cls, config: RunConfig, folder: RunFolder, log: Path) -> Self:
+        """With the engine of a resolved config, whose model is loaded; it prints to the file `log`.
+
+        Raises `ConfigError` where the model cannot be served.
+        """
+        actor = cls(config, folder, *await make_engine(config, log))
+        await actor.collector.start()
+        return actor
+
+    def play(
+        self, specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncGenerator[GameResult | GameFailure]:
+        """Play games, as `Collector.play` says."""
+        return self.collector.play(specs, enough)
+
+    async def state(self) -> ActorState:
+        """What play so far has to do with play to come."""
+        return self.collector.state()
+
+    async def restore(self, state: ActorState) -> None:
+        """Continue from what `state` returned."""
+        self.collector.restore(state)
+
+    async def publish(self, version: PlayerId) -> None:
+        """Serve the adapter of a version's checkpoint, and let games name it."""
+        assert version.version is not None
+        place = self._folder.checkpoint(version.version, version.label)
+        await self.collector.publish(version, read_adapter(place, version.name))
+
+    async def retire(self, version: PlayerId) -> None:
+        """Forget a version that no new game will ask for."""
+        await self.collector.retire(version)
+
+    async def stats(self) -> dict[str, float]:
+        """The engine's counters, and those of games."""
+        return self.collector.stats()
+
+    async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
+        """The engine's answers to the start-up probe."""
+        return await ask_probe(self.engine, adapters, vocabulary)
+
+    async def decide(
+        self, game: str, version: PlayerId, part: int, parts: int
+    ) -> dict[int, list[float]]:
+        """Probabilities of the legal actions at every `parts`-th decision of a small game."""
+        return await self._exploiter(game).decide(version.name, part, parts)
+
+    async def assess(
+        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
+    ) -> Exploitability:
+        """How exploitable a version is, where `shares` are those of all decisions."""
+        return self._exploiter(game).assess(version, shares, began)
+
+    def _exploiter(self, game: str) -> Exploiter:
+        if game not in self._exploiters:
+            config = self._config
+            self._exploiters[game] = Exploiter(
+                config.game_by_key[game],
+                self.collector.prompts[game],
+                self.engine,
+                config.sampling.max_tokens,
+                config.eval.exploitability.samples,
+            )
+        return self._exploiters[game]
+
+    async def sleep(self) -> None:
+        """Give the memory of a shared GPU back; no game may be in flight."""
+        await self.engine.sleep()
+
+    async def wake(self) -> None:
+        """Take it again."""
+        await self.engine.wake()
+
+    async def close(self) -> None:
+        """End the engine and the games' processes; no game may be in flight."""
+        self.collector.close()
+        await self.engine.close()
+
+
+class LocalLearner:
+    """One rank of the learner, or all of it; a `Learner` of the loop, of `folder`'s checkpoints.
+
+    Raises `ConfigError` where LoRA or the starting adapter does not fit.
+    """
+
+    def __init__(self, config: RunConfig, folder: RunFolder, ranks: "Ranks | None" = None) -> None:
+        from unstable.learners.learner import Learner
+        from unstable.learners.ranks import ALONE
+
+        self._shares_gpu_by_turns = config.actors.share_gpu == "sleep"
+        self._folder = folder
+        start = None if config.model.init == "fresh" else Path(config.model.init).expanduser()
+        self.learner = Learner(
+            config.model,
+            config.learner,
+            updates=config.loop.steps,
+            max_tokens=config.sampling.max_tokens,
+            seed=config.seed,
+            adapter=None if start is None else read_adapter(start, "start"),
+            ranks=ALONE if ranks is None else ranks,
+        )
+        if config.learner.state is not None:
+            self.learner.restore(Path(config.learner.state).expanduser())
+
+    async def update(self, batch: Batch) -> Update:
+        """Train on a batch, which makes the next version."""
+        with self._leaving_room():
+            return self.learner.update(batch)
+
+    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
+        """One supervised step, which makes the next version."""
+        with self._leaving_room():
+            return self.learner.imitate(samples)
+
+    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
+        """Of the samples' tokens, in nats, under the policy as it is."""
+        with self._leaving_room():
+            return self.learner.logprobs(samples)
+
+    async def logprobs_under(
+        self, adapter: Adapter, samples: Sequence[TokenSample]
+    ) -> list[list[float]]:
+        """The same with another adapter in the policy's place."""
+        with self._leaving_room():
+            return self.learner.logprobs_under(adapter, samples)
+
+    async def save(self, version: int) -> None:
+        """Write the checkpoint of a version."""
+        with self._leaving_room():
+            self.learner.save(self._folder.checkpoint(version))
+
+    async def load(self, version: int) -> None:
+        """Become what `save` wrote as a version."""
+        with self._leaving_room():
+            self.learner.load(self._folder.checkpoint(version))
+
+    async def restore(self, version: int) -> None:
+        """Take back the weights, optimizer and algorithm of a version; the number stays."""
+        with self._leaving_room():
+            self.learner.restore(self._folder.checkpoint(version))
+
+    async def scale_rate(self, factor: float) -> None:
+        """Multiply the learning rate of all updates to come."""
+        self.learner.scale_rate(factor)
+
+    @contextlib.contextmanager
+    def _leaving_room(self) -> Iterator[None]:
+        """An engine that shares the GPU by turns may wake after any call, into what is free."""
+        import torch
+
+        yield
+        if self._shares_gpu_by_turns:
+            torch.cuda.empty_cache()
