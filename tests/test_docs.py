@@ -220,7 +220,7 @@ def test_the_tutorials_commands_lead_to_a_model_to_play_against(sticks: Path) ->
         "train": "--steps 1 --learner.batch_size 64 --eval.every 0 --tracking.dashboard off",
     }
     lines = "\n".join(blocks("bash", page("tutorial.md"))).splitlines()
-    given = [shlex.split(line, comments=True)[1:] for line in lines]
+    given = [shlex.split(line, comments=True)[1:] for line in lines if line]
     names = [words[0] for words in given]
     assert names == ["play", "world", "doctor", "train", "report", "runs", "play", "play"]
     for name, words in zip(names, given, strict=True):

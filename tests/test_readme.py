@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import shlex
+import sys
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -80,6 +81,7 @@ def entry_points() -> list[str]:
 def test_the_config_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_games.py").write_text(MY_GAMES)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_games", raising=False)  # another test's
     (text,) = blocks("yaml")
     config = parse(yaml.safe_load(text))
     check_games(config)
