@@ -7,11 +7,18 @@ from pathlib import Path
 # Before torch reads it: threads that spin while they wait lose far more to a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+from collections.abc import Iterator
+
 import hypothesis
 import pytest
 import torch
 
-from tests.helpers import tiny_model, tiny_tokenizer
+from tests.helpers.cli import (
+    SMALL,
+    started,
+)
+from tests.helpers.endpoint import Server
+from tests.helpers.models import tiny_model, tiny_tokenizer
 
 # How long an example takes says more of what else the machine does than of the code.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -45,3 +52,23 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_model().save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def project(tiny_folder: Path, tmp_path: Path) -> Iterator[Path]:
+    """A user's folder with a config of their own in it. What a test has begun ends with it."""
+    (tmp_path / "small.yaml").write_text(SMALL.format(model=tiny_folder))
+    yield tmp_path
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    started.clear()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("A_KEY", "any")
+    server = Server()
+    yield server
+    server.close()

@@ -12,11 +12,10 @@ import psutil
 import pytest
 import yaml
 
-from tests.test_cli import children, no_developers_lines, project, rows, start, unstable
-from tests.test_resume import TIMED, weights
+from tests.helpers.cli import children, no_developers_lines, rows, start, unstable
+from tests.helpers.resume import TIMED, weights
 from unstable.records.folder import RunFolder
 
-__all__ = ["project"]  # a fixture
 KILLS = 3
 STEPS = 30
 """So many that a fast machine has not made them all before the last kill."""

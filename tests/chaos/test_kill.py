@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.victim import STEPS, left_by, main
-from tests.test_resume import rows, trained_on, weights
+from tests.helpers.resume import rows, trained_on, weights
 from unstable.records.folder import RunFolder
 
 KILLS = 20

@@ -27,7 +27,7 @@ import pytest
 import torch
 
 from tests.chaos.victim import SeededEngine, scripted_actor
-from tests.test_loop import make_context
+from tests.helpers.loop import make_context
 from unstable.league.routing import Router
 from unstable.loop.context import Context
 from unstable.loop.train import train

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from bench.orchestration import ScriptedEngine
-from tests.test_loop import make_context
+from tests.helpers.loop import make_context
 from unstable.commands.resume import find_point, rewind
 from unstable.config import ConfigError, RunConfig
 from unstable.loop.train import state, train

@@ -8,7 +8,7 @@ call of its env. All that is here of CPython's own, and why:
   times the cost of its bytes. Where the interpreter keeps it differently, that is what is done.
 - `_randbelow`, which all its whole numbers, choices and shuffles come from: `all_draws` answers it.
 
-`tests/test_chance.py` fails where an interpreter no longer has these.
+`tests/games/test_chance.py` fails where an interpreter no longer has these.
 """
 
 import contextlib

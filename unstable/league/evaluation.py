@@ -281,7 +281,7 @@ def mean_interval(
     leaves the range, knows that a draw is nearer to the mean than a win, and is a share's where all
     values are ends of the range. The variance is seen as if one more value were at an end, so that
     few values of one kind, such as sixteen draws, do not seem certain. Its coverage is shown by
-    tests/test_evaluation.py.
+    tests/league/test_evaluation.py.
     """
     count, width = count or len(values), high - low
     shares = [(value - low) / width for value in values]

@@ -1,6 +1,6 @@
 """The vetted games: what each is, and what is wrong with TextArena's original.
 
-`tests/test_pack.py` plays them; `unstable games` prints them, and docs/games.md shows the same.
+`tests/games/test_pack.py` plays them; `unstable games` prints them; docs/games.md too.
 """
 
 from typing import NamedTuple

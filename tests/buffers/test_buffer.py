@@ -1,0 +1,110 @@
+"""Invariants 5 and 7: whole groups, bounded, and never more stale than allowed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.builders import game, spec
+from unstable.buffers.buffer import Buffer
+from unstable.config import RewardConfig
+from unstable.rewards.terms import Rewards
+from unstable.types import Batch
+
+REWARDS = Rewards([RewardConfig()])
+
+
+def add(buffer: Buffer, game_id: int, version: int = 0, turns: int = 4) -> None:
+    result = game((f"main@{version}", "random"), game_id=game_id, turns=turns)
+    buffer.add(result.spec, REWARDS.trajectories(result))
+
+
+def sample_games(batch: Batch) -> list[int]:
+    """The game of each sample, in the batch's order."""
+    return [each.game_id for each in batch.trajectories for _ in each.samples]
+
+
+def test_a_batch_is_the_oldest_whole_groups_that_reach_the_size() -> None:
+    buffer = Buffer(capacity=100, batch_size=5, max_staleness=4)
+    for game_id in range(4):
+        add(buffer, game_id)  # two samples each
+    batch = buffer.draw(version=0)
+    assert batch is not None
+    assert sample_games(batch) == [0, 0, 1, 1, 2, 2]
+    assert buffer.size == 2
+    assert buffer.draw(version=0) is None
+
+
+def test_groups_too_old_are_dropped_and_counted_when_a_batch_is_drawn() -> None:
+    buffer = Buffer(capacity=100, batch_size=2, max_staleness=2)
+    add(buffer, game_id=0, version=0)
+    add(buffer, game_id=1, version=1)
+    assert buffer.ready(version=3) == 2
+    batch = buffer.draw(version=3)
+    assert batch is not None
+    assert {sample.version for sample in batch.samples} == {1}
+    assert [batch.staleness(sample) for sample in batch.samples] == [2, 2]
+    assert buffer.dropped.stale == 2
+
+
+def test_a_full_buffer_loses_its_oldest_whole_group() -> None:
+    buffer = Buffer(capacity=4, batch_size=2, max_staleness=4)
+    for game_id in range(3):
+        add(buffer, game_id)
+    assert (buffer.size, buffer.dropped.capacity) == (4, 2)
+    batch = buffer.draw(version=0)
+    assert batch is not None
+    assert set(sample_games(batch)) == {1}
+
+
+def test_a_capacity_of_one_batch_always_fills_one() -> None:
+    """Whatever the size of the groups: what is dropped must leave enough for a batch."""
+    buffer = Buffer(capacity=128, batch_size=128, max_staleness=0)
+    for game_id in range(100):
+        add(buffer, game_id, turns=5)  # three samples each
+    assert buffer.size >= 128
+    assert buffer.draw(version=0) is not None
+
+
+def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:
+    buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
+    for game_id in range(2):
+        result = game(game_id=game_id, group_ids=[7, 8], group_size=2)
+        assert buffer.draw(version=0) is None
+        buffer.add(result.spec, REWARDS.trajectories(result))
+    batch = buffer.draw(version=0)
+    assert batch is not None
+    assert sample_games(batch) == [0, 0, 1, 1]
+    (group,) = batch.groups
+    assert [trajectory.group_id for trajectory in group.trajectories] == [7, 7]
+
+
+@given(
+    games=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), max_size=30),
+    batch_size=st.integers(1, 12),
+    capacity=st.integers(12, 40),
+)
+def test_no_sample_is_lost_unseen(
+    games: list[tuple[int, int]], batch_size: int, capacity: int
+) -> None:
+    """Whatever comes in goes out in a batch, is counted as dropped, or is still held."""
+    buffer = Buffer(capacity, batch_size, max_staleness=2)
+    came = drawn = 0
+    for game_id, (turns, version) in enumerate(games):
+        add(buffer, game_id, version, turns)
+        came += (turns + 1) // 2
+        assert buffer.size < capacity + 5
+    while (batch := buffer.draw(version=6)) is not None:
+        drawn += len(batch.samples)
+        assert len(batch.samples) >= batch_size
+        assert all(batch.staleness(sample) <= 2 for sample in batch.samples)
+        for group in batch.groups:
+            (trajectory,) = group.trajectories
+            turns = games[trajectory.group_id // 100][0]
+            assert group.num_samples == (turns + 1) // 2
+    assert came == drawn + buffer.size + buffer.dropped.stale + buffer.dropped.capacity
+
+
+def test_seats_of_a_mirror_game_are_groups_of_their_own() -> None:
+    result = game(("main@0", "main@0"))
+    trajectories = REWARDS.trajectories(result)
+    assert [t.group_id for t in trajectories] == [s.group_id for s in result.spec.seats]
+    assert spec(("main@0", "main@0")).seats[0].group_id != result.spec.seats[1].group_id

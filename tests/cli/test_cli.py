@@ -1,0 +1,441 @@
+"""The command line as a person meets it: real processes, a tiny model, two updates."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from tests.helpers.cli import children, command, no_developers_lines, rows, start, unstable
+from tests.helpers.models import heed_interrupts
+from unstable.cli import SHORT_FORMS, parse_options, run
+from unstable.cli.commands import COMMANDS
+from unstable.cli.completion import completion
+from unstable.config import ConfigError, RunConfig, fields
+
+
+@pytest.mark.slow
+def test_train_then_eval_then_the_same_config_again(project: Path) -> None:
+    done = unstable(project, "train", "--config", "small.yaml", "--run_dir", "run", "--seed", "5")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert no_developers_lines(done.stdout + done.stderr)
+    assert "update 2/2" in done.stdout
+    assert [row["version"] for row in rows(project / "run/metrics.jsonl")] == [0, 1, 2]
+    assert (project / "run/checkpoints/000002/adapter_model.safetensors").is_file()
+    for component in ("loop", "learner", "actor-0"):
+        assert (project / f"run/logs/{component}.log").is_file()
+
+    options = ["--games", "4", "--eval.constrained", "true"]
+    options += ["--eval.temperature", "[1.0,0.0]", "--eval.exploitability.every", "1"]
+    judged = unstable(project, "eval", "run@1", *options)
+    assert judged.returncode == 0, judged.stderr
+    assert "evaluation of version 1" in judged.stdout
+    assert "100 % legal moves" in judged.stdout
+    assert "TicTacToe-v0 against random: score" in judged.stdout
+    assert "TicTacToe-v0 against random, greedy: score" in judged.stdout
+
+    assert "exploitability of version 1 · TicTacToe-v0: " in judged.stdout
+    assert "4,520 decisions" in judged.stdout
+    exact = unstable(project, "exploit", "run@1")
+    assert exact.returncode == 0, exact.stderr
+    same = r"exploitability of version 1 · TicTacToe-v0: [0-9. to]+"
+    assert re.findall(same, exact.stdout) == re.findall(same, judged.stdout) != []
+
+    learning = ["--learn", "--steps", "1", "--eval.every", "1", "--run_dir", "learned"]
+    learned = unstable(project, "exploit", "run@1", *learning)
+    assert learned.returncode == 0, learned.stderr
+    assert "TicTacToe-v0 against target: score" in learned.stdout
+    start = (project / "learned/checkpoints/000000/adapter_model.safetensors").read_bytes()
+    assert start == (project / "run/checkpoints/000001/adapter_model.safetensors").read_bytes()
+    bound = r"learned · TicTacToe-v0: version 1 scores [0-9.() to]+ against target: a lower bound"
+    assert re.search(bound, learned.stdout), learned.stdout
+
+    forked = unstable(project, "train", "--fork", "run@1", "--steps", "1", "--run_dir", "forked")
+    assert forked.returncode == 0, forked.stderr
+    options = ["--learn", "--steps", "0", "--eval.every", "1", "--run_dir", "from_fork"]
+    learned = unstable(project, "exploit", "forked@1", *options)
+    assert learned.returncode == 0, learned.stderr
+    start = (project / "from_fork/checkpoints/000000/adapter_model.safetensors").read_bytes()
+    assert start == (project / "forked/checkpoints/000001/adapter_model.safetensors").read_bytes()
+
+    saved = yaml.safe_load((project / "run/config.yaml").read_text())
+    assert saved["tracking"]["run_dir"] is None  # it runs again, and elsewhere
+    again = unstable(project, "train", "--config", "run/config.yaml", "--run_dir", "again")
+    assert again.returncode == 0, again.stderr
+    first, second = (rows(project / name / "metrics.jsonl") for name in ("run", "again"))
+    assert [row["learn/loss"] for row in first[1:]] == [row["learn/loss"] for row in second[1:]]
+
+
+def test_eval_takes_a_version_as_other_commands_do(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 3\n")
+    (tmp_path / "checkpoints/000001").mkdir(parents=True)
+    for arguments, problem in (
+        ([f"{tmp_path}@7"], "version = 7: no such checkpoint in "),
+        ([f"{tmp_path}", "--version", "7"], "version = 7: no such checkpoint in "),
+        ([f"{tmp_path}@best"], f"RUN_DIR = {str(tmp_path)!r}: no version is known to be the best"),
+        ([f"{tmp_path}@x"], "@VERSION = 'x': give a version's number, such as 12, or best"),
+        ([f"{tmp_path}@1", "--version", "1"], "--version = 1: "),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            run(["eval", *arguments])
+        assert str(caught.value).startswith(problem) and "\n" not in str(caught.value)
+
+
+USERS_MODULE = '''
+"""A game and a bot of a user's own."""
+
+import random
+import re
+
+import textarena as ta
+
+
+class Countdown(ta.Env):
+    """Take 1 or 2 from the pile; who takes the last one wins."""
+
+    def __init__(self, pile=5):
+        self.pile = pile
+
+    def reset(self, num_players, seed=None):
+        self.random = random.Random(seed)
+        self.state = ta.TwoPlayerState(num_players=num_players, seed=None)
+        pile = self.pile + self.random.randint(0, 1)
+        self.state.reset(game_state={"pile": pile}, player_prompt_function=self.prompt)
+        self.show()
+
+    def prompt(self, player_id, game_state):
+        return f"You are player {player_id}. Take 1 or 2; the last one wins. Answer [1] or [2]."
+
+    def show(self):
+        pile = self.state.game_state["pile"]
+        self.state.add_observation(f"{pile} left", observation_type=ta.ObservationType.GAME_BOARD)
+
+    def step(self, action):
+        found = re.search(r"\\[([12])\\]", action)
+        if not found or int(found[1]) > self.state.game_state["pile"]:
+            self.state.set_invalid_move(reason="take 1 or 2")
+        else:
+            self.state.game_state["pile"] -= int(found[1])
+            if self.state.game_state["pile"] == 0:
+                self.state.set_winner(self.state.current_player_id, reason="took the last one")
+            else:
+                self.show()
+        return self.state.step()
+
+
+def legal(env):
+    return [f"[{n}]" for n in (1, 2) if n <= env.state.game_state["pile"]]
+
+
+class TakeOne:
+    def __call__(self, observation):
+        return "[1]"
+'''
+
+
+@pytest.mark.slow
+def test_a_users_game_and_bot_come_in_through_yaml_alone(project: Path) -> None:
+    (project / "mine.py").write_text(USERS_MODULE)
+    config = yaml.safe_load((project / "small.yaml").read_text())
+    config["games"] = [
+        {
+            "env": "mine:Countdown",
+            "name": "Countdown",
+            "args": {"pile": 3},
+            "legal_moves": "mine:legal",
+        }
+    ]
+    config["opponents"] = {
+        "draw": {"self": 0, "past": 0, "fixed": 1},
+        "fixed": [{"kind": "python", "target": "mine:TakeOne"}, {"kind": "random"}],
+    }
+    config["eval"]["opponents"] = ["python:TakeOne", "random"]
+    (project / "mine.yaml").write_text(yaml.safe_dump(config))
+    done = unstable(project, "train", "--config", "mine.yaml", "--run_dir", "run")
+    assert done.returncode == 0, done.stderr
+    games = [g for path in (project / "run/games").glob("*.jsonl") for g in rows(path)]
+    players = {player for game in games for player in game["players"]}
+    assert {"main@0", "random", "python:TakeOne"} <= players
+    bots = [t for g in games for t in g["turns"] if t["player"] == "python:TakeOne"]
+    assert bots
+    assert all(turn["action"] == "[1]" and not turn["invalid"] for turn in bots)
+
+
+@pytest.mark.slow
+def test_two_games_at_once_on_two_actors(project: Path) -> None:
+    games = ["--games.0.env", "Nim-v0", "--games.1.env", "SimpleTak-v0", "--num_actors", "2"]
+    done = unstable(project, "train", "--config", "small.yaml", "--run_dir", "run", *games)
+    assert done.returncode == 0, done.stderr
+    assert no_developers_lines(done.stdout + done.stderr)
+    played = [g for path in (project / "run/games").glob("train-*.jsonl") for g in rows(path)]
+    assert {game["env"] for game in played} == {"Nim-v0", "SimpleTak-v0"}
+    assert {game["actor"] for game in played} == {0, 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_folder_that_eval_reads(project: Path, kind: signal.Signals) -> None:
+    process = start(project, "--steps", "100000", "--loop.mode", "async")
+    family = children(process)
+    if kind == signal.SIGINT:
+        os.killpg(process.pid, kind)  # as a terminal's Ctrl-C does
+    else:
+        process.send_signal(kind)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + kind, output
+    assert no_developers_lines(output)
+    assert f"{kind.name}: the run ends in order" in output
+    assert "The run ended: interrupted" in output
+    assert (project / "run/report.html").is_file()
+    psutil.wait_procs(family, timeout=20)
+    assert not [child for child in family if child.is_running()]
+    judged = unstable(project, "eval", "run", "--games", "2")
+    assert judged.returncode == 0, judged.stderr
+    assert "TicTacToe-v0 against random" in judged.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_killed_actor_is_started_again_and_its_games_are_played(project: Path, mode: str) -> None:
+    process = start(project, "--steps", "12", "--learner.batch_size", "64", "--loop.mode", mode)
+    (actor,) = children(process, "ActorProcess")
+    actor.send_signal(signal.SIGKILL)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert no_developers_lines(output)
+    assert "started again" in (project / "run/logs/loop.log").read_text()
+    for path in (project / "run/games").glob("train-*.jsonl"):
+        assert all(game["turns"] for game in rows(path))
+    played = [
+        game["game"]
+        for path in (project / "run/games").glob("train-*.jsonl")
+        for game in rows(path)
+    ]
+    assert len(played) == len(set(played))
+
+
+BLOCKING = """
+import pathlib
+import time
+
+
+class Sleeper:
+    def __call__(self, observation):
+        if {always} or not pathlib.Path("seen").exists():
+            pathlib.Path("seen").touch()
+            time.sleep(600)
+        return "[4]"
+"""
+
+
+def start_blocking(project: Path, always: bool, turn_timeout: float) -> "subprocess.Popen[str]":
+    """A run in the background whose bot blocks its actor, once it does."""
+    (project / "mine.py").write_text(BLOCKING.format(always=always))
+    config = yaml.safe_load((project / "small.yaml").read_text())
+    config["games"] = [{"env": "TicTacToe-v0", "turn_timeout": turn_timeout}]
+    config["opponents"] = {
+        "draw": {"self": 0, "past": 0, "fixed": 1},
+        "fixed": [{"kind": "python", "target": "mine:Sleeper"}],
+    }
+    (project / "mine.yaml").write_text(yaml.safe_dump(config))
+    process = subprocess.Popen(
+        command(["train", "--config", "mine.yaml", "--run_dir", "run"]),
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_interrupts,
+    )
+    deadline = time.monotonic() + 120
+    while not (project / "run/blocking_games.txt").is_file():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return process
+
+
+@pytest.mark.slow
+def test_an_interrupt_is_answered_while_a_bot_blocks(project: Path) -> None:
+    process = start_blocking(project, always=True, turn_timeout=600)
+    family = children(process)
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "SIGINT: the run ends in order" in output
+    assert time.monotonic() - began < 15  # most of it is Ray's end
+    psutil.wait_procs(family, timeout=20)
+    assert not [child for child in family if child.is_running()]
+
+
+@pytest.mark.slow
+def test_an_actor_that_a_bot_blocks_is_started_again(project: Path) -> None:
+    process = start_blocking(project, always=False, turn_timeout=3)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert (project / "run/blocking_games.txt").read_text() == "TicTacToe-v0\n"
+    assert no_developers_lines(output)
+    assert "time.sleep(600)" in (project / "run/logs/actor-0.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_killed_learner_ends_the_run_with_exit_code_1(project: Path) -> None:
+    process = start(project, "--steps", "100000")
+    (learner,) = children(process, "LearnerProcess")
+    learner.send_signal(signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "error: " in output
+    assert no_developers_lines(output)
+    assert "logs/loop.log" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--games.0.env", "TicTacTo-v0"], ["games.0.env = 'TicTacTo-v0'", "'TicTacToe-v0'"]),
+        (["--learner.batch_sise", "8"], ["unknown key 'batch_sise'", "'batch_size'"]),
+        (["--learner.steps_per_batch", "17"], ["learner.steps_per_batch = 17", "set"]),
+        (["--eval.opponents", "randm"], ["eval.opponents.0 = 'randm'", "'random'"]),
+        (["--run_dir", "."], ["tracking.run_dir = '.'", "exists"]),
+        (["--run_dir", "/proc/none/run"], ["tracking.run_dir = '/proc/none/run'", "give a folder"]),
+        (["--model", "./nowhere"], ["model.name = './nowhere'", "no such folder"]),
+        (["--model", "empty"], ["model.name = 'empty'", "no weights"]),
+        (
+            ["--opponents.fixed.1.kind", "openai", "--opponents.fixed.1.model", "m"],
+            ["opponents.fixed.1.api_key_env = 'OPENAI_API_KEY'", "not set"],
+        ),
+        (["--games.0.env", "Chopsticks-v0"], ["random", "legal moves"]),
+        (["--games.0.env", "PigDice-v0", "--eval.opponents", "expert"], ["expert", "plays only"]),
+        (["--model.init", "empty"], ["empty", "adapter_config.json"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    project: Path, arguments: list[str], words: list[str]
+) -> None:
+    (project / "empty").mkdir()
+    (project / "empty/config.json").write_text("{}")
+    environment = {"OPENAI_API_KEY": ""}
+    done = unstable(project, "train", "--config", "small.yaml", *arguments, **environment)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    *waited, error = done.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert all(line.startswith("starting: ") for line in waited)  # on a busy machine
+    for word in words:
+        assert word in error
+    assert not (project / "outputs").exists()
+
+
+def test_help_shows_every_field_with_meaning_and_default(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["train", "--help", "all"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--learner.learning_rate AdamW's peak learning rate (default: 0.0001)" in shown
+    options = list(fields(RunConfig))
+    assert {"games.N.args", "opponents.fixed.N.base_url", "model.chat_template", "seed"} <= {
+        option.path for option in options
+    }
+    for option in options:
+        assert f"--{option.path} {' '.join(option.meaning.split())}" in shown
+
+
+def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
+    reader = shlex.join(command(["--help"]))
+    piped = f"set -o pipefail; ({reader}; sleep 1; {reader}) | head -c 1"
+    done = subprocess.run(["bash", "-c", piped], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_is_short_and_deep_where_it_is_asked_to_be(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["train", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert len(short.splitlines()) < 55 and "learning_rate (" not in short
+    assert all(re.search(rf"^{name} +\S", short, re.M) for name in RunConfig.model_fields)
+    for words, fields_shown in (
+        (["sft", "--help", "learner"], ["--learner.learning_rate", "--learner.algorithm.name"]),
+        (["world", "games.invalid_moves", "-h"], ["--games.N.invalid_moves.allowed"]),
+        (["config", "--help", "games.0.env"], ["--games.N.env"]),
+    ):
+        assert run(words) == 0
+        shown = capsys.readouterr().out
+        found = re.findall(r"^--\S+", shown, re.M)
+        assert set(fields_shown) <= set(found)
+        assert len({re.sub(r"\..*", "", option) for option in found}) == 1
+    with pytest.raises(ConfigError, match="--help lerner: no such section; did you mean 'learner'"):
+        run(["train", "--help", "lerner"])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_a_command_says_of_its_options_is_what_it_takes(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry, paths = COMMANDS[name], {f"--{each.path}" for each in fields(RunConfig)}
+    taken = {*entry.options, *(paths if entry.takes_fields else ())}
+    assert run([name, "--help"]) == 0
+    usage = capsys.readouterr().out.partition("\n\n")[0]
+    assert {*re.findall(r"--[a-z_.]+", usage)} <= taken
+    assert all(f" {name} {form}".rstrip() in usage for form in entry.forms)
+    script = completion("bash", COMMANDS)
+    (offered,) = re.findall(rf"^      {name}\) options='([^']*)'", script, re.M)
+    assert {option.replace(".0", ".N") for option in offered.splitlines()} == taken
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_all_commands_fit_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) < 40 and max(map(len, shown)) <= 100
+    for name in COMMANDS:
+        assert any(f" {name} " in line for line in shown), name
+
+
+def test_a_command_refuses_options_that_it_does_not_have() -> None:
+    for arguments, line in (
+        (["report", "x", "--outt", "y"], "--outt is no option of unstable report; it has --out"),
+        (["watch", "x", "--out", "y"], "--out is no option of unstable watch; it has --once"),
+        (["games", "--all", "1"], "--all is no option of unstable games; it has none"),
+        (["watch", "x", "y"], "'y' follows no option; write --field value"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            run(arguments)
+        assert str(caught.value) == line
+
+
+def test_printed_config_runs_again(project: Path) -> None:
+    arguments = ["config", "--config", "small.yaml", "--learner.epochs", "3"]
+    printed = unstable(project, *arguments).stdout
+    assert "auto" not in yaml.safe_load(printed)["loop"].values()
+    (project / "printed.yaml").write_text(printed)
+    again = unstable(project, "config", "--config", "printed.yaml").stdout
+    assert again == printed
+
+
+def test_options_are_paths_and_yaml_values() -> None:
+    arguments = ["--steps=3", "--loop.max-time", "1e3", "--eval.opponents", "random", "base"]
+    assert parse_options(arguments, SHORT_FORMS) == {
+        "loop.steps": 3,
+        "loop.max_time": 1e3,
+        "eval.opponents": ["random", "base"],
+    }
+    texts = {"2026-11-20": "2026-11-20", "007": "007", "12:30": "12:30", "yes": "yes"}
+    values = {"null": None, "[a, 1]": ["a", 1], "{a: 1}": {"a": 1}, "2e-5": 2e-5, "true": True}
+    for text, value in (texts | values).items():
+        assert parse_options(["--x", text], {}) == {"x": value}
+    for wrong in (["3"], ["--steps"]):
+        with pytest.raises(ConfigError):
+            parse_options(wrong, SHORT_FORMS)
+    with pytest.raises(ConfigError, match="did you mean 'train'"):
+        run(["tain"])

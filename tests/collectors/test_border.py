@@ -1,0 +1,287 @@
+"""The border of a game: whatever an env or a bot does costs that game alone, and in its time."""
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.helpers.collector import Scripted
+from tests.helpers.models import tiny_tokenizer
+from tests.helpers.unruly import BOTS
+from unstable.collectors import trust
+from unstable.collectors.collector import Collector
+from unstable.collectors.trust import Trust
+from unstable.collectors.watch import Watch, task_name
+from unstable.config import GameConfig, parse
+from unstable.games.game import Game
+from unstable.types import GameFailure, GameResult, GameSpec, PlayerId, SeatSpec
+
+
+def collector(engine: Any = None, endpoint: str = "http://nowhere", **game: Any) -> Collector:
+    """Of an unruly game with the settings of `game`, and of TicTacToe."""
+    remote = {"kind": "openai", "name": "remote", "model": "any", "base_url": endpoint}
+    config = parse(
+        {
+            "games": [
+                {"env": "tests.helpers.unruly:Unruly", "name": "unruly", **game},
+                {"env": "TicTacToe-v0", "prompt": "answer", **game},
+            ],
+            "opponents": {
+                "fixed": [
+                    remote,
+                    *({"kind": "python", "name": name, **bot} for name, bot in BOTS.items()),
+                ]
+            },
+            "actors": {"games_in_flight": 8},
+        }
+    )
+    return Collector(config, engine or Scripted(), tiny_tokenizer())
+
+
+def spec(game_id: int, *players: str, env: str = "unruly", **changes: Any) -> GameSpec:
+    seats = tuple(
+        SeatSpec(
+            player=PlayerId.parse(player),
+            temperature=1.0,
+            group_id=0 if player.startswith("main@") else None,
+        )
+        for player in players
+    )
+    return GameSpec(game_id=game_id, purpose="train", env=env, seed=5, seats=seats, **changes)
+
+
+async def played(playing: Collector, *specs: GameSpec) -> list[GameResult | GameFailure]:
+    found = [result async for result in playing.play(specs)]
+    playing.close()
+    return sorted(found, key=lambda result: result.spec.game_id)
+
+
+@pytest.mark.parametrize("who", ["env", "bot"])
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("raise", "ValueError: no such square"),
+        ("exit", "SystemExit(3)"),
+        ("interrupt", "KeyboardInterrupt()"),
+        ("cancel", "CancelledError()"),
+    ],
+)
+async def test_whatever_is_raised_costs_one_game(who: str, what: str, error: str) -> None:
+    specs = [spec(i, "counts", f"{who}_{what}" if i == 1 else "counts") for i in range(3)]
+    first, failed, last = await played(collector(), *specs)
+    assert isinstance(first, GameResult) and isinstance(last, GameResult)
+    assert isinstance(failed, GameFailure) and error in failed.error
+    assert "misbehave" in failed.traceback
+
+
+@pytest.mark.parametrize("what", ["exit", "cancel"])
+async def test_what_a_branch_raises_costs_its_game(what: str) -> None:
+    branching = spec(0, "main@0", "counts", branches=2)
+    failing = replace(branching, game_id=10, seats=spec(0, "main@0", f"bot_{what}").seats)
+    results = await played(collector(), branching, failing)
+    assert [type(each) for each in results] == [GameResult, GameFailure]
+
+
+@pytest.mark.parametrize("who", ["env", "bot"])
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("raise", "ValueError: no such square"),
+        ("exit", "SystemExit: 3"),
+        ("sleep", "TimeoutError: unruly: a turn was not over in games.turn_timeout = 5 s"),
+        ("crash", "RuntimeError: unruly: the game's process has ended"),
+    ],
+)
+async def test_apart_what_blocks_or_crashes_costs_one_game(who: str, what: str, error: str) -> None:
+    playing = collector(isolated=True, turn_timeout=5)
+    specs = [spec(i, "counts", f"{who}_{what}" if i == 1 else "counts") for i in range(2)]
+    good, failed = await played(playing, *specs)
+    assert isinstance(good, GameResult), good
+    assert isinstance(failed, GameFailure) and failed.error.startswith(error)
+
+
+async def test_a_game_that_nobody_wants_leaves_no_process() -> None:
+    playing = collector(isolated=True)
+    task = asyncio.create_task(played(playing, spec(0, "counts", "env_sleep")))
+    begun: list[psutil.Process] = []
+    while len(begun) < 2:  # the one that forks, and the game's
+        begun = psutil.Process().children(recursive=True)
+        await asyncio.sleep(0.05)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    playing.close()
+    assert psutil.wait_procs(begun, timeout=10)[1] == []
+
+
+async def test_games_apart_are_the_same_games() -> None:
+    specs = [
+        spec(0, "main@0", "random", env="TicTacToe-v0"),
+        spec(1, "expert", "main@0", env="TicTacToe-v0"),
+        spec(2, "main@0", "main@0", env="TicTacToe-v0"),
+        spec(
+            3,
+            *("main@0", "base"),
+            env="TicTacToe-v0",
+            opening=2,
+            opener=SeatSpec(player=PlayerId("random"), temperature=1.0),
+        ),
+        spec(4, "main@0", "random", env="TicTacToe-v0", branches=2),
+    ]
+
+    async def games(isolated: bool) -> list[GameResult]:
+        results = await played(collector(isolated=isolated), *specs)
+        found = [game for each in results for game in each.games]
+        for game in found:
+            for turn in game.turns:
+                turn.seconds = 0.0
+        return [replace(game, seconds=0.0, branches=[]) for game in found]
+
+    assert await games(isolated=True) == await games(isolated=False)
+
+
+async def test_a_bot_that_never_answers_costs_its_game() -> None:
+    playing = collector(turn_timeout=0.5)
+    good, failed = await played(playing, spec(0, "counts", "counts"), spec(1, "counts", "never"))
+    assert isinstance(good, GameResult) and isinstance(failed, GameFailure)
+    assert failed.error == ("TimeoutError: never has not answered in games.turn_timeout = 0.5 s")
+
+
+async def test_a_stalled_endpoint_costs_its_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def accept(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        playing = collector(endpoint=f"http://{host}:{port}", turn_timeout=0.5)
+        (failed,) = await played(playing, spec(0, "remote", "counts"))
+        server.close()
+    assert isinstance(failed, GameFailure)
+    assert failed.error == "TimeoutError: remote has not answered in games.turn_timeout = 0.5 s"
+
+
+async def test_a_game_has_its_time_besides_that_of_local_models() -> None:
+    engine = Scripted(lambda: 0)
+
+    async def generate(*arguments: Any, **more: Any) -> Any:
+        await asyncio.sleep(0.3)
+        return await Scripted.generate(engine, *arguments, **more)
+
+    engine.generate = generate  # type: ignore[method-assign]
+    playing = collector(engine, timeout=0.25)
+    good, failed = await played(playing, spec(0, "main@0", "main@0"), spec(1, "slow", "slow"))
+    assert isinstance(good, GameResult) and good.seconds > 0.5
+    assert isinstance(failed, GameFailure)
+    assert failed.error == "TimeoutError: unruly is not over after games.timeout = 0.25 s"
+
+
+# Who is to blame for what an env raises
+
+
+def unruly(listed: bool, trusted: bool = False) -> Game:
+    moves = "tests.helpers.unruly:legal_moves" if listed else None
+    config = GameConfig(env="tests.helpers.unruly:Unruly", name="unruly", legal_moves=moves)
+    game = Game(config, seed=1, trusted=trusted)
+    game.observe()
+    game.step("[1]")
+    game.observe()
+    return game
+
+
+@pytest.mark.parametrize(("listed", "trusted"), [(True, False), (True, True), (False, True)])
+def test_an_action_that_breaks_the_game_is_a_forfeit(listed: bool, trusted: bool) -> None:
+    game = unruly(listed, trusted)
+    done, invalid = game.step("[exit]")
+    assert done and invalid
+    assert (game.forfeit, game.raised, game.outcomes) == (1, True, [0.0, -1.0])
+    assert game.reason == "Player 1 forfeits by an invalid move: the game raised SystemExit: 3"
+
+
+def test_what_the_game_says_of_a_forfeit_is_bounded() -> None:
+    game = unruly(listed=True)
+    game.step("[raise" + "!" * 10**6 + "]")
+    assert game.raised and len(game.reason) < 10**5
+
+
+def test_a_legal_action_that_breaks_the_game_is_a_failure() -> None:
+    with pytest.raises(ValueError, match="no such square"):
+        unruly(listed=True, trusted=True).step("[raise]")
+
+
+def test_without_a_list_nobody_is_to_blame_until_the_game_is_trusted() -> None:
+    with pytest.raises(SystemExit):
+        unruly(listed=False).step("[exit]")
+
+
+async def test_games_without_a_list_earn_trust_and_lose_it(monkeypatch: Any) -> None:
+    monkeypatch.setattr(trust, "GAMES", 4)
+    breaking, good = (
+        [spec(0, "counts", "env_raise")],
+        [spec(i, "counts", "counts") for i in range(4)],
+    )
+    playing = collector()
+    assert [type(each) for each in await played(playing, *breaking)] == [GameFailure]
+    await played(playing, *good)  # four of five are not nine of ten
+    assert [type(each) for each in await played(playing, *breaking)] == [GameFailure]
+    for _ in range(4):
+        await played(playing, *good)
+    (forfeited,) = await played(playing, *breaking)
+    assert isinstance(forfeited, GameResult)
+    assert (forfeited.forfeit, forfeited.raised) == (1, True)
+    assert forfeited.turns[-1].invalid
+    assert [type(each) for each in await played(playing, *breaking)] == [GameFailure]
+
+
+def test_a_cut_off_or_forfeited_game_earns_no_trust() -> None:
+    games = Trust()
+    seats = spec(0, "counts", "counts")
+    for changes in ({"truncated": True}, {"forfeit": 0}):
+        for _ in range(50):
+            values = {"forfeit": None, "truncated": False} | changes
+            games.add(
+                GameResult(
+                    spec=seats,
+                    turns=[],
+                    payoffs=[0, 0],
+                    outcomes=[0, 0],
+                    reason="",
+                    seconds=1,
+                    **values,
+                )
+            )
+    assert "unruly" not in games
+
+
+# What blocks the loop
+
+
+async def watched(seconds: float, limit: float, name: str) -> tuple[list[str], list[str]]:
+    """Envs that were found to block and to be stuck, while a task blocks the loop."""
+    blocked: list[str] = []
+    stuck: list[str] = []
+
+    async def block() -> None:
+        time.sleep(seconds)
+
+    watch = Watch(lambda env: limit, blocked.append, stuck.append)
+    await asyncio.sleep(0.6)
+    await asyncio.create_task(block(), name=name)
+    await asyncio.sleep(0)
+    watch.close()
+    return blocked, stuck
+
+
+async def test_a_game_that_blocks_is_found_out() -> None:
+    name = task_name(spec(0, "counts", "counts"))
+    assert await watched(4.0, 60.0, name) == (["unruly"], [])
+    blocked, stuck = await watched(3.0, 1.0, name)
+    assert (blocked, stuck[:1]) == (["unruly"], ["unruly"])
+
+
+async def test_no_game_is_blamed_for_what_others_do() -> None:
+    assert await watched(3.0, 0.5, "a forward pass") == ([], [])

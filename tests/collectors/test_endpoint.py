@@ -1,0 +1,204 @@
+"""Endpoints over real HTTP: what fails for a while is asked again, what costs is counted."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.builders import spec
+from tests.helpers.collector import Scripted
+from tests.helpers.endpoint import Reply, Server, ask, opponent, says
+from tests.helpers.loop import make_context
+from tests.helpers.models import tiny_tokenizer
+from tests.helpers.tracking import lines
+from unstable.collectors.collector import Collector
+from unstable.collectors.players.ledger import Ledger, Spent
+from unstable.commands.prepare import check_games
+from unstable.config import ConfigError, parse
+from unstable.league.schedule import Schedule
+from unstable.loop.train import train
+from unstable.records.folder import RunFolder
+from unstable.types import GameFailure, GameResult, PlayerId, SpentError
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [Reply(429, {})],
+        [Reply(500, {}), Reply(503, "busy"), Reply(429, {})],
+        [Reply(hangs_up=True)],
+        [Reply(wait_s=1.5)],
+    ],
+    ids=["too many", "several", "lost", "slow"],
+)
+async def test_what_fails_for_a_while_is_asked_again(
+    server: Server, failures: Sequence[Reply]
+) -> None:
+    server.replies = [*failures, says("[4]")]
+    assert await ask(server, timeout=0.5, max_retries=3) == "[4]"
+    assert server.asked == len(failures) + 1
+
+
+def collector(
+    server: Server, tmp_path: Path, game: dict[str, Any] | None = None, **changes: Any
+) -> Collector:
+    remote = opponent(server, **changes).model_dump()
+    config = parse(
+        {
+            "games": [{"env": "TicTacToe-v0", "prompt": "answer", **(game or {})}],
+            "opponents": {"fixed": [remote]},
+            "actors": {"games_in_flight": 2},
+        }
+    )
+    config = config.with_ledgers(RunFolder(tmp_path).endpoint)
+    return Collector(config, Scripted(), tiny_tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (Reply(500, {}), "InternalServerError"),
+        (Reply(wait_s=0.6), "APITimeoutError"),
+        (Reply(401, {"error": {"message": "no such key"}}), "no such key"),
+        (Reply(body={"choices": []}), "sent no answer but"),
+        (Reply(body={"choices": None}), "sent no answer but"),
+        (Reply(body=[1, 2]), "sent no answer but"),
+        (Reply(body="<html>Welcome</html>"), "sent no answer but '<html>Welcome</html>'"),
+        (says(["[4]"]), "sent no answer but"),
+    ],
+    ids=["500", "slow", "refused", "no choices", "null", "list", "html", "no text"],
+)
+async def test_what_fails_for_ever_costs_its_game_and_says_why(
+    server: Server, tmp_path: Path, reply: Reply, error: str
+) -> None:
+    server.replies = [reply]
+    playing = collector(server, tmp_path, timeout=0.3, max_retries=2)
+    (failed,) = [each async for each in playing.play([spec(("remote", "random"))])]
+    assert isinstance(failed, GameFailure) and failed.spent is None
+    assert error in failed.error and "\n" not in failed.error
+    assert server.asked == (3 if reply.status == 500 or reply.wait_s else 1)
+
+
+async def test_an_empty_answer_is_a_forfeit(server: Server, tmp_path: Path) -> None:
+    server.replies = [says(None)]
+    (result,) = [
+        each async for each in collector(server, tmp_path).play([spec(("remote", "random"))])
+    ]
+    assert isinstance(result, GameResult) and result.forfeit == 0
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+async def test_calls_are_counted_over_all_processes_and_never_exceed_their_cap(
+    server: Server, tmp_path: Path, isolated: bool
+) -> None:
+    server.replies = [says("[4]"), says("[4]"), says("[4]")]
+    for _ in range(2):  # as an actor that is started again, or a resumed run
+        playing = collector(server, tmp_path, {"isolated": isolated}, max_calls=3)
+        specs = [spec(("remote", "random"), game_id=number) for number in range(4)]
+        ended = [each async for each in playing.play(specs)]
+        playing.close()
+        failures = [each for each in ended if isinstance(each, GameFailure)]
+        assert failures and {each.spent for each in failures} == {"remote"}
+        assert "max_calls = 3 of opponent 'remote' does not allow another call" in failures[0].error
+    assert server.asked == 3
+    path = RunFolder(tmp_path).endpoint("remote")
+    (row,) = lines(path)
+    assert row == {"format": 1, "calls": 3, "tokens": 300}
+
+
+async def test_tokens_are_reserved_and_settled_by_the_reply(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "shared.json"
+    settings = {"max_total_tokens": 2000, "max_tokens": 10, "ledger": str(path)}
+    server.replies = [says("[4]", tokens=300), says("[4]", tokens=None)]
+    await ask(server, **settings)
+    ledger = Ledger(opponent(server, **settings))
+    assert ledger.spent() == Spent(1, 300)
+    await ask(server, **settings)  # an endpoint that does not count
+    calls, tokens = ledger.spent()
+    assert calls == 2 and 300 + 10 < tokens < 2000
+    with pytest.raises(SpentError, match="max_total_tokens = 2000 of opponent 'remote' does not"):
+        while True:
+            await ask(server, **settings)
+    assert ledger.spent().tokens <= 2000 and ledger.spent().calls == server.asked
+
+
+def test_nobody_gets_past_a_cap_by_asking_at_once(server: Server, tmp_path: Path) -> None:
+    capped = opponent(server, max_calls=50, ledger=str(tmp_path / "x.json"))
+
+    def reserve(_: int) -> bool:
+        try:
+            Ledger(capped).reserve(7)
+        except SpentError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(reserve, range(80))) == 50
+    assert Ledger(capped).spent() == Spent(50, 350)
+
+
+async def test_without_a_cap_nothing_is_counted(server: Server, tmp_path: Path) -> None:
+    await ask(server, ledger=str(tmp_path / "x.json"))
+    assert not (tmp_path / "x.json").exists()
+
+
+async def test_a_run_goes_on_without_an_opponent_whose_cap_is_reached(
+    tiny_folder: Path, tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    remote = opponent(server, max_calls=4, ledger=str(tmp_path / "calls.json")).model_dump()
+    context = make_context(
+        tiny_folder,
+        folder,
+        opponents={"fixed": [remote], "draw": {"self": 0.2, "past": 0, "fixed": 0.8}},
+        eval={"every": 2, "games": 2, "opponents": ["remote", "random"]},
+        loop={"mode": "sync", "steps": 2, "max_failures": 0},
+    )
+    assert await train(context) == "all updates made"
+    assert server.asked == 4
+    assert context.schedule.leave_out("remote") is False, "it was left out before"
+    drawn = [game for _ in range(20) for game in context.schedule.draw(PlayerId.policy(2), [])]
+    assert {seat.player.name for game in drawn for seat in game.seats} == {"main@2"}
+    context.tracker.close()
+    assert capsys.readouterr().out.count("max_calls = 4 of opponent 'remote' does not allow") == 1
+
+
+def test_one_of_two_opponents_is_drawn_in_the_others_place(server: Server) -> None:
+    fixed = [{"kind": "random"}, opponent(server).model_dump()]
+    schedule = Schedule(parse({"opponents": {"fixed": fixed, "draw": {"self": 0, "past": 0}}}))
+    assert schedule.leave_out("remote") is True
+    drawn = [game for _ in range(20) for game in schedule.draw(PlayerId.policy(0), [])]
+    assert {seat.player.name for game in drawn for seat in game.seats} == {"main@0", "random"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"ledger": "/proc/no/such.json"}, "opponents.fixed.0.ledger = '/proc/no/such.json': cann"),
+        ({"ledger": "PAGE"}, "cannot be counted in"),
+    ],
+)
+def test_a_ledger_that_cannot_be_kept_is_refused_in_one_line(
+    server: Server, tmp_path: Path, setting: dict[str, str], words: str
+) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("<html>")
+    if setting["ledger"] == "PAGE":
+        setting = {"ledger": str(page)}
+    config = parse({"opponents": {"fixed": [opponent(server, **setting).model_dump()]}})
+    with pytest.raises(ConfigError) as raised:
+        check_games(config)
+    assert words in str(raised.value) and "\n" not in str(raised.value)
+    assert page.read_text() == "<html>"
+
+
+@pytest.mark.parametrize(
+    "setting", [{"timeout": 0}, {"max_retries": -1}, {"max_calls": 0}, {"max_total_tokens": 0.5}]
+)
+def test_caps_and_times_are_numbers_that_can_be(setting: dict[str, Any]) -> None:
+    (name,) = setting
+    entry = {"kind": "openai", "model": "m", **setting}
+    with pytest.raises(ConfigError, match=rf"^opponents\.fixed\.0\.(openai\.)?{name}[^\n]*$"):
+        parse({"opponents": {"fixed": [entry]}})

@@ -1,0 +1,363 @@
+"""Grouped play: groups are drawn, played, waited for, dropped and trained on whole."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.builders import game
+from tests.helpers.collector import Scripted, collector, specs
+from tests.helpers.collector import played as results_of
+from tests.helpers.groups import branching
+from tests.helpers.loop import lines, make_context, played
+from unstable.buffers.buffer import Buffer
+from unstable.collectors.branches import Forks
+from unstable.config import ConfigError, RewardConfig, RunConfig, parse
+from unstable.engines.base import EngineDiedError
+from unstable.league.schedule import Schedule
+from unstable.loop.train import train
+from unstable.rewards.terms import Rewards
+from unstable.types import GameFailure, GameResult, GameSpec, PlayerId
+
+GRPO = {"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8}
+REWARDS = Rewards([RewardConfig()])
+
+
+def config(by: str = "game", size: int = 4, **changes: Any) -> RunConfig:
+    data = {"learner": {"algorithm": {"name": "grpo"}}, "groups": {"size": size, "by": by}}
+    return parse(data | changes)
+
+
+# Drawing
+
+
+def test_a_group_is_the_same_game_for_the_same_seats() -> None:
+    schedule = Schedule(config())
+    kinds = set()
+    for _ in range(200):
+        group = schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        first = group[0]
+        assert [spec.member for spec in group] == [0, 1, 2, 3]
+        assert [spec.game_id for spec in group] == list(range(first.game_id, first.game_id + 4))
+        for spec in group:
+            assert (spec.env, spec.seed, spec.seats) == (first.env, first.seed, first.seats)
+        trained = [seat for seat in first.seats if seat.trained]
+        assert all(seat.group_size == 4 for seat in trained)
+        assert len({seat.group_id for seat in trained}) == len(trained)  # each seat its own
+        kinds.add(len(trained))
+    assert kinds == {1, 2}
+
+
+def test_groups_never_share_games_seeds_or_ids() -> None:
+    schedule = Schedule(config())
+    groups = [
+        schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        for _ in range(100)
+    ]
+    assert len({group[0].seed for group in groups}) == 100
+    assert [spec.game_id for group in groups for spec in group] == list(range(400))
+    ids = [seat.group_id for group in groups for seat in group[0].seats if seat.trained]
+    assert len(set(ids)) == len(ids)
+
+
+def test_a_branching_group_is_one_game_with_one_trained_seat_and_room_for_its_branches() -> None:
+    schedule = Schedule(config("branch"))
+    groups = [
+        schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        for _ in range(100)
+    ]
+    assert all(len(group) == 1 and group[0].branches == 4 for group in groups)
+    assert [group[0].game_id for group in groups] == list(range(0, 500, 5))
+    mirrors = [g for (g,) in groups if {seat.player for seat in g.seats} == {PlayerId.policy(2)}]
+    assert mirrors
+    assert all(sum(seat.trained for seat in spec.seats) == 1 for (spec,) in groups)
+    assert len({[seat.trained for seat in spec.seats].index(True) for spec in mirrors}) == 2
+
+
+@pytest.mark.parametrize(
+    ("groups", "field"),
+    [({"size": 1}, "groups.size"), ({"size": 129}, "groups.size")],
+)
+def test_groups_that_an_algorithm_cannot_use_are_refused(groups: dict, field: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{field} = .*set groups.size"):
+        parse({"learner": {"algorithm": {"name": "rloo"}}, "groups": groups})
+
+
+def test_grouped_algorithms_refuse_a_policy_that_changes_in_mid_game() -> None:
+    with pytest.raises(ConfigError, match=r"^actors.policy_refresh = 'turn'.*set .* to game"):
+        config(actors={"policy_refresh": "turn"})
+
+
+def test_dropping_tied_groups_of_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^groups.drop_tied = true"):
+        parse({"groups": {"drop_tied": True}})
+
+
+# The buffer
+
+
+def add(buffer: Buffer, game_id: int, outcome: float, turns: int = 4, size: int = 2) -> None:
+    result = game(
+        outcomes=(outcome, -outcome),
+        game_id=game_id,
+        group_ids=[7, 8],
+        group_size=size,
+        turns=turns,
+    )
+    buffer.add(result.spec, REWARDS.trajectories(result))
+
+
+def test_a_group_that_lost_a_member_is_dropped_once_all_have_come() -> None:
+    buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
+    add(buffer, 0, outcome=1.0, size=3)
+    buffer.lose(game(game_id=1, group_ids=[7, 8], group_size=3).spec)
+    assert buffer.stats()["waiting"] == 2
+    add(buffer, 2, outcome=-1.0, size=3)
+    assert buffer.draw(version=0) is None
+    assert buffer.stats() | {"dropped_failed": 4, "waiting": 0, "size": 0} == buffer.stats()
+
+
+def test_a_member_without_a_turn_does_not_keep_its_group_waiting() -> None:
+    buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
+    add(buffer, 0, outcome=1.0, size=3)
+    add(buffer, 1, outcome=1.0, size=3)
+    empty = game(("random", "main@0"), game_id=2, group_ids=[8, 7], group_size=3, turns=1)
+    buffer.add(empty.spec, REWARDS.trajectories(empty))
+    batch = buffer.draw(version=0)
+    assert batch is not None
+    assert {trajectory.game_id for trajectory in batch.trajectories} == {0, 1}
+
+
+def test_tied_groups_are_dropped_and_counted_and_others_are_not() -> None:
+    buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=100)
+    for game_id in range(2):
+        add(buffer, game_id, outcome=1.0)
+    assert (buffer.size, buffer.dropped.tied) == (0, 4)
+    for game_id, outcome in enumerate((1.0, -1.0)):
+        add(buffer, game_id, outcome)
+    assert (buffer.size, buffer.dropped.tied) == (4, 4)
+
+
+def test_equal_rewards_tie_whatever_the_number_of_turns() -> None:
+    """Over 3 turns 0.1 each add up to something else than once."""
+    shaped = Rewards([RewardConfig(), RewardConfig(term="format", weight=0.1)])
+    buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=100)
+    for game_id, turns in enumerate((2, 6, 14)):
+        result = game(
+            outcomes=(0.0, 0.0), game_id=game_id, group_ids=[7, 8], group_size=3, turns=turns
+        )
+        buffer.add(result.spec, shaped.trajectories(result))
+    assert (buffer.size, buffer.dropped.tied) == (0, 11)
+
+
+def test_endless_ties_end_the_run_with_a_remedy_and_a_batch_forgives_those_before_it() -> None:
+    buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=4)
+    add(buffer, 0, outcome=1.0)
+    add(buffer, 1, outcome=1.0)
+    add(buffer, 0, outcome=1.0)
+    add(buffer, 1, outcome=0.0)
+    assert buffer.draw(version=0) is not None
+    add(buffer, 0, outcome=1.0)
+    add(buffer, 1, outcome=1.0)
+    add(buffer, 0, outcome=1.0)
+    with pytest.raises(RuntimeError, match=r"^8 samples .* groups.drop_tied"):
+        add(buffer, 1, outcome=1.0)
+
+
+# The collector
+
+
+def grouped(count: int, size: int) -> list[GameSpec]:
+    return [replace(spec, member=spec.game_id % size) for spec in specs(count)]
+
+
+@pytest.mark.parametrize("enough", [1, 7, 20])
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("in_flight", [1, 4])
+async def test_enough_never_cuts_a_group(enough: int, size: int, in_flight: int) -> None:
+    play = collector(Scripted(), in_flight).play(grouped(20, size), enough)
+    ids = sorted(result.spec.game_id for result in await results_of(play))
+    assert ids == list(range(len(ids)))
+    assert len(ids) % size == 0
+    assert len(ids) < 20
+
+
+@pytest.mark.parametrize("fork", ["uniform", "uncertain"])
+async def test_branches_share_history_chance_and_opponents_and_differ_after_the_fork(
+    fork: str,
+) -> None:
+    engine = collector(Scripted(), 4, groups={"fork": fork, "size": 3, "by": "branch"})
+    results = await results_of(engine.play(branching(20, 3, "TicTacToe-v0")))
+    assert len(results) == 20
+    places, differ = set(), 0
+    for result in results:
+        assert isinstance(result, GameResult)
+        first = result.spec.game_id
+        assert [game.spec.game_id for game in result.games] == list(range(first, first + 4))
+        (place,) = {branch.fork for branch in result.branches}
+        assert result.turns[place].seat == 0  # the trained one
+        for branch in result.branches:
+            before = [
+                (turn.answer.action, turn.answer.observation) for turn in result.turns[:place]
+            ]
+            shared = branch.turns[:place]
+            assert [(turn.answer.action, turn.answer.observation) for turn in shared] == before
+            assert branch.turns[place].answer.observation == result.turns[place].answer.observation
+            assert len(branch.own_turns) == len(branch.turns) - place
+        places.add(place)
+        differ += (
+            len({tuple(turn.answer.action for turn in game.turns) for game in result.branches}) > 1
+        )
+    assert len(places) > 1
+    assert differ > 10
+
+
+async def test_env_chance_goes_on_alike_in_every_branch() -> None:
+    """The env draws numbers as it goes: after equal actions they are equal in all branches."""
+    engine = collector(Scripted(), 4, groups={"size": 4, "by": "branch"})
+    compared = 0
+    async for result in engine.play(branching(20, 4)):
+        assert isinstance(result, GameResult)
+        for branch in result.branches:
+            for ours, theirs in zip(result.turns, branch.turns, strict=False):
+                assert ours.answer.observation == theirs.answer.observation
+                compared += ours.index > branch.fork
+                if ours.answer.action != theirs.answer.action:
+                    break
+    assert compared > 0
+
+
+async def test_only_branches_are_trained_and_only_from_the_fork_on() -> None:
+    engine = collector(Scripted(), 4, groups={"size": 3, "by": "branch"})
+    async for result in engine.play(branching(10, 3)):
+        assert isinstance(result, GameResult)
+        trajectories = REWARDS.trajectories(result)
+        assert [each.game_id for each in trajectories] == [g.spec.game_id for g in result.branches]
+        samples = [sample for each in trajectories for sample in each.samples]
+        assert min(sample.turn for sample in samples) == result.branches[0].fork
+        assert len(samples) == result.num_trained
+        buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
+        buffer.add(result.spec, trajectories)
+        assert buffer.size == len(samples)  # the group is whole
+
+
+async def test_a_fault_in_a_branch_costs_its_whole_group() -> None:
+    engine = collector(Scripted(), 4, groups={"size": 3, "by": "branch"})
+    faulty = specs(10, ("main@0", "bot"))
+    group = [replace(spec, game_id=4 * spec.game_id, branches=3) for spec in faulty]
+    results = await results_of(engine.play(group))
+    assert len(results) == 10
+    failures = [result for result in results if isinstance(result, GameFailure)]
+    assert failures
+    assert all("out of patience" in failure.error for failure in failures)
+
+
+async def test_an_engine_that_dies_in_a_branch_ends_the_play_and_not_one_game() -> None:
+    class Mortal(Scripted):
+        async def generate(self, prompt_ids: list[int], **request: Any) -> Any:
+            if len(self.asked) == 10:  # the first game has at most 5 turns
+                raise EngineDiedError("gone")
+            return await super().generate(prompt_ids, **request)
+
+    engine = collector(Mortal(), 16, groups={"size": 16, "by": "branch"})
+    with pytest.raises(EngineDiedError, match="gone"):
+        await results_of(engine.play(branching(1, 16, "TicTacToe-v0")))
+
+
+def test_forks_go_where_outcomes_differ_and_come_back_to_the_others() -> None:
+    forks = Forks("uncertain")
+    chance = random.Random(0)
+    chosen = []
+    for _ in range(400):
+        turn = forks.choose("env", 0, 4, chance)
+        chosen.append(turn)
+        forks.learn("env", 0, turn, [1.0, -1.0] if turn == 2 else [1.0, 1.0])
+    counts = [chosen.count(turn) for turn in range(4)]
+    assert counts[2] > 200
+    assert min(counts) >= 5
+
+
+# The whole loop
+
+
+def groups_trained(context: Any) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    groups: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for update in range(1, context.config.loop.steps + 1):
+        for sample in lines(context.folder.samples(update)):
+            groups.setdefault((update, sample["group"]), []).append(sample)
+    return groups
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("by", ["game", "branch"])
+async def test_batches_are_made_of_whole_groups_of_one_version(
+    tiny_folder: Path, tmp_path: Path, by: str, mode: str
+) -> None:
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        learner=GRPO,
+        groups={"size": 4, "by": by},
+        loop={"mode": mode, "steps": 2},
+        eval={"every": 0},
+    )
+    assert await train(context) == "all updates made"
+    on_file = {record["game"]: record for record in played(context.folder)}
+    groups = groups_trained(context)
+    assert groups
+    for samples in groups.values():
+        games = [on_file[game] for game in {sample["game"] for sample in samples}]
+        assert len({record["seed"] for record in games}) == 1
+        assert len({tuple(record["players"]) for record in games}) == 1
+        assert len({sample["sampled"]["version"] for sample in samples}) == 1
+        assert len(games) <= 4
+        assert all(record["member"] > 0 for record in games if by == "branch")
+        turns = [
+            (record["game"], turn["index"])
+            for record in games
+            for turn in record["turns"][record["fork"] :]
+            if turn["seat"] == samples[0]["seat"]
+        ]
+        assert sorted(turns) == sorted((sample["game"], sample["turn"]) for sample in samples)
+    assert max(len({s["game"] for s in samples}) for samples in groups.values()) == 4
+    if mode == "async":  # games that finish after the last update are on file, but not rated
+        return
+    rated = sum(row.games for row in context.registry.ratings())
+    trunks = [record for record in on_file.values() if by == "game" or record["member"] == 0]
+    players = [set(record["players"]) for record in trunks]
+    assert rated == sum(len(each) for each in players if len(each) > 1)  # none against itself
+
+
+async def test_grouped_turns_are_reproducible(tiny_folder: Path, tmp_path: Path) -> None:
+    runs = []
+    for name in ("a", "b"):
+        context = make_context(
+            tiny_folder,
+            tmp_path / name,
+            learner=GRPO,
+            groups={"size": 4, "by": "branch", "fork": "uncertain"},
+            loop={"mode": "sync", "steps": 2},
+            eval={"every": 0},
+        )
+        await train(context)
+        runs.append(json.dumps(played(context.folder)))
+    assert runs[0] == runs[1]
+
+
+async def test_a_raw_model_whose_groups_all_tie_stops_with_the_reason(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unstable.commands.train.MAX_REFILLS", 1)
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        learner=GRPO,
+        groups={"size": 2, "drop_tied": True},
+        opponents={"draw": {"self": 0, "past": 0, "fixed": 1}},
+        eval={"every": 0},
+    )
+    with pytest.raises(RuntimeError, match="groups.drop_tied"):  # every game is a forfeit
+        await train(context)

@@ -1,0 +1,398 @@
+"""Openings: first moves by another player, alike in a group, on file, and never learned from."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import textarena
+
+from tests.helpers.builders import game, sampled, turn
+from tests.helpers.collector import Scripted, collector, specs
+from tests.helpers.collector import played as results_of
+from tests.helpers.groups import branching
+from tests.helpers.loop import lines, make_context, played
+from tests.helpers.models import tiny_tokenizer
+from tests.helpers.tracking import make_config, make_tracker
+from unstable.buffers.buffer import Buffer
+from unstable.commands.prepare import check
+from unstable.config import ConfigError, RewardConfig, RunConfig, parse
+from unstable.datasets.sources import recorded_examples
+from unstable.league.evaluation import evaluation_games
+from unstable.league.ratings import Registry
+from unstable.league.schedule import Schedule
+from unstable.loop.train import train
+from unstable.records.games import answer_tokens, game_record
+from unstable.rewards.terms import Rewards
+from unstable.types import Completion, GameResult, GameSpec, PlayerId, SeatSpec
+
+RANDOM, START = PlayerId("random"), PlayerId.policy(0)
+REWARDS = Rewards([RewardConfig(), RewardConfig(term="format", weight=0.5)])
+
+
+class Talk(textarena.Env):
+    """Five turns, whatever is said; the last one's parity decides."""
+
+    def reset(self, num_players: int, seed: int | None = None) -> None:
+        self.state = textarena.TwoPlayerState(num_players=num_players, seed=seed)
+        self.state.reset(game_state={}, player_prompt_function=self._prompt)
+        self.said = 0
+
+    def _prompt(self, player_id: int, game_state: dict[str, Any]) -> str:
+        return f"You are Player {player_id}. Say anything."
+
+    def step(self, action: str) -> tuple[bool, dict[str, Any]]:
+        self.state.add_observation(
+            from_id=self.state.current_player_id,
+            message=action,
+            observation_type=textarena.ObservationType.PLAYER_ACTION,
+        )
+        self.said += 1
+        if self.said == 5:
+            self.state.set_winner(player_id=len(action) % 2, reason="said enough")
+        return self.state.step()
+
+
+def config(**openings: Any) -> RunConfig:
+    return parse({"seed": 3, "openings": {"share": 0.5} | openings})
+
+
+def opened(result: GameResult, opening: int) -> GameResult:
+    """The same game, with its first moves made by version 0."""
+    opener = SeatSpec(player=START, temperature=1.0)
+    return replace(result, spec=replace(result.spec, opening=opening, opener=opener))
+
+
+def with_opening(made: list[GameSpec], opening: int, by: str, **changes: Any) -> list[GameSpec]:
+    opener = SeatSpec(player=PlayerId.parse(by), temperature=1.0)
+    return [replace(spec, opening=opening, opener=opener, **changes) for spec in made]
+
+
+# Drawing
+
+
+def test_shares_and_lengths_are_as_configured() -> None:
+    schedule = Schedule(config(share=0.3, moves=[2, 4], by="random"))
+    drawn = [
+        schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])[0]
+        for _ in range(6000)
+    ]
+    opener = SeatSpec(player=RANDOM, temperature=1.0)
+    assert {spec.opener for spec in drawn if spec.opening} == {opener}
+    assert {spec.opener for spec in drawn if not spec.opening} == {None}
+    lengths = Counter(spec.opening for spec in drawn)
+    assert set(lengths) == {0, 2, 3, 4}
+    assert abs(lengths[0] / 6000 - 0.7) < 0.03
+    for length in (2, 3, 4):  # 1800 openings: three standard deviations are 0.033
+        assert abs(lengths[length] / (6000 - lengths[0]) - 1 / 3) < 0.035
+
+
+@pytest.mark.parametrize(
+    ("by", "player"), [("start", START), ("base", PlayerId("base")), ("random", RANDOM)]
+)
+def test_an_opener_plays_at_the_temperature_of_training(by: str, player: PlayerId) -> None:
+    made = parse({"openings": {"share": 1, "by": by}, "sampling": {"temperature": 0.7}})
+    schedule = Schedule(made)
+    for _ in range(20):
+        (spec,) = schedule.draw(PlayerId.policy(5), [PlayerId.policy(3), PlayerId.policy(4)])
+        assert spec.opener == SeatSpec(player=player, temperature=0.7)
+        assert 1 <= spec.opening <= 4
+
+
+def test_openings_change_nothing_else_and_are_drawn_alike_by_the_same_seed() -> None:
+    with_them, again, without = Schedule(config()), Schedule(config()), Schedule(config(share=0))
+    for _ in range(200):
+        (spec,), (same,), (plain,) = (
+            made.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+            for made in (with_them, again, without)
+        )
+        assert spec == same
+        assert plain.opening == 0
+        assert replace(spec, opening=0, opener=None) == plain
+
+
+@pytest.mark.parametrize("by", ["game", "branch"])
+def test_a_group_shares_its_opening(by: str) -> None:
+    groups = {"size": 4, "by": by}
+    schedule = Schedule(parse({"openings": {"share": 0.5}, "groups": groups}))
+    drawn = [
+        schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        for _ in range(200)
+    ]
+    assert all(len({(spec.opening, spec.opener) for spec in group}) == 1 for group in drawn)
+    assert {group[0].opening for group in drawn} == {0, 1, 2, 3, 4}
+
+
+def test_evaluation_has_none() -> None:
+    games = evaluation_games(config(share=1), version=3)
+    assert games
+    assert all(spec.opening == 0 and spec.opener is None for spec in games)
+
+
+@pytest.mark.parametrize(
+    ("openings", "message"),
+    [
+        (
+            {"moves": [4, 1]},
+            "openings.moves = [4, 1] has more at least than at most; set openings.moves to [1, 4]",
+        ),
+        ({"moves": [0, 1]}, "openings.moves.0 = 0: input should be greater than 0"),
+        ({"share": 1.5}, "openings.share = 1.5: input should be less than or equal to 1"),
+    ],
+)
+def test_a_mistake_is_one_line(openings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse({"openings": openings})
+    assert str(error.value) == message
+
+
+def test_what_cannot_be_played_is_refused_before_a_model_is_loaded() -> None:
+    games = [{"env": "TicTacToe-v0"}, {"env": f"{__name__}:Talk", "name": "Talk", "max_turns": 4}]
+    model = {"name": "/nowhere"}
+    made = {"games": games, "model": model, "opponents": {"fixed": [], "draw": {"fixed": 0}}}
+    made |= {"eval": {"every": 0}}
+    with pytest.raises(ConfigError) as error:
+        check(parse(made | {"openings": {"share": 0.5, "by": "random"}}))
+    assert str(error.value) == (
+        "openings.by = 'random' in Talk: the game does not list its legal moves; "
+        "set games.1.legal_moves to module:function(env), or openings.by to start"
+    )
+    with pytest.raises(ConfigError) as error:
+        check(parse(made | {"openings": {"share": 0.5}}))
+    assert str(error.value) == (
+        "openings.moves = [1, 4]: games.1.max_turns = 4 leaves no turn after them; "
+        "make openings shorter"
+    )
+    with pytest.raises(ConfigError, match="/nowhere"):  # without a share nothing is asked
+        check(parse(made | {"openings": {"by": "random"}}))
+
+
+# Playing
+
+
+async def test_first_moves_are_the_openers_and_only_later_ones_are_trained() -> None:
+    engine = Scripted()
+    made = with_opening(specs(30, ("main@2", "main@1")), 3, "main@0")
+    results = await results_of(collector(engine).play(made))
+    for result in results:
+        assert isinstance(result, GameResult)
+        first, rest = result.turns[:3], result.turns[3:]
+        assert [t.player for t in first] == [START] * 3
+        assert [t.answer.sampled.version for t in first if t.answer.sampled] == [0] * 3
+        seats = [PlayerId.policy(2), PlayerId.policy(1)]
+        assert [t.player for t in rest] == [seats[t.seat] for t in rest]
+        trajectories = REWARDS.trajectories(result)
+        trained = {(each.seat, s.turn): s for each in trajectories for s in each.samples}
+        assert list(trained) == sorted((t.seat, t.index) for t in rest)
+        assert len(trained) == result.num_trained == len(rest)
+        assert all(sample.reward == 0.5 for sample in trained.values())
+        for each in trajectories:
+            assert each.rewards["outcome"].raw == result.outcomes[each.seat]
+    assert {"main@0", "main@1", "main@2"} == set(engine.asked)
+    assert any(result.num_trained for result in results if isinstance(result, GameResult))
+
+
+async def test_games_of_one_seed_begin_alike_and_go_on_apart() -> None:
+    made = with_opening(specs(12), 3, "base", seed=5)
+    results = await results_of(collector(Scripted(lambda: 2)).play(made))
+    games = [[turn.answer.action for turn in result.turns] for result in results]
+    assert len({tuple(actions[:3]) for actions in games}) == 1
+    assert len({tuple(actions) for actions in games}) > 1
+    others = await results_of(collector(Scripted()).play(with_opening(specs(12), 3, "base")))
+    assert len({tuple(t.answer.action for t in result.turns[:3]) for result in others}) > 1
+
+
+class Stubborn(Scripted):
+    """Answers [4], whatever is asked."""
+
+    async def generate(self, prompt_ids: list[int], **request: Any) -> Completion:
+        self.asked.append(request["adapter"])
+        ids = tiny_tokenizer().encode("[4]", add_special_tokens=False)
+        return Completion(
+            token_ids=ids,
+            logprobs=[-1.0] * len(ids),
+            finish_reason="length",
+            adapter=request["adapter"],
+        )
+
+
+async def test_where_legal_moves_are_listed_an_opener_makes_no_others() -> None:
+    made = with_opening(specs(20, ("random", "random"), "TicTacToe-v0"), 4, "base")
+    results = await results_of(collector(engine := Stubborn()).play(made))
+    for result in results:
+        assert result.forfeit is None
+        taken = [t.index for t in result.turns if t.answer.action == "[4]"]
+        expected = [PlayerId("base" if t.index == taken[0] else "random") for t in result.turns[:4]]
+        assert [t.player for t in result.turns[:4]] == expected
+        assert taken[0] == 0
+        assert [t.answer.sampled is None for t in result.turns[:4]] == [False, True, True, True]
+    assert len({tuple(t.answer.action for t in result.turns[:4]) for result in results}) > 10
+    assert engine.asked == [None] * 80
+
+
+async def test_elsewhere_an_invalid_move_ends_the_game_for_nobodys_account(tmp_path: Path) -> None:
+    made = with_opening(specs(1), 2, "main@0")
+    (result,) = await results_of(collector(Stubborn()).play(made))  # 1 to 3 may be added
+    assert isinstance(result, GameResult)
+    assert (result.forfeit, len(result.turns)) == (0, 1)
+    assert_not_counted(result, tmp_path)
+
+
+async def test_forks_come_after_the_opening() -> None:
+    made = with_opening(branching(20, 3, "TicTacToe-v0"), 2, "random")
+    forked = collector(Scripted(), groups={"size": 3, "by": "branch"})
+    forks = set()
+    for result in await results_of(forked.play(made)):
+        assert isinstance(result, GameResult)
+        samples = [s.turn for each in REWARDS.trajectories(result) for s in each.samples]
+        assert len(samples) == result.num_trained
+        assert all(place >= branch.fork for branch in result.branches for place in samples)
+        for branch in result.branches:
+            assert branch.spec.opening == 2
+            assert [t.answer for t in branch.turns[:2]] == [t.answer for t in result.turns[:2]]
+        forks |= {branch.fork for branch in result.branches}
+    assert min(forks) == 2
+
+
+# What is made of them
+
+
+def assert_not_counted(result: GameResult, folder: Path) -> None:
+    """A game that ended in its opening is a game, and nothing else."""
+    assert result.ended_in_opening
+    assert REWARDS.trajectories(result) == []
+    assert result.num_trained == 0
+    tracker = make_tracker(folder, make_config(games=[{"env": result.spec.env}]))
+    tracker.add_trajectory(result, [], version=0)
+    assert (tracker.view.games, tracker.view.recent) == (1, ())
+    assert tracker.view.forfeits() is None
+    tracker.end_update(0)
+    (row,) = lines(folder / "metrics.jsonl")
+    assert row["collect/games"] == 1
+    assert row["collect/turns"] == len(result.turns)
+    for name in ("trained_turns", "forfeits", "draws", "versus/self/games"):
+        assert row[f"collect/{name}"] == 0
+    assert row[f"collect/outcome/{result.spec.env}/0"] is None
+    assert row["collect/completion_length"] is None
+
+
+def test_a_game_that_ends_in_its_opening_counts_for_nothing(tmp_path: Path) -> None:
+    assert_not_counted(opened(game(("main@0", "main@0"), turns=3), 3), tmp_path)
+    after = opened(game(("main@0", "main@0"), turns=4), 3)
+    assert not after.ended_in_opening
+    assert after.num_trained == 1
+
+
+def test_a_member_without_a_turn_after_its_opening_counts_as_come() -> None:
+    buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
+    for game_id, opening in ((0, 3), (1, 4), (2, 2)):  # of four turns, by turns
+        mirror = game(("main@0", "main@0"), game_id=game_id, group_ids=[7, 8], group_size=3)
+        result = opened(mirror, opening)
+        buffer.add(result.spec, REWARDS.trajectories(result))
+    assert buffer.stats()["waiting"] == 0
+    batch = buffer.draw(version=0)
+    assert batch is not None
+    (first,) = batch.groups
+    assert [(each.game_id, len(each.samples)) for each in first.trajectories] == [(2, 1)]
+    batch = buffer.draw(version=0)
+    assert batch is not None
+    (second,) = batch.groups
+    assert [(each.game_id, each.samples[0].turn) for each in second.trajectories] == [
+        (0, 3),
+        (2, 3),
+    ]
+
+
+@pytest.mark.parametrize("max_tied", [None, 10])
+def test_a_group_that_ended_in_its_opening_as_a_whole_is_no_group(max_tied: int | None) -> None:
+    buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=max_tied)
+    for game_id in range(2):
+        result = opened(game(game_id=game_id, group_ids=[7, 8], group_size=2, turns=2), 2)
+        buffer.add(result.spec, REWARDS.trajectories(result))
+    assert set(buffer.stats().values()) == {0}
+    assert buffer.draw(version=0) is None
+
+
+def test_figures_of_play_are_of_turns_after_the_opening(tmp_path: Path) -> None:
+    result = opened(game(("main@1", "random"), turns=6), 3)
+    result.turns[0] = turn(0, 0, "main@0", invalid=True, action="[9]")
+    tracker = make_tracker(tmp_path)
+    tracker.add_trajectory(result, REWARDS.trajectories(result), version=1)
+    assert tracker.view.legal_moves() == 1.0
+    tracker.end_update(1)
+    (row,) = lines(tmp_path / "metrics.jsonl")
+    assert row["collect/turns"] == 6
+    assert row["collect/trained_turns"] == 1  # index 4; 0 and 2 are the opener's
+    assert row["collect/invalid_share"] == 0
+    assert row["collect/action_entropy/TicTacToe-v0"] == 0
+    assert row["collect/versus/random/win"] == 1
+    assert row["collect/outcome/TicTacToe-v0/0"] == 1
+
+
+def test_games_with_an_opening_are_not_rated() -> None:
+    registry = Registry([RANDOM], anchor=RANDOM, pool_size=2)
+    registry.add(PlayerId.policy(0))
+    before = registry.state()
+    registry.record(opened(game(turns=4), 1))
+    assert registry.state() == before
+    registry.record(game(turns=4))
+    assert registry.state() != before
+
+
+def test_supervised_training_leaves_them_out(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    won = game(("main@0", "random"), turns=5)
+    for each in won.turns[::2]:
+        ids = tokenizer.encode(f"[{each.index}]", add_special_tokens=False)
+        tokens = sampled(prompt_ids=[each.index], token_ids=ids)
+        each.answer = replace(each.answer, sampled=tokens, text=f"[{each.index}]")
+    for opening, answers in ((0, ["[0]", "[2]", "[4]"]), (2, ["[2]", "[4]"]), (3, ["[4]"])):
+        path = tmp_path / f"train-{opening:06d}.jsonl"
+        path.write_text(f"{json.dumps(game_record(opened(won, opening), [], 0, 0))}\n")
+        assert [e.answer for e in recorded_examples([path], tokenizer)] == answers
+
+
+# The whole loop
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_the_start_opens_games_to_the_end_of_the_run(
+    tiny_folder: Path, tmp_path: Path, mode: str
+) -> None:
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        games=[{"env": f"{__name__}:Talk", "name": "Talk", "parser": "raw"}],
+        opponents={"draw": {"self": 1, "past": 1, "fixed": 0}, "fixed": [], "pool_size": 1},
+        learner={"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8},
+        groups={"size": 2},
+        openings={"share": 0.6, "moves": [1, 3]},
+        loop={"mode": mode, "steps": 4},
+        actors={"games_in_flight": 4},
+        eval={"every": 4, "games": 2, "opponents": ["base"]},
+    )
+    assert await train(context) == "all updates made"
+    assert 0 in context.folder.versions()
+    assert 1 not in context.folder.versions()
+    games = {record["game"]: record for record in played(context.folder)}
+    assert {record["opening"] for record in games.values()} == {0, 1, 2, 3}
+    late = [r for r in games.values() if r["version"] >= 3 and r["opening"]]
+    assert late
+    for record in late:
+        first = record["turns"][: record["opening"]]
+        assert {t["player"] for t in first} == {"main@0"} == {record["opener"]["player"]}
+        assert {t["sampled"]["version"] for t in first} == {0}
+    for record in games.values():
+        mate = games.get(record["game"] + 1)
+        if record["member"] == 0 and mate is not None:
+            begun = [
+                [answer_tokens(turn["sampled"]).token_ids for turn in each["turns"]]
+                for each in (record, mate)
+            ]
+            assert begun[0][: record["opening"]] == begun[1][: record["opening"]]
+    samples = [s for update in range(1, 5) for s in lines(context.folder.samples(update))]
+    assert samples
+    assert all(s["turn"] >= games[s["game"]]["opening"] for s in samples)
+    assert all(record["opening"] == 0 for record in played(context.folder, "eval"))

@@ -1,0 +1,108 @@
+"""Kinds of opponents: a section each, and the class of a player that the section names."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from tests.helpers.players import Recorder, model_player
+from unstable.collectors.players.base import OpponentPlayer, Player
+from unstable.collectors.players.kinds import PLAYERS, player_class
+from unstable.commands.prepare import check_games
+from unstable.config import (
+    CheckpointOpponent,
+    ConfigError,
+    ExpertOpponent,
+    FixedOpponent,
+    GameConfig,
+    OpenAIOpponent,
+    PythonOpponent,
+    RandomOpponent,
+    RulesOpponent,
+    parse,
+)
+from unstable.config.opponents import OPPONENT_KINDS
+from unstable.games.game import Game
+from unstable.types import PlayerId, SeatSpec
+
+SECTIONS = get_args(FixedOpponent)
+OPPONENTS: list[FixedOpponent] = [
+    RandomOpponent(),
+    ExpertOpponent(),
+    RulesOpponent(),
+    PythonOpponent(target=f"{__name__}:take_the_middle"),
+    CheckpointOpponent(path="/some/warm"),
+    OpenAIOpponent(model="m", api_key_env="SOME_KEY"),
+]
+
+
+def take_the_middle(observation: str) -> str:
+    return "[4]"
+
+
+def test_every_kind_is_tried_here() -> None:
+    assert [type(opponent) for opponent in OPPONENTS] == list(SECTIONS)
+    assert [opponent.kind for opponent in OPPONENTS] == OPPONENT_KINDS
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+def test_a_section_names_the_class_that_plays_it(section: type[FixedOpponent]) -> None:
+    player: Any = PLAYERS[section]
+    assert isinstance(player, type) and issubclass(player, OpponentPlayer)
+    assert isinstance(player.per_game, bool)
+    for name in ("check", "make"):  # asked before there is an instance
+        assert getattr(player, name).__self__ is player
+
+
+@pytest.mark.parametrize("opponent", OPPONENTS, ids=lambda opponent: opponent.kind)
+async def test_the_class_makes_a_player_of_the_seat(
+    opponent: FixedOpponent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "anything")
+    asked: list[str] = []
+
+    def model(adapter: str) -> Player:
+        asked.append(adapter)
+        return model_player(Recorder("[4]"), adapter=adapter, version=None)
+
+    config = GameConfig(env="SimpleTak-v0" if opponent.kind == "rules" else "TicTacToe-v0")
+    seat = SeatSpec(player=PlayerId(opponent.key), temperature=0.7)
+    player = player_class(opponent).make(opponent, config, seat, model)
+    assert asked == (["checkpoint:checkpoint:warm"] if opponent.kind == "checkpoint" else [])
+    if opponent.kind != "openai":  # which has an endpoint in test_players.py
+        game = Game(config, seed=0)
+        answer = await player.act(game.observe(), game, seed=1)
+        assert answer.action in game.legal_moves()
+
+
+def test_an_error_names_the_place_of_the_opponent_in_the_config() -> None:
+    games = {"games": [{"env": "PigDice-v0"}]}
+    listed = {"opponents": {"fixed": [{"kind": "random"}, {"kind": "expert", "name": "strong"}]}}
+    with pytest.raises(ConfigError, match=r"^opponents.fixed.1 = 'strong' in PigDice-v0: it plays"):
+        check_games(parse(games | listed))
+    with pytest.raises(ConfigError, match=r"^eval.opponents = 'expert' in PigDice-v0: it plays"):
+        check_games(parse(games | {"eval": {"opponents": ["expert"]}}))
+    check_games(parse(games | {"eval": {"opponents": ["expert"], "every": 0}}))
+
+
+@pytest.mark.parametrize("name", ["main@3", "rival@0", "a@b", "@"])
+def test_nobody_else_may_be_called_like_a_version(name: str) -> None:
+    entry: dict[str, Any] = {"kind": "random", "name": name}
+    with pytest.raises(ConfigError, match=r"^opponents.fixed.0.name = .* has a meaning of its own"):
+        parse({"opponents": {"fixed": [entry]}})
+    remote = {"kind": "openai", "model": "m@2"}  # openai:m@2 is no version
+    assert parse({"opponents": {"fixed": [remote]}}).opponents.fixed[0].key == "openai:m@2"
+
+
+def test_an_opponents_name_says_what_it_is() -> None:
+    assert [opponent.key for opponent in OPPONENTS] == [
+        "random",
+        "expert",
+        "rules",
+        "python:take_the_middle",
+        "checkpoint:warm",
+        "openai:m",
+    ]
+    folders = [opponent.adapter_folder for opponent in OPPONENTS]
+    assert folders == [None, None, None, None, Path("/some/warm"), None]
+    assert [opponent.is_program for opponent in OPPONENTS] == [True, True, True, True, False, False]

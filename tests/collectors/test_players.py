@@ -1,0 +1,177 @@
+"""Players: what each is given, what it gives back, and that chance is the turn's seed alone."""
+
+import json
+import random
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tests.helpers.players import STOP, Recorder, model_player
+from unstable.collectors.play import play_game
+from unstable.collectors.players.base import Player
+from unstable.collectors.players.openai import OpenAIPlayer
+from unstable.collectors.players.programs import ExpertPlayer, RandomPlayer
+from unstable.collectors.players.python import PythonPlayer
+from unstable.config import GameConfig, InvalidMovesConfig, OpenAIOpponent
+from unstable.games.game import Game
+from unstable.prompts import MAX_CHARACTERS, STYLES
+from unstable.types import GameSpec, PlayerId, SeatSpec
+
+
+def spec(*players: str, env: str = "TicTacToe-v0", game_id: int = 0) -> GameSpec:
+    seats = tuple(
+        SeatSpec(player=PlayerId.parse(player), temperature=0.7, group_id=1) for player in players
+    )
+    return GameSpec(game_id=game_id, purpose="train", env=env, seed=11, seats=seats)
+
+
+async def test_a_turn_keeps_what_the_engine_was_given_and_what_it_sampled():
+    engine = Recorder("I say [4]", "[0]", "[4]")
+    players = [model_player(engine), model_player(engine, adapter=None, version=None)]
+    result = await play_game(spec("main@3", "base"), GameConfig(), players, run_seed=5)
+    first, second, third = result.turns
+    request = engine.requests[0]
+    assert first.answer.sampled.prompt_ids == request["prompt_ids"]
+    assert (request["adapter"], request["temperature"], request["max_tokens"]) == (
+        "main@3",
+        0.7,
+        9,
+    )
+    assert (
+        first.answer.sampled.token_ids[-1] == STOP and first.answer.sampled.finish_reason == "stop"
+    )
+    assert first.answer.sampled.logprobs == [
+        -i / 10 for i in range(len(first.answer.sampled.token_ids))
+    ]
+    assert (first.answer.sampled.temperature, first.answer.sampled.prompt_cut) == (0.7, 0)
+    assert (first.answer.text, first.answer.action, first.answer.formatted, first.invalid) == (
+        "I say [4]",
+        "[4]",
+        True,
+        False,
+    )
+    assert (first.answer.sampled.version, second.answer.sampled.version) == (3, None)
+    assert [turn.player.name for turn in (first, second)] == ["main@3", "base"]
+    assert [turn.index for turn in result.turns] == [0, 1, 2]
+    assert third.invalid and result.forfeit == 0 and result.outcomes == [-1.0, 0.0]
+    assert len({request["seed"] for request in engine.requests}) == 3
+
+
+async def test_nobody_sees_anothers_reasoning_or_their_own():
+    secret = "SECRET"
+    answers = [rf"<think>{secret} [0]</think> {secret} \boxed{{[{c}]}}" for c in (4, 0, 1)]
+    engine = Recorder(*answers, f"{secret} without an action", rf"\boxed{{7}} {secret}", "x", "x")
+    config = GameConfig(prompt="think", parser="boxed", invalid_moves={"allowed": 1})
+    player = model_player(engine, style="think", parser="boxed")
+    result = await play_game(spec("main@3", "main@3"), config, [player, player], run_seed=5)
+    assert [turn.answer.action for turn in result.turns[:5]] == ["[4]", "[0]", "[1]", "", "[7]"]
+    assert [turn.answer.formatted for turn in result.turns[:5]] == [True, True, True, False, True]
+    assert all(secret not in turn.answer.observation + turn.answer.action for turn in result.turns)
+    assert "invalid" in result.turns[4].answer.observation
+
+
+async def test_scripted_players_depend_on_the_seed_alone():
+    players: list[Player] = [RandomPlayer(), ExpertPlayer()]
+    names = ("random", "expert")
+    plays = []
+    for run_seed in (1, 1, 2):
+        random.seed(run_seed * 99)
+        result = await play_game(spec(*names), GameConfig(), players, run_seed)
+        assert result.outcomes[1] >= 0 and result.forfeit is None
+        plays.append([turn.answer.action for turn in result.turns])
+        assert all(turn.answer.sampled is None for turn in result.turns)
+    assert plays[0] == plays[1] != plays[2]
+
+
+class Bot:
+    """Takes the cells in order, and remembers within a game."""
+
+    def __init__(self):
+        self.cell = -1
+
+    def __call__(self, observation):
+        assert observation.startswith("You are Player ")
+        self.cell += 1
+        return f"[{self.cell}]"
+
+
+class AsyncBot:
+    async def __call__(self, observation, rng):
+        return rng.choice([line for line in observation if line.isdigit()]) and "[8]"
+
+
+def numb(observation):
+    return None
+
+
+async def test_python_players():
+    config = GameConfig(invalid_moves=InvalidMovesConfig(allowed=9))
+    players = [PythonPlayer(f"{__name__}:Bot"), PythonPlayer(f"{__name__}:AsyncBot")]
+    result = await play_game(spec("bot", "async"), config, players, run_seed=0)
+    assert [turn.answer.action for turn in result.turns[:4]] == ["[0]", "[8]", "[1]", "[8]"]
+    game = Game(GameConfig(), 0)
+    with pytest.raises(TypeError, match="numb returned NoneType"):
+        await PythonPlayer(f"{__name__}:numb").act(game.observe(), game, 0)
+
+
+@pytest.fixture
+def endpoint():
+    """A local OpenAI-compatible server; its first reply is an error, which is retried."""
+    requests: list[dict] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            requests.append({"path": self.path, "key": self.headers["Authorization"], **body})
+            said = "<think>[0]?</think>I play [4]." + body["model"][1:] * 10**6
+            message = {"role": "assistant", "content": said}
+            reply = {
+                "id": "1",
+                "object": "chat.completion",
+                "created": 0,
+                "model": body["model"],
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            }
+            self.send_response(503 if len(requests) == 1 else 200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(reply).encode())
+
+        def log_message(self, *_): ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1", requests
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def test_a_reply_of_megabytes_is_cut_and_counted(endpoint, monkeypatch):
+    url, _ = endpoint
+    monkeypatch.setenv("SOME_KEY", "any")
+    opponent = OpenAIOpponent(model="m[8]", base_url=url, api_key_env="SOME_KEY")
+    config = GameConfig(prompt="answer")
+    game = Game(config, 0)
+    answer = await OpenAIPlayer(opponent, config, 1.0).act(game.observe(), game, 0)
+    assert len(answer.text) == MAX_CHARACTERS
+    assert answer.cut_characters + MAX_CHARACTERS > 3 * 10**6
+    assert answer.action == "[8]"
+
+
+async def test_an_endpoint_is_put_the_same_chat(endpoint, monkeypatch):
+    url, requests = endpoint
+    monkeypatch.setenv("SOME_KEY", "open sesame")
+    opponent = OpenAIOpponent(model="m", base_url=url, api_key_env="SOME_KEY", max_tokens=33)
+    config = GameConfig(prompt="answer")
+    game = Game(config, 0)
+    observation = game.observe()
+    answer = await OpenAIPlayer(opponent, config, 0.3).act(observation, game, 0)
+    assert (answer.action, answer.formatted, answer.sampled) == ("[4]", True, None)
+    request = requests[1]
+    assert requests[0] == request and len(requests) == 2
+    assert request["path"] == "/v1/chat/completions" and request["key"] == "Bearer open sesame"
+    assert (request["model"], request["temperature"], request["max_tokens"]) == ("m", 0.3, 33)
+    assert request["messages"] == STYLES["answer"].messages(observation)

@@ -1,0 +1,380 @@
+"""Teams: one player holds a team's seats, and a game counts once for the team."""
+
+import dataclasses
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers import builders
+from tests.helpers.loop import lines, make_context, played
+from tests.helpers.relay import GAME, ROLES, TEAMS
+from unstable.commands.prepare import check_games, prepare
+from unstable.config import ConfigError, GameConfig, RunConfig, dump, parse
+from unstable.games.check import check_game
+from unstable.games.game import Game
+from unstable.league import guard
+from unstable.league.evaluation import evaluation_games, evaluation_scores, game_scores
+from unstable.league.ratings import Registry
+from unstable.league.schedule import Schedule
+from unstable.loop.train import train
+from unstable.records.games import game_record, read_game
+from unstable.tracking.metrics import PlayMetrics
+from unstable.tracking.view import Played
+from unstable.types import GameResult, GameSpec, PlayerId
+
+RANDOM, POLICY = PlayerId("random"), PlayerId.policy(2)
+UNEVEN = ((0, 3), (1,), (2, 4, 5))
+"""Three teams, whose seats are not in a row."""
+CODENAMES = {"env": "Codenames-v0", "seats": 4}
+
+
+def config(**changes: Any) -> RunConfig:
+    return parse({"seed": 3, "games": [GAME], **changes})
+
+
+def uneven(**changes: Any) -> RunConfig:
+    game = {"env": "LiarsDice-v0", "seats": 6, "teams": [list(team) for team in UNEVEN]}
+    return config(games=[game], **changes)
+
+
+def draw(schedule: Schedule, count: int) -> list[GameSpec]:
+    return [
+        spec
+        for _ in range(count)
+        for spec in schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+    ]
+
+
+def team_game(
+    players: tuple[str, ...] = ("main@2", "main@2", "random", "random"),
+    outcomes: tuple[float, ...] = (1.0, 1.0, -1.0, -1.0),
+    teams: tuple[tuple[int, ...], ...] = TEAMS,
+    **changes: Any,
+) -> GameResult:
+    result = builders.game(players, outcomes, turns=len(players), **changes)
+    return dataclasses.replace(result, spec=dataclasses.replace(result.spec, teams=teams))
+
+
+# What a game declares
+
+
+@pytest.mark.parametrize(
+    "teams", [[[0, 1]], [[0, 1], [2, 4]], [[0, 1], [1, 2, 3]], [[0, 1, 2, 3], []]]
+)
+def test_teams_that_do_not_share_the_seats_are_one_line(teams: list[list[int]]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        config(games=[GAME | {"teams": teams}])
+    assert str(raised.value) == (
+        f"games.0.teams = {teams}: each seat from 0 to 3 must be in one team, once; "
+        "set teams, or seats to their number"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seating", "words"),
+    [
+        (
+            "tests.helpers.relay:twice",
+            "gave [0, 0, 1, 2], which is not each number from 0 to 3 once; return",
+        ),
+        ("tests.helpers.relay:nobody", "tests.helpers.relay has no nobody"),
+        ("tests.helpers.relay:TEAMS", "not callable"),
+    ],
+)
+def test_a_seating_that_is_none_is_one_line(seating: str, words: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_game(GameConfig(**GAME | {"seating": seating}), "games.0")
+    assert str(raised.value).startswith(f"games.0.seating = '{seating}': ")
+    assert words in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_known_games_teams_are_in_the_resolved_config() -> None:
+    games = [CODENAMES, {"env": "SecretMafia-v0", "seats": 9}, {"env": "Taboo-v0", "seats": 6}]
+    games += [CODENAMES | {"name": "alone", "teams": [[0], [1], [2], [3]]}, {"env": "Nim-v0"}]
+    made = parse({"games": games, "model": {"name": "tiny"}})
+    assert {game.teams for game in made.games[:3]} == {()}
+    resolved = prepare(made).config
+    assert [game.teams for game in resolved.games] == [
+        ((0, 1), (2, 3)),
+        ((0, 1), (2, 3, 4, 5, 6, 7, 8)),
+        ((0, 1, 2), (3, 4, 5)),
+        ((0,), (1,), (2,), (3,)),
+        (),
+    ]
+    assert "teams:" in dump(resolved)
+
+
+# Who sits where
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), grouped=st.booleans())
+def test_a_team_has_one_player_and_each_trained_seat_a_group(seed: int, grouped: bool) -> None:
+    groups = {"by": "game", "size": 4 if grouped else 1}
+    for made in (config(seed=seed, groups=groups), uneven(seed=seed, groups=groups)):
+        group = draw(Schedule(made), 1)
+        assert len(group) == groups["size"]
+        for spec in group:
+            assert spec.teams == spec.sides == made.games[0].teams
+            for side in spec.sides:
+                assert len({spec.seats[seat].player for seat in side}) == 1
+                assert len({spec.seats[seat].trained for seat in side}) == 1
+            ids = [seat.group_id for seat in spec.seats if seat.trained]
+            assert len(set(ids)) == len(ids)
+            assert len(spec.trained_sides) in (1, len(spec.sides))
+            assert spec.seats == group[0].seats and spec.seed == group[0].seed
+
+
+def test_the_policy_is_as_often_at_each_team_and_in_each_kind_of_game() -> None:
+    for made, sides in ((config(), TEAMS), (uneven(), UNEVEN)):
+        kinds: Counter[str] = Counter()
+        places: Counter[tuple[int, ...]] = Counter()
+        for spec in draw(Schedule(made), 3000):
+            others = {seat.player for seat in spec.seats} - {POLICY}
+            kinds["self" if not others else "fixed" if RANDOM in others else "past"] += 1
+            if others:
+                places[spec.trained_sides[0]] += 1
+        for kind, share in {"self": 0.5, "past": 0.35, "fixed": 0.15}.items():
+            assert abs(kinds[kind] / 3000 - share) < 0.04
+        assert all(abs(places[side] / places.total() - 1 / len(sides)) < 0.05 for side in sides)
+
+
+def test_a_game_that_branches_trains_one_seat_and_its_mates_are_the_same_version() -> None:
+    groups = {"by": "branch", "size": 3}
+    trained: Counter[int] = Counter()
+    for spec in draw(Schedule(config(groups=groups)), 400):
+        (seat,) = [place for place, each in enumerate(spec.seats) if each.trained]
+        (side,) = spec.trained_sides
+        assert {spec.seats[mate].player for mate in side} == {POLICY}
+        trained[seat] += 1
+    assert set(trained) == {0, 1, 2, 3} and min(trained.values()) > 60
+
+
+def test_a_deal_is_evaluated_from_every_team() -> None:
+    for made, sides in ((config(eval={"games": 6}), TEAMS), (uneven(eval={"games": 6}), UNEVEN)):
+        specs = evaluation_games(made, version=2)
+        assert len(specs) == 6
+        for first in range(0, 6, len(sides)):
+            deal = specs[first : first + len(sides)]
+            assert len({spec.seed for spec in deal}) == 1
+            for side, spec in zip(sides, deal, strict=True):
+                held = [place for place, seat in enumerate(spec.seats) if seat.player == POLICY]
+                assert tuple(held) == side and spec.teams == sides
+
+
+# What it amounts to
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "forfeit", "standings"),
+    [
+        ((1, 1, -1, -1), None, "win win loss loss"),
+        ((0, 0, 0, 0), None, "draw draw draw draw"),
+        ((3, 0, 1, 1), None, "win win loss loss"),  # by the mean: who has least has won too
+        ((0.1, 0.2, 0.2, 0.1), None, "draw draw draw draw"),
+        ((-1, -1, 0, 0), 1, "loss loss win win"),
+        ((0, 0, 0, 0), 2, "win win loss loss"),  # whatever a forfeit is worth
+    ],
+)
+def test_a_team_wins_and_loses_together(
+    outcomes: tuple[float, ...], forfeit: int | None, standings: str
+) -> None:
+    result = team_game(outcomes=outcomes, forfeit=forfeit)
+    assert [result.standing(seat) for seat in range(4)] == standings.split()
+
+
+def test_equal_means_tie_whatever_the_size_of_the_teams() -> None:
+    for value in (0.1, 1 / 3, 1e-9):
+        result = team_game(("main@0",) * 10, (value,) * 10, ((0, 1, 2), tuple(range(3, 10))))
+        assert {result.standing(seat) for seat in range(10)} == {"draw"}
+
+
+@pytest.mark.parametrize(("worth", "standing"), [(1.0, "win"), (0.5, "draw"), (0.0, "loss")])
+def test_one_team_of_all_seats_plays_alone(worth: float, standing: str) -> None:
+    together = {"env": "LiarsDice-v0", "seats": 2, "teams": [[0, 1]]}
+    made = config(games=[together], eval={"games": 2})
+    specs = [*draw(Schedule(made), 5), *evaluation_games(made, 2)]
+    assert {seat.player for spec in specs for seat in spec.seats} == {POLICY}
+    assert len(specs) == 5 + 2
+    result = team_game(("main@2",) * 2, (worth, worth), ((0, 1),))
+    assert result.standing(0) == result.standing(1) == standing
+    (row,) = evaluation_scores(2, [result])
+    assert (row.opponent, row.games) == ("alone", 1)
+    assert team_game(("main@2",) * 2, (worth, worth), ((0, 1),), forfeit=1).standing(0) == "loss"
+
+
+PAIRS = [((1.0, -1.0), None), ((-1.0, 1.0), None), ((0.0, 0.0), None), ((-1.0, 0.0), 0)]
+
+
+def pair_and_teams(outcomes: tuple[float, float], forfeit: int | None) -> list[GameResult]:
+    """The same game of two seats and of two teams; a forfeit is by the second of its team."""
+    both = tuple(outcome for outcome in outcomes for _ in range(2))
+    by = None if forfeit is None else 2 * forfeit + 1
+    two = builders.game(("main@2", "random"), outcomes, turns=4, forfeit=forfeit)
+    return [two, team_game(outcomes=both, forfeit=by)]
+
+
+def test_a_row_of_the_evaluation_is_that_of_two_seats() -> None:
+    """Scores, intervals and forfeits: a game is a game, whatever the size of a team."""
+    two, four = zip(*(pair_and_teams(*each) for each in PAIRS * 3), strict=True)
+    (one,), (other,) = evaluation_scores(2, list(two)), evaluation_scores(2, list(four))
+    assert one == other and (one.games, one.forfeits, one.losses) == (12, 3, 6)
+    assert game_scores(2, four[:1]) == {0: 1.0}
+
+
+def registry() -> Registry:
+    made = Registry([RANDOM, PlayerId("expert")], anchor=RANDOM, pool_size=2)
+    for version in range(3):
+        made.add(PlayerId.policy(version))
+    made.announce(PlayerId.policy(2))
+    return made
+
+
+def test_ratings_are_those_of_two_seats_and_the_anchor_stays() -> None:
+    seats, teams = registry(), registry()
+    for outcomes, forfeit in PAIRS * 4:
+        two, four = pair_and_teams(outcomes, forfeit)
+        seats.record(two)
+        teams.record(four)
+    assert teams.ratings() == seats.ratings()
+    (row,) = [row for row in teams.ratings() if row.player == POLICY]
+    assert (row.games, row.wins, row.draws, row.losses, row.forfeits) == (16, 4, 4, 8, 4)
+    (anchor,) = [row for row in teams.ratings() if row.player == RANDOM]
+    assert anchor.mu == 25 and anchor.games == 16
+
+
+def test_a_team_is_one_side_however_many_seats_it_has() -> None:
+    """Random holds two of three teams: it enters with the mean of two, not of its four seats."""
+    made = registry()
+    players = ("random", "main@2", "random", "random", "random", "random")
+    made.record(team_game(players, (1.0, 0.1, -1.0, 1.0, -1.0, -1.0), UNEVEN))
+    (row,) = [row for row in made.ratings() if row.player == POLICY]
+    assert (row.games, row.wins) == (1, 1) and row.mu > 25
+
+
+def test_a_team_that_meets_itself_is_not_rated() -> None:
+    made = registry()
+    made.record(team_game(("main@2",) * 4))
+    assert [row.games for row in made.ratings()] == [0]
+
+
+def test_tables_count_a_game_once_for_a_team() -> None:
+    won = team_game(env="Relay")
+    forfeited = team_game(outcomes=(-1.0, -1.0, 0.0, 0.0), forfeit=1, env="Relay")
+    mirror = team_game(("main@2",) * 4, env="Relay")
+    metrics, counted = PlayMetrics(config()), guard.TrainingGames()
+    for result in (won, forfeited, mirror):
+        metrics.add_game(result, [])
+        counted.add(result)
+    row = metrics.take(1.0)
+    assert row["collect/versus/random/games"] == 2
+    assert row["collect/versus/random/win"] == row["collect/versus/random/forfeit"] == 0.5
+    assert row["collect/versus/self/games"] == 2 and row["collect/versus/self/win"] == 0.5
+    assert row["collect/outcome/Relay/1"] == pytest.approx(1 / 3)  # by seat, as baselines are
+    taken = counted.take()
+    assert (taken["collect/versus/others/games"], taken["collect/versus/self/games"]) == (2, 2)
+    assert taken["collect/versus/others/forfeit"] == 0.5
+    shown = Played.of(forfeited, 0.0)
+    assert shown.standings == ["loss"] and shown.forfeited and shown.players == {RANDOM}
+
+
+def test_a_game_on_file_knows_its_teams() -> None:
+    result = team_game()
+    row = json.loads(json.dumps(game_record(result, [], 2, 0)))
+    assert read_game("here", row).spec == result.spec
+
+
+# Play
+
+
+def test_a_seat_is_a_role_whatever_number_the_env_gives_it() -> None:
+    orders, numbers = set(), set()
+    for seed in range(12):
+        game = Game(GameConfig(**GAME), seed)
+        order, said = [], dict.fromkeys(range(4), 0)
+        chance = random.Random(seed)
+        while not game.done:
+            observation = game.observe()
+            seat, number = observation.seat, game.env.raw.state.current_player_id
+            assert seat == game.seat
+            assert f"You are Player {number}, the {ROLES[seat]}." in observation.rules
+            assert sum(event.startswith("You: ") for event in observation.events) == 0
+            said[seat] = chance.randrange(4)
+            game.step(f"[{said[seat]}]")
+            order.append(seat)
+            numbers.add((seat, number))
+        orders.add(tuple(order))
+        red = (said[0] + said[1] > said[2] + said[3]) - (said[0] + said[1] < said[2] + said[3])
+        assert game.payoffs == game.outcomes == [red, red, -red, -red]
+    assert orders == {(0, 2, 1, 3)}
+    assert len(numbers) > 8, "roles are dealt"
+
+
+def test_payoffs_of_a_users_function_are_by_number_and_come_by_seat() -> None:
+    for seed in range(6):
+        given = GAME | {"payoffs": "tests.helpers.relay:apart", "payoff_scale": 3.0}
+        game = Game(GameConfig(**given), seed)
+        while not game.done:
+            game.step(f"[{game.seat}]")
+        assert game.payoffs == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_who_forfeits_loses_for_the_team() -> None:
+    policy = {"forfeit_reward": -1.5, "others_reward": 0.5}
+    for seed in range(6):
+        game = Game(GameConfig(**GAME, invalid_moves=policy), seed)
+        game.step("[1]")
+        number = game.env.raw.state.current_player_id
+        assert game.step("nothing").done
+        assert game.forfeit == 2 and game.outcomes == [0.5, 0.5, -1.5, -1.5]
+        assert game.reason.startswith(f"Player {number} forfeits ")
+    undeclared = Game(GameConfig(env="SecretMafia-v0", seats=6, invalid_moves=policy), 0)
+    assert undeclared.step("nothing").done
+    assert undeclared.outcomes == [-1.5, -1.5, 0.5, 0.5, 0.5, 0.5]
+
+
+RUN: dict[str, Any] = {
+    "games": [GAME],
+    "opponents": {"draw": {"self": 0.4, "past": 0.3, "fixed": 0.3}, "fixed": [{"kind": "random"}]},
+    "actors": {"games_in_flight": 8},
+}
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+async def test_a_run_seats_teams(tiny_folder: Path, tmp_path: Path, isolated: bool) -> None:
+    changes = RUN | {"games": [GAME | {"isolated": isolated}]}
+    context = make_context(tiny_folder, tmp_path / "run", **changes)
+    check_games(context.config)
+    await train(context)
+    games = played(context.folder)
+    sizes = set()
+    for game in games:
+        assert game["teams"] == [[0, 1], [2, 3]]
+        assert game["players"][0] == game["players"][1] and game["players"][2] == game["players"][3]
+        sizes.add(sum(seat["group_id"] is not None for seat in game["seats"]))
+        for turn in game["turns"]:
+            assert f", the {ROLES[turn['seat']]}." in turn["observation"]
+            assert turn["player"] == game["players"][turn["seat"]]
+    assert sizes == {2, 4}
+    trained = {s["seat"] for k in (1, 2, 3) for s in lines(context.folder.samples(k))}
+    assert trained <= {0, 1, 2, 3} and len(trained) > 1
+    rows = lines(context.folder.metrics)
+    assert rows[0]["eval/Relay/random/sampled/games"] == 4
+    rated = {row.player.name: row.games for row in context.registry.ratings()}
+    compared = [g for g in [*games, *played(context.folder, "eval")] if len(set(g["players"])) == 2]
+    assert sum(rated.values()) == 2 * len(compared)
+
+
+async def test_groups_and_forks_of_team_games_fill(tiny_folder: Path, tmp_path: Path) -> None:
+    for by in ("game", "branch"):
+        changes = RUN | {"groups": {"by": by, "size": 2}, "loop": {"mode": "sync", "steps": 1}}
+        context = make_context(tiny_folder, tmp_path / by, **changes)
+        assert await train(context) == "all updates made"
+        groups = Counter(sample["group"] for sample in lines(context.folder.samples(1)))
+        assert groups and context.failures == 0

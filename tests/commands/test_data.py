@@ -1,0 +1,168 @@
+"""A run read as frames holds what its files hold, in documented columns, and nothing unasked."""
+
+import asyncio
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unstable
+from tests.helpers.loop import make_context
+from tests.helpers.tracking import lines
+from unstable.config import ConfigError
+from unstable.loop.train import train
+from unstable.records.data import GAME_COLUMNS, LIBRARIES, TURN_COLUMNS, TURN_KEYS, Library
+from unstable.records.files import read_lines, write_lines
+from unstable.records.folder import RunFolder
+from unstable.records.scan import read_advantages, read_game_at, scan_games
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A real run of three updates, with evaluations."""
+    context = make_context(tiny_folder, tmp_path_factory.mktemp("run") / "run")
+    asyncio.run(train(context))
+    context.tracker.close()
+    return context.folder
+
+
+def listed(frame: Any, column: str) -> list[Any]:
+    return frame[column].to_list()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_frames_hold_what_the_files_hold(run: RunFolder, library: Library) -> None:
+    data = unstable.read(run, library)
+    assert type(data.metrics).__module__.partition(".")[0] == library
+    rows = lines(run.metrics)
+    assert listed(data.metrics, "version") == [row["version"] for row in rows]
+    games = [(file, game) for file in run.game_files() for game in lines(file.path)]
+    assert len(data.games) == len(games) > 0
+    assert list(data.games.columns) == list(GAME_COLUMNS)
+    assert listed(data.games, "reason") == [game["reason"] for _, game in games]
+    assert [list(each) for each in listed(data.games, "outcomes")] == [
+        game["outcomes"] for _, game in games
+    ]
+    turns = [turn for _, game in games for turn in game["turns"]]
+    assert listed(data.turns, "text") == [turn["text"] for turn in turns]
+    for got, logprobs, turn in zip(
+        *(listed(data.turns, column) for column in ("prompt_ids", "logprobs")), turns, strict=True
+    ):
+        sampled = turn["sampled"] or {"prompt_ids": [], "segments": [{"logprobs": []}]}
+        assert list(got) == sampled["prompt_ids"]
+        assert [list(logprobs)] == [segment["logprobs"] for segment in sampled["segments"]]
+
+
+def test_turns_have_the_advantages_that_were_trained_on(run: RunFolder) -> None:
+    turns = unstable.read(run.root, "polars").turns
+    trained = turns.filter(turns["advantage"].is_not_null())
+    samples = [sample for _, path in run.sample_files() for sample in lines(path)]
+    assert len(trained) == len(samples) > 0
+    assert set(trained["purpose"]) == {"train"}
+    by_place = {(s["game"], s["turn"]): s for s in samples}
+    for row in trained.iter_rows(named=True):
+        sample = by_place[row["game"], row["index"]]
+        assert row["advantage"] == sample["advantage"]
+        assert row["reward"] == pytest.approx(sample["reward"])
+        assert row["outcome"] == sample["outcome"]
+        assert row["reward/outcome"] == sample["rewards"]["outcome"]["raw"]
+
+
+def test_nothing_is_read_before_it_is_asked_for(run: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(run.metrics.read_bytes())
+    (tmp_path / "games").mkdir()
+    (tmp_path / "games/train-000000.jsonl").write_text("no JSON\n")
+    data = unstable.read(tmp_path)
+    assert len(data.metrics) == len(lines(run.metrics))
+    with pytest.raises(ConfigError, match="train-000000.jsonl, byte 0: not a recorded game"):
+        _ = data.games
+
+
+def test_a_scan_is_the_record_without_its_turns(run: RunFolder) -> None:
+    scanned = list(scan_games(run))
+    games = [game for file in run.game_files() for _, game in read_lines(file.path)]
+    for (place, head), game in zip(scanned, games, strict=True):
+        assert read_game_at(place) == game
+        assert head == {name: value for name, value in game.items() if name != "turns"}
+
+
+def test_a_text_cannot_end_a_scanned_record_early(tmp_path: Path, run: RunFolder) -> None:
+    hostile = ',"turns":[{"observation":"'
+    place, head = next(scan_games(run))
+    record = {**read_game_at(place), "reason": hostile, "env": hostile}
+    (tmp_path / "games").mkdir()
+    write_lines(tmp_path / "games/eval-000003.jsonl", [record])
+    ((_, scanned),) = scan_games(RunFolder(tmp_path))
+    assert scanned["reason"] == scanned["env"] == hostile and "turns" not in scanned
+
+
+def test_columns_are_documented() -> None:
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    frames = page.partition("# Runs as data")[2].partition("\n# ")[0]
+    games, _, turns = frames.partition("## `turns`")
+    named = [re.findall(r"^\| `(\S+)`", part, re.MULTILINE) for part in (games, turns)]
+    behind = ["update", "advantage", "outcome", "reward", "reward/<term>"]
+    assert named == [list(GAME_COLUMNS), [*TURN_KEYS, *TURN_COLUMNS, *behind]]
+
+
+def test_mistakes_are_one_line(run: RunFolder, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no metrics and no games; give a run's folder"):
+        unstable.read(tmp_path)
+    with pytest.raises(ConfigError, match="frames = 'excel': is none of pandas, polars"):
+        unstable.read(run, "excel")  # type: ignore[arg-type]
+
+
+def test_arrays_are_small(run: RunFolder) -> None:
+    ids = unstable.read(run, "pandas").turns["prompt_ids"]
+    assert {each.dtype for each in ids} == {np.dtype(np.int32)}
+
+
+def copied(run: RunFolder, root: Path) -> RunFolder:
+    shutil.copytree(run.root, root)
+    return RunFolder(root)
+
+
+def test_a_run_that_died_in_a_line_is_read_but_for_that_line(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    """A full disk or a power cut leaves half a line at the end of any file."""
+    folder = copied(run, tmp_path / "run")
+    for path in (folder.metrics, folder.game_files()[-1].path, folder.sample_files()[-1][1]):
+        line = path.read_bytes().splitlines()[-1]
+        with path.open("ab") as file:
+            file.write(line[: len(line) // 2])
+    before, after = unstable.read(run), unstable.read(folder)
+    for name in ("metrics", "games", "turns"):
+        assert len(getattr(after, name)) == len(getattr(before, name)) > 0
+    places = [place.offset for place, _ in scan_games(run)]
+    assert [place.offset for place, _ in scan_games(folder)] == places
+    numbers = range(10**6)
+    assert read_advantages(folder, numbers) == read_advantages(run)
+
+
+def test_a_users_own_file_may_not_end_in_half_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"a": 1}\n{"a": ')
+    with pytest.raises(ConfigError, match=r"mine\.jsonl:2: not JSON"):
+        list(read_lines(path))
+
+
+def test_a_line_of_something_else_is_no_game(run: RunFolder, tmp_path: Path) -> None:
+    folder = copied(run, tmp_path / "run")
+    with folder.game_files()[-1].path.open("ab") as file:
+        file.write(b'{"format":1,"game":5}\n')
+    with pytest.raises(ConfigError, match="not a recorded game"):
+        list(scan_games(folder))
+
+
+def test_games_that_were_only_played_are_read(run: RunFolder, tmp_path: Path) -> None:
+    """As `unstable play` leaves them: without metrics."""
+    folder = copied(run, tmp_path / "run")
+    folder.metrics.unlink()
+    data = unstable.read(folder)
+    assert len(data.metrics) == 0 and len(data.games) == len(unstable.read(run).games)

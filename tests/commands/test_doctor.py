@@ -1,0 +1,134 @@
+"""The doctor: the machine, the plan, and an exit code, without loading a model."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.machines import QWEN, VERSIONS, machine
+from unstable.cli import run
+from unstable.commands.doctor import examine
+from unstable.commands.prepare import check
+from unstable.config import ConfigError, RunConfig, load
+from unstable.planning.machine import Machine
+
+
+@pytest.fixture
+def qwen(tmp_path: Path) -> RunConfig:
+    """The 24 GB config of a model with a config and no weights that could be loaded."""
+    folder = tmp_path / "qwen3-1.7b"
+    shutil.copytree(QWEN, folder)
+    (folder / "model.safetensors").touch()
+    return load("qwen3_24gb", {"model.name": str(folder), "loop.steps": 3})
+
+
+@pytest.mark.parametrize(
+    ("here", "words"),
+    [
+        (machine(1), ["1 on GPU 0, vllm engine", "gradient_checkpointing is on"]),
+        (
+            machine(4),
+            ["GPU 3: NVIDIA L4, 24.0 GB", "3 on GPU 0, 1, 2, vllm", "1 on GPU 3", "at once"],
+        ),
+        (machine(8, 80.0), ["7 on GPU 0, 1, 2, 3, 4, 5, 6", "1 on GPU 7", "driver 580.82.07"]),
+    ],
+)
+def test_what_would_run_is_printed(
+    here: Machine, words: list[str], qwen: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examine(qwen, here, check) == 0
+    printed = capsys.readouterr().out
+    for word in [*words, "vllm 0.32.0", "weights 3.44", "would make 3 updates of 384 turns"]:
+        assert word in printed
+    assert "error" not in printed
+
+
+def test_a_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert examine(load("default"), machine(), check) == 0
+    printed = capsys.readouterr().out
+    assert "no GPU" in printed
+    assert "on the processor, embedded engine" in printed
+
+
+@pytest.mark.parametrize(
+    ("here", "words"),
+    [
+        (machine(1, 8.0), ["error", "GB", "use a smaller model"]),
+        (machine(2, packages=VERSIONS | {"vllm": "0.11.0"}), ["vllm 0.11.0", "pip install 'vllm<"]),
+        (machine(packages={}), ["torch is not installed", "pip install 'torch>=2.11'"]),
+    ],
+)
+def test_what_cannot_run_is_printed_with_a_remedy_and_exit_code_1(
+    here: Machine, words: list[str], qwen: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examine(qwen, here, check) == 1
+    printed = capsys.readouterr().out
+    for word in words:
+        assert word in printed
+    assert "would make" not in printed
+
+
+def test_a_mistake_that_the_machine_has_no_part_in_is_printed_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wrong = load("default", {"games.0.env": "TicTacTo-v0"})
+    with pytest.raises(ConfigError):
+        check(wrong)
+    assert examine(wrong, machine(), check) == 1
+    assert "error    games.0.env = 'TicTacTo-v0'" in capsys.readouterr().out
+
+
+def test_a_gpu_without_vllm_runs_and_what_is_missing_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    packages = {name: version for name, version in VERSIONS.items() if name != "vllm"}
+    assert examine(load("default"), machine(1, packages=packages), check) == 0
+    assert "vLLM is not installed; run: pip install" in capsys.readouterr().out
+
+
+def test_what_an_old_card_cannot_do_is_printed(
+    qwen: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = machine(1, 80.0)
+    old = replace(new, gpus=tuple(replace(gpu, bfloat16=False) for gpu in new.gpus))
+    assert examine(qwen, old, check) == 0
+    printed = capsys.readouterr().out
+    assert "on the processor, embedded engine, float32" in printed
+    assert (
+        "note     actors play on the processor: vLLM computes LoRA on a GPU in bfloat16" in printed
+    )
+    actors = qwen.actors.model_copy(update={"engine": "vllm"})
+    assert examine(qwen.model_copy(update={"actors": actors}), old, check) == 1
+    assert "error    actors.engine = 'vllm': vLLM computes LoRA" in capsys.readouterr().out
+
+
+def test_names_of_packages_are_compared_as_pip_does(capsys: pytest.CaptureFixture[str]) -> None:
+    requires = ["Some.Thing>=3", "other_thing>=1"]
+    packages = {"some-thing": "2.0", "other-thing": "1.0"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("importlib.metadata.requires", lambda _: requires)
+        assert examine(load("default"), machine(packages=packages), lambda _: None) == 1
+    errors = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
+    assert errors == ["error    Some.Thing 2.0 is installed; run: pip install 'Some.Thing>=3'"]
+
+
+def test_the_command_takes_trains_options_and_loads_no_model(tiny_folder: Path) -> None:
+    arguments = ["doctor", "--model", str(tiny_folder), "--num_actors", "3", "--steps", "5"]
+    code = (
+        "import sys; from unstable.cli import run; code = run(sys.argv[1:]); "
+        "print('heavy', {'ray', 'vllm', 'peft'} & set(sys.modules)); sys.exit(code)"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "actors   3 on " in done.stdout
+    assert "would make 5 updates" in done.stdout
+    assert "heavy set()" in done.stdout
+
+
+def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--help", "learner"]) == 0
+    assert "--learner.micro_batch_tokens" in capsys.readouterr().out

@@ -1,0 +1,312 @@
+"""`unstable play` as a person at a terminal meets it, at two sizes, and what it leaves."""
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from tests.helpers.endpoint import Server, opponent, says
+from tests.helpers.screens import PseudoTerminal
+from tests.helpers.terminals import listing, make_run, typed
+from unstable.cli import run
+from unstable.config import ConfigError, RunFailedError, escape_control, load
+from unstable.records.files import read_lines
+from unstable.records.folder import RunFolder
+from unstable.records.games import read_game
+from unstable.report.report import write_report
+from unstable.tracking.text import wrapped
+from unstable.types import GameResult, PlayerId
+
+PERSON = PlayerId("person")
+
+
+@pytest.fixture
+def remote(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("A_KEY", "any")
+    with contextlib.closing(Server()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def made(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return make_run(tmp_path_factory.mktemp("project") / "run", tiny_folder)
+
+
+def saved(root: Path) -> tuple[RunFolder, GameResult]:
+    """The one game of the one folder that a game has left."""
+    (folder,) = (root / "outputs").iterdir()
+    (file,) = RunFolder(folder).game_files()
+    ((place, row),) = read_lines(file.path)
+    return RunFolder(folder), read_game(place, row)
+
+
+def legal(text: str) -> list[str]:
+    return re.findall(r"\[\d\]", text.partition("Legal actions:")[2])
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 60)])
+def test_a_person_plays_a_version_to_the_end(
+    made: RunFolder, tmp_path: Path, columns: int, rows: int
+) -> None:
+    before = listing(made.root)
+    arguments = ["play", f"{made.root}@1", "--seed", "5", "--seat", "1"]
+    with PseudoTerminal(tmp_path, columns, rows, *arguments) as screen:
+        begin = screen.until("your action> ")
+        assert "TicTacToe-v0, seed 5: run:1 at seat 0, you at seat 1." in begin
+        assert "You are Player 1 in Tic Tac Toe" in begin
+        assert re.search(r"run:1 \(seat 0\) plays \[\d\]", begin)  # the board shows all
+
+        helped = screen.says("?\n")
+        assert "!hint   what a solver holds each legal action to be worth" in helped
+        hints = screen.says("!hint\n")
+        assert "Outcome of each action, if all play perfectly after it:" in hints
+        action_values = re.findall(r"  (\[\d\])  ([+-]1|0)\r\n", hints)
+        assert sorted(action for action, _ in action_values) == legal(helped)
+        assert [int(w) for _, w in action_values] == sorted(
+            (int(w) for _, w in action_values), reverse=True
+        )
+        why = screen.says("!why\n")
+        assert re.search(r"run:1 \(seat 0\) answered", why) and "[" in why
+        chances = screen.says("!probs\n")
+        assert "run:1 in its last turn, at temperature 1:" in chances
+        shares = [float(share) for share in re.findall(r"  ([\d.]+) %", chances)]
+        assert len(shares) == 9 + 1 and sum(shares) == pytest.approx(100, abs=1)
+        assert screen.says("\n") == "\r\nyour action> "
+        assert "!never is no command; ? lists them." in screen.says("!never\n")
+        assert "not among the legal actions" in screen.says("[9]\n")
+
+        answer = helped
+        while "The game is over" not in answer:
+            action = legal(screen.says("?\n"))[-1].strip("[]")  # brackets may be left out
+            answer = screen.says(
+                f"{action}\n", "your action> |The game is over[^$]*unstable report"
+            )
+        assert screen.end() == 0
+    folder, result = saved(tmp_path)
+    assert f"saved: outputs/{folder.root.name}" in screen.text
+    assert all(cell_len(line) <= columns for line in screen.lines)
+    assert any(cell_len(line) > 80 for line in screen.lines) == (columns > 80)  # it is made use of
+    assert [seat.player.name for seat in result.spec.seats] == ["run:1", "person"]
+    assert {turn.player for turn in result.turns if turn.seat == 1} == {PERSON}
+    assert all(turn.answer.sampled for turn in result.turns if turn.seat == 0)
+    assert not result.truncated and result.spec.purpose == "eval"
+    assert listing(made.root) == before  # nothing was written into the run
+    assert write_report([folder.root], tmp_path / "page.html", "") > 1000
+    assert "Games that were played." in (tmp_path / "page.html").read_text()
+    assert load(str(folder.config)).games[0].env == "TicTacToe-v0"  # it runs again
+
+
+@pytest.mark.parametrize(
+    ("keys", "code"), [("!quit\n", 0), ("\x04", 0), ("\x03", 130)], ids=["quit", "ctrl-d", "ctrl-c"]
+)
+def test_a_game_that_is_left_is_saved(tmp_path: Path, keys: str, code: int) -> None:
+    with PseudoTerminal(tmp_path, 80, 24, "play", "--opponent", "random", "--seed", "1") as screen:
+        screen.until("your action> ")
+        screen.says("4\n")
+        screen.says(keys, "saved: outputs")
+        assert screen.end() == code
+    assert "Traceback" not in screen.text
+    _, result = saved(tmp_path)
+    assert result.truncated and result.reason == "the person has left"
+    assert [turn.answer.action for turn in result.turns][0] == "[4]" and len(result.turns) == 2
+
+
+def test_a_game_in_which_nothing_was_played_leaves_no_folder(tmp_path: Path) -> None:
+    with PseudoTerminal(tmp_path, 80, 24, "play", "--opponent", "random") as screen:
+        screen.until("your action> ")
+        screen.says("!quit\n", "nothing is saved")
+        assert screen.end() == 0
+    assert list((tmp_path / "outputs").iterdir()) == []
+
+
+def test_what_players_say_moves_nobodys_cursor(tmp_path: Path) -> None:
+    config = tmp_path / "hostile.yaml"
+    config.write_text(
+        "games: [{env: TicTacToe-v0, invalid_moves: {allowed: 1}}]\n"
+        "opponents: {fixed: [{kind: python, name: bot, "
+        "target: 'tests.helpers.hostile:takes_over'}]}\n"
+    )
+    arguments = ["play", "--config", str(config), "--opponent", "bot", "--run_dir", "here"]
+    with PseudoTerminal(tmp_path, 80, 24, *arguments) as screen:
+        screen.until("your action> ")
+        played = screen.says("4\n")
+        assert r"bot (seat 1) plays \u001b]0;owned\u0007\u001b[2J[0]" in played
+        assert "control characters; type it again" in screen.says("\x1b[A\n")
+        assert r"\u001b[2J" in screen.says("!why\n")
+        screen.says("!quit\n", "saved: here")
+        screen.end()
+    assert "\x1b" not in screen.text
+
+
+def test_ctrl_c_ends_the_wait_for_another_player(tmp_path: Path) -> None:
+    config = tmp_path / "slow.yaml"
+    config.write_text(
+        "opponents: {fixed: [{kind: python, name: bot, "
+        "target: 'tests.helpers.hostile:never_moves'}]}\n"
+    )
+    with PseudoTerminal(
+        tmp_path, 80, 24, "play", "--config", str(config), "--opponent", "bot"
+    ) as screen:
+        screen.until("your action> ")
+        screen.says("4\n", r"bot \(seat 1\) is thinking \.\.\.")
+        screen.says("\x03", "saved: outputs")
+        assert screen.end() == 130
+    assert [turn.answer.action for turn in saved(tmp_path)[1].turns] == ["[4]"]
+
+
+def test_a_model_that_reasons_has_probabilities_of_its_tokens(
+    made: RunFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    game = ["--game", "IteratedPrisonersDilemma-v0", "--seat", "1"]  # which begins with talk
+    fields = ["--games.0.prompt", "think", "--eval.constrained", "false", "--seed", "2"]
+    with typed("!why\n!probs\n"):
+        assert run(["play", str(made.root), *game, *fields]) == 0
+    shown = capsys.readouterr().out
+    _, result = saved(tmp_path)
+    (turn,) = [turn for turn in result.turns if turn.answer.sampled is not None][-1:]
+    assert turn.answer.sampled is not None
+    tokens = re.findall(
+        r"^  ('.*'|\".*\")  ([\d.]+) %$", shown.partition("!probs")[0], re.MULTILINE
+    )
+    assert "run:1 in its last turn, the tokens that it sampled:" in shown
+    assert "(it holds no action)" in shown  # random tokens
+    wanted = [100 * math.exp(logprob) for logprob in turn.answer.sampled.logprobs]
+    assert [float(share) for _, share in tokens] == pytest.approx(wanted, abs=0.06)
+
+
+def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
+    remote: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    remote.replies = [says("I take the corner: [0]"), says("[1]")]
+    fixed = [opponent(remote, max_calls=1).model_dump()]
+    config = {"opponents": {"fixed": fixed}, "games": [{"env": "TicTacToe-v0"}]}
+    (tmp_path / "remote.yaml").write_text(yaml.safe_dump(config))
+    with typed("4\n!why\n8\n"), pytest.raises(RunFailedError, match="max_calls = 1 of opponent"):
+        run(["play", "--config", "remote.yaml", "--opponent", "remote", "--seed", "1"])
+    shown = capsys.readouterr().out
+    assert "remote (seat 1) answered:\nI take the corner: [0]\nThe action in it: [0]" in shown
+    folder, result = saved(tmp_path)
+    assert "The game is over: remote has failed: max_calls" in shown
+    assert [turn.answer.action for turn in result.turns] == ["[4]", "[0]", "[8]"]
+    assert (folder.root / "endpoints/remote.json").is_file()
+    assert "SpentError" in (folder.root / "logs/play.log").read_text()
+
+
+def test_a_hidden_action_is_not_shown_and_an_equilibrium_is_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    game = "unstable.games.catalog.kuhn:KuhnPoker"
+    with typed("!why\n!probs\n!hint\n?\ncheck\n!probs\n"):
+        assert run(["play", "--game", game, "--seed", "3", "--seat", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("No other player has moved yet.") == 2
+    assert re.search(r"An equilibrium plays:\n  \[\w+\]  \d+ %", shown)
+    assert "expert (seat 0) has moved" in shown
+    assert "expert is no local model: it has no probabilities." in shown or "is over" in shown
+    assert saved(tmp_path)[1].spec.env == game
+
+
+def test_a_long_list_of_legal_actions_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with typed("?\n"):
+        assert run(["play", "--game", "Codenames-v0", "--opponent", "random", "--seed", "3"]) == 0
+    listed = capsys.readouterr().out.partition("Legal actions: ")[2]
+    assert 50 <= len(re.findall(r"\[\w+\s\d\]", listed)) <= 60
+    assert re.search(r"and [\d,]+\s+more", listed)
+
+
+def test_a_game_of_three_has_the_opponent_at_the_other_seats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = ["play", "--game", "ThreePlayerTicTacToe-v0", "--opponent", "rules", "--seat", "2"]
+    with typed("!hint\n?\n?"):
+        assert run(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "rules at seat 0, rules at seat 1, you at seat 2." in " ".join(shown.split())
+    assert "There is no solver for ThreePlayerTicTacToe-v0." in shown
+    folder, result = saved(tmp_path)
+    assert [seat.player.name for seat in result.spec.seats] == ["rules", "rules", "person"]
+    assert len(result.turns) == 2
+
+
+def test_a_game_for_one_needs_no_opponent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with typed("!why\n[1 2 3 4]\n"):
+        assert run(["play", "--game", "Mastermind-v0", "--seed", "2"]) == 0  # it has no expert
+    assert "No other player has moved yet." in capsys.readouterr().out
+    _, result = saved(tmp_path)
+    assert [(turn.answer.action, turn.invalid) for turn in result.turns] == [("[1 2 3 4]", False)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nowhere"], "holds no config.yaml; give a run's folder"),
+        (["{run}@7"], "version = 7: no such checkpoint"),
+        (["{run}@x"], "@VERSION = 'x': give a version's number"),
+        (["{run}", "--game", "TicTacTo-v0"], "no such TextArena id; did you mean 'TicTacToe-v0'?"),
+        (["{run}", "--seat", "2"], "--seat = 2: TicTacToe-v0 is played at the seats 0 to 1"),
+        (["{run}", "--seat", "first"], "--seat = 'first': give a number"),
+        (["{run}", "--temperature", "-1"], "--temperature = -1: give a number, 0 or more"),
+        (["{run}", "--opponent", "rando"], "no player and no run's folder; did you mean 'random'?"),
+        (["{run}", "--config", "tiny"], "RUN_DIR and --config: give one of them"),
+        (["--opponent", "rules"], "--opponent = 'rules' in TicTacToe-v0: it plays only"),
+        (["--game", "SimpleTak-v0"], "--opponent = 'expert' in SimpleTak-v0: it plays only"),
+        (["--opponent", "base", "--model", "./none"], "model.name = './none': no such folder"),
+        (["--opponent", "random", "--run_dir", "{run}"], "exists; give a folder that does not"),
+        (["--opponent", "random", "--stake", "3"], "unknown key"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    made: RunFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    line: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        run(["play", *(word.replace("{run}", str(made.root)) for word in arguments)])
+    assert line in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_game_against_a_program_loads_no_model(tmp_path: Path) -> None:
+    with PseudoTerminal(tmp_path, 80, 24, "play", "--opponent", "expert") as screen:
+        screen.until("your action> ")
+        maps = Path(f"/proc/{screen.process.pid}/maps")
+        if not maps.is_file():
+            pytest.skip("this system does not say what a process has loaded")
+        loaded = maps.read_text()
+        assert "libtorch" not in loaded and "numpy" in loaded
+        screen.says("!quit\n", "nothing is saved")
+
+
+@given(st.text(max_size=200), st.integers(20, 200))
+def test_wrapped_text_fits_and_has_no_control_characters(text: str, width: int) -> None:
+    lines = wrapped(text, width)
+    assert all(cell_len(line) <= width for line in lines)
+    assert all(ord(letter) >= 32 and ord(letter) != 127 for line in lines for letter in line)
+    assert "".join("".join(lines).split()) == "".join(escape_control(text).split())

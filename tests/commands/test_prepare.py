@@ -1,0 +1,125 @@
+"""From a config as it was read to one that runs here: what is checked, what is decided."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.machines import QWEN, machine
+from unstable.commands import evaluate, prepare
+from unstable.commands.session import make_folder
+from unstable.config import ConfigError, RunConfig, load, parse
+from unstable.engines.needs import NEEDS
+from unstable.planning.machine import LOOPBACK, Machine, Placement
+from unstable.planning.plan import plan
+from unstable.records.folder import RunFolder
+
+SMALL = {"model.name": "smollm2-135m"}
+LARGE = {"model.name": str(QWEN)}
+OF_NO_MACHINE = {"games.0.events", "games.0.parser", "groups.size", "tracking.dashboard"}
+"""Fields whose auto depends on no machine but on the game, the algorithm or the terminal."""
+
+
+def autos(value: object, path: str = "") -> Iterator[str]:
+    """Paths of all fields that are left to be decided."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from autos(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from autos(inner, f"{path}.{index}")
+    elif value == "auto":
+        yield path
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A function that prepares on a machine that is not here, where no adapter is shipped."""
+    monkeypatch.setattr(prepare, "LORA_FOLDER", tmp_path / "lora_ckpt")
+
+    def prepared(config: RunConfig, here: Machine, *, learner: bool = True) -> prepare.Resolved:
+        monkeypatch.setattr(prepare, "this_machine", lambda: here)
+        return prepare.prepare(config, learner=learner)
+
+    return prepared
+
+
+@pytest.mark.parametrize(
+    ("here", "options"),
+    [
+        (machine(), SMALL),
+        (machine(cores=1, memory_bytes=6_000_000_000, free_bytes=5_000_000_000), SMALL),
+        (machine(bfloat16=False), SMALL | {"actors.num": 3}),
+        (machine(1), LARGE),
+        (machine(1), LARGE | {"loop.mode": "sync"}),
+        (machine(2, packages={"torch": "2.13.0"}), SMALL),
+        (machine(2, 12.0), LARGE),
+        (machine(4, 80.0), LARGE | {"learner.num": 2}),
+    ],
+)
+@pytest.mark.parametrize("learner", [True, False])
+def test_nothing_is_left_to_decide_and_what_is_decided_stays(
+    here: Machine, options: dict[str, Any], learner: bool, on: Any
+) -> None:
+    config = load("default", options)
+    assert len(set(autos(config.model_dump()))) > 10  # there is much to decide
+    first = on(config, here, learner=learner)
+    assert set(autos(first.config.model_dump())) == OF_NO_MACHINE
+    assert (first.machine, first.plan) == (here, plan(config, [here], NEEDS, learner=learner))
+    assert on(first.config, here, learner=learner).config == first.config
+
+
+def test_what_a_person_decided_stays(on: Any) -> None:
+    asked = {
+        "model.dtype": "float32",
+        "model.init": "somewhere",
+        "actors.num": 3,
+        "actors.games_in_flight": 5,
+        "buffer.capacity": 999,
+        "learner.gradient_checkpointing": "on",
+        "learner.micro_batch_tokens": 4000,
+        "loop.mode": "sync",
+    }
+    config = on(load("default", SMALL | asked), machine()).config
+    for path, value in asked.items():
+        section, _, name = path.partition(".")
+        assert getattr(getattr(config, section), name) == value
+
+
+def test_a_run_of_many_cards_is_evaluated_on_one(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "run"
+    data = {
+        "model": {"name": str(tiny_folder), "dtype": "bfloat16", "init": "fresh"},
+        "actors": {"num": 6, "engine": "vllm", "gpu_memory": 0.9, "share_gpu": "off"},
+        "learner": {"num": 2, "micro_batch_tokens": 10**9},
+        "tracking": {"run_dir": str(run_dir)},
+    }
+    make_folder(parse(data)).checkpoint(3).mkdir(parents=True)
+    evaluated: list[tuple[str, tuple[Placement, ...]]] = []
+
+    def run_on_actors(
+        resolved: prepare.Resolved, folder: RunFolder, version: int, *_: object
+    ) -> tuple[list[Any], list[Any]]:
+        assert version == 3
+        evaluated.append((resolved.config.actors.engine, resolved.plan.actors))
+        return [], []
+
+    monkeypatch.setattr(evaluate, "run_on_actors", run_on_actors)
+    for here in (machine(1), machine()):
+        monkeypatch.setattr(prepare, "this_machine", lambda here=here: here)
+        evaluate.evaluate(run_dir, None, {})
+    assert evaluated == [
+        ("vllm", (Placement(LOOPBACK, ("0",)),)),
+        ("embedded", (Placement(LOOPBACK),) * 8),
+    ]
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "nowhere:Mine"}, {"target": "nowhere:Mine"}])
+def test_an_algorithm_that_is_not_there_is_refused_before_a_model_is_loaded(
+    algorithm: dict[str, str],
+) -> None:
+    with pytest.raises(ConfigError, match=r"^learner.algorithm.(name|target) = 'nowhere:Mine'"):
+        prepare.check(parse({"learner": {"algorithm": algorithm}}))

@@ -1,0 +1,356 @@
+"""`unstable replay`: what a record says is found again, what it does not say is found out."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.screens import PseudoTerminal
+from tests.helpers.terminals import listing, make_run, run_config, typed
+from unstable.cli import run
+from unstable.commands.audit.rounding import distance, rounding
+from unstable.config import ConfigError
+from unstable.engines.embedded.sampling import uniforms
+from unstable.engines.make import make_engine
+from unstable.records.files import read_lines, write_lines
+from unstable.records.folder import RunFolder
+from unstable.records.games import Record, read_game
+from unstable.types import GameResult, SampledTokens
+
+TRAIN, EVAL = ("--purpose", "train"), ("--purpose", "eval")
+
+
+@pytest.fixture(scope="module")
+def made(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return make_run(tmp_path_factory.mktemp("project") / "run", tiny_folder)
+
+
+@pytest.fixture
+def copied(made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """The run, to be tampered with, and the folder it lies in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    shutil.copytree(made.root, tmp_path / "run")
+    return RunFolder(tmp_path / "run")
+
+
+def rows(folder: RunFolder, purpose: Any) -> list[Record]:
+    return [row for _, row in read_lines(folder.games(purpose, 1))]
+
+
+def tamper(folder: RunFolder, purpose: Any, game: int, change: Callable[[Record], object]) -> None:
+    """Alter the record of a game."""
+    records = rows(folder, purpose)
+    (record,) = (record for record in records if record["game"] == game)
+    change(record)
+    write_lines(folder.games(purpose, 1), records)
+
+
+def saved(root: Path) -> tuple[Path, GameResult]:
+    (folder,) = (root / "outputs").iterdir()
+    (file,) = RunFolder(folder).game_files()
+    ((place, row),) = read_lines(file.path)
+    return folder, read_game(place, row)
+
+
+def test_every_game_of_a_run_is_played_again_the_same(
+    copied: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mirror games, openings, branches, votes and answers held to legal moves, played all at once.
+
+    Alone, in other company, the embedded engine samples the same tokens from them.
+    """
+    before = listing(copied.root)
+    kinds = {"opening": 0, "fork": 0, "votes": 0, "models": 0}
+    for purpose in (TRAIN, EVAL):
+        for row in rows(copied, purpose[1]):
+            assert run(["replay", "run", str(row["game"]), *purpose]) == 0
+            shown = capsys.readouterr().out
+            models = sum(bool(turn["sampled"]) for turn in row["turns"])
+            outcome = ", ".join(f"{o:+g}" if o else "0" for o in row["outcomes"])
+            assert f"The same: {len(row['turns'])} turns, outcome {outcome}" in shown
+            if models:
+                assert f"{models} of {models} turns of models sampled the same tokens" in shown
+            assert shown.count("\nturn ") == len(row["turns"])
+            scripted = [turn for turn in row["turns"] if turn["player"] in ("random", "expert")]
+            assert shown.count("answers the same again") == len(scripted)
+            kinds["opening"] += row["opening"]
+            kinds["fork"] += row["fork"]
+            kinds["votes"] += any(turn["votes"] is not None for turn in row["turns"])
+            kinds["models"] += models
+    assert min(kinds.values()) > 0, kinds
+    assert listing(copied.root) == before
+
+
+def other_action(record: Record) -> None:
+    record["turns"][1]["action"] = "[8]" if record["turns"][1]["action"] != "[8]" else "[7]"
+
+
+def other_observation(record: Record) -> None:
+    record["turns"][2]["observation"] += "!"
+
+
+def other_tokens(record: Record) -> None:
+    record["turns"][0]["sampled"]["segments"][0]["token_ids"][0] += 1
+
+
+def other_prompt(record: Record) -> None:
+    record["turns"][0]["sampled"]["prompt_ids"][0] += 1
+
+
+def other_reading(record: Record) -> None:
+    """Another legal move than the tokens say."""
+    turns = record["turns"]
+    taken = {turn["action"] for turn in turns}
+    turns[0]["action"] = next(f"[{cell}]" for cell in range(9) if f"[{cell}]" not in taken)
+
+
+def other_logprobs(record: Record) -> None:
+    record["turns"][0]["sampled"]["segments"][0]["logprobs"][0] += 0.5
+
+
+def accepted(record: Record) -> None:
+    record["turns"][0]["invalid"] = not record["turns"][0]["invalid"]
+
+
+def other_outcome(record: Record) -> None:
+    record["outcomes"][0] += 1
+
+
+def longer(record: Record) -> None:
+    record["turns"].append(dict(record["turns"][-1], index=len(record["turns"])))
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (other_action, r"differs at turn 2: expert: recorded '\[\d\]', now '\[\d\]'"),
+        (other_observation, r"differs at turn 3: the observation: recorded '.*!', now '.*'"),
+        (other_tokens, r"differs at turn 1: main@1 answered"),
+        (other_prompt, r"differs at turn 1: the prompt's tokens"),
+        (accepted, r"differs at turn 1: the env has (accepted|refused) the action now"),
+        (other_reading, r"differs at turn 1: the action of these tokens: recorded '\[\d\]', now"),
+        (other_logprobs, r"differs at turn 1: the log-probabilities of these tokens, by up to 0.5"),
+        (other_outcome, r"differs at the end: outcomes: recorded \["),
+        (longer, r"the game is over after \d turns, in the record after \d"),
+    ],
+)
+def test_what_differs_first_is_said(
+    copied: RunFolder,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Record], None],
+    line: str,
+) -> None:
+    tamper(copied, "eval", 1, change)  # main@1 against expert, held to legal moves
+    assert run(["replay", "run", "1", *EVAL]) == 1
+    shown = capsys.readouterr().out
+    assert re.search(line, shown)
+    assert "The same" not in shown
+
+
+def test_another_seed_is_found_out(copied: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    text = copied.config.read_text().replace("\nseed: 11\n", "\nseed: 12\n")
+    copied.config.write_text(text)
+    assert run(["replay", "run", "0", *TRAIN]) == 1
+    assert "It differs at turn 1: main@1 answered" in capsys.readouterr().out
+
+
+async def test_rounding_explains_what_was_sampled_next_to_a_boundary_alone(
+    tiny_folder: Path,
+) -> None:
+    """A real engine answers by seeds; of one its number is moved to just beyond a boundary."""
+    config = run_config(tiny_folder)
+    engine, _ = await make_engine(config, tiny_folder / "engine.log")
+    options: Any = {"adapter": None, "temperature": 0.7, "max_tokens": 8}
+    prompt_ids = [7, 8, 9]
+    completion = await engine.generate(prompt_ids, seed=1, **options)
+    now = SampledTokens(prompt_ids=prompt_ids, segments=(completion,), temperature=0.7, version=0)
+
+    async def explained(token_id: int, dtype: str, place: int = 1) -> float | None:
+        changed = [*now.token_ids[:place], token_id, 5, 5]
+        then = replace(now, segments=(replace(completion, token_ids=changed),))
+        return await rounding(engine, None, then, now, 1, vocabulary=132, dtype=dtype)
+
+    right = now.token_ids[1]
+    misses = {
+        token_id: await explained(token_id, "bfloat16") for token_id in (right - 1, right + 1)
+    }
+    far = (right + 66) % 132
+    assert await explained(far, "bfloat16") is None
+    beginning, every_token = [*prompt_ids, now.token_ids[0]], [[t] for t in range(132)]
+    scores = [each[0] for each in await engine.score(beginning, every_token, adapter=None)]
+    number = float(uniforms(np.array([1], dtype=np.uint64), np.array([1]))[0])
+    assert distance(scores, 0.7, right, number) == 0.0  # what was sampled is where the number is
+    for token_id, miss in misses.items():
+        assert miss == distance(scores, 0.7, token_id, number) > 0
+        assert await explained(token_id, "float32") == (miss if miss <= 0.00025 else None)
+    assert await explained(now.token_ids[0], "bfloat16", place=len(now.token_ids)) is None
+    await engine.close()
+
+
+@given(
+    st.lists(st.floats(-8, 0), min_size=1, max_size=9),
+    st.floats(0.1, 3),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_a_number_is_in_the_share_of_one_token(
+    logprobs: list[float], temperature: float, number: float
+) -> None:
+    gaps = [distance(logprobs, temperature, at, number) for at in range(len(logprobs))]
+    own = gaps.index(min(gaps))
+    assert gaps[own] == 0
+    shares = np.exp(np.array(logprobs) / temperature - max(logprobs) / temperature)
+    shares /= shares.sum()
+    for at, gap in enumerate(gaps):  # all between them lies in the way
+        between = shares[min(at, own) + 1 : max(at, own)].sum()
+        assert between - 1e-6 <= gap <= between + shares[own] + 1e-6
+
+
+def test_a_line_says_why_a_model_is_not_asked_again(
+    copied: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(copied.checkpoint(1))
+    assert run(["replay", "run", "0", *TRAIN]) == 0
+    shown = capsys.readouterr().out
+    assert "not asked again: main@1: its checkpoint is no longer in run/checkpoints" in shown
+    assert "The same: " in shown and "of models" not in shown
+
+    text = copied.config.read_text()
+    copied.config.write_text(text.replace("  engine: embedded", "  engine: vllm"))
+    assert run(["replay", "run", "2", *EVAL]) == 0
+    shown = capsys.readouterr().out
+    assert "base: the engine was vllm, which repeats up to rounding only" in shown
+
+    copied.config.write_text(re.sub(r"  name: .*/tiny\n", "  name: ./gone\n", text))
+    assert run(["replay", "run", "2", *EVAL]) == 0
+    assert "base: model.name = './gone': no such folder" in capsys.readouterr().out
+
+
+def test_a_game_that_a_person_played_is_audited(
+    copied: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with typed("?\n0\n1\n2\n3\n4\n5\n6\n7\n8\n" * 3):
+        assert run(["play", "run@1", "--game", "TicTacToe-v0", "--seed", "4"]) == 0
+    capsys.readouterr()
+    folder, result = saved(copied.root.parent)
+    assert run(["replay", str(folder), "0"]) == 0
+    shown = capsys.readouterr().out
+    models = sum(turn.answer.sampled is not None for turn in result.turns)
+    assert models >= 2
+    assert f"{models} of {models} turns of models sampled the same tokens again" in shown
+    assert "not asked again: person: a person played" in shown
+
+
+def test_another_player_goes_on_from_a_turn(
+    copied: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = listing(copied.root)
+    (record,) = (each for each in rows(copied, "eval") if each["game"] == 1)
+    arguments = ["replay", "run", "1", *EVAL, "--from", "3", "--with", "expert", "--seed", "9"]
+    assert run(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "expert at seat 0, expert at seat 1." in shown
+    assert "Turns 1 to 2 are as they were recorded." in shown
+    assert re.search(r"seat 0, expert: (win|draw|loss), outcome [+-][01]", shown)
+    folder, result = saved(copied.root.parent)
+    assert result.fork == 2 and result.spec.seed == record["seed"]
+    assert [turn.answer.action for turn in result.turns[:2]] == [
+        turn["action"] for turn in record["turns"][:2]
+    ]
+    assert {turn.player.name for turn in result.turns[2:]} == {"expert"}
+    assert listing(copied.root) == before
+    assert run(["replay", str(folder), "0"]) == 0
+    assert "turns 1 to 2: they were played in another game" in capsys.readouterr().out
+
+
+def test_a_version_goes_on_against_the_one_that_was_there(
+    copied: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["replay", "run", "1", *TRAIN, "--from", "2", "--with", "run@0", "--seat", "1"]
+    assert run(arguments) == 0
+    assert "run:1 at seat 0, run:0 at seat 1." in capsys.readouterr().out
+    _, result = saved(copied.root.parent)
+    assert all(turn.answer.sampled is not None for turn in result.turns[1:])
+    assert result.spec.opening == 0 and result.fork == 1
+
+
+def test_a_person_goes_on_at_the_terminal(copied: RunFolder) -> None:
+    arguments = ["replay", "run", "1", *EVAL, "--from", "3", "--opponent", "random"]
+    with PseudoTerminal(copied.root.parent, 80, 24, *arguments) as screen:
+        begin = screen.until("your action> ")
+        assert "Turns 1 to 2 are as they were recorded." in begin
+        assert begin.count("X") >= 1 and begin.count("O") >= 1  # the board stands as it was then
+        moves = re.findall(r"\[\d\]", screen.says("?\n").partition("Legal actions:")[2])
+        assert len(moves) == 7
+        screen.says(f"{moves[0]}\n", "your action> |saved: ")
+        screen.says("!quit\n", "saved: ")
+        assert screen.end() == 0
+    _, result = saved(copied.root.parent)
+    assert result.turns[2].player.name == "person"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nowhere", "0"], "holds no config.yaml; give a run's folder"),
+        (["run", "first"], "GAME = 'first': give a game's number"),
+        (["run", "0"], "there are 2 of that number (eval of version 1; train of version 1); add"),
+        (["run", "99"], "GAME = 99: no such recorded game; their numbers are from 0 to 8"),
+        (
+            ["run", "0", "--version", "3"],
+            "--version = 3: RUN_DIR = 'run' holds no such games; leave",
+        ),
+        (["run", "0", "--purpose", "sft"], "--purpose = 'sft': give train or eval"),
+        (["run", "1", *EVAL, "--with", "random"], "--with: only with --from TURN"),
+        (["run", "1", *EVAL, "--from", "0"], "--from = 0: the game has the turns 1 to"),
+        (["run", "1", *EVAL, "--from", "3", "--with", "you"], "--with = 'you': no player"),
+        (["run", "1", *EVAL, "--from", "3", "--seat", "2"], "--seat = 2: the game has the seats"),
+        (["run", "1", *EVAL, "--from", "3", "--with", "rules"], "--with = 'rules' in TicTacToe"),
+        (["run", "1", *EVAL, "--from", "3", "--with", "run@5"], "no such checkpoint"),
+        (
+            ["run", "1", *EVAL, "--from", "3", "--games.0.env", "Nim-v0"],
+            "games.0: a game that goes",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(copied: RunFolder, arguments: list[str], line: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        run(["replay", *arguments])
+    assert line in str(error.value) and "\n" not in str(error.value)
+    assert not (copied.root.parent / "outputs").exists()
+
+
+def test_a_reader_that_goes_away_ends_nothing(copied: RunFolder) -> None:
+    replay = shlex.join([sys.executable, "-m", "unstable.cli", "replay", "run", "1", *EVAL])
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {replay} | head -c 1"],
+        cwd=copied.root.parent,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_prompt_that_was_cut_is_said_not_to_be_compared(
+    copied: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cut(record: Record) -> None:
+        record["turns"][0]["sampled"]["prompt_cut"] = 5
+
+    tamper(copied, "eval", 1, cut)
+    for version in copied.versions():
+        shutil.rmtree(copied.checkpoint(version))
+    run(["replay", "run", "1", *EVAL])
+    assert "turn 1: its prompt was cut to fit, and is not compared" in capsys.readouterr().out

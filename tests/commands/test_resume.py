@@ -1,0 +1,401 @@
+"""A run that was cut off anywhere and goes on is the run that was not."""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import json
+import re
+import shutil
+from collections import Counter
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.loop import lines, make_context, played
+from tests.helpers.resume import rows, trained_on, weights
+from unstable.commands.resume import MAY_CHANGE, changed, find_point, fork, resume, rewind
+from unstable.commands.train import make_registry
+from unstable.config import ConfigError, RunConfig, fields
+from unstable.league.evaluation import evaluation_games
+from unstable.league.ratings import Registry
+from unstable.loop.context import Context
+from unstable.loop.state import parse
+from unstable.loop.train import evaluate, play, publish, state, train
+from unstable.records.folder import RunFolder
+from unstable.records.games import read_game
+from unstable.types import PlayerId
+
+
+class CutError(BaseException):
+    """Stands for the end of the process: nothing may catch it."""
+
+
+def cut_off(context: Context, at: int) -> None:
+    """Have the process end at the `at`-th of what it does that is seen from outside."""
+    left = at
+
+    def counting(owner: Any, name: str) -> None:
+        own = getattr(owner, name)
+
+        @functools.wraps(own)
+        def counted(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise CutError
+            return own(*arguments, **named)
+
+        setattr(owner, name, counted)
+
+    for name in ("phase", "add_trajectory", "add_eval_episode", "log_samples", "end_update"):
+        counting(context.tracker, name)
+    counting(context.learner, "save")
+    for actor in context.actors:
+        counting(actor, "publish")
+        counting(actor, "retire")
+
+
+async def resumed(
+    folder: Path, run_dir: Path, said: list[str] | None = None, **changes: Any
+) -> Context:
+    """As `commands.resume` has it, without processes; `said` is where its lines go."""
+    run = RunFolder(run_dir)
+    point = find_point(run, "--resume")
+    rewind(run, point, is_synchronous=changes["loop"]["mode"] == "sync")
+    context = make_context(folder, run_dir, **changes)
+    if said is not None:
+        context.tracker.print = said.append  # type: ignore[method-assign, assignment]
+    await context.learner.load(point.version)
+    await state.restore(context, point.state)
+    return context
+
+
+def settings(mode: str, **more: Any) -> dict[str, Any]:
+    return {
+        "loop": {"mode": mode, "steps": 4},
+        "actors": {"games_in_flight": 6},
+        "opponents": {"draw": {"self": 1, "past": 2, "fixed": 1}, "fixed": [{"kind": "random"}]},
+        "eval": {"every": 2, "games": 4},
+        "groups": {"by": "game", "size": 2},
+        **more,
+    }
+
+
+async def broken_off(folder: Path, run_dir: Path, cuts: list[int], **changes: Any) -> Context:
+    """A run that is cut off at each of `cuts`, counted from where it went on, and then ends."""
+    context = make_context(folder, run_dir, **changes)
+    for at in cuts:
+        cut_off(context, at)
+        with pytest.raises(CutError):
+            await train(context)
+        context.tracker.close()
+        try:
+            context = await resumed(folder, run_dir, **changes)
+        except ConfigError:  # it ended before its first version was whole
+            shutil.rmtree(run_dir)
+            context = make_context(folder, run_dir, **changes)
+    assert await train(context) == "all updates made"
+    return context
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run in synchronous mode that nothing cut off."""
+    context = make_context(
+        tiny_folder, tmp_path_factory.mktemp("whole") / "run", **settings("sync")
+    )
+    asyncio.run(train(context))
+    return context.folder
+
+
+@pytest.mark.parametrize("cuts", [[6], [30], [33, 1, 2], [70, 40], [75, 3, 50, 9]])
+async def test_taking_turns_a_run_that_goes_on_is_the_same_to_the_bit(
+    tiny_folder: Path, tmp_path: Path, whole: RunFolder, cuts: list[int]
+) -> None:
+    context = await broken_off(tiny_folder, tmp_path / "run", cuts, **settings("sync"))
+    folder = context.folder
+    assert weights(folder, 4) == weights(whole, 4)
+    assert folder.versions() == whole.versions()
+    assert rows(folder) == rows(whole)
+    assert trained_on(folder) == trained_on(whole)
+    for purpose in ("train", "eval"):
+        assert played(folder, purpose) == played(whole, purpose)
+
+
+@pytest.mark.slow
+async def test_wherever_it_is_cut_off(tiny_folder: Path, tmp_path: Path, whole: RunFolder) -> None:
+    """Each sixth event of the whole run."""
+    for at in range(0, 120, 6):
+        context = await broken_off(tiny_folder, tmp_path / str(at), [at], **settings("sync"))
+        assert weights(context.folder, 4) == weights(whole, 4), at
+        assert rows(context.folder) == rows(whole), at
+
+
+def recounted(context: Context) -> dict[str, dict[str, int]]:
+    """What a new registry counts in the games on file."""
+    registry: Registry = make_registry(context.config)
+    for version in range(5):
+        registry.add(PlayerId.policy(version))
+    for purpose in ("train", "eval"):
+        for path in sorted((context.folder.root / "games").glob(f"{purpose}-*")):
+            for line in lines(path):
+                registry.record(read_game("", line))
+    return registry.state().results
+
+
+@pytest.mark.parametrize("cuts", [[6], [34], [33, 1, 2], [60, 40], [75, 3, 50, 9]])
+@pytest.mark.parametrize("size", [1, 3])
+async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
+    tiny_folder: Path, tmp_path: Path, cuts: list[int], size: int
+) -> None:
+    changes = settings("async", groups={"by": "game", "size": size})
+    run_dir, before = tmp_path / "run", Counter[int]()
+    context = make_context(tiny_folder, run_dir, **changes)
+    for at in [*cuts, 10**6]:
+        if context.folder.versions():
+            context = await resumed(tiny_folder, run_dir, **changes)
+        cut_off(context, at)
+        with contextlib.suppress(CutError):
+            assert await train(context) == "all updates made"
+        context.tracker.close()
+        on_file = Counter(game["game"] for game in played(context.folder))
+        assert max(on_file.values(), default=1) == 1
+        assert before <= on_file, "a game that had ended is gone"
+        before = on_file
+    assert [row["version"] for row in lines(context.folder.metrics)] == [0, 1, 2, 3, 4]
+    trained = Counter(trained_on(context.folder))
+    assert max(trained.values()) == 1
+    assert {game for game, _ in trained} <= set(before)
+    assert sum(row["collect/games"] for row in lines(context.folder.metrics)) <= len(before)
+    counted = context.registry.state().results
+    assert counted == recounted(context)
+    # Nothing is left out between the first game and the last ones, which were still in flight.
+    assert set(range(max(before))) - set(before) <= set(context.in_flight) | set(
+        spec.game_id for spec in context.router.ahead(context.current)
+    )
+
+
+async def test_branches_and_all_that_waits_is_there_again(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    changes = settings(
+        "sync",
+        groups={"by": "branch", "size": 3, "fork": "uncertain"},
+        learner={"batch_size": 10, "micro_batch_size": 8, "algorithm": {"name": "grpo"}},
+    )
+    one = make_context(tiny_folder, tmp_path / "one", **changes)
+    await train(one)
+    two = await broken_off(tiny_folder, tmp_path / "two", [22, 13], **changes)
+    assert weights(two.folder, 4) == weights(one.folder, 4)
+    assert rows(two.folder) == rows(one.folder)
+
+
+async def test_an_evaluation_takes_no_training_game_out_of_those_in_flight(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """Its own games have the numbers 0, 1, ... too, here more than were dealt for training."""
+    context = make_context(tiny_folder, tmp_path, **settings("async", eval={"games": 12}))
+    await publish(context, version=0)
+    dealt = [spec for _ in range(4) for spec in context.draw(0)]
+    context.in_flight = {spec.game_id: spec for spec in dealt}
+    await evaluate(context)
+    assert len(played(context.folder, "eval")) == 12 > len(dealt)
+    assert [*context.in_flight.values()] == dealt
+    for _ in [result async for result in play(context, 0, dealt[:2])]:
+        pass
+    assert [*context.in_flight.values()] == dealt[2:]
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({"opponents": "base"}, 8),
+        ({"opponents": ["base", "random"]}, 16),
+        ({"games": 6}, 16),
+        ({"games": 2, "temperature": 0.0}, 4),
+        ({"votes": 3}, 8),
+        ({"constrained": True}, 0),
+    ],
+)
+async def test_gains_are_of_the_same_games_where_the_evaluation_has_changed(
+    tiny_folder: Path, tmp_path: Path, changes: dict[str, Any], left: int
+) -> None:
+    before = {"games": 4, "opponents": ["random", "base"], "temperature": [1.0, 0.0]}
+    context = make_context(tiny_folder, tmp_path / "run", **settings("sync", eval=before))
+    await publish(context, version=0)
+    specs = evaluation_games(context.config, 0)
+    context.first_scores = {spec.game_id: spec.game_id / 100 for spec in specs}
+    state.save(context, await state.actor_states(context))
+    context.tracker.close()
+    said: list[str] = []
+    after = await resumed(
+        tiny_folder, tmp_path / "run", said, **settings("sync", eval=before | changes)
+    )
+    scores = after.first_scores
+    played = {spec.game_id: spec for spec in evaluation_games(after.config, 0)}
+    assert len(scores) == left
+    for number, score in scores.items():
+        assert dataclasses.replace(played[number], game_id=round(score * 100)) in specs
+    lines = [line for line in said if line.startswith("gains are of")]
+    few = f"gains are of {left} of {len(played)} games: version 0 has not played the rest"
+    assert lines == ([few] if left < len(played) else [])
+
+
+@pytest.mark.parametrize("name", ["learner.pt", "adapter_model.safetensors", "run_state.json"])
+async def test_a_checkpoint_that_is_not_whole_is_left_out(
+    tiny_folder: Path, tmp_path: Path, whole: RunFolder, name: str
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(whole.root, run_dir)
+    folder = RunFolder(run_dir)
+    part = folder.checkpoint(4) / name
+    part.write_bytes(part.read_bytes()[:-100])
+    point = find_point(folder, "--resume")
+    assert (point.version, point.broken) == (3, (4,))
+    context = await resumed(tiny_folder, run_dir, **settings("sync"))
+    await train(context)
+    assert weights(folder, 4) == weights(whole, 4)
+    assert rows(folder) == rows(whole)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("version", "x"),
+        ("version", 3),
+        ("version", True),
+        ("finalized", 1),
+        ("marks", 3),
+        ("marks", {"metrics.jsonl": 0}),
+        ("marks.metrics.jsonl", -1),
+        ("marks.metrics.jsonl", 0.5),
+        ("marks.../victim.txt", 0),
+        ("published", [[]]),
+        ("oldest", -(10**12)),
+        ("registry", {}),
+        ("registry.ratings", {}),
+        ("registry.ratings.main@9", [25.0, 8.0]),
+        ("schedule.random", [3, [1, 2], None]),
+        ("schedule.shares", {"friends": 1.0}),
+        ("guard.histories", [1]),
+        ("buffer.dropped", {}),
+        ("in_flight", [{"game": 1}]),
+        ("tracker.play.sums", []),
+        ("actors", [{}]),
+    ],
+)
+def test_a_state_of_another_shape_is_not_whole(
+    tmp_path: Path, whole: RunFolder, path: str, value: Any
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    shutil.copytree(whole.root, folder.root)
+    state = json.loads(folder.state(4).read_text())
+    section, _, name = path.partition(".") if path.startswith("marks.") else path.rpartition(".")
+    owner = functools.reduce(dict.__getitem__, section.split(".") if section else [], state)
+    if not name:
+        owner, name = state, section
+    owner[name] = value
+    folder.state(4).write_text(json.dumps(state))
+    point = find_point(folder, "--resume")
+    assert (point.version, point.broken) == (3, (4,))
+
+
+def test_a_state_that_lacks_a_part_is_not_whole(whole: RunFolder) -> None:
+    def is_whole() -> bool:
+        return parse(json.dumps(state).encode(), 4) is not None
+
+    state = json.loads(whole.state(4).read_text())
+    assert is_whole()
+    spare = []
+    for name, part in [*state.items()]:
+        del state[name]
+        spare += [name] if is_whole() else []
+        state[name] = part
+        for each, value in [*part.items()] if isinstance(part, dict) and name != "marks" else []:
+            del part[each]
+            spare += [f"{name}.{each}"] if is_whole() else []
+            part[each] = value
+    assert spare == ["format"]
+
+
+def test_a_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
+    folder = RunFolder(tmp_path / "run")
+    shutil.copytree(whole.root, folder.root)
+    folder.state(4).write_text('{"format": 2, "ratings": {}}')
+    with pytest.raises(ConfigError, match="format = 2 is not the one that this release of unst"):
+        find_point(folder, "--resume")
+    folder.state(4).write_text("[]")
+    assert find_point(folder, "--resume").version == 3
+
+
+def test_what_may_change_is_listed_and_is_there() -> None:
+    text = (Path(__file__).parent.parent.parent / "docs/reliability.md").read_text()
+    listed = text.partition("What may change (")[2].split("```")[1].split()
+    assert sorted(listed) == sorted(MAY_CHANGE)
+    paths = [re.sub(r"\bN\b", "0", field.path) for field in fields(RunConfig)]
+    assert [may for may in MAY_CHANGE if not any(fnmatch(path, may) for path in paths)] == []
+
+
+async def test_what_may_not_change_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
+    (whole.root / "config.yaml").write_text(
+        json.dumps({"model": {"name": "tiny"}, "loop": {"steps": 4, "mode": "sync"}})
+    )
+    for name, value, problem in (
+        ("learner.learning_rate", 1.0, "learner.learning_rate = 1.0: cannot change in a run that"),
+        ("games.0.env", "Nim-v0", "games.0.env = 'Nim-v0': cannot change in a run that goes on"),
+        ("actors.policy_refresh", "turn", "actors.policy_refresh = 'turn': cannot change in a run"),
+        ("seed", 3, "seed = 3: cannot change in a run that goes on "),
+        ("tracking.run_dir", "x", "tracking.run_dir: a run goes on in its own folder"),
+        ("eval.every", -1, "eval.every = -1"),
+        ("loop.steps", 4, "loop.steps = 4: the run has made 4 updates; give --steps a higher"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            resume(whole.root, {name: value})
+        assert str(caught.value).startswith(problem) and "\n" not in str(caught.value)
+    assert changed(whole, {"loop.steps": 9, "eval.games": 8, "actors.num": 1}).loop.steps == 9
+    with pytest.raises(ConfigError, match="holds no config.yaml; give a folder that unstable"):
+        resume(tmp_path, {})
+    (tmp_path / "config.yaml").write_text("{}")
+    with pytest.raises(ConfigError, match="nothing to go on from .it ended before its first"):
+        resume(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("origin", "changes", "problem"),
+    [
+        ({}, {"kl_loss": 0.2}, "algorithm.kl_loss = 0.2: the state has no reference"),
+        ({}, {"kl_reward": 0.1}, "algorithm.kl_reward = 0.1: the state has no reference"),
+        ({}, {"name": "grpo"}, "algorithm.name = 'grpo': the state is one of 'reinforce'"),
+        ({"name": "ppo"}, {"critic": None}, "algorithm.critic.kind = None: the state is one of a"),
+        (
+            {"name": "ppo", "critic": None},
+            {"critic": {"kind": "head"}},
+            "algorithm.critic.kind = 'head': the state is one of a run with None",
+        ),
+        (
+            {"name": "ppo"},
+            {"critic.kind": "adapter"},
+            "algorithm.critic.kind = 'adapter': the state is one of a run with 'head'",
+        ),
+        ({}, {"ema": 0.9}, "ema = 0.9: the state has no running mean of the weights"),
+    ],
+)
+def test_a_fork_whose_state_does_not_fit_is_one_line(
+    tmp_path: Path, origin: dict[str, Any], changes: dict[str, Any], problem: str
+) -> None:
+    """Before anything is loaded: the model is none."""
+    folder = RunFolder(tmp_path)
+    algorithm = {"name": "reinforce"} | origin
+    config = {"model": {"name": "tiny"}, "learner": {"algorithm": algorithm}}
+    folder.config.write_text(json.dumps(config))
+    folder.checkpoint(2).mkdir(parents=True)
+    (folder.checkpoint(2) / "learner.pt").touch()
+    prefix = "learner." if "ema" in changes else "learner.algorithm."
+    given = {f"{prefix}{name}": value for name, value in changes.items()}
+    with pytest.raises(ConfigError) as caught:
+        fork(tmp_path, 2, given)
+    assert str(caught.value).startswith(f"learner.{problem}") and "\n" not in str(caught.value)
+    assert str(caught.value).endswith("; add --fork_state false")

@@ -1,0 +1,442 @@
+"""`unstable sft` whole, in this process: examples, learner, games, files; Ray alone is left out."""
+
+import asyncio
+import contextlib
+import json
+import math
+import re
+import shutil
+import signal
+import subprocess
+import time
+import zipfile
+from collections.abc import AsyncIterator, Sequence
+from functools import reduce
+from operator import xor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.cli import command, no_developers_lines, unstable
+from tests.helpers.datasets import recorded_game
+from tests.helpers.loop import lines, make_actor
+from tests.helpers.models import heed_interrupts, tiny_model, tiny_tokenizer
+from unstable.cli import run
+from unstable.commands.runs import newest_score
+from unstable.commands.sft import resume, sft
+from unstable.config import ConfigError, ModelConfig, RunConfig, dump, load, parse
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.league.evaluation import evaluation_games
+from unstable.loop.sft import HELD_OUT_LOSS
+from unstable.models.adapters import read_adapter
+from unstable.models.archive import describe_base
+from unstable.models.base import load_model
+from unstable.planning.plan import Plan
+from unstable.records.folder import RunFolder
+from unstable.report.run import read_runs
+from unstable.report.verdict import latest
+from unstable.runtime.local import LocalActor, LocalLearner
+from unstable.types import GameResult, Observation, PlayerId, TokenSample, Update
+
+NIM = {"env": "Nim-v0", "args": {"piles": [3, 2]}, "prompt": f"{__name__}:brief"}
+
+
+def brief(observation: Observation) -> str:
+    """A prompt style whose prompts are a few tokens: the piles alone."""
+    return observation.board
+
+
+class MortalLearner(LocalLearner):
+    """A learner of this process; `dies_at` is the step at which it does, `dies_of` its error."""
+
+    dies_at: int | None = None
+    dies_of: type[BaseException] = KeyboardInterrupt
+
+    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
+        if self.learner.version == self.dies_at:
+            raise self.dies_of
+        return await super().imitate(samples)
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.asynccontextmanager
+    async def processes(
+        config: RunConfig, plan: Plan, folder: RunFolder, at: Any
+    ) -> AsyncIterator[tuple[list[LocalActor], MortalLearner]]:
+        yield [make_actor(config, folder)], MortalLearner(config, folder)
+
+    monkeypatch.setattr("unstable.runtime.processes.processes", processes)
+
+
+@pytest.fixture(scope="session")
+def able_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model whose frozen output layer is loud enough for it to be sure of an answer."""
+    folder = tmp_path_factory.mktemp("models") / "able"
+    model = tiny_model(hidden=64)
+    model.lm_head.weight.data *= 10
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def make_config(base: Path, run_dir: Path, **changes: Any) -> RunConfig:
+    data: dict[str, Any] = {
+        "model": {"name": str(base), "dtype": "float32", "adapter": {"rank": 4, "alpha": 8}},
+        "games": [NIM],
+        "sampling": {"max_tokens": 8},
+        "actors": {"num": 1, "games_in_flight": 8},
+        "learner": {"batch_size": 2, "micro_batch_size": 2, "learning_rate": 3e-3},
+        "eval": {"games": 4},
+        "sft": {"data": [{"kind": "expert", "number": 30}], "epochs": 2, "held_out": 0.2},
+        "tracking": {"run_dir": str(run_dir), "dashboard": "off"},
+    }
+    return parse(data | changes)
+
+
+def epochs(folder: RunFolder) -> list[dict[str, Any]]:
+    return [row for row in lines(folder.metrics) if HELD_OUT_LOSS in row]
+
+
+def timeless(path: Path) -> list[dict[str, Any]]:
+    rows = lines(path)
+    for row in rows:
+        del row["time"]
+        row.pop("learn/tokens_per_second", None)
+    return rows
+
+
+def answered(folder: Path, run: RunFolder, examples: Sequence[dict[str, Any]]) -> list[str]:
+    """What a run's adapter answers to examples, greedily."""
+
+    async def ask() -> list[str]:
+        engine = EmbeddedEngine(load_model(ModelConfig(name=str(folder), dtype="float32")), {0})
+        await engine.load(read_adapter(run.adapter, "taught"))
+        prompts = [example["tokens"]["prompt_ids"] for example in examples]
+        settings: dict[str, Any] = {"adapter": "taught", "temperature": 0.0, "max_tokens": 8}
+        answers = [await engine.generate(prompt, seed=0, **settings) for prompt in prompts]
+        await engine.close()
+        tokenizer = tiny_tokenizer()
+        ids = (answer.token_ids for answer in answers)
+        return [str(tokenizer.decode(each, skip_special_tokens=True)) for each in ids]
+
+    return asyncio.run(ask())
+
+
+def is_right(prompt: str, answer: str) -> bool:
+    """Whether a legal answer leaves piles whose xor is 0, or the piles' own was 0 already."""
+    piles = [int(size) for size in re.findall(r"pile \d+: (\d+)", prompt)]
+    move = re.fullmatch(r"\[(\d) (\d)\]", answer)
+    if move is None:
+        return False
+    pile, number = int(move[1]), int(move[2])
+    before = reduce(xor, piles)
+    if pile >= len(piles) or not 0 < number <= piles[pile]:
+        return False
+    piles[pile] -= number
+    return before == 0 or reduce(xor, piles) == 0
+
+
+@pytest.mark.slow
+def test_a_tiny_model_learns_an_experts_moves(able_folder: Path, tmp_path: Path) -> None:
+    config = make_config(
+        able_folder,
+        tmp_path / "run",
+        games=[NIM | {"args": {"piles": [3, 2, 1]}}],
+        model={"name": str(able_folder), "dtype": "float32", "adapter": {"rank": 16}},
+        learner={
+            "batch_size": 4,
+            "micro_batch_size": 4,
+            "learning_rate": 4e-3,
+            "schedule": "linear",
+        },
+        eval={"games": 2},
+        sft={"data": [{"kind": "expert", "number": 14}], "epochs": 120, "held_out": 0},
+    )
+    folder = sft(config)
+    examples = lines(folder.examples)
+    assert len(examples) == 14
+    answers = answered(able_folder, folder, examples)
+    right = [is_right(e["prompt"], a) for e, a in zip(examples, answers, strict=True)]
+    assert sum(right) >= 0.9 * len(examples)
+    first, last = epochs(folder)[0], epochs(folder)[-1]
+    assert first["eval/Nim-v0/random/greedy/legal_moves"] == 0
+    assert last["eval/Nim-v0/random/greedy/legal_moves"] > 0.5  # lost positions are not taught
+
+
+def test_the_files_of_a_run(tiny_folder: Path, tmp_path: Path) -> None:
+    config = make_config(tiny_folder, tmp_path / "run")
+    folder = sft(config, "unstable sft --config mine.yaml")
+    assert folder.config.read_text().startswith("# unstable sft --config mine.yaml\n")
+    examples = lines(folder.examples)
+    train = sum(not example["held_out"] for example in examples)
+    steps = math.ceil(train / 2)
+    rows = lines(folder.metrics)
+    versions = [row["version"] for row in rows]
+    assert versions == sorted([*range(2 * steps + 1), steps, 2 * steps])
+    assert folder.versions() == [0, steps, 2 * steps]
+    assert [row["sft/epoch"] for row in epochs(folder)] == [0, 1, 2]
+    for mode in ("greedy", "sampled"):
+        for opponent in ("random", "expert"):  # the game has an expert
+            assert epochs(folder)[-1][f"eval/Nim-v0/{opponent}/{mode}/games"] == 4
+    (run,) = read_runs([folder.root])
+    assert {key.mode for _, key, _ in latest(run)} == {"greedy", "sampled"}
+    assert {each.version for each in latest(run)} == {2 * steps}
+    assert newest_score(run.rows).endswith("against random, greedy")
+    chosen = min(epochs(folder), key=lambda row: row[HELD_OUT_LOSS])
+    best_one = read_adapter(folder.checkpoint(chosen["version"]), "best")
+    assert read_adapter(folder.adapter, "result").weights == best_one.weights
+
+
+def test_what_is_taught_has_the_ids_that_an_actor_is_asked(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    changes = {"games": [{"env": "Nim-v0", "args": {"piles": [2, 1]}}]}
+    config = make_config(tiny_folder, tmp_path / "run", **changes)
+    folder = sft(config)
+    taught = {
+        example["prompt"]: example["tokens"]["prompt_ids"] for example in lines(folder.examples)
+    }
+
+    async def played() -> list[GameResult]:
+        actor = make_actor(load(str(folder.config)), folder)
+        version = folder.versions()[-1]
+        await actor.publish(PlayerId.policy(version))
+        specs = evaluation_games(config, version)
+        results = [result async for result in actor.play(specs)]
+        return [result for result in results if isinstance(result, GameResult)]
+
+    turns = [
+        turn for result in asyncio.run(played()) for turn in result.turns if turn.answer.sampled
+    ]
+    compared = [turn for turn in turns if turn.answer.observation in taught]
+    assert compared
+    for turn in compared:
+        assert turn.answer.sampled is not None
+        assert turn.answer.sampled.prompt_ids == taught[turn.answer.observation]
+
+
+@pytest.mark.parametrize("dies_at", [0, 3, 5])
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
+) -> None:
+    whole = sft(make_config(tiny_folder, tmp_path / "whole"))
+    assert folder_steps(whole) >= 6
+    monkeypatch.setattr(MortalLearner, "dies_at", dies_at)
+    with pytest.raises(KeyboardInterrupt):
+        sft(make_config(tiny_folder, tmp_path / "halved"))
+    halved = RunFolder(tmp_path / "halved")
+    assert folder_steps(halved) == dies_at
+    with halved.metrics.open("a") as metrics:
+        metrics.write('{"version": 9, "half a l')  # what a kill may leave
+    monkeypatch.setattr(MortalLearner, "dies_at", None)
+    resume(halved.root)
+    assert timeless(halved.metrics) == timeless(whole.metrics)
+    for version in whole.versions():
+        one, two = (read_adapter(run.checkpoint(version), "x") for run in (whole, halved))
+        assert one.weights == two.weights
+    assert read_adapter(halved.adapter, "x").weights == read_adapter(whole.adapter, "x").weights
+
+
+def test_a_run_goes_on_where_other_things_fit(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MortalLearner, "dies_at", 1)
+    with pytest.raises(KeyboardInterrupt):
+        sft(make_config(tiny_folder, tmp_path / "run", sft={"epochs": 1}))
+    monkeypatch.setattr(MortalLearner, "dies_at", None)
+    folder = RunFolder(tmp_path / "run")
+    elsewhere = {"actors.num": 64, "actors.engine": "vllm", "actors.gpu_memory": 0.9}
+    elsewhere |= {"learner.micro_batch_tokens": 10**9}
+    folder.config.write_text(dump(load(str(folder.config), elsewhere)), encoding="utf-8")
+    resume(folder.root)
+    assert [row["sft/epoch"] for row in epochs(folder)] == [0, 1]
+
+
+def test_a_late_mistake_leaves_what_was_taught(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MortalLearner, "dies_at", 2)
+    monkeypatch.setattr(MortalLearner, "dies_of", ConfigError)
+    with pytest.raises(ConfigError):
+        sft(make_config(tiny_folder, tmp_path / "run"))
+    assert RunFolder(tmp_path / "run").versions() == [0]
+
+
+def folder_steps(folder: RunFolder) -> int:
+    return sum("learn/loss" in row for row in lines(folder.metrics))
+
+
+def test_a_run_that_is_over_is_only_packed_again(tiny_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "start.zip"
+    config = make_config(tiny_folder, tmp_path / "run", sft={"epochs": 1, "zip": str(path)})
+    folder = sft(config, "unstable sft --config own.yaml --games.0.name 'two\nlines ö\x07'")
+    packed, rows = path.read_bytes(), lines(folder.metrics)
+    path.unlink()
+    resume(folder.root)
+    assert path.read_bytes() == packed
+    assert lines(folder.metrics) == rows
+    with zipfile.ZipFile(path) as archive:
+        card = archive.read("README.md").decode("utf-8")
+        base = json.loads(archive.read("base.json"))
+    assert "made by `unstable sft --config own.yaml --games.0.name 'two lines ö '`." in card
+    for mode in ("greedy", "sampled"):
+        assert f"| Nim-v0 | random | {mode} | " in card
+    assert base == describe_base(config.model)
+
+
+def test_winners_turns_of_a_recorded_run_are_taught(tiny_folder: Path, tmp_path: Path) -> None:
+    recorded = tmp_path / "recorded/games"
+    recorded.mkdir(parents=True)
+    rows = asyncio.run(recorded_games())
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (recorded / "train-000003.jsonl").write_text(text)
+    data = {"kind": "recorded", "files": str(recorded.parent)}
+    config = make_config(
+        tiny_folder,
+        tmp_path / "run",
+        games=[{"env": "TicTacToe-v0"}],
+        sampling={"max_tokens": 16},
+        sft={"data": [data], "epochs": 1, "held_out": 0},
+        eval={"games": 2},
+    )
+    folder = sft(config)
+    examples = lines(folder.examples)
+    assert [example["answer"] for example in examples] == ["[4]", "I say [1]", "[7]"]
+    assert epochs(folder)[-1][HELD_OUT_LOSS] is None
+    losses = [row["learn/loss"] for row in lines(folder.metrics) if "learn/loss" in row]
+    assert len(losses) == 2 and min(losses) > 0
+
+
+async def recorded_games() -> list[dict[str, Any]]:
+    won = await recorded_game("[4]", "[0]", "I say [1]", "[8]", "[7]")
+    lost = await recorded_game("[0]", "[4]", "[1]", "[2]", "[8]", "[6]")
+    return [won, lost]
+
+
+def test_an_own_file_is_taught(tiny_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    rows = [{"observation": f"pile {i}", "action": "[0 1]"} for i in (1, 2, 2)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    data = [{"kind": "jsonl", "path": str(path)}, {"kind": "expert", "number": 4}]
+    changes = {"sft": {"data": data, "epochs": 1, "held_out": 0}, "games": [{"env": "Nim-v0"}]}
+    folder = sft(make_config(tiny_folder, tmp_path / "run", **changes))
+    prompts = [example["prompt"] for example in lines(folder.examples)]
+    assert [prompt.partition("\n")[0] for prompt in prompts[:2]] == ["pile 1", "pile 2"]
+    assert len(prompts) == 6
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """With Ray, as a person does it."""
+    changes: dict[str, Any] = {
+        "sft": {"data": [{"kind": "expert", "number": 11}], "epochs": 24, "patience": 24},
+        "games": [{"env": "Nim-v0", "args": {"piles": [3, 2]}}],
+        "eval": {"games": 2},
+    }
+    config = make_config(tiny_folder, tmp_path / "run", **changes)
+    (tmp_path / "own.yaml").write_text(dump(config))
+    arguments = ["sft", "--config", "own.yaml", "--run_dir", "run"]
+    folder = RunFolder(tmp_path / "run")
+    process = subprocess.Popen(
+        command(arguments),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
+    )
+    while process.poll() is None and not (folder.metrics.exists() and len(epochs(folder)) > 1):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert f"interrupted; to go on: unstable sft --resume {folder.root.name}" in output
+    done = len(epochs(folder))
+    assert 1 < done < 25
+    resumed = unstable(tmp_path, "sft", "--resume", "run")
+    assert resumed.returncode == 0, resumed.stderr
+    assert no_developers_lines(resumed.stdout + resumed.stderr)
+    assert f"epoch {done}/24" in resumed.stdout and "before training" not in resumed.stdout
+    assert [row["sft/epoch"] for row in epochs(folder)] == list(range(25))
+    assert read_adapter(folder.adapter, "taught").weights
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sft": {"data": [{"kind": "expert", "game": "Nim"}]}}, "sft.data.0.game = 'Nim': not am"),
+        (
+            {"games": [{"env": "PigDice-v0"}]},
+            "sft.data.0: PigDice-v0 has no expert; these games have one: TicTacToe,",
+        ),
+        (
+            {
+                "sft": {"data": [{"kind": "expert", "rationale": True}]},
+                "games": [{"env": "Nim-v0"}],
+            },
+            "rationale = true: the prompt style 'compact' of Nim-v0",
+        ),
+        (
+            {"sft": {"data": [{"kind": "recorded", "files": "nowhere"}]}},
+            "sft.data.0.files.0 = 'nowhere': no training games there; give a run's folder",
+        ),
+        (
+            {"sft": {"data": [{"kind": "jsonl", "path": "nowhere"}]}},
+            "sft.data.0.path = 'nowhere': no such file; give a JSONL file",
+        ),
+        (
+            {
+                "games": [NIM, {"env": "TicTacToe-v0"}],
+                "sft": {"data": [{"kind": "jsonl", "path": "nowhere"}]},
+            },
+            "sft.data.0.game is missing; name one of Nim-v0, TicTacToe-v0",
+        ),
+        (
+            {"sampling": {"max_tokens": 4}},
+            "sampling.max_tokens = 4: 7 of 7 examples are longer, which play would cut off; set "
+            "it to 6",
+        ),
+        ({"sampling": {"max_prompt_tokens": 8}}, "sampling.max_prompt_tokens = 8: the prompt has"),
+        ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': its folder is not there"),
+        (
+            {"eval": {"opponents": ["expert"]}, "games": [{"env": "PigDice-v0"}]},
+            "eval.opponents = 'expert' in PigDice-v0: it plays only TicTacToe,",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_before_a_model_is_loaded(
+    changes: dict[str, Any],
+    words: str,
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    weightless = tmp_path / "weightless"
+    shutil.copytree(tiny_folder, weightless)
+    (weightless / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ConfigError) as raised:
+        sft(make_config(weightless, tmp_path / "run", **changes))
+    assert words in str(raised.value) and "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_answers_end_at_which_no_engine_stops_is_refused(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text().replace("<|end|>", "<|system|>"))
+    with pytest.raises(ConfigError, match=r"ends an answer with '<\|system\|>', where no engine"):
+        sft(make_config(folder, tmp_path / "run"))
+
+
+def test_only_what_sft_left_is_gone_on_with(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--resume = '.*': holds no examples.jsonl; give a fol"):
+        resume(tmp_path)
+    with pytest.raises(ConfigError, match="leave out --seed"):
+        run(["sft", "--resume", str(tmp_path), "--seed", "1"])

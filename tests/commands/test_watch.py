@@ -1,0 +1,324 @@
+"""A run seen from outside: `unstable watch`, `unstable runs`, names, tags, the best version."""
+
+import io
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.helpers.cli import command
+from tests.helpers.screens import Screen
+from tests.helpers.tracking import make_config, make_tracker, printed, run_updates
+from unstable.cli import run
+from unstable.commands.finished import checkpoint_of
+from unstable.commands.runs import newest_score, runs
+from unstable.commands.session import make_folder
+from unstable.commands.watch import Watched, watch
+from unstable.config import ConfigError, dump
+from unstable.records.files import read_last_lines
+from unstable.records.folder import RunFolder
+from unstable.tracking.dashboard import Dashboard
+from unstable.tracking.view import View
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+PANES = ("collection", "last game", "ratings", "learner", "evaluation")
+
+
+def render(view: View, width: int, height: int) -> str:
+    console = Console(width=width, height=height, file=io.StringIO())
+    console.print(Dashboard(view), height=height)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def make_run(root: Path, **sections: Any) -> RunFolder:
+    """A run that has made two updates and goes on, as its folder shows it."""
+    config = make_config(**sections)
+    root.mkdir(parents=True)
+    (root / "config.yaml").write_text(dump(config))
+    tracker = make_tracker(root, config, device="two cores")
+    run_updates(tracker)
+    tracker.phase("playing", 30, 128)
+    with tracker.refreshing():
+        pass
+    tracker.close()
+    return RunFolder(root)
+
+
+def changed(folder: RunFolder, **values: Any) -> None:
+    status = json.loads(folder.status.read_text())
+    folder.status.write_text(json.dumps(status | values))
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_what_is_watched_is_what_the_run_itself_shows(
+    tmp_path: Path, width: int, height: int
+) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker)
+    tracker.phase("playing", 30, 128)
+    own = tracker.view
+    now = own.clock()
+    own.clock = lambda: now
+    record = json.loads(json.dumps(own.record()))
+    seen = View.read(record, own.config, own.rows, lambda: 0.0)
+    assert render(seen, width, height) == render(own, width, height)
+    later = View.read(record, own.config, own.rows, lambda: 3600.0)
+    assert "1 h 00 min" in render(later, 200, 60).splitlines()[0]
+
+
+@pytest.mark.parametrize("record", [{}, {"now": "x"}, {"now": 1.0, "phase": 3}])
+def test_what_is_no_view_is_refused(tmp_path: Path, record: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        View.read(record, make_config(), (), lambda: 0.0)
+
+
+def test_a_folder_is_shown_once_where_there_is_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch(make_run(tmp_path / "run").root)
+    text = capsys.readouterr().out
+    assert all(f"─ {pane} ─" in text for pane in PANES)
+    assert "update 3 of 3" in text and "30/128" in text
+
+
+def test_a_run_that_is_over_stands_still_and_says_how_it_ended(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    long_ago = time.time() - 7200
+    changed(folder, state="ended", reason="all updates made", written=long_ago)
+    watched = Watched(folder)
+    text = render(watched.view, 200, 60)
+    assert "ended: all updates made" in text
+    assert not re.search(r"\d h \d\d min", text.splitlines()[0])
+    changed(folder, state="running", host=socket.gethostname(), pid=2**22 + 1, written=long_ago)
+    watched.refresh()
+    text = render(watched.view, 200, 60)
+    assert "died: process 4194305 is gone, and nothing was written for 2 h 00 min" in text
+    changed(folder, state="failed", reason="the disk is full; " + 20 * "make room ")
+    watched.refresh()
+    text = render(watched.view, 200, 60)
+    assert "failed · it has no checkpoint; begin anew · the disk is full" in text
+    folder.status.write_text("{")  # as none that is replaced whole ever is
+    watched.refresh()
+    assert render(watched.view, 200, 60) == text
+
+
+def test_sigterm_ends_it_as_it_ends_a_run(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    with Screen(tmp_path, 80, 24, "watch", str(folder.root)) as screen:
+        screen.sees(lambda text: "─ ratings ─" in text)
+        screen.process.terminate()
+        assert screen.end() == 143
+
+
+@pytest.mark.parametrize(
+    "status", [{"written": "now"}, {"view": []}, {"view": {"now": 1.0}}, {"state": 3, "view": 4}]
+)
+def test_a_file_of_another_shape_leaves_what_is_shown(
+    tmp_path: Path, status: dict[str, Any]
+) -> None:
+    folder = make_run(tmp_path / "run")
+    watched = Watched(folder)
+    shown = render(watched.view, 200, 60)
+    changed(folder, **status)
+    watched.refresh()
+    assert "main@2" in shown and "main@2" in render(watched.view, 200, 60)
+
+
+def test_what_cannot_be_shown_leaves_the_sign_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(View, "record", lambda self: 1 / 0)
+    folder = make_run(tmp_path / "run")
+    status = json.loads(folder.status.read_text())
+    assert status["view"] is None and status["phase"]["name"] == "playing"
+
+
+def test_what_cannot_be_watched_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no config.yaml; give a run's folder"):
+        watch(tmp_path)
+    (tmp_path / "config.yaml").write_text("{}")
+    with pytest.raises(ConfigError, match="its state.json shows no dashboard"):
+        watch(tmp_path)
+    with pytest.raises(ConfigError, match="--twice is no option of unstable watch; it has --once"):
+        run(["watch", str(tmp_path), "--twice", "1"])
+
+
+def test_the_last_lines_of_a_file_are_whole(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    assert read_last_lines(path, 3) == []
+    lines = "".join(f'{{"version": {number}}}\n' for number in range(100))
+    path.write_text(lines + '{"version": 1')
+    assert [row["version"] for row in read_last_lines(path, 3)] == [97, 98, 99]
+    few = read_last_lines(path, 50, most_bytes=100)
+    assert 1 < len(few) < 10
+    assert [row["version"] for row in few] == [*range(100 - len(few), 100)]
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 60)])
+def test_a_terminal_shows_a_run_and_follows_its_size(
+    tmp_path: Path, columns: int, rows: int
+) -> None:
+    folder = make_run(tmp_path / "run")
+    with Screen(tmp_path, columns, rows, "watch", str(folder.root)) as screen:
+        text = screen.sees(draws("update 3 of 3", "30/128"))
+        assert ("─ machine ─" in text) == (columns == 200)
+        assert all(len(line) <= columns for line in text.splitlines())
+        for size in ((columns + 20, rows + 4), (60, 20), (30, 8), (columns, rows)):
+            screen.resize(*size)
+            screen.sees(partial(fills, size[0]))
+        changed(folder, state="ended", reason="time is up", written=time.time())
+        screen.sees(lambda text: "ended: time is up" in text)
+        screen.press("q")
+        assert screen.end() == 0
+
+
+def draws(*patterns: str) -> Callable[[str], bool]:
+    """Whether the screen holds every pane and all these patterns, in one frame."""
+    wanted = [*(f"─ {pane} ─" for pane in PANES), *patterns]
+    return lambda text: all(re.search(each, text) for each in wanted)
+
+
+def fills(columns: int, text: str) -> bool:
+    """Whether it was drawn for a terminal of so many columns."""
+    lines = text.splitlines()
+    if columns < 50:
+        return lines[0].startswith("update") and "─" not in text
+    return any(line.startswith("╭─") and len(line) == columns for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 60)])
+def test_a_run_shows_itself_and_is_watched(project: Path, columns: int, rows: int) -> None:
+    """The dashboard of a real run, and what another terminal sees of it."""
+    arguments = ["train", "--config", "small.yaml", "--run_dir", "run", "--steps", "200"]
+    train = [*arguments, "--tracking.dashboard", "auto"]
+    with Screen(project, columns, rows, *train) as own:
+        shown = own.sees(draws(r"update [2-9] of 200"), 120)
+        assert ("actor 0" in shown) == (columns == 200)
+        with Screen(project, columns, rows, "watch", "run") as other:
+            # It is a second behind, in which updates may go by.
+            other.sees(draws(r"policy@\d+ +\d+\.\d", r"update \d+ of 200"))
+            own.press("\x03")
+            assert own.end(120) == 130
+            other.sees(lambda text: "interrupted · to go on: " in text)
+            other.press("\x03")
+            assert other.end() == 0
+    assert "to go on    unstable train --resume run" in own.shown
+
+
+def test_runs_are_listed_with_state_score_and_tags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "first", tracking={"dashboard": "off", "tags": ["kl", "first try"]})
+    second = make_run(tmp_path / "second")
+    changed(second, state="failed", reason="no memory")
+    (tmp_path / "no run").mkdir()
+    found = {Path(each.path).name: each for each in runs(tmp_path)}
+    assert found.keys() == {"first", "second"}
+    assert found["second"].state == "failed" and found["first"].tags == ("kl", "first try")
+    assert found["first"].versions == 3 and found["first"].score == "0.60 against random"
+    assert [Path(each.path).name for each in runs(tmp_path, "kl")] == ["first"]
+    text = capsys.readouterr().out
+    assert "second" in text and "failed" in text and "first try" in text
+    assert runs(tmp_path, "none") == []
+    with pytest.raises(ConfigError, match="no such folder; give the one that holds runs"):
+        runs(tmp_path / "nowhere")
+
+
+def test_the_newest_score_is_the_last_one_that_is_there() -> None:
+    rows: list[dict[str, Any]] = [
+        {"version": 1, "eval/Nim-v0/expert/sampled/score": 0.25},
+        {"version": 2, "exploit/Kuhn/low": 0.1, "exploit/Kuhn/high": 0.125},
+        {"version": 1, "eval/Nim-v0/expert/sampled/score": None},
+    ]
+    assert newest_score(rows) == "exploitability 0.125"
+    assert newest_score(rows[:1]) == "0.25 against expert"
+    assert newest_score([]) == ""
+
+
+def test_a_name_is_the_folders_and_the_dashboards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = make_config(tracking={"name": "first try", "dashboard": "off"})
+    assert make_folder(config).root == Path("outputs/first try")
+    assert make_folder(config).root == Path("outputs/first try-2")
+    assert make_tracker(tmp_path / "x", config).view.name == "first try"
+    for name in ("a/b", "../x", "", ".hidden", "x" * 81):
+        with pytest.raises(ConfigError, match="tracking.name = .*use letters, digits"):
+            make_config(tracking={"name": name})
+    assert make_config(tracking={"tags": "kl"}).tracking.tags == ["kl"]
+
+
+def test_a_link_that_cannot_be_made_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = make_tracker(tmp_path)
+    monkeypatch.setattr(Path, "symlink_to", lambda *_: 1 / 0)
+    tracker.name_best(0)
+    tracker.name_best(1)
+    assert printed(tracker).count("checkpoints/best cannot be written") == 1
+
+
+def test_the_best_version_is_named_and_found(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.name_best(None)
+    folder.config.write_text("{}")
+    for version in range(4):
+        folder.checkpoint(version).mkdir(parents=True)
+    with pytest.raises(ConfigError, match="no version is known to be the best"):
+        checkpoint_of(folder, "best")
+    folder.name_best(1)
+    folder.name_best(2)
+    assert checkpoint_of(folder, "best") == 2 and folder.versions() == [0, 1, 2, 3]
+    assert folder.best.resolve() == folder.checkpoint(2).resolve()
+    (tmp_path / "train").mkdir()
+    moved = tmp_path.with_name("elsewhere")
+    shutil.copytree(tmp_path, moved)  # which follows the link
+    folder = RunFolder(moved)
+    assert folder.best_version is None
+    folder.name_best(2)
+    assert folder.best_version == 2
+    folder.rewind(1, {})
+    assert folder.best_version is None and not folder.best.is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["tr"], ["train"]),
+        (["w"], ["world", "watch"]),
+        (["train", "--learner.learn"], ["--learner.learning_rate"]),
+        (["train", "--config", "tiny_k"], ["tiny_kuhn"]),
+        (["report", "my"], ["my run"]),
+        (["completion", ""], ["bash", "zsh"]),
+        (["play", "--opponent", "r"], ["random", "rules"]),
+        (["train", "--games.0.env"], ["--games.0.env"]),
+        (["replay", "run", "3", "--wi"], ["--with"]),
+        (["export", "run", "--"], ["--merged", "--out", "--push", "--help"]),
+    ],
+)
+def test_tab_completes(tmp_path: Path, words: list[str], completed: list[str]) -> None:
+    (tmp_path / "my run").mkdir()
+    script = subprocess.run(
+        command(["completion", "bash"]), cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    typed = " ".join(f'"{word}"' for word in ["unstable", *words])
+    asked = (
+        f"{script}\nCOMP_WORDS=({typed}); COMP_CWORD={len(words)}; _unstable\n"
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == completed

@@ -1,0 +1,90 @@
+"""The algorithms' sections: one a built-in, each mistake in one line, options that name another."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
+from unstable.learners.algorithms import BUILT_IN
+
+DOCS = Path(__file__).parent.parent.parent / "docs" / "algorithms.md"
+
+
+def test_a_floor_that_nothing_reads_is_not_compared():
+    algorithm = {"name": "grpo", "importance": "none", "importance_cap": 0.4}
+    assert parse({"learner": {"algorithm": algorithm}}).learner.algorithm.importance_cap == 0.4
+
+
+def test_every_algorithm_of_the_config_is_built_and_described():
+    assert list(BUILT_IN) == list(ALGORITHMS)
+    text = DOCS.read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([^`:]+)` \|", text, re.MULTILINE) == list(ALGORITHMS)
+    for name in ALGORITHMS:
+        config = parse({"learner": {"algorithm": {"name": name}}})
+        assert config.learner.algorithm.name == name
+
+
+def test_naming_another_algorithm_leaves_the_keys_of_the_first_behind(tmp_path):
+    chosen = {"learner.algorithm.clip_high": 0.28, "learner.algorithm.name": "grpo"}
+    config = load("default", chosen)
+    assert config.learner.algorithm.clip_high == 0.28
+    (tmp_path / "grpo.yaml").write_text(dump(config), encoding="utf-8")
+    again = load(str(tmp_path / "grpo.yaml"), {"learner.algorithm.name": "grpo", "seed": 0})
+    assert again == config
+    back = load(str(tmp_path / "grpo.yaml"), {"learner.algorithm.name": "reinforce"})
+    assert back.learner == LearnerConfig()
+
+
+def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
+    shared = {"kl_reward": 0.1, "kl_loss": 0.2, "importance_cap": 3.0, "reward_clip": [-1.0, 0.5]}
+    file = tmp_path / "config.yaml"
+    algorithm = {"name": "grpo", "clip_high": 0.28, "target": "mine:Mine"}
+    file.write_text(json.dumps({"learner": {"algorithm": algorithm | shared}}), encoding="utf-8")
+    chosen = {"learner.algorithm.name": "rloo", "learner.algorithm.kl_loss": 0.0}
+    algorithm = {"name": "rloo"} | shared | {"kl_loss": 0.0}
+    assert load(str(file), chosen) == parse({"learner": {"algorithm": algorithm}})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (
+            {"name": "grpoo"},
+            ".name = 'grpoo' is no algorithm or module:Class; did you mean 'grpo'?",
+        ),
+        (
+            {"name": "grpo", "decays": 0.5},
+            ": unknown key 'decays'; did you mean 'decay'?",
+        ),
+        ({"name": "rloo", "clip_low": -1}, ".clip_low = -1: input should be greater than 0"),
+        (
+            {"name": "cispo", "importance": "mask", "importance_floor": 3},
+            ".importance_floor = 3.0 keeps nothing below ",
+        ),
+        ({"name": "mine:Mine", "reward_clip": [0, 0]}, ".reward_clip = [0.0, 0.0] leaves all "),
+        ({"name": "grpo", "args": {"a": 1}}, ".args = {'a': 1} is for a class of your own; "),
+        ("grpo", " = 'grpo': write keys and values below it"),
+    ],
+)
+def test_a_mistake_names_its_field(algorithm, message):
+    with pytest.raises(ConfigError) as error:
+        parse({"learner": {"algorithm": algorithm}})
+    assert str(error.value).startswith("learner.algorithm" + message)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_bounds_rewards_the_lower_bound_first(name):
+    def bounds(reward_clip):
+        algorithm = {"name": name, "reward_clip": reward_clip}
+        return parse({"learner": {"algorithm": algorithm}}).learner.algorithm.reward_clip
+
+    assert bounds(None) is None
+    assert bounds([-1, 0.5]) == (-1.0, 0.5)
+    with pytest.raises(ConfigError) as error:
+        bounds([1, -1])
+    assert str(error.value) == (
+        "learner.algorithm.reward_clip = [1.0, -1.0] leaves all rewards equal; "
+        "give the lower bound first"
+    )

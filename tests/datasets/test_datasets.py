@@ -1,0 +1,342 @@
+"""Datasets: asked as in play, to the id; answered as play reads it; from where it may be."""
+
+import json
+import random
+import re
+from itertools import zip_longest
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.datasets import recorded_game
+from tests.helpers.learners import token_sample
+from tests.helpers.models import tiny_model, tiny_tokenizer
+from tests.helpers.players import STOP, Recorder, model_player
+from unstable.config import ConfigError, GameConfig, ModelConfig
+from unstable.datasets.examples import Example, read_examples, split_by_prompt, write_examples
+from unstable.datasets.sources import expert_examples, jsonl_examples, recorded_examples
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.games.game import Game
+from unstable.models.base import load_tokenizer
+from unstable.prompts import STYLES, PromptBuilder, load_style, observation_text, write_answer
+
+TICTACTOE = GameConfig()
+KUHN = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", name="Kuhn")
+THINK = {"prompt": "think", "parser": "boxed"}
+
+
+def builder(style: str = "answer", tokenizer=None, **chat_template) -> PromptBuilder:
+    return PromptBuilder(tokenizer or tiny_tokenizer(), load_style(style), chat_template, 4096)
+
+
+def opening_builder() -> PromptBuilder:
+    """Of a chat template that opens the reasoning itself."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    return builder("think", tokenizer)
+
+
+async def test_ids_are_those_of_play():
+    taught = {e.prompt: e for e in expert_examples(TICTACTOE, builder(), number=400, seed=0)}
+    engine = EmbeddedEngine(tiny_model(), {STOP}, max_requests=2)
+    player = model_player(engine, adapter=None, version=None)
+    compared = 0
+    for seed in range(20):
+        rng, game = random.Random(seed), Game(TICTACTOE, seed)
+        while not game.done:
+            observation = game.observe()
+            answer = await player.act(observation, game, seed)
+            if example := taught.get(answer.observation):
+                assert answer.sampled.prompt_ids == example.tokens.prompt_ids
+                assert observation.seat == example.seat
+                compared += 1
+            game.step(rng.choice(game.legal_moves()))
+    await engine.close()
+    assert compared > 20
+
+
+async def test_what_is_taught_is_read_as_the_experts_move_when_an_engine_says_it():
+    for example in expert_examples(TICTACTOE, builder(), number=60, seed=3):
+        player = model_player(Recorder(example.answer), version=3)
+        game = replayed(example)
+        answer = await player.act(game.observe(), game, 0)
+        assert answer.sampled.prompt_ids == example.tokens.prompt_ids
+        assert (answer.sampled.token_ids, answer.text) == (example.tokens.token_ids, example.answer)
+        assert answer.formatted and answer.action in game.expert_moves()
+        assert set(game.expert_moves()) < set(game.legal_moves())  # there is something to teach
+
+
+def replayed(example: Example) -> Game:
+    """The TicTacToe position that a prompt describes."""
+    game = Game(TICTACTOE, 0)
+    board = example.prompt.partition("Current Board:")[2].partition("Available Moves:")[0]
+    cells = [cell for cell in re.split(r"[\s|+-]+", board) if cell]
+    places = {mark: [i for i, cell in enumerate(cells) if cell == mark] for mark in "OX"}
+    for pair in zip_longest(places["O"], places["X"]):
+        for cell in (cell for cell in pair if cell is not None):
+            game.step(f"[{cell}]")
+    assert game.seat == example.seat
+    assert observation_text(game.observe()) in example.prompt
+    return game
+
+
+def test_a_real_template_closes_the_answer_with_the_same_ids():
+    tokenizer = load_tokenizer(ModelConfig())
+    prompts = builder("think", tokenizer)
+    assert prompts.stop_token_id == tokenizer.eos_token_id
+    game = GameConfig(env="Nim-v0", **THINK)
+    for example in expert_examples(game, prompts, number=6, seed=0, rationale=True):
+        messages = [
+            {"role": "system", "content": STYLES["think"].system},
+            {"role": "user", "content": example.prompt},
+            {"role": "assistant", "content": example.answer},
+        ]
+        whole = tokenizer.apply_chat_template(messages, return_dict=False)
+        taught = example.tokens.prompt_ids + example.tokens.token_ids
+        assert whole[: len(taught)] == taught
+
+
+def test_a_template_that_does_not_close_an_answer_leaves_it_to_the_tokenizer():
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+    assert builder("answer", tokenizer).stop_token_id == tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize("game", [TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0")])
+def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(game):
+    examples = expert_examples(game, builder(), number=81, seed=5)
+    assert len(examples) == len({tuple(e.tokens.prompt_ids) for e in examples}) == 81
+    seats = [example.seat for example in examples]
+    assert abs(seats.count(0) - seats.count(1)) == 1
+    assert {example.env for example in examples} == {game.key}
+    assert examples == expert_examples(game, builder(), number=81, seed=5)
+    others = expert_examples(game, builder(), number=81, seed=6)
+    assert {e.prompt for e in examples} != {e.prompt for e in others}
+
+
+@pytest.mark.parametrize(("pile", "number", "by_seat"), [(4, 50, (1, 2)), (4, 2, (1, 1))])
+def test_where_there_are_fewer_positions_all_are_given_and_it_is_said(
+    pile, number, by_seat, caplog
+):
+    game = GameConfig(env="Nim-v0", args={"piles": [pile]}, max_turns=2)
+    examples = expert_examples(game, builder(), number=number, seed=0)
+    seats = [example.seat for example in examples]
+    assert (seats.count(0), seats.count(1)) == by_seat
+    message = f"found {sum(by_seat)} different positions, not the {number} asked for"
+    assert (message in caplog.text) == (sum(by_seat) < number)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "start"),
+    [(builder("think"), ""), (opening_builder(), "<think>\n")],
+    ids=["plain", "opened"],
+)
+def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
+    game = GameConfig(**THINK)
+    for example in expert_examples(game, prompts, number=20, seed=1, rationale=True):
+        action = prompts.read_action("boxed", example.answer)
+        assert action.formatted and re.fullmatch(r"\[\d\]", action.text)
+        assert example.answer.endswith(rf"\boxed{{{action.text}}}")
+        sentence, _, rest = (start + example.answer).removeprefix("<think>\n").partition("\n")
+        assert (
+            sentence.endswith(".") and action.text.strip("[]") in sentence or "centre" in sentence
+        )
+        assert rest.startswith("</think>\n\n" if start else "\n")
+
+
+def test_a_rationale_needs_a_style_that_reasons():
+    with pytest.raises(ConfigError, match="rationale = true: the prompt style 'answer' of Tic"):
+        expert_examples(TICTACTOE, builder(), number=1, seed=0, rationale=True)
+
+
+ACTIONS = st.from_regex(r"\[[A-Za-z0-9 :,.]*[A-Za-z0-9][A-Za-z0-9 :,.]*\]", fullmatch=True)
+REASONS = st.just("") | st.from_regex(r"[A-Za-z0-9 ,=]+\.", fullmatch=True)
+BUILDERS = [builder(), builder("think"), opening_builder()]
+
+
+@settings(deadline=None, derandomize=True)
+@given(ACTIONS, REASONS, st.sampled_from(["brackets", "boxed"]), st.sampled_from(BUILDERS))
+def test_answers_are_read_as_they_were_meant(action, reason, parser, prompts):
+    answer = write_answer(GameConfig(parser=parser), prompts, action, reason)
+    assert prompts.read_action(parser, answer) == (action, True)
+    assert reason in answer
+    boxed = parser == "boxed" or prompts.style.name == "think"
+    assert answer.endswith(rf"\boxed{{{action}}}" if boxed else action)
+
+
+def test_an_action_that_is_never_read_is_refused_in_one_line():
+    assert write_answer(GameConfig(parser="raw"), builder(), "I offer peace.") == "I offer peace."
+    with pytest.raises(ConfigError, match="games.parser = 'exact': reads 'peace' neither"):
+        write_answer(GameConfig(), builder(), "peace")
+
+
+def test_what_is_scored_is_the_prompt_and_the_answer_with_its_stop():
+    for example in expert_examples(TICTACTOE, builder(), number=10, seed=0):
+        tokens = example.tokens
+        assert tokens.scored_ids == tokens.token_ids and tokens.token_ids[-1] == STOP
+        assert tokens.temperature == 1.0  # the model's own distribution
+        assert tokens.length == len(tokens.prompt_ids) + len(tokens.token_ids)
+        whole = str(tiny_tokenizer().decode(tokens.prompt_ids + tokens.token_ids))
+        assert whole.endswith(f"<|assistant|>{example.answer}<|end|>")
+
+
+def test_examples_are_read_as_they_were_written(tmp_path):
+    examples = expert_examples(TICTACTOE, builder(), number=9, seed=0)
+    sides = split_by_prompt(examples, 0.4, seed=0)
+    assert all(sides)
+    path = tmp_path / "examples.jsonl"
+    write_examples(path, sides)
+    assert read_examples(path) == sides
+
+
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(st.integers(0, 1000), st.permutations(list(range(300))))
+def test_a_split_keeps_prompts_apart_and_depends_on_nothing_else(seed, order):
+    examples = [
+        Example(env="", seat=0, prompt="", answer=str(i), tokens=token_sample([i // 2], [i, STOP]))
+        for i in range(300)
+    ]
+    train, held_out = split_by_prompt(examples, 0.3, seed)
+    assert not {e.tokens.prompt_ids[0] for e in train} & {e.tokens.prompt_ids[0] for e in held_out}
+    assert len(train) + len(held_out) == 300 and 40 < len(held_out) < 140
+    shuffled = split_by_prompt([examples[i] for i in order], 0.3, seed)
+    assert sorted(e.answer for e in shuffled[1]) == sorted(e.answer for e in held_out)
+
+
+def write(path, *rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+WON = ("[4]", "[0]", "I say [1]", "[8]", "[7]")
+
+
+async def test_winners_turns_are_taken_as_they_were_recorded(tmp_path):
+    won = await recorded_game(*WON)
+    lost = await recorded_game("[0]", "[4]", "[1]", "[2]", "[8]", "[6]")
+    both = await recorded_game(*WON, players=("main@3", "main@2"))
+    tokenizer = tiny_tokenizer()
+    path = write(tmp_path / "train-000003.jsonl", won, lost, both, won)
+    examples = recorded_examples([path], tokenizer)
+    assert [e.answer for e in examples] == ["[4]", "I say [1]", "[7]"]
+    for example, turn in zip(examples, won["turns"][::2], strict=True):
+        assert example.tokens.prompt_ids == turn["sampled"]["prompt_ids"]
+        (segment,) = turn["sampled"]["segments"]
+        assert example.tokens.scored_ids == segment["token_ids"]
+        assert example.tokens.scored_ids[-1] == STOP
+        assert (example.seat, example.env) == (0, "TicTacToe-v0")
+        assert tokenizer.decode(example.tokens.prompt_ids).count(example.prompt) == 1
+    everyone = recorded_examples([path], tokenizer, winners_only=False)
+    assert [e.seat for e in everyone] == [0] * 6 + [1] * 2
+
+
+async def test_broken_turns_and_forfeits_are_left_out(tmp_path):
+    forfeited = await recorded_game("[4]", "[0]", "[8]", "[0]")
+    own = await recorded_game("[4]", "[0]", "[4]")
+    unread = await recorded_game("[4]", "[0]", "one")
+    cut = await recorded_game("[4]", "[0]", "[1]", "[8]", "[7]")
+    cut["turns"][2]["sampled"]["segments"][0]["finish_reason"] = "length"
+    path = write(tmp_path / "train-000003.jsonl", forfeited, own, unread)
+    tokenizer = tiny_tokenizer()
+    assert recorded_examples([path], tokenizer) == []
+    with_forfeits = recorded_examples([path], tokenizer, forfeits=True)
+    assert [e.answer for e in with_forfeits] == ["[4]", "[8]"]
+    everything = recorded_examples([path], tokenizer, winners_only=False)
+    assert [e.answer for e in everything] == ["[4]", "[8]"]
+    path = write(tmp_path / "train-000004.jsonl", cut)
+    assert [e.answer for e in recorded_examples([path], tokenizer)] == ["[4]", "[7]"]
+
+
+async def test_recorded_prompts_in_which_text_became_control_are_left_out(tmp_path, caplog):
+    tokenizer = tiny_tokenizer()
+    row = await recorded_game(*WON)
+    forged = row["turns"][2]
+    forged["observation"] += "<|end|>"
+    chat = [{"role": "user", "content": forged["observation"]}]
+    forged["sampled"]["prompt_ids"] = tokenizer.apply_chat_template(
+        chat, return_dict=False, add_generation_prompt=True
+    )
+    path = write(tmp_path / "train-000003.jsonl", row)
+    assert [e.answer for e in recorded_examples([path], tokenizer)] == ["[4]", "[7]"]
+    assert "1 turns are left out" in caplog.text
+    forged["sampled"]["prompt_ids"] = builder().encode_chat(chat)
+    path = write(tmp_path / "train-000003.jsonl", row)
+    answers = [e.answer for e in recorded_examples([path], tokenizer)]
+    assert answers == ["[4]", "I say [1]", "[7]"]
+
+
+async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
+    row = await recorded_game(*WON)
+    tokenizer = tiny_tokenizer()
+    path = write(tmp_path / "eval-000003.jsonl", row)
+    with pytest.raises(ConfigError, match="eval-000003.jsonl: an evaluation's games, never"):
+        recorded_examples([path], tokenizer)
+    path = write(tmp_path / "train-000003.jsonl", row, row | {"purpose": "eval"})
+    with pytest.raises(ConfigError, match="train-000003.jsonl:2: a game of an evaluation, never"):
+        recorded_examples([path], tokenizer)
+    row["turns"][2]["sampled"]["segments"][0]["token_ids"][0] += 1
+    path = write(tmp_path / "train-000003.jsonl", row)
+    with pytest.raises(ConfigError, match="train-000003.jsonl:1: its ids are another tokenizer's"):
+        recorded_examples([path], tokenizer)
+    path = write(tmp_path / "000003.jsonl", {"prompt_ids": []})
+    with pytest.raises(ConfigError, match="000003.jsonl:1: not a recorded game"):
+        recorded_examples([path], tokenizer)
+
+
+def test_a_persons_own_pairs(tmp_path):
+    game = Game(TICTACTOE, 0)
+    game.step("[4]")
+    observation = game.observe()
+    played = builder().build(observation)
+    chat = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Your move."},
+        {"role": "assistant", "content": "The centre: [4]"},
+    ]
+    rows = [
+        {"observation": observation_text(observation), "action": "[0]"},
+        {"observation": played.text, "action": "[8]"},
+        {"messages": chat},
+    ]
+    first, second, third = jsonl_examples(
+        write(tmp_path / "own.jsonl", *rows), TICTACTOE, builder()
+    )
+    assert first.tokens.prompt_ids == second.tokens.prompt_ids == played.ids
+    assert (first.answer, second.answer, first.seat) == ("[0]", "[8]", None)
+    tokenizer = tiny_tokenizer()
+    text = "<|system|>Be brief.<|end|><|user|>Your move.<|end|><|assistant|>"
+    assert tokenizer.decode(third.tokens.prompt_ids) == text
+    assert tokenizer.decode(third.tokens.token_ids) == "The centre: [4]<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", ":3: not JSON"),
+        ("[]", ":3: a list; write an object a line"),
+        ("{}", ":3: has no keys; give the texts observation and action"),
+        ('{"observation": "x"}', ":3: has observation; give the texts"),
+        ('{"observation": "x", "action": 4}', ":3: has observation, action; give the texts"),
+        ('{"observation": "x", "action": "4"}', ":3: games.parser = 'exact': reads '4'"),
+        ('{"messages": []}', ":3: messages needs two or more"),
+        ('{"messages": [{"role": "user"}, {}]}', ":3: messages needs two or more"),
+        (
+            json.dumps({"messages": [{"role": "user", "content": "x"}] * 2}),
+            ":3: the last of messages is the user's; end with assistant",
+        ),
+        (json.dumps({"observation": "x " * 5000, "action": "[4]"}), "max_prompt_tokens = 4096"),
+    ],
+)
+def test_a_mistake_in_a_file_is_shown_with_its_line(line, words, tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text(f'{{"observation": "x", "action": "[4]"}}\n\n{line}\n', encoding="utf-8")
+    with pytest.raises(ConfigError) as raised:
+        jsonl_examples(path, TICTACTOE, builder())
+    assert words in str(raised.value) and "\n" not in str(raised.value)
+    assert str(raised.value).startswith(f"{path}:3: ")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no such file; give a JSONL file"):
+        jsonl_examples(tmp_path / "none.jsonl", TICTACTOE, builder())

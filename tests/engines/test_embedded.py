@@ -1,0 +1,739 @@
+"""The embedded engine: exact, reproducible, and never wrong about what it has cached."""
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load, save
+from torch import Tensor
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from tests.helpers.models import assert_top_logprobs, random_adapter, top_logprobs
+from unstable.config import AdapterConfig, ModelConfig
+from unstable.engines.base import Engine
+from unstable.engines.embedded.attention import SlotCache, Step, _together
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.engines.embedded.sampling import restrict, sample, uniforms
+from unstable.engines.embedded.slots import Copy, Placement, SlotTable
+from unstable.models.adapters import attach_lora, load_weights
+from unstable.models.base import load_model
+from unstable.types import Adapter, Completion
+
+VOCAB = 96
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "pad_token_id": 0,
+}
+FAMILIES = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=24)),
+    "granite": lambda: GraniteForCausalLM(
+        GraniteConfig(**SIZES, attention_multiplier=0.3, logits_scaling=2.0)
+    ),
+}
+RANK = 4
+RULES = [int(i) for i in np.random.default_rng(0).integers(1, VOCAB, 40)]
+
+
+def make_model(family: str = "llama") -> PreTrainedModel:
+    """A random model whose next token depends strongly on all that came before."""
+    torch.manual_seed(0)
+    model = FAMILIES[family]()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, mean=float(weight.dim() == 1), std=0.3)
+    return model.eval().requires_grad_(False)
+
+
+@cache
+def adapters_of(family: str) -> list[Adapter]:
+    model = make_model(family)
+    return [random_adapter(model, f"main@{i}", seed=i, rank=RANK) for i in range(3)]
+
+
+def with_peft(model: PreTrainedModel, adapter: Adapter) -> torch.nn.Module:
+    config = AdapterConfig(rank=RANK, alpha=2 * RANK)
+    peft_model = attach_lora(copy.deepcopy(model), config, seed=0)
+    load_weights(peft_model, adapter)
+    return peft_model.eval()
+
+
+def plain_logprobs(
+    model: torch.nn.Module, prompt_ids: Sequence[int], answer: Completion, temperature: float
+) -> Tensor:
+    ids = torch.tensor([[*prompt_ids, *answer.token_ids]])
+    with torch.no_grad():
+        logits = model(input_ids=ids).logits[0, len(prompt_ids) - 1 : -1]
+    logprobs = (logits.float() / temperature).log_softmax(-1)
+    return logprobs.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
+
+
+@asynccontextmanager
+async def serving(
+    model: PreTrainedModel,
+    adapters: Sequence[Adapter] = (),
+    stop: Sequence[int] = (),
+    **options: int,
+) -> AsyncIterator[Engine]:
+    engine = EmbeddedEngine(model, stop, **options)
+    for adapter in adapters:
+        await engine.load(adapter)
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def ask(engine: Engine, prompt_ids: Sequence[int], **request: Any) -> Completion:
+    defaults: dict[str, Any] = {"adapter": None, "temperature": 1.0, "max_tokens": 6, "seed": 0}
+    return await engine.generate(prompt_ids, **(defaults | request))
+
+
+async def play_turns(
+    engine: Engine, names: Sequence[str | None], turns: int, vocab: int, rules: Sequence[int]
+) -> list[tuple[list[int], str | None, float, Completion]]:
+    """Games that run at once, whose later prompts go on from the answer or only share the rules."""
+
+    async def game(seed: int) -> list[tuple[list[int], str | None, float, Completion]]:
+        random = np.random.default_rng(seed)
+        name, temperature = names[seed % len(names)], (0.7, 1.0, 1.6)[seed % 3]
+        history, asked = list(rules), []
+        for turn in range(turns):
+            history = [*history, *random.integers(1, vocab, random.integers(1, 30)).tolist()]
+            answer = await ask(
+                engine,
+                history,
+                adapter=name,
+                temperature=temperature,
+                max_tokens=int(random.integers(1, 9)),
+                seed=100 * seed + turn,
+            )
+            asked.append((history, name, temperature, answer))
+            history = [*history, *answer.token_ids] if seed % 2 else list(rules)
+        return asked
+
+    games = await asyncio.gather(*[game(seed) for seed in range(3 * len(names))])
+    return [turn for played in games for turn in played]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_logprobs_are_those_of_a_plain_forward(family: str) -> None:
+    model, adapters = make_model(family), adapters_of(family)
+    plain: dict[str | None, torch.nn.Module] = {None: make_model(family)}
+    plain |= {a.name: with_peft(make_model(family), a) for a in adapters}
+    async with serving(model, adapters, max_requests=5) as engine:
+        asked = await play_turns(engine, list(plain), turns=4, vocab=VOCAB, rules=RULES)
+        long = RULES * 8  # longer than a block of queries, and than the cache's first room
+        asked.append((long, "main@1", 1.0, await ask(engine, long, adapter="main@1")))
+        stats = engine.stats()
+    apart = 0.0
+    for prompt_ids, name, temperature, answer in asked:
+        actual = torch.tensor(answer.logprobs)
+        expected = plain_logprobs(plain[name], prompt_ids, answer, temperature)
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
+        other = plain_logprobs(plain["main@2"], prompt_ids, answer, temperature)
+        apart += float(name != "main@2" and (actual - other).abs().max() > 0.1)
+    assert apart > len(asked) / 2, "the adapters of this test do not differ enough to judge by"
+    assert stats["cached_prompt_tokens"] > 0.3 * stats["prompt_tokens"]
+    assert stats["requests"] == len(asked)
+    assert stats["sampled_tokens"] == sum(len(answer.token_ids) for *_, answer in asked)
+
+
+async def test_prefixes_of_prefixes_that_come_at_once_are_exact() -> None:
+    model = make_model()
+    prompts = [[1], [*RULES, 1], [*RULES, 2, 3], [*RULES, 2, 4, 5], [*RULES, 2, 4, 6], [*RULES, 2]]
+    async with serving(model) as engine:
+        answers = await asyncio.gather(*[ask(engine, prompt) for prompt in prompts])
+        cached = engine.stats()["cached_prompt_tokens"]
+    assert cached == 4 * len(RULES) + 0 + 1 + 2 + 0
+    plain = make_model()
+    for prompt, answer in zip(prompts, answers, strict=True):
+        expected = plain_logprobs(plain, prompt, answer, 1.0)
+        torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=0)
+
+
+async def test_smollm2_with_two_adapters_is_exact() -> None:
+    model = load_model(ModelConfig(name="smollm2-135m", dtype="float32"))
+    adapters = [
+        _scaled(random_adapter(model, f"main@{i}", seed=i, rank=RANK), 0.2) for i in range(2)
+    ]
+    names = [None, "main@0", "main@1"]
+    prompts = [[*range(200, 230), 17 + i] for i in range(3)]
+    rounds = []
+    async with serving(model, adapters) as engine:
+        for temperature in (0.8, 1.0):
+            requests = [
+                ask(engine, prompt, adapter=name, temperature=temperature, max_tokens=5)
+                for prompt, name in zip(prompts, names, strict=True)
+            ]
+            rounds.append((temperature, await asyncio.gather(*requests)))
+        assert engine.stats()["cached_prompt_tokens"] == 3 * 30
+    for index, prompt in enumerate(prompts):
+        plain = with_peft(model, adapters[index - 1]) if index else model
+        for temperature, answers in rounds:
+            expected = plain_logprobs(plain, prompt, answers[index], temperature)
+            actual = torch.tensor(answers[index].logprobs)
+            torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
+
+
+def _scaled(adapter: Adapter, factor: float) -> Adapter:
+    tensors = {key: value * factor for key, value in load(adapter.weights).items()}
+    return Adapter(name=adapter.name, weights=save(tensors), config=adapter.config)
+
+
+async def test_a_request_samples_the_same_alone_and_in_a_crowd() -> None:
+    model, adapters = make_model(), adapters_of("llama")
+    names = [None, "main@0", "main@1", "main@2"]
+    async with serving(model, adapters, max_requests=7) as engine:
+        crowd = await play_turns(engine, names, turns=3, vocab=VOCAB, rules=RULES)
+    for index in range(0, len(crowd), 5):
+        prompt_ids, name, temperature, answer = crowd[index]
+        seed = 100 * (index // 3) + index % 3
+        async with serving(model, adapters, max_requests=1) as engine:
+            alone = await ask(
+                engine,
+                prompt_ids,
+                adapter=name,
+                temperature=temperature,
+                max_tokens=len(answer.token_ids),
+                seed=seed,
+            )
+        assert alone.token_ids == answer.token_ids
+        np.testing.assert_allclose(alone.logprobs, answer.logprobs, atol=1e-4)
+
+
+async def test_the_same_submissions_give_the_same_bits() -> None:
+    model, adapters = make_model(), adapters_of("llama")
+    runs = []
+    for _ in range(2):
+        async with serving(model, adapters, max_requests=5) as engine:
+            runs.append(await play_turns(engine, [None, "main@1"], 4, VOCAB, RULES))
+    assert runs[0] == runs[1]
+
+
+async def test_seeds_and_only_seeds_make_answers_differ() -> None:
+    async with serving(make_model()) as engine:
+        answers = [await ask(engine, RULES, seed=seed, max_tokens=8) for seed in (1, 1, 2)]
+    assert answers[0].token_ids == answers[1].token_ids != answers[2].token_ids
+
+
+async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_1() -> None:
+    model = make_model()
+    async with serving(model) as engine:
+        answer = await ask(engine, RULES, temperature=0)
+    expected = plain_logprobs(model, RULES, answer, 1.0)
+    torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=0)
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[*RULES, *answer.token_ids]])).logits[0]
+    assert logits[len(RULES) - 1 : -1].argmax(-1).tolist() == answer.token_ids
+
+
+async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_from() -> None:
+    model = make_model()
+    async with serving(make_model(), alternatives=3) as engine:
+        for temperature, allowed in ((0.7, None), (0.0, None), (1.3, [4, 9])):
+            answer = await ask(engine, RULES, temperature=temperature, allowed_token_ids=allowed)
+            expected = top_logprobs(model, RULES, answer, temperature, allowed, 3)
+            assert_top_logprobs(answer.alternatives, expected, within=1e-4)
+    async with serving(make_model()) as engine:
+        assert (await ask(engine, RULES)).alternatives is None
+
+
+@given(
+    st.lists(st.floats(-30, 30), min_size=2, max_size=20),
+    st.floats(0, 1, exclude_max=True),
+    st.sampled_from([0.3, 1.0, 2.0]),
+)
+def test_sampling_inverts_the_distribution_function(
+    logits: list[float], uniform: float, temperature: float
+) -> None:
+    scaled = np.array(logits, dtype=np.float32).astype(np.float64) / temperature
+    logprobs = scaled - np.logaddexp.reduce(scaled)
+    cumulated = np.exp(logprobs).cumsum()
+    tokens, sampled = sample(
+        torch.tensor([logits]), torch.tensor([temperature]), torch.tensor([uniform])
+    )
+    (token,) = tokens
+    below = cumulated[token - 1] if token else 0.0
+    assert below - 1e-6 <= uniform <= cumulated[token] + 1e-6
+    assert sampled[0] == pytest.approx(logprobs[token], abs=2e-5)
+
+
+def test_sampling_follows_the_distribution() -> None:
+    logits = torch.tensor([[0.0, 1.0, -2.0, 0.5, -torch.inf]])
+    probabilities = (logits[0].double() / 0.7).softmax(-1)
+    uniforms = (torch.arange(10_000) + 0.5) / 10_000
+    rows = logits.expand(len(uniforms), -1)
+    tokens, _ = sample(rows, torch.full((len(uniforms),), 0.7), uniforms)
+    shares = np.bincount(tokens, minlength=5) / len(uniforms)
+    np.testing.assert_allclose(shares, probabilities, atol=2e-4)
+
+
+def test_sampling_never_takes_an_impossible_token() -> None:
+    logits = torch.full((2, 50), -torch.inf)
+    logits[:, 20:30] = torch.linspace(0, 1, 10)
+    # A number just below 1 becomes 1 in fp32.
+    tokens, _ = sample(logits, torch.ones(2), torch.tensor([0.0, 1.0]))
+    assert tokens == [20, 29]
+
+
+@given(st.data(), st.lists(st.floats(-30, 30), min_size=2, max_size=20))
+def test_a_restricted_row_is_sampled_as_if_nothing_else_were_there(
+    data: st.DataObject, logits: list[float]
+) -> None:
+    ids = st.lists(st.integers(0, len(logits) - 1), min_size=1, unique=True)
+    allowed = sorted(data.draw(ids))
+    uniform = torch.tensor([data.draw(st.floats(0, 1, exclude_max=True))])
+    rows = torch.tensor([logits, logits, logits])
+    restrict(rows, [None, allowed, None])
+    assert torch.equal(rows[0], torch.tensor(logits)) and torch.equal(rows[0], rows[2])
+    for temperature in (torch.tensor([0.7]), torch.tensor([0.0])):
+        token, logprob = sample(rows[1:2], temperature, uniform)
+        expected = (torch.tensor([logits])[0, allowed] / (temperature or 1.0)).log_softmax(-1)
+        assert logprob[0] == pytest.approx(float(expected[allowed.index(token[0])]), abs=2e-5)
+    assert float(expected.max()) == pytest.approx(logprob[0], abs=2e-5)  # of temperature 0
+
+
+def test_the_chance_of_a_token_is_splitmix64_of_seed_and_place() -> None:
+    """The stream of the seed 1234567 as it is published with the generator."""
+    published = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    places = np.array([3, 0, 1, 2, 4])
+    chances = uniforms(np.full(5, 1234567, dtype=np.uint64), places)
+    assert chances.tolist() == [(published[place] >> 11) / 2**53 for place in places]
+
+
+def test_the_chances_of_neighbouring_seeds_are_even_and_unrelated() -> None:
+    seeds, places = np.meshgrid(np.arange(400, dtype=np.uint64), np.arange(100))
+    chances = uniforms(seeds.ravel(), places.ravel()).reshape(100, 400)
+    shares = np.histogram(chances, bins=20, range=(0, 1))[0] / chances.size
+    np.testing.assert_allclose(shares, 1 / 20, atol=0.006)  # five standard deviations
+    for other in (chances[:, 1:], chances[1:], chances[1:, 1:]):
+        here = chances[: other.shape[0], : other.shape[1]]
+        assert abs(np.corrcoef(here.ravel(), other.ravel())[0, 1]) < 0.025
+
+
+async def test_requests_for_allowed_tokens_and_others_share_a_batch() -> None:
+    model, allowed = make_model(), [3, 50, 7]
+    prompts = [[*RULES, i] for i in range(6)]
+    async with serving(model) as engine:
+        free = await asyncio.gather(*[ask(engine, prompt) for prompt in prompts])
+    async with serving(model) as engine:
+        answers = await asyncio.gather(
+            *[
+                ask(engine, prompt, allowed_token_ids=allowed if i % 2 else None)
+                for i, prompt in enumerate(prompts)
+            ]
+        )
+    for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        if i % 2 == 0:
+            assert answer.token_ids == free[i].token_ids
+            continue
+        assert set(answer.token_ids) <= set(allowed)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[*prompt, *answer.token_ids]])).logits[0]
+        expected = logits[len(prompt) - 1 : -1, allowed].log_softmax(-1)
+        for place, (token, logprob) in enumerate(
+            zip(answer.token_ids, answer.logprobs, strict=True)
+        ):
+            assert logprob == pytest.approx(float(expected[place, allowed.index(token)]), abs=1e-4)
+    assert len({token for answer in answers[1::2] for token in answer.token_ids}) > 1
+
+
+async def test_answers_end_at_a_stop_token_or_at_max_tokens() -> None:
+    model = make_model()
+    async with serving(model) as engine:
+        whole = await ask(engine, RULES, max_tokens=20, seed=3)
+    assert (whole.finish_reason, len(whole.token_ids)) == ("length", 20)
+    stop = whole.token_ids[7]
+    first = whole.token_ids.index(stop)
+    async with serving(model, stop=[stop]) as engine:
+        stopped = await ask(engine, RULES, max_tokens=20, seed=3)
+        assert engine.stats()["sampled_tokens"] == first + 1
+    assert stopped.finish_reason == "stop"
+    assert stopped.token_ids == whole.token_ids[: first + 1]
+
+
+async def test_prefixes_are_computed_once() -> None:
+    prompts = [[*RULES, 1 + i, 2 + i] for i in range(4)]
+    async with serving(make_model(), adapters_of("llama")) as engine:
+        await asyncio.gather(*[ask(engine, p, max_tokens=1) for p in prompts])
+        assert engine.stats()["cached_prompt_tokens"] == 3 * len(RULES)
+        await ask(engine, prompts[0], max_tokens=4)  # all but the last id
+        assert engine.stats()["cached_prompt_tokens"] == 4 * len(RULES) + 1
+        await ask(engine, prompts[0], adapter="main@0", max_tokens=1)  # shared with no one
+        assert engine.stats()["cached_prompt_tokens"] == 4 * len(RULES) + 1
+
+
+async def test_a_conversation_goes_on_from_its_answer() -> None:
+    async with serving(make_model(), max_requests=2) as engine:
+        answer = await ask(engine, RULES, max_tokens=5)
+        await ask(engine, [*RULES, *answer.token_ids, 9], max_tokens=1)
+        # The last sampled token was never put through the model.
+        assert engine.stats()["cached_prompt_tokens"] == len(RULES) + 4
+
+
+async def test_the_prefix_used_least_recently_makes_room() -> None:
+    first, second, third = ([i] * 10 for i in (1, 2, 3))
+    async with serving(make_model(), max_requests=2) as engine:
+        for prompt in (first, second, first, third):  # the last one evicts the second
+            await ask(engine, prompt, max_tokens=1)
+        before = engine.stats()["cached_prompt_tokens"]
+        await ask(engine, first, max_tokens=1)
+        assert engine.stats()["cached_prompt_tokens"] == before + 9
+        await ask(engine, second, max_tokens=1)
+        assert engine.stats()["cached_prompt_tokens"] == before + 9
+
+
+async def test_a_removed_adapter_leaves_nothing_behind() -> None:
+    model, (first, second, _) = make_model(), adapters_of("llama")
+    other = Adapter(name=first.name, weights=second.weights, config=second.config)
+    async with serving(model, [first]) as engine:
+        await ask(engine, RULES, adapter=first.name)
+        await engine.unload(first.name)
+        with pytest.raises(ValueError, match="is not there"):
+            await ask(engine, RULES, adapter=first.name)
+        await engine.load(other)
+        answer = await ask(engine, RULES, adapter=first.name)
+        assert engine.stats()["cached_prompt_tokens"] == 0
+    expected = plain_logprobs(with_peft(make_model(), second), RULES, answer, 1.0)
+    torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=0)
+
+
+async def test_forgotten_prefixes_are_computed_anew() -> None:
+    async with serving(make_model()) as engine:
+        first = await ask(engine, RULES, max_tokens=2)
+        await engine.forget_prefixes()
+        assert await ask(engine, RULES, max_tokens=2) == first
+        assert engine.stats()["cached_prompt_tokens"] == 0
+        request = asyncio.create_task(ask(engine, RULES))
+        await asyncio.sleep(0)
+        with pytest.raises(AssertionError, match="in flight"):
+            await engine.forget_prefixes()
+        await request
+
+
+async def test_an_adapter_in_use_is_not_removed() -> None:
+    async with serving(make_model(), adapters_of("llama")) as engine:
+        request = asyncio.create_task(ask(engine, RULES, adapter="main@0"))
+        await asyncio.sleep(0)
+        with pytest.raises(AssertionError, match="in use"):
+            await engine.unload("main@0")
+        await request
+        await engine.unload("main@0")
+
+
+async def test_requests_beyond_the_slots_are_served_in_order() -> None:
+    order = []
+
+    async def numbered(engine: Engine, number: int) -> None:
+        await ask(engine, [1 + number] * 3, max_tokens=2)
+        order.append(number)
+
+    async with serving(make_model(), max_requests=2) as engine:
+        await asyncio.gather(*[numbered(engine, number) for number in range(7)])
+    assert order == list(range(7))
+
+
+@pytest.mark.parametrize("steps", [0, 40])
+async def test_a_cancelled_request_frees_its_slot(steps: int) -> None:
+    async with serving(make_model(), max_requests=1) as engine:
+        running = asyncio.create_task(ask(engine, RULES, max_tokens=900))
+        waiting = asyncio.create_task(ask(engine, RULES, max_tokens=900))
+        for _ in range(1 + steps):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        running.cancel()
+        assert len((await ask(engine, RULES[:9], max_tokens=3)).token_ids) == 3
+        assert running.cancelled() and waiting.cancelled()
+        assert (engine.stats()["running"], engine.stats()["waiting"]) == (0, 0)
+        assert engine.stats()["sampled_tokens"] < 100
+
+
+async def test_a_failed_forward_fails_all_requests_at_once_and_later() -> None:
+    model, (adapter, *_) = make_model(), adapters_of("llama")
+    async with serving(model, [_scaled(adapter, float("nan"))]) as engine:
+        answers = await asyncio.gather(
+            ask(engine, RULES),
+            ask(engine, RULES, adapter=adapter.name),
+            return_exceptions=True,
+        )
+        assert [type(answer) for answer in answers] == [FloatingPointError] * 2
+        with pytest.raises(FloatingPointError, match="not finite"):
+            await ask(engine, RULES)
+
+
+async def test_close_fails_what_is_in_flight_and_gives_the_model_back() -> None:
+    model = make_model()
+    ids = torch.tensor([RULES])
+    before = model(input_ids=ids).logits
+    async with serving(model, adapters_of("llama")) as engine:
+        request = asyncio.create_task(ask(engine, RULES, adapter="main@0", max_tokens=500))
+        await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="closed"):
+        await request
+    with pytest.raises(RuntimeError, match="closed"):
+        await ask(engine, RULES)
+    torch.testing.assert_close(model(input_ids=ids).logits, before, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("prompt_ids", "request_", "message"),
+    [
+        ([], {}, "prompt is empty"),
+        ([1, VOCAB], {}, "outside the vocabulary"),
+        ([1, -1], {}, "outside the vocabulary"),
+        ([1], {"temperature": -0.1}, "temperature = -0.1"),
+        ([1], {"temperature": float("nan")}, "temperature = nan"),
+        ([1], {"max_tokens": 0}, "max_tokens = 0"),
+        ([1], {"allowed_token_ids": []}, "0 tokens are allowed; give 1 to 1024"),
+        ([1], {"allowed_token_ids": [1] * 1025}, "1025 tokens are allowed"),
+        ([1], {"allowed_token_ids": [1, VOCAB]}, "allowed token id is outside the vocabulary"),
+        ([1], {"allowed_token_ids": [-1]}, "allowed token id is outside the vocabulary"),
+        ([1] * 60, {"max_tokens": 5}, "exceed the engine's 64"),
+        ([1], {"adapter": "main@9"}, "'main@9' is not there"),
+    ],
+)
+async def test_bad_requests_are_refused_and_disturb_no_one(
+    prompt_ids: list[int], request_: dict[str, Any], message: str
+) -> None:
+    async with serving(make_model(), max_length=64) as engine:
+        with pytest.raises(ValueError, match=message):
+            await ask(engine, prompt_ids, **request_)
+        assert len((await ask(engine, [1] * 58, max_tokens=6)).token_ids) == 6
+
+
+async def test_bad_adapters_are_refused_whole() -> None:
+    adapter = adapters_of("llama")[0]
+    tensors = load(adapter.weights)
+    key = next(key for key in tensors if key.endswith("lora_A.weight"))
+    wide = tensors | {key: torch.zeros(RANK, 999)}
+    astray = {name.replace("q_proj", "w_proj"): value for name, value in tensors.items()}
+    async with serving(make_model(), [adapter]) as engine:
+        cases: list[tuple[dict[str, Tensor], dict[str, Any], str]] = [
+            (tensors, {}, "is there already"),
+            (wide, {}, "does not fit the base: .*999"),
+            (astray, {}, "w_proj, no inner linear layer"),
+            ({}, {}, "holds no LoRA weights"),
+            (tensors, {"use_dora": True}, "uses use_dora"),
+            (tensors, {"bias": "all"}, "trains biases"),
+        ]
+        for weights, config, message in cases:
+            name = adapter.name if "already" in message else "other"
+            bad = Adapter(name=name, weights=save(weights), config=adapter.config | config)
+            with pytest.raises(ValueError, match=message):
+                await engine.load(bad)
+        await engine.load(Adapter(name="other", weights=adapter.weights, config=adapter.config))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=16)), "slides over 16"),
+        (lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8)), "capped scores"),
+    ],
+)
+def test_models_with_other_attention_are_refused(
+    make: Callable[[], PreTrainedModel], message: str
+) -> None:
+    model = make().eval()
+    attention = model.config._attn_implementation
+    with pytest.raises(ValueError, match=f"cannot serve .*{message}"):
+        EmbeddedEngine(model, [])
+    assert model.config._attn_implementation == attention
+
+
+prompts = st.lists(st.integers(0, 1), min_size=1, max_size=6)
+arrivals = st.lists(st.tuples(prompts, st.sampled_from([None, "a"])), max_size=6)
+
+
+@settings(max_examples=300)
+@given(st.integers(1, 6), st.lists(arrivals, max_size=5), st.randoms(use_true_random=False))
+def test_every_slot_holds_what_its_request_needs(
+    num_slots: int, rounds: list[list[tuple[list[int], str | None]]], random: Random
+) -> None:
+    """The copies and writes of forwards, in their order, on a memory that holds marked ids."""
+    table = SlotTable(num_slots, 32)
+    memory = np.full((num_slots, 32), "", dtype=object)
+    busy: dict[int, str | None] = {}
+    for requests in rounds:
+        placements = _place_all(table, busy, requests)
+        _copy(memory, [p.before for p in placements])
+        for slot, adapter in busy.items():
+            for position in range(table.computed[slot], table.length[slot]):
+                memory[slot, position] = _mark(table, slot, adapter, position)
+        _copy(memory, [p.after for p in placements])
+        for slot, adapter in busy.items():
+            table.computed[slot] = table.length[slot]
+            for position in range(table.length[slot]):
+                assert memory[slot, position] == _mark(table, slot, adapter, position)
+        for slot in list(busy):
+            if random.random() < 0.6:
+                table.release(slot)
+                del busy[slot]
+            else:
+                table.append(np.array([slot]), np.array([random.randrange(2)]))
+
+
+def _place_all(
+    table: SlotTable, busy: dict[int, str | None], requests: list[tuple[list[int], str | None]]
+) -> list[Placement]:
+    placements = []
+    for ids, adapter in requests:
+        placement = table.place(np.array(ids), adapter)
+        if placement is None:
+            assert len(busy) == len(table.length)
+            continue
+        assert placement.slot not in busy
+        assert placement.start < len(ids)
+        busy[placement.slot] = adapter
+        placements.append(placement)
+    for placement in placements:
+        table.computed[placement.slot] = placement.start
+    return placements
+
+
+def _mark(table: SlotTable, slot: int, adapter: str | None, position: int) -> str:
+    """Stands for keys and values: they depend on the adapter and on all ids up to the position."""
+    return f"{adapter} {table.ids[slot, : position + 1]}"
+
+
+def _copy(memory: np.ndarray, copies: Sequence[Copy | None]) -> None:
+    for source, target, start, stop in filter(None, copies):
+        memory[target, start:stop] = memory[source, start:stop]
+
+
+@given(
+    st.lists(st.tuples(prompts, st.sampled_from([None, "a"]), st.booleans()), max_size=30),
+    st.integers(1, 5),
+)
+def test_the_longest_prefix_that_any_slot_holds_is_found(
+    requests: list[tuple[list[int], str | None, bool]], num_slots: int
+) -> None:
+    table = SlotTable(num_slots, 32)
+    held: dict[int, tuple[list[int], str | None]] = {}
+    busy: list[int] = []
+    for ids, adapter, ends in requests:
+        known = [content for content, under in held.values() if under == adapter]
+        placement = table.place(np.array(ids), adapter)
+        if placement is None:
+            continue
+        assert placement.start == max((_shared(ids, content) for content in known), default=0)
+        busy.append(placement.slot)
+        table.computed[placement.slot] = len(ids)
+        held[placement.slot] = ids, adapter
+        if ends:
+            table.release(busy.pop(0))
+
+
+def _shared(ids: list[int], content: list[int]) -> int:
+    """How many ids but the last one a slot's content begins with."""
+    pairs = zip(ids[:-1], content, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids) - 1, len(content)))
+
+
+spans = st.sampled_from([(0, 2), (1, 3), (0, 3)])
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), spans), max_size=5), st.permutations(range(5)))
+def test_copies_that_go_together_do_what_they_do_one_by_one(
+    sources: list[tuple[int, tuple[int, int]]], targets: list[int]
+) -> None:
+    """Each slot is written once at most, as a step places requests."""
+    copies = [
+        Copy(source, target, start, stop)
+        for (source, (start, stop)), target in zip(sources, targets, strict=False)
+        if source != target
+    ]
+    expected = np.arange(15).reshape(5, 3)
+    actual = expected.copy()
+    _copy(expected, copies)
+    for from_, to, start, stop in _together(copies):
+        actual[to, start:stop] = actual[from_, start:stop]
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.integers(1, 60)), min_size=1, max_size=9),
+    st.integers(0, 2**31),
+)
+@settings(max_examples=25, deadline=None)
+def test_attention_over_slots_is_softmax_over_what_came_before(
+    dtype: torch.dtype, segments: list[tuple[int, int]], seed: int
+) -> None:
+    """Segments of any start and length, alone or together; each slot is filled step by step."""
+    shape, random = (2, 3, 8), torch.Generator().manual_seed(seed)
+    slots = np.random.default_rng(seed).permutation(60)[: len(segments)]
+    starts, sizes = (np.array(column) for column in zip(*segments, strict=True))
+    cache = SlotCache(60, 256)
+    filled = [  # before the step at hand, in another that makes the room grow
+        _attended(cache, slots, np.zeros_like(starts), starts + 1, shape, random, dtype),
+        _attended(cache, slots, starts + 1, starts + 1 + sizes, shape, random, dtype),
+    ]
+    for row in range(len(segments)):
+        keys, values = (torch.cat([step[row][part] for step in filled]) for part in (1, 2))
+        queries, _, _, actual = filled[1][row]
+        for i, query in enumerate(queries.float()):
+            seen = int(starts[row]) + 2 + i
+            scores = torch.einsum("kgd,mkd->kgm", query, keys[:seen].float()) * 0.4
+            expected = torch.einsum("kgm,mkd->kgd", scores.softmax(-1), values[:seen].float())
+            tolerance = 1e-5 if dtype == torch.float32 else 0.05
+            torch.testing.assert_close(actual[i].float(), expected, atol=tolerance, rtol=0)
+
+
+def _attended(
+    cache: SlotCache,
+    slots: np.ndarray,
+    starts: np.ndarray,
+    stops: np.ndarray,
+    shape: tuple[int, int, int],
+    random: torch.Generator,
+    dtype: torch.dtype,
+) -> list[tuple[Tensor, ...]]:
+    """Queries, keys, values and what came of them, of each segment of a step."""
+    heads, groups, size = shape
+    step = Step(slots, starts, stops)
+    cache.reserve(step.length)
+    count = int((stops - starts).sum())
+    query = torch.randn(1, heads * groups, count, size, generator=random).to(dtype)
+    key, value = torch.randn(2, 1, heads, count, size, generator=random).to(dtype)
+    mixed = cache.attend(0, step, query, key, value, 0.4)[0].unflatten(1, (heads, groups))
+    queries = query[0].transpose(0, 1).unflatten(1, (heads, groups))
+    rows = (queries, key[0].transpose(0, 1), value[0].transpose(0, 1), mixed)
+    sizes = (stops - starts).tolist()
+    return list(zip(*(tensor.split(sizes) for tensor in rows), strict=True))

@@ -1,0 +1,265 @@
+"""What every engine stands on: the choice, the probe, adapters on disk, no process left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load, load_file
+
+from tests.helpers.models import random_adapter, tiny_model
+from tests.helpers.vllm import Scorer
+from unstable.config import ModelConfig, parse
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.engines.make import make_engine
+from unstable.engines.probe import BOUNDS, ask_probe, check_probe, probe_adapters
+from unstable.engines.vllm.adapters import AdapterStore
+from unstable.engines.vllm.scratch import ScratchFolder
+from unstable.models.adapters import padded_rank
+from unstable.models.base import load_model, load_tokenizer, named_stop_token_ids, stop_token_ids
+from unstable.models.shape import shape_of
+from unstable.types import Adapter, Completion
+
+LINEARS = {
+    linear.name: (linear.inputs, linear.outputs) for linear in shape_of(tiny_model().config).linears
+}
+
+
+def store(root: Path, capacity: int = 8) -> AdapterStore:
+    return AdapterStore(root, LINEARS, torch.bfloat16, capacity)
+
+
+def served(adapters: AdapterStore, adapter: Adapter):
+    stored = adapters.reserve(adapter.name)
+    adapters.write(stored, adapter)
+    adapters.serve(stored)
+    return stored
+
+
+async def test_the_embedded_engine_is_made_from_a_config(tiny_folder, tmp_path):
+    model = {"name": str(tiny_folder), "dtype": "float32"}
+    actors = {"engine": "embedded", "games_in_flight": 2}
+    engine, tokenizer = await make_engine(
+        parse({"model": model, "actors": actors}), tmp_path / "log"
+    )
+    ids = tokenizer.encode("go")
+    answer = await engine.generate(ids, adapter=None, temperature=1.0, max_tokens=3, seed=0)
+    assert len(answer.token_ids) == len(answer.logprobs) > 0
+    with pytest.raises(ValueError, match="exceed the engine's 2064"):
+        await engine.generate(ids * 1032, adapter=None, temperature=1.0, max_tokens=3, seed=0)
+    await engine.close()
+
+
+def test_stop_tokens_are_the_same_without_the_model(tiny_folder):
+    config = ModelConfig(name=str(tiny_folder))
+    tokenizer = load_tokenizer(config)
+    expected = stop_token_ids(load_model(config), tokenizer)
+    assert named_stop_token_ids(config, tokenizer) == expected == {0}
+
+
+class Deaf:
+    """An engine that loads adapters and serves the base."""
+
+    def __init__(self, engine: EmbeddedEngine) -> None:
+        self._engine = engine
+        self.load = engine.load
+        self.unload = engine.unload
+
+    async def generate(self, prompt_ids, *, adapter, **request) -> Completion:
+        answer = await self._engine.generate(prompt_ids, adapter=None, **request)
+        return Completion(
+            token_ids=answer.token_ids,
+            logprobs=answer.logprobs,
+            finish_reason=answer.finish_reason,
+            adapter=adapter,
+        )
+
+
+async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_does_not(tiny_folder):
+    config = ModelConfig(name=str(tiny_folder), dtype="float32")
+    model, scorer = load_model(config), Scorer(config)
+    shape = shape_of(model.config)
+    adapters = probe_adapters(shape, config.adapter)
+    engine = EmbeddedEngine(model, (), max_requests=4)
+
+    async def probe(asked) -> None:
+        answers = await ask_probe(asked, adapters, shape.vocabulary)
+        scores = {name: scorer.score(answers, adapter) for name, adapter in named}
+        check_probe(answers, scores, BOUNDS["float32"])
+
+    named = [(None, None), *((adapter.name, adapter) for adapter in adapters)]
+    await probe(engine)
+    await probe(engine)  # nothing of the first one stayed
+    with pytest.raises(RuntimeError, match="logprobs under an adapter differ .* does not serve"):
+        await probe(Deaf(engine))
+    named[1], named[2] = (named[1][0], adapters[1]), (named[2][0], adapters[0])
+    with pytest.raises(RuntimeError, match="differ"):
+        await probe(engine)
+    named = [(name, None) for name, _ in named]
+    with pytest.raises(RuntimeError, match="does not distinguish them"):
+        await probe(Deaf(engine))
+    await engine.close()
+
+
+def test_adapters_are_written_whole_in_the_engines_dtype(tmp_path):
+    adapters, adapter = store(tmp_path), random_adapter(tiny_model(), "main@0", seed=0)
+    stored = served(adapters, adapter)
+    written = load_file(stored.folder / "adapter_model.safetensors")
+    expected = {key: value.bfloat16() for key, value in load(adapter.weights).items()}
+    assert written.keys() == expected.keys()
+    assert all(torch.equal(written[key], expected[key]) for key in expected)
+    assert adapters.find("main@0") is stored
+    with pytest.raises(ValueError, match="'main@0' is there already"):
+        adapters.reserve("main@0")
+    assert [path.name for path in tmp_path.iterdir()] == [stored.folder.name]
+
+
+def test_a_number_and_a_folder_are_used_once(tmp_path):
+    adapters = store(tmp_path)
+    stored = [served(adapters, random_adapter(tiny_model(), "same", seed)) for seed in [0]]
+    for seed in range(1, 4):
+        adapters.withdraw(stored[-1])
+        adapters.drop(stored[-1])
+        assert not stored[-1].folder.exists()
+        with pytest.raises(ValueError, match="'same' is not there"):
+            adapters.find("same")
+        stored.append(served(adapters, random_adapter(tiny_model(), "same", seed)))
+    assert [entry.number for entry in stored] == [1, 2, 3, 4]
+    assert len({entry.folder for entry in stored}) == 4
+
+
+def test_an_adapter_of_another_base_leaves_nothing(tmp_path):
+    adapters = store(tmp_path)
+    stored = adapters.reserve("wide")
+    with pytest.raises(ValueError, match="'wide' does not fit the base"):
+        adapters.write(stored, random_adapter(tiny_model(hidden=16), "wide", seed=0))
+    adapters.drop(stored)
+    assert list(tmp_path.iterdir()) == []
+    served(adapters, random_adapter(tiny_model(), "wide", seed=0))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 4), max_size=40), st.integers(1, 4))
+def test_hits_are_those_of_a_cache_that_drops_the_least_recently_used(order, capacity):
+    adapters = store(Path("unused"), capacity)
+    stored = [adapters.reserve(str(number)) for number in range(5)]
+    resident: OrderedDict[int, None] = OrderedDict()
+    hits = 0
+    for entry in stored:
+        adapters.serve(entry)
+    for number in range(5):
+        resident[number] = None
+    for number in [None, *order]:
+        if number is not None:
+            hits += number in resident
+            with adapters.used(stored[number]):
+                pass
+            resident[number] = None
+            resident.move_to_end(number)
+        while len(resident) > capacity:
+            resident.popitem(last=False)
+    assert (adapters.requests, adapters.hits) == (len(order), hits)
+
+
+def test_what_is_in_use_stays_in_memory():
+    adapters = store(Path("unused"), capacity=2)
+    first, second, third = [adapters.reserve(name) for name in "abc"]
+    for entry in (first, second, third):
+        adapters.serve(entry)
+    with adapters.used(first):
+        for entry in (second, third, second):
+            with adapters.used(entry):
+                pass
+        before = adapters.hits
+        with adapters.used(first):
+            assert adapters.hits == before + 1
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(1, 8), (8, 8), (9, 16), (48, 64), (512, 512)])
+def test_ranks_are_rounded_up_to_what_vllm_takes(rank, expected):
+    assert padded_rank(rank) == expected
+
+
+def test_a_killed_process_leaves_a_folder_only_until_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = (
+        "import os, unstable.engines.vllm.scratch as s; f = s.ScratchFolder('adapters-'); "
+        "(f.path / 'file').touch(); print(f.path, flush=True); input()"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    folder = Path(owner.stdout.readline().strip())
+    first = ScratchFolder("adapters-")
+    assert sorted(tmp_path.iterdir()) == sorted([folder, first.path])
+    owner.kill()
+    owner.communicate()
+    second = ScratchFolder("adapters-")
+    assert sorted(tmp_path.iterdir()) == sorted([first.path, second.path])
+    first.close()
+    second.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+START_VLLM = """
+from pathlib import Path
+import torch
+from unstable.engines.vllm.engine import VLLMEngine, VLLMSettings
+settings = VLLMSettings(
+    model="none", linears={}, dtype=torch.float32, max_requests=1, max_length=8, max_rank=8,
+    max_loras=1, max_cpu_loras=1,
+)
+VLLMEngine(settings, [], Path("log"))
+"""
+
+
+def test_vllm_is_imported_only_when_all_that_it_reads_from_the_environment_is_set(tmp_path: Path):
+    """Some releases read it as they are imported; here is a stand-in that says what it found."""
+    (tmp_path / "vllm").mkdir()
+    found = "import os; raise ImportError({k: v for k, v in os.environ.items() if 'VLLM' in k})"
+    (tmp_path / "vllm/__init__.py").write_text(found)
+    own = {name: value for name, value in os.environ.items() if "VLLM" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", START_VLLM],
+        env=own | {"VLLM_CPU_KVCACHE_SPACE": "3"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "'VLLM_CONFIGURE_LOGGING': '0'" in done.stderr, done.stderr
+    assert "'VLLM_LOGGING_LEVEL': 'WARNING'" in done.stderr
+    assert "'VLLM_CPU_KVCACHE_SPACE': '3'" in done.stderr  # a person's own setting stands
+
+
+def test_a_worker_ends_with_the_owner_of_its_engine():
+    """Without vLLM: what its workers import, in a process of its own."""
+    owner = subprocess.Popen(["sleep", "60"])
+    variables = {"UNSTABLE_ENGINE_OWNER": str(owner.pid)}
+    code = "import time, unstable.engines.vllm.worker as w; print('on', flush=True); "
+    with subprocess.Popen(
+        [sys.executable, "-c", code + "time.sleep(60)"],
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+    ) as worker:
+        assert worker.stdout.readline() == b"on\n"
+        time.sleep(0.2)
+        assert worker.poll() is None
+        owner.kill()
+        assert worker.wait(timeout=20) == -signal.SIGKILL
+    owner.wait()
+    late = [sys.executable, "-c", code + "time.sleep(60)"]
+    done = subprocess.run(late, env=os.environ | variables, capture_output=True, timeout=20)
+    assert done.returncode == -signal.SIGKILL, "the owner was gone before"

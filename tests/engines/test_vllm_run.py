@@ -1,0 +1,69 @@
+"""A whole run on the vLLM engine, as a person starts it."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.helpers.cli import command, no_developers_lines, rows
+from tests.helpers.vllm import needs_vllm, workers
+
+pytestmark = needs_vllm
+
+
+RUN = """
+model: {adapter: {rank: 4}}
+actors: {num: 1, engine: vllm, games_in_flight: 4, max_loras: 2, max_cpu_loras: 4}
+sampling: {max_tokens: 4}
+learner: {batch_size: 4, micro_batch_size: 4}
+eval: {every: 0}
+loop: {steps: 2, mode: sync}
+"""
+
+
+def wait_for(condition, seconds: float = 240):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return found
+
+
+def test_a_run_survives_the_death_of_its_actor(tmp_path: Path) -> None:
+    """Two updates by the command line; the actor is killed in between and leaves no process."""
+    (tmp_path / "run.yaml").write_text(RUN)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    # Names of sockets are short.
+    sockets = dict.fromkeys(["RAY_TMPDIR", "VLLM_RPC_BASE_PATH"], tempfile.gettempdir())
+    run = subprocess.Popen(
+        command(["train", "--config", "run.yaml", "--run_dir", "run"]),
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(scratch)} | sockets,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        metrics = tmp_path / "run/metrics.jsonl"
+        wait_for(lambda: run.poll() is not None or (metrics.is_file() and rows(metrics)))
+        assert run.poll() is None, run.stdout.read()
+        (worker,) = wait_for(lambda: workers(psutil.Process(run.pid)))
+        core = worker.parent()
+        os.kill(core.parent().pid, signal.SIGKILL)
+        wait_for(lambda: not worker.is_running() and not core.is_running(), seconds=30)
+        output, _ = run.communicate(timeout=300)
+    finally:
+        run.kill()
+    assert run.returncode == 0, output
+    assert not list(scratch.glob("unstable-adapters-*"))
+    assert no_developers_lines(output)
+    assert [row["version"] for row in rows(metrics)] == [0, 1, 2]
+    assert "actor-0 died and is started again" in (tmp_path / "run/logs/loop.log").read_text()
+    for row in rows(metrics)[1:]:
+        assert row["learn/mismatch_abs_mean"] < 0.2
+    assert (tmp_path / "run/logs/engine-0.log").read_text(), "vLLM writes there"

@@ -1,0 +1,184 @@
+"""The `Environment` protocol: a game that is not TextArena's is played, cut short and solved."""
+
+import ast
+import random
+from pathlib import Path
+
+import pytest
+
+from unstable.config import ConfigError, GameConfig, InvalidMovesConfig
+from unstable.games.check import check_game
+from unstable.games.environment import Environment, EnvStep
+from unstable.games.game import Game
+from unstable.games.info import GameInfo, SmallTree
+from unstable.games.services import lists_legal_moves
+from unstable.solving.best_response import assess
+from unstable.solving.tree import as_key, grow
+from unstable.types import Observation
+
+PACKAGE = Path(__file__).parent.parent.parent / "unstable"
+
+
+class CoinPoker(Environment):
+    """Seat 0 sees a coin and bets or stays; seat 1 calls or folds without seeing it."""
+
+    info = GameInfo(env="CoinPoker", name="CoinPoker", small_tree=SmallTree(is_open=False))
+
+    def __init__(self, stake: float = 2.0) -> None:
+        self.stake = stake
+        self.made: list[str] = []
+        self.notice = ""
+
+    def reset(self, seats: int, seed: int) -> None:
+        assert seats == 2, "two seats"
+        self.coin = random.choice(["heads", "tails"])
+
+    @property
+    def mover(self) -> int:
+        return len(self.made) % 2
+
+    def observe(self) -> Observation:
+        seen = f"The coin shows {self.coin}." if self.mover == 0 else "You do not see the coin."
+        rules = f"Coin poker. You are seat {self.mover}."
+        return Observation(
+            seat=self.mover, rules=rules, events=[*self.made], board=seen, notice=self.notice
+        )
+
+    def legal_moves(self) -> list[str]:
+        return ["[call]", "[fold]"] if self.made else ["[bet]", "[stay]"]
+
+    def step(self, action: str) -> EnvStep:
+        if action == "[crash]":
+            raise RuntimeError("the table breaks")
+        if action not in self.legal_moves():
+            self.notice = "bet, stay, call or fold"
+            return EnvStep(over=False, refused=True, reason=self.notice)
+        self.made, self.notice = [*self.made, action], ""
+        return EnvStep(over=action != "[bet]", refused=False, reason=f"ended by {action}")
+
+    def payoffs(self) -> list[float]:
+        won = {"[stay]": 0.0, "[fold]": 1.0}.get(self.made[-1], self.stake)
+        sign = -1 if self.made[-1] == "[call]" and self.coin == "tails" else 1
+        return [sign * won, -sign * won]
+
+    def scale(self) -> float:
+        return self.stake
+
+
+CONFIG = GameConfig(env=f"{__name__}:CoinPoker")
+
+
+def coin_game(coin: str, **changes) -> Game:
+    config = CONFIG.model_copy(update=changes)
+    games = (Game(config, seed) for seed in range(100))
+    return next(game for game in games if coin in game.observe().board)
+
+
+@pytest.mark.parametrize(
+    ("coin", "actions", "pays"),
+    [
+        ("heads", ["[bet]", "[call]"], 2.0),
+        ("tails", ["[bet]", "[call]"], -2.0),
+        ("tails", ["[bet]", "[fold]"], 1.0),
+        ("heads", ["[stay]"], 0.0),
+    ],
+)
+def test_it_is_played_to_its_pay_offs(coin: str, actions: list[str], pays: float) -> None:
+    game = coin_game(coin)
+    assert lists_legal_moves(CONFIG) and game.stakes == 2
+    for index, action in enumerate(actions):
+        observation = game.observe()
+        assert observation.seat == game.seat == index and game.observe() == observation
+        assert observation.events == actions[:index] and game.board == observation.board
+        assert action in game.legal_moves()
+        step = game.step(action)
+    assert step == (True, False) and game.reason == f"ended by {actions[-1]}"
+    assert game.payoffs == [pays, -pays] and game.outcomes == [pays / 2, -pays / 2]
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    game = coin_game("heads")
+    other = game.copied()
+    other.step("[bet]")
+    assert game.seat == 0 and game.legal_moves() == ["[bet]", "[stay]"]
+    assert other.seat == 1 and other.legal_moves() == ["[call]", "[fold]"]
+
+
+def test_refusals_and_errors_are_the_movers_forfeits() -> None:
+    game = coin_game("heads", invalid_moves=InvalidMovesConfig(allowed=1))
+    assert game.step("[raise]") == (False, True)
+    assert game.observe().notice == "bet, stay, call or fold"
+    assert game.step("[raise]") == (True, True) and game.forfeit == 0
+    assert game.reason == "Player 0 forfeits by an invalid move: bet, stay, call or fold"
+    game = coin_game("heads")
+    assert game.step("[crash]").done and game.raised and game.outcomes == [-1.0, 0.0]
+
+
+def moves_of_the_raw(env: CoinPoker) -> list[str]:
+    return ["[fold]"] if env.made else ["[bet]"]
+
+
+def pays_one(env: CoinPoker) -> list[float]:
+    return [1.0, 3.0] if env.coin == "heads" else [0.0, 0.0]
+
+
+def swapped(env: CoinPoker) -> list[int]:
+    return [1, 0]
+
+
+def test_a_config_may_say_moves_pay_offs_and_seating_as_of_any_env() -> None:
+    own = {name: f"{__name__}:{name}" for name in ("moves_of_the_raw", "pays_one", "swapped")}
+    game = coin_game(
+        "heads",
+        legal_moves=own["moves_of_the_raw"],
+        payoffs=own["pays_one"],
+        seating=own["swapped"],
+        payoff_scale=4.0,
+    )
+    assert game.observe().seat == game.seat == 1 and game.legal_moves() == ["[bet]"]
+    game.step("[bet]")
+    assert game.legal_moves() == ["[fold]"]
+    game.step("[fold]")
+    assert game.payoffs == [3.0, 1.0] and game.outcomes == [0.75, 0.25]
+
+
+def test_it_is_checked_as_any_game() -> None:
+    check_game(CONFIG)
+    with pytest.raises(ConfigError, match="seats = 3: two seats"):
+        check_game(CONFIG.model_copy(update={"seats": 3}))
+
+
+def test_it_is_solved() -> None:
+    """Uniform play is worth 1/4 to seat 0; against it, betting heads alone is worth 3/4."""
+    tree = grow(CONFIG)
+    assert tree.root.probabilities == (0.5, 0.5)
+    assert (tree.nodes, len(tree.decisions), tree.most) == (1 + 2 * 5, 3, 2.0)
+    policy = {
+        as_key(node.observation): dict.fromkeys(node.actions, 0.5)
+        for node in tree.decisions
+        if node.observation is not None
+    }
+    found = assess(tree, policy, forfeits=True)
+    assert found.values == pytest.approx((0.25, -0.25))
+    assert found.best == pytest.approx((0.5 * 1.5, 0.0))
+    assert found.exploitability == pytest.approx(0.375)
+
+
+def test_textarena_is_known_to_its_implementation_and_the_catalogue_alone() -> None:
+    """So nothing above them can read its state; `raw` is handed on and never looked into."""
+    importers, readers = set(), set()
+    for path in PACKAGE.rglob("*.py"):
+        name, text = str(path.relative_to(PACKAGE)), path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                modules = [getattr(node, "module", None), *(each.name for each in node.names)]
+                if any(str(each).partition(".")[0] == "textarena" for each in modules):
+                    importers.add(name)
+            inner = getattr(node, "value", None)
+            if not (isinstance(node, ast.Attribute) and isinstance(inner, ast.Attribute)):
+                continue
+            if inner.attr == "raw" or (inner.attr, node.attr) == ("env", "state"):
+                readers.add(name)
+    catalog = {name for name in importers if name.startswith("games/catalog/")}
+    assert importers - catalog == {"games/textarena.py", "games/words.py"}
+    assert readers == set()

@@ -1,0 +1,425 @@
+"""Games: chance of their own, what a seat sees, invalid moves, ends, legal moves."""
+
+import random
+from itertools import permutations
+
+import numpy as np
+import pytest
+import textarena as ta
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.games import COUNT_UP, KUHN, LISTED, MIXED, CountUp
+from unstable.config import GameConfig, InvalidMovesConfig
+from unstable.games.catalog.kuhn import KuhnPoker
+from unstable.games.chance import Chance
+from unstable.games.game import Game
+from unstable.games.services import lists_legal_moves
+from unstable.prompts import observation_text
+from unstable.types.seeds import derive_seed
+
+
+def game(env: str, seats: int = 2, seed: int = 0, **config) -> Game:
+    return Game(GameConfig(env=env, seats=seats, **config), seed)
+
+
+def play_randomly(game: Game, seed: int) -> list[str]:
+    """Play out with random legal moves; every observation, move and outcome."""
+    rng = random.Random(seed)
+    transcript = []
+    while not game.done:
+        observation = observation_text(game.observe())
+        action = rng.choice(game.legal_moves())
+        step = game.step(action)
+        assert not step.invalid, f"{action} was refused after: {observation}"
+        transcript += [observation, action]
+    return [*transcript, repr((game.outcomes, game.reason))]
+
+
+def test_interleaved_games_equal_the_same_games_one_by_one():
+    configs = [MIXED[index % len(MIXED)] for index in range(200)]
+    alone = [play_randomly(Game(config, i), i) for i, config in enumerate(configs)]
+    games = [Game(config, i) for i, config in enumerate(configs)]
+    rngs = [random.Random(i) for i in range(200)]
+    transcripts: list[list[str]] = [[] for _ in games]
+    order, hostile = random.Random(7), random.Random(8)
+    while unfinished := [i for i, game in enumerate(games) if not game.done]:
+        index = order.choice(unfinished)
+        random.seed(hostile.random())
+        np.random.seed(hostile.randrange(100))
+        observation = observation_text(games[index].observe())
+        random.random()
+        action = rngs[index].choice(games[index].legal_moves())
+        np.random.normal()
+        games[index].step(action)
+        transcripts[index] += [observation, action]
+    for index, game in enumerate(games):
+        transcripts[index].append(repr((game.outcomes, game.reason)))
+    assert transcripts == alone
+    assert len({repr(transcript) for transcript in alone}) > 150
+
+
+def test_games_leave_the_global_random_state_alone():
+    random.seed(5)
+    np.random.seed(5)
+    expected = random.Random(5).random(), np.random.RandomState(5).random()
+    play_randomly(game(KUHN), 0)
+    play_randomly(Game(MIXED[-1], 0), 0)
+    assert (random.random(), np.random.random()) == expected
+
+
+def test_a_games_chance_goes_on_where_it_stopped():
+    """Whatever is drawn, and a normal number that is kept for later, in pieces as at once."""
+
+    def draw(generator) -> list:
+        numbers = [generator.random(), generator.gauss(0, 1), generator.randrange(10**30)]
+        return [*numbers, generator.sample(range(900), 700), generator.getrandbits(33)]
+
+    own, chance, numbers = random.Random(derive_seed(11, "chance")), Chance(11), []
+    outer = random.getstate()
+    for _ in range(3):
+        with chance:
+            assert draw(random) == draw(own)
+            numbers += [np.random.random(), np.random.uniform()]
+        assert random.getstate() == outer
+    with Chance(11):
+        again = np.random.random(6).tolist()
+    assert again == numbers and len(set(numbers)) == 6
+    with Chance(12):
+        assert np.random.random() != numbers[0] and random.random() != random.Random(11).random()
+
+
+def test_the_env_seed_is_not_the_games_seed():
+    first = game("PigDice-v0", seed=5)
+    rolls = random.Random(5)
+    first.step("[roll]")
+    shown = observation_text(first.observe())
+    assert f"'{rolls.randint(1, 6)}'" not in shown or "busted" in shown
+
+
+@pytest.mark.parametrize(("env", "seats"), LISTED)
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**63 - 1))
+def test_legal_moves_are_accepted(env, seats, seed):
+    played = game(env, seats, seed, max_turns=80)
+    assert lists_legal_moves(played.config)
+    play_randomly(played, seed)
+    assert len(played.outcomes) == seats
+    assert all(-1 <= outcome <= 1 for outcome in played.outcomes)
+
+
+def test_a_seat_sees_each_thing_once_and_only_the_last_board():
+    played = game("TicTacToe-v0", events="all")
+    for action in ("[4]", "[0]", "[1]"):
+        played.observe()
+        played.step(action)
+    observation = played.observe()
+    assert observation.seat == 1
+    assert observation.rules.startswith("You are Player 1 in Tic Tac Toe.")
+    assert observation.events == [
+        "Player 0 placed their symbol (O) in cell 4.",
+        "Player 1 placed their symbol (X) in cell 0.",
+        "Player 0 placed their symbol (O) in cell 1.",
+    ]
+    assert " X | O | 2 " in observation.board
+    assert observation.notice == ""
+    assert played.observe() == observation
+
+
+SHOWN_BY_THE_BOARD = {
+    "TicTacToe-v0": 2,
+    "WildTicTacToe-v0": 2,
+    "Nim-v0": 2,
+    "ConnectFour-v0": 2,
+    "TowerOfHanoi-v0": 1,
+}
+
+
+@pytest.mark.parametrize(("env", "seats"), SHOWN_BY_THE_BOARD.items())
+def test_where_events_are_left_out_the_board_shows_all_that_a_perfect_player_uses(env, seats):
+    """Positions that are shown alike, however they came about, have the same best moves."""
+    best: dict[str, dict[str, float]] = {}
+    by_history = set()
+    for seed in range(150):
+        rng, played = random.Random(seed), game(env, seed=0, seats=seats)
+        moves: list[str] = []
+        while not played.done and len(moves) < 6:
+            observation = played.observe()
+            assert observation.events == [] and observation.board
+            shown = observation_text(observation)
+            mix = played.expert_moves()
+            assert best.setdefault(shown, mix) == mix
+            by_history.add((shown, tuple(moves)))
+            moves.append(rng.choice(played.legal_moves()))
+            played.step(moves[-1])
+    assert len(by_history) > len(best)
+
+
+def test_events_are_left_out_only_where_a_board_shows_more():
+    def events(env, **changes):
+        played = game(env, **changes)
+        moves = played.legal_moves()
+        played.step(moves[0])
+        return played.observe().events
+
+    assert len(events("ConnectFour-v0-blind")) == 1
+    assert events("Othello-v0") != [] == events("Othello-v0", events="none")
+    assert events("TicTacToe-v0", events="all") != []
+    moves = "tests.helpers.games:count_up_moves"
+    assert events(COUNT_UP, legal_moves=moves, events="none") != []  # it has no board
+
+
+def test_cards_are_private():
+    played = game(KUHN)
+    cards = {}
+    for action in ("[check]", "[bet]"):
+        observation = played.observe()
+        cards[observation.seat] = observation.events[0][-2]
+        assert len([event for event in observation.events if "Your card" in event]) == 1
+        played.step(action)
+    assert cards[0] != cards[1] and set(cards) == {0, 1}
+
+
+def test_a_board_that_is_out_of_date_is_not_shown_as_the_last_word():
+    played = game("IteratedPrisonersDilemma-v0")
+    for action in ("hello", "hi there", "[cooperate]", "[defect]"):
+        played.observe()
+        played.step(action)
+    observation = played.observe()
+    assert observation.board == ""
+    assert observation.events[:2] == ["You: hello", "Player 1: hi there"]
+    assert observation.events[-1] == "--- Starting Round 2 ---"
+
+
+def test_talk_reaches_the_other_seats():
+    played = game("SimpleNegotiation-v0")
+    played.step("Good wheat! [Offer: 1 Wheat -> 1 Wood]")
+    events = played.observe().events
+    assert events[0] == "Player 0: Good wheat! [Offer: 1 Wheat -> 1 Wood]"
+    assert "made the following offer" in events[1] and len(events) == 2
+
+
+def test_a_bare_move_is_kept_where_the_game_does_not_say_what_was_done():
+    """As talk that is one token, before a board that is none; as a guess before a hint."""
+    played = game("IteratedPrisonersDilemma-v0")
+    for action in ("[peace]", "[war]", "[cooperate]", "[defect]"):
+        played.observe()
+        played.step(action)
+    assert played.observe().events[:2] == ["You: [peace]", "Player 1: [war]"]
+    played = game("GuessTheNumber-v0", 1, args={"min_number": 1, "max_number": 2000})
+    for action in ("[1]", "[2000]"):
+        played.step(action)
+    hints = ["The target number is higher.", "The target number is lower."]
+    assert played.observe().events == ["You: [1]", hints[0], "You: [2000]", hints[1]]
+
+
+def test_secret_mafia_is_played_to_its_end_in_its_own_order():
+    played = game("SecretMafia-v0", 6, invalid_moves=InvalidMovesConfig(allowed=2), max_turns=300)
+    rng, order = random.Random(0), []
+    while not played.done:
+        order.append(played.observe().seat)
+        alive = [seat for seat in range(6) if seat != played.seat]
+        played.step(f"I say [{rng.choice(alive)}]")
+    assert played.forfeit is not None or set(played.outcomes) == {1.0, -1.0}
+    # By night the mafia, the doctor and the detective, whose seats are these; by day in any order.
+    assert set(order[:2]) == {0, 1} and order[2:4] == [2, 3]
+    assert order[4:10] != sorted(order[4:10])
+
+
+def test_the_first_invalid_move_forfeits_by_default():
+    policy = InvalidMovesConfig(forfeit_reward=-1.5, others_reward=0.5)
+    for env, seats in (("TicTacToe-v0", 2), ("LiarsDice-v0", 3), ("TowerOfHanoi-v0", 1)):
+        played = game(env, seats, invalid_moves=policy)
+        assert played.step("nothing of the kind") == (True, True)
+        assert played.forfeit == 0 and not played.truncated
+        assert played.outcomes == [-1.5, *[0.5] * (seats - 1)]
+        assert played.reason.startswith("Player 0 forfeits by an invalid move: ")
+
+
+@pytest.mark.parametrize(("env", "seats"), [("TicTacToe-v0", 2), ("Poker-v0", 3), (COUNT_UP, 3)])
+def test_allowed_retries_show_a_notice_and_count_in_a_row(env, seats):
+    played = game(env, seats, invalid_moves=InvalidMovesConfig(allowed=2))
+    seat = played.seat
+    for _ in range(2):
+        assert played.step("garbage") == (False, True)
+        observation = played.observe()
+        assert observation.seat == seat
+        assert "invalid" in observation.notice and "garbage" not in str(observation.events)
+    assert (
+        played.step({"TicTacToe-v0": "[4]", "Poker-v0": "[Call]"}.get(env, "[1]")).invalid is False
+    )
+    after = played.observe()
+    assert after.seat != seat and after.notice == "" and "garbage" not in str(after)
+    for allowed in (True, True, False):
+        step = played.step("garbage")
+        assert step.invalid and step.done is not allowed
+    assert played.forfeit == after.seat
+
+
+def test_only_refusals_in_a_row_count():
+    played = game(COUNT_UP, 1, invalid_moves=InvalidMovesConfig(allowed=1))
+    for action in ("garbage", "[1]", "garbage", "[1]", "garbage", "[1]", "garbage"):
+        assert not played.step(action).done
+    assert played.step("garbage").done and played.forfeit == 0
+
+
+def test_a_step_cap_ends_what_would_never_end():
+    for env, seats in (("PublicGoodsGame-v0", 3), ("Poker-v0", 2)):
+        policy = InvalidMovesConfig(allowed=10_000)
+        played = game(env, seats, max_turns=40, invalid_moves=policy)
+        while not played.done:
+            played.observe()
+            played.step("garbage")
+        assert (played.turns, played.truncated, played.forfeit) == (40, True, None)
+        assert played.outcomes == [0.0] * seats
+
+
+def test_rewards_are_by_seat_as_the_env_gives_them():
+    played = game(COUNT_UP, 3)
+    for action in ("[3]", "[3]", "[3]", "[1]"):
+        played.step(action)
+    assert played.done and played.outcomes == [5.0, 0.0, 0.0] and played.reason == "counted"
+    alone = game(COUNT_UP, 1)
+    for _ in range(4):
+        alone.step("[3]")
+    assert alone.outcomes == [5.0]
+
+
+def kuhn_value(env: ta.Env) -> float:
+    """Chips per round that the opener wins when both play the equilibrium, by going through all."""
+    bluff = 1 / 3  # how often the opener bets a jack; any value up to 1/3 is an equilibrium
+    bet = {"opener": (bluff, 0, 3 * bluff), "other": (1 / 3, 0, 1)}
+    call = {"opener": (0, bluff + 1 / 3, 1), "other": (0, 1 / 3, 1)}
+
+    def value(cards: tuple[int, int], history: tuple[str, ...]) -> float:
+        env.reset(num_players=2, seed=0)
+        opener = env.state.current_player_id
+        env.state.game_state["player_cards"] = {opener: cards[0], 1 - opener: cards[1]}
+        for action in history:
+            done, _ = env.step(f"[{action}]")
+        if history and env.state.done:
+            chips = env.state.game_state["player_chips"]
+            assert sum(chips.values()) == 0
+            return chips[opener]
+        place = len(history) % 2
+        role, card = ("opener", "other")[place], cards[place]
+        if "bet" in env.state.game_state["current_legal_action_tree"]:
+            likely, actions = bet[role][card], ("bet", "check")
+        else:
+            likely, actions = call[role][card], ("call", "fold")
+        taken = value(cards, (*history, actions[0])), value(cards, (*history, actions[1]))
+        return likely * taken[0] + (1 - likely) * taken[1]
+
+    deals = list(permutations(range(3), 2))
+    return sum(value(cards, ()) for cards in deals) / len(deals)
+
+
+def test_the_corrected_kuhn_poker_is_zero_sum_and_worth_what_kuhn_proved():
+    assert kuhn_value(KuhnPoker(max_rounds=1)) == pytest.approx(-1 / 18, abs=1e-12)
+
+
+def test_textarenas_own_kuhn_poker_is_not():
+    env = ta.make("KuhnPoker-v0-raw", max_rounds=1)
+    with pytest.raises(AssertionError):
+        kuhn_value(env)
+
+
+def test_kuhn_poker_deals_no_round_after_the_last():
+    played = game(KUHN)
+    play_randomly(played, 0)
+    assert played.env.raw.state.game_state["current_round"] == 3
+    assert sum(played.env.raw.state.game_state["player_chips"].values()) == 0
+
+
+# Pay-offs
+
+
+def pays_squares(env):
+    return [4.0, 1.0]
+
+
+def pays_one(env):
+    return [4.0]
+
+
+def pays_nothing_finite(env):
+    return [float("inf"), 0.0]
+
+
+def counted_up(**changes):
+    played = game(COUNT_UP, seats=2, **changes)
+    while not played.done:
+        played.step("[3]")
+    return played
+
+
+def test_a_users_payoffs_are_divided_by_a_scale_that_never_changes():
+    played = counted_up(payoffs=f"{__name__}:pays_squares", payoff_scale=8.0)
+    assert (played.payoffs, played.outcomes) == ([4.0, 1.0], [0.5, 0.125])
+    assert counted_up(payoff_scale=10.0).outcomes == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("target", ["pays_one", "pays_nothing_finite"])
+def test_payoffs_are_a_finite_number_a_seat(target):
+    with pytest.raises(ValueError, match="must be a number for each seat"):
+        counted_up(payoffs=f"{__name__}:{target}")
+
+
+@pytest.mark.parametrize(
+    ("actions", "chips"),
+    [(["[bet]", "[fold]"], 1), (["[bet]", "[call]"], 2), (["[check]", "[check]"], 1)],
+)
+def test_kuhn_poker_pays_chips(actions, chips):
+    played = game(KUHN, args={"max_rounds": 1})
+    opener = played.seat
+    cards = played.env.raw.state.game_state["player_cards"]
+    for action in actions:
+        played.step(action)
+    won = opener if "[fold]" in actions or cards[opener] > cards[1 - opener] else 1 - opener
+    assert (played.payoffs[won], played.payoffs[1 - won]) == (chips, -chips)
+    assert played.outcomes == [payoff / 2 for payoff in played.payoffs]
+
+
+def test_a_game_of_ours_never_pays_more_than_its_scale():
+    played = game(KUHN, args={"max_rounds": 1})
+    played.env.raw.state.game_state["player_chips"][0] += 4
+    with pytest.raises(ValueError, match="more than its scale of 2"):
+        for action in ("[bet]", "[fold]"):
+            played.step(action)
+
+
+class Drawn(ta.Env):
+    """Shows a board whose first row is moved to the right, after an empty line."""
+
+    board = "\n \n    A B\n1   . .\n\n"
+
+    def reset(self, num_players, seed=None):
+        self.state = ta.SinglePlayerState(num_players=num_players, seed=seed, max_turns=5)
+        self.state.reset(game_state={}, player_prompt_function=lambda **_: "Look.")
+        self.state.add_observation(self.board, observation_type=ta.ObservationType.GAME_BOARD)
+
+    def step(self, action):
+        return self.state.step()
+
+
+def test_the_first_row_of_a_board_stays_where_it_is():
+    assert game(f"{__name__}:Drawn", 1).observe().board == "    A B\n1   . ."
+
+
+def test_breakthroughs_rows_are_aligned():
+    rows = game("Breakthrough-v0-small").observe().board.splitlines()
+    assert len({row.index("|") for row in rows[:-1]}) == 1
+
+
+class Spoilt(CountUp):
+    """Pays what is no number."""
+
+    def step(self, action):
+        self.state.rewards = {0: float("nan"), 1: 1.0}
+        return True, {}
+
+
+def test_a_game_that_pays_what_is_not_finite_fails():
+    game = Game(GameConfig(env=f"{__name__}:Spoilt"), seed=0)
+    with pytest.raises(ValueError, match=r"it must be a number for each seat"):
+        game.step("[1]")

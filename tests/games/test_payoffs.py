@@ -1,0 +1,226 @@
+"""What games are worth to a version where they pay chips or points, and how sure that is."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.builders import game
+from tests.helpers.loop import make_context
+from tests.helpers.tracking import lines, make_score, make_tracker, printed
+from unstable.collectors.play import play_game
+from unstable.collectors.players.programs import ExpertPlayer, RandomPlayer, RulesPlayer
+from unstable.commands.card import Export, model_card
+from unstable.config import RunConfig, parse
+from unstable.league.evaluation import (
+    _student,
+    evaluation_games,
+    evaluation_scores,
+    game_payoffs,
+    game_scores,
+    student_interval,
+)
+from unstable.loop.train import state, train
+from unstable.report.run import Run
+from unstable.tracking.text import gain_text, payoff_text, score_line
+from unstable.types import GameResult, PlayerId
+
+LEDUC = {"env": "unstable.games.catalog.leduc:Leduc", "name": "Leduc"}
+KUHN = {"env": "unstable.games.catalog.kuhn:KuhnPoker", "name": "Kuhn", "args": {"max_rounds": 1}}
+DILEMMA = {"env": "IteratedPrisonersDilemma-v0", "name": "Dilemma"}
+
+
+def configured(env: dict[str, Any], games: int = 256) -> RunConfig:
+    return parse({"games": [env], "eval": {"games": games, "opponents": ["random"]}})
+
+
+async def evaluated(config: RunConfig, version: int, player: object) -> list[GameResult]:
+    """The evaluation's games, with a bot in the version's seats and a random one in the others."""
+    results = []
+    for spec in evaluation_games(config, version):
+        own = PlayerId.policy(version)
+        players = [player if seat.player == own else RandomPlayer() for seat in spec.seats]
+        results.append(await play_game(spec, config.games[0], players, config.seed))  # type: ignore[arg-type]
+    return results
+
+
+@pytest.mark.parametrize(
+    ("env", "player"), [(LEDUC, ExpertPlayer()), (KUHN, ExpertPlayer()), (DILEMMA, RulesPlayer())]
+)
+async def test_who_plays_better_wins_chips_or_points(env: dict[str, Any], player: object) -> None:
+    config = configured(env)
+    results = await evaluated(config, 3, player)
+    (row,) = evaluation_scores(3, results)
+    action_values = [
+        result.payoffs[seat]
+        for result in results
+        for seat, each in enumerate(result.spec.seats)
+        if each.player == PlayerId.policy(3)
+    ]
+    assert row.payoff is not None and row.payoff == pytest.approx(np.mean(action_values))
+    assert row.payoff_low is not None and row.payoff_high is not None
+    assert 0 < row.payoff_low < row.payoff < row.payoff_high
+    assert f" · pay-off {row.payoff:+.2f} ({row.payoff_low:+.2f} to " in score_line(row)
+
+
+async def test_the_gain_is_paired_with_version_0() -> None:
+    """The expert gains what it wins more than a random player in the same deals."""
+    config = configured(LEDUC, games=1024)
+    before = await evaluated(config, 0, RandomPlayer())
+    after = await evaluated(config, 8, ExpertPlayer())
+    first = game_scores(0, before), game_payoffs(0, before)
+    (same,) = evaluation_scores(0, before, *first)
+    assert (same.payoff_gain, same.payoff_gain_low) == (0.0, None), "no deals differ: no interval"
+    (start,), (row,) = evaluation_scores(0, before), evaluation_scores(8, after, *first)
+    assert start.payoff is not None and start.payoff_gain is None and row.payoff is not None
+    assert row.payoff_gain == pytest.approx(row.payoff - start.payoff)
+    assert row.payoff_gain_low is not None and row.payoff_gain_low > 0
+    assert f", pay-off {row.payoff_gain:+.2f} ({row.payoff_gain_low:+.2f} to " in gain_text(row)
+
+
+async def test_a_game_without_pay_offs_prints_what_it_printed() -> None:
+    config = configured({"env": "TicTacToe-v0"}, games=8)
+    results = await evaluated(config, 1, ExpertPlayer())
+    assert {result.stakes for result in results} == {None}
+    (row,) = evaluation_scores(1, results, game_scores(1, results), game_payoffs(1, results))
+    assert {row.payoff, row.payoff_low, row.payoff_high, row.payoff_gain} == {None}
+    assert payoff_text(row) == "" and "pay-off" not in score_line(row)
+    assert gain_text(make_score(1)) == ""
+
+
+def paid(
+    payoffs: Sequence[float], *, deal: int, stakes: float = 13.0, seat: int = 0, number: int = 0
+) -> GameResult:
+    players = ("main@2", "random") if seat == 0 else ("random", "main@2")
+    result = game(players, purpose="eval", game_id=number)
+    spec = dataclasses.replace(result.spec, seed=deal)
+    return dataclasses.replace(
+        result, spec=spec, payoffs=list(payoffs), outcomes=list(payoffs), stakes=stakes
+    )
+
+
+def test_a_deal_is_one_observation() -> None:
+    """What one seat wins by its cards the other one wins in the swapped game."""
+    results = []
+    for deal in range(8):
+        luck, skill = 6.0 * (-1) ** deal, 0.1 * deal
+        for seat in (0, 1):
+            own = (luck if seat == 0 else -luck) + skill
+            payoffs = (own, -own) if seat == 0 else (-own, own)
+            results.append(paid(payoffs, deal=deal, seat=seat, number=2 * deal + seat))
+    (row,) = evaluation_scores(2, results)
+    expected = student_interval([0.1 * deal for deal in range(8)])
+    assert expected is not None
+    assert (row.payoff, row.payoff_low, row.payoff_high) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("forfeit", "worth"), [(0, -13.0), (1, 13.0)])
+def test_a_forfeit_costs_the_most_that_can_be_lost(forfeit: int, worth: float) -> None:
+    result = dataclasses.replace(paid((0.0, 0.0), deal=0), forfeit=forfeit)
+    assert game_payoffs(2, [result]) == {0: worth}
+
+
+@pytest.mark.parametrize(
+    ("changes", "stakes"),
+    [
+        ({"env": "TicTacToe-v0"}, None),
+        ({"env": "TicTacToe-v0", "payoff_scale": 4}, 4.0),
+        ({"env": "TicTacToe-v0", "payoffs": "tests.games.test_payoffs:fives"}, 1.0),
+        (LEDUC, 13.0),
+        (LEDUC | {"payoff_scale": 3.25}, 13.0),
+        (KUHN, 2.0),
+    ],
+)
+async def test_stakes_are_the_most_that_can_be_won(
+    changes: dict[str, Any], stakes: float | None
+) -> None:
+    results = await evaluated(configured(changes, games=2), 1, RandomPlayer())
+    assert {result.stakes for result in results} == {stakes}
+
+
+def fives(env: object) -> list[float]:
+    return [5.0, -5.0]
+
+
+def test_students_quantiles_are_the_tables() -> None:
+    table = {3: 3.182, 4: 2.776, 7: 2.365, 15: 2.131, 31: 2.040, 127: 1.979}
+    for freedom, quantile in table.items():
+        assert _student(freedom) == pytest.approx(quantile, rel=0.01)
+
+
+@pytest.mark.parametrize("values", [[], [1.0] * 3, [1.0, 2.0, 3.0], [2.0] * 64])
+def test_few_deals_or_deals_that_are_all_alike_have_no_interval(values: list[float]) -> None:
+    assert student_interval(values) is None
+    assert student_interval([1.0, 2.0, 3.0, 4.0, 5.0], count=2) is None
+
+
+def test_greedy_games_that_repeat_one_another_have_no_interval() -> None:
+    results = [
+        dataclasses.replace(paid((3.0, -3.0), deal=deal, number=deal), turns=[])
+        for deal in range(64)
+    ]
+    (row,) = evaluation_scores(2, results)
+    assert (row.distinct, row.payoff, row.payoff_low) == (1, 3.0, None)
+
+
+@pytest.mark.parametrize("deals", [8, 32, 128])
+async def test_intervals_hold_the_truth_95_times_of_100(deals: int) -> None:
+    """By simulation: deals of Leduc drawn again and again from those of 1,024 games."""
+    config = configured(LEDUC, games=1024)
+    results = await evaluated(config, 1, ExpertPlayer())
+    by_game = game_payoffs(1, results)
+    pairs = np.array([by_game[spec] for spec in sorted(by_game)]).reshape(-1, 2).mean(axis=1)
+    random, held = np.random.default_rng(0), 0
+    for _ in range(2000):
+        found = student_interval(random.choice(pairs, deals).tolist())
+        held += found is not None and found.low <= pairs.mean() <= found.high
+    assert 0.93 < held / 2000 < 0.97
+
+
+async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    changes: dict[str, Any] = {
+        "model": {"name": "tiny_cards", "dtype": "float32", "adapter": {"rank": 4}},
+        "games": [KUHN],
+        "eval": {"every": 1, "games": 32, "temperature": [1.0, 0.5]},
+        "loop": {"mode": "sync", "steps": 1},
+    }
+    context = make_context(tiny_folder, tmp_path / "run", **changes)
+    await train(context)
+    first, last = lines(context.folder.metrics)
+    for mode in ("sampled", "t0.5"):
+        name = f"eval/Kuhn/random/{mode}/payoff"
+        assert -2 < first[f"{name}_low"] < first[name] < 2 and first[f"{name}_gain"] is None
+        assert last[f"{name}_gain"] == pytest.approx(last[name] - first[name])
+    kept = state.parse(context.folder.state(1).read_bytes(), 1)
+    assert kept is not None
+    kept.published, kept.actors = [], []  # who hold it already
+    before, context.first_payoffs = context.first_payoffs, {}
+    assert len(before) == 64
+    await state.restore(context, kept)
+    assert context.first_payoffs == before
+
+
+def test_the_summary_and_the_card_show_pay_offs_where_there_are_any(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    paid: dict[str, Any] = {"payoff": -0.31, "payoff_low": -0.62, "payoff_high": 0.004}
+    paying = dataclasses.replace(make_score(1), env="Leduc", **paid)
+    tracker.log_evaluation([paying, make_score(1)])
+    tracker.end_update(1)
+    tracker.finish("all updates made")
+    table = printed(tracker).partition("Evaluation: wins")[2].splitlines()
+    assert table[1].endswith("last pay-off, 95 %")
+    assert table[2].rstrip().endswith("90 %  −0.31 (−0.62 to 0.00)")
+    assert table[3].rstrip().endswith("90 %")
+    run = Run("run", tracker.folder, tracker.view.config, lines(tracker.folder.metrics), None)
+    about: dict[str, Any] = {"base": "tiny", "base_hint": "", "fingerprint": None}
+    made: dict[str, Any] = {"dtype": "float32", "max_lora_rank": 4}
+    prompt = {"style": "answer", "parser": "exact", "max_tokens": 6, "temperature": 1.0}
+    made["prompts"] = {"Leduc": prompt}
+    card = model_card(run, Export(version=1, merged=False, **about, **made))
+    assert "| sampled | 0.50 (0.30 to 0.70) | −0.31 (−0.62 to 0.00) | 6 | 4 | 6 | 2 | 16 |" in card
+    assert "| TicTacToe-v0 | random | sampled | 0.50 (0.30 to 0.70) | – | 6 |" in card

@@ -1,0 +1,392 @@
+"""Rule bots: above random, legal, blind to what is hidden, and as their rules say, by hand."""
+
+import dataclasses
+import math
+import random
+from collections.abc import Iterator
+from itertools import permutations, product
+from typing import Any
+
+import pytest
+
+from tests.helpers.builders import spec
+from unstable.collectors.play import play_game
+from unstable.collectors.players.programs import RandomPlayer, RulesPlayer
+from unstable.commands.prepare import check_games
+from unstable.config import GameConfig, parse
+from unstable.games.catalog import secret_mafia
+from unstable.games.catalog.rules import _probability_of, stones_lacking
+from unstable.games.catalog.table import GAMES as KNOWN
+from unstable.games.catalog.vetted import PACK
+from unstable.games.game import Game
+from unstable.games.services import game_info, lists_legal_moves, with_teams
+from unstable.league.evaluation import mean_interval
+from unstable.types.seeds import derive_seed
+
+
+def trades(env: Any) -> list[str]:
+    """What the env takes: offers of 1 to 3 of a resource for as many of another, and answers."""
+    state, seat = env.state.game_state, env.state.current_player_id
+    owned, offer = state["player_resources"][seat], state["current_offer"]
+    moves = ["[Deny]"]
+    if offer is not None and offer["to_player"] == seat:
+        asked = offer["requested_resources"].items()
+        moves += ["[Accept]"] * all(owned[name] >= count for name, count in asked)
+    pairs = product(permutations(owned, 2), product(range(1, 4), repeat=2))
+    return moves + [
+        f"[Offer: {give} {mine} -> {take} {other}]"
+        for (mine, other), (give, take) in pairs
+        if owned[mine] >= give
+    ]
+
+
+def choices(env: Any) -> list[str]:
+    """A decision, or what is said of the one to come."""
+    return ["[Cooperate]", "[Defect]"]
+
+
+GAMES = {
+    "tak": GameConfig(env="SimpleTak-v0"),
+    "large tak": GameConfig(env="SimpleTak-v0-medium"),
+    "three players": GameConfig(env="ThreePlayerTicTacToe-v0", seats=3),
+    "pig": GameConfig(env="PigDice-v0-short", max_turns=200),
+    "long pig": GameConfig(env="PigDice-v0", max_turns=300),
+    "liars": GameConfig(env="LiarsDice-v0-small", max_turns=200),
+    "three liars": GameConfig(env="LiarsDice-v0-small", seats=3, max_turns=200),
+    "negotiation": GameConfig(env="SimpleNegotiation-v0", legal_moves=f"{__name__}:trades"),
+    "dilemma": GameConfig(env="IteratedPrisonersDilemma-v0", legal_moves=f"{__name__}:choices"),
+    "codenames": GameConfig(env="Codenames-v0", seats=4, max_turns=81),
+    "mafia": GameConfig(env="SecretMafia-v0", seats=6, max_turns=86),
+}
+by_game = pytest.mark.parametrize("config", GAMES.values(), ids=GAMES.keys())
+
+
+def test_every_rule_bot_is_tried() -> None:
+    bots = {type(Game(config, 0).env.raw).__name__ for config in GAMES.values()}
+    assert bots == {info.env for info in KNOWN if info.rules is not None}
+
+
+def test_every_vetted_game_of_several_seats_has_an_expert_or_a_rule_bot() -> None:
+    several = [vetted.config for vetted in PACK if vetted.config.seats > 1]
+    assert len(several) > 12
+    for config in several:
+        assert game_info(config).expert or game_info(config).rules, config.env
+
+
+async def scores_by_side(config: GameConfig, games: int) -> list[list[float]]:
+    """Of the bot, each deal from every side against random players: 1 a win, 0.5 a draw."""
+    sides = with_teams(config).teams or [(seat,) for seat in range(config.seats)]
+    scores: list[list[float]] = [[] for _ in sides]
+    for number in range(games):
+        deal, place = divmod(number, len(sides))
+        names = ["rules" if seat in sides[place] else "random" for seat in range(config.seats)]
+        players = [RulesPlayer() if name == "rules" else RandomPlayer() for name in names]
+        game = spec(names, game_id=deal, env=config.key, purpose="eval")
+        game = dataclasses.replace(game, teams=with_teams(config).teams)
+        result = await play_game(game, config, players, run_seed=derive_seed(7, number))
+        assert result.forfeit is None and not result.truncated
+        standing = result.standing(sides[place][0])
+        scores[place].append({"win": 1.0, "draw": 0.5, "loss": 0.0}[standing])
+    return scores
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "codenames")) for n in GAMES]
+)
+async def test_a_rule_bot_is_above_random_over_256_games(name: str) -> None:
+    scores = sum(await scores_by_side(GAMES[name], 256), [])
+    assert mean_interval(scores, 0.0, 1.0).low > 0.5
+
+
+@pytest.mark.parametrize(("name", "games"), [("codenames", 24), ("mafia", 128)])
+async def test_a_team_of_the_bots_is_above_random_on_either_side(name: str, games: int) -> None:
+    """Also the village of SecretMafia, where the mafia wins 9 of 10 games of random players."""
+    for scores in await scores_by_side(GAMES[name], games):
+        assert mean_interval(scores, 0.0, 1.0).low > 0.5
+
+
+def positions(config: GameConfig, games: int) -> Iterator[Game]:
+    """Positions of games in which every other move is the bot's."""
+    for seed in range(games):
+        chance, game = random.Random(seed), Game(config, seed)
+        while not game.done:
+            game.observe()
+            yield game
+            mix = game.rule_moves()
+            moves = list(mix) if chance.random() < 0.5 else game.legal_moves()
+            game.step(chance.choice(moves))
+
+
+@by_game
+def test_what_a_bot_plays_is_a_distribution_over_moves_that_the_game_takes(
+    config: GameConfig,
+) -> None:
+    for game in positions(config, games=3):
+        mix = game.rule_moves()
+        assert math.isclose(sum(mix.values()), 1) and min(mix.values()) > 0
+        assert game.rule_moves() == mix, "it draws nothing"
+        for action in list(mix)[:3]:
+            following = game.copied()
+            assert not following.step(action).invalid
+
+
+def shuffled(held: dict[Any, str], hidden: list[Any], chance: random.Random) -> bool:
+    """Deal what some keys hold among them again; whether that changed anything."""
+    before = [held[key] for key in hidden]
+    dealt = chance.sample(before, len(before))
+    held.update(zip(hidden, dealt, strict=True))
+    return dealt != before
+
+
+@pytest.mark.parametrize("name", ["codenames", "mafia"])
+def test_a_bot_of_a_team_does_not_see_what_is_hidden(name: str) -> None:
+    """An operative the words' sides; the village all other roles, the mafia who has which."""
+    chance, changed = random.Random(0), 0
+    for game in positions(GAMES[name], games=6):
+        other = game.copied()
+        env, mover = other.env.raw, game.env.raw.state.current_player_id
+        if name == "mafia":
+            roles = env.state.game_state["player_roles"]
+            known = {mover} | {n for n in roles if roles[mover] == roles[n] == "Mafia"}
+            changed += shuffled(roles, [n for n in roles if n not in known], chance)
+        elif mover in (1, 3):
+            guessed = env.state.game_state["guessed_words"]
+            changed += shuffled(env.board, [w for w in env.board if w not in guessed], chance)
+        assert other.rule_moves() == game.rule_moves()
+    assert changed > 20
+
+
+@pytest.mark.parametrize("name", ["liars", "three liars", "negotiation", "dilemma"])
+def test_a_bot_does_not_see_what_is_hidden(name: str) -> None:
+    chance = random.Random(0)
+    for game in positions(GAMES[name], games=6):
+        other, state, mover = game.copied(), None, game.seat
+        state = other.env.raw.state.game_state
+        for seat in range(game.config.seats):
+            if seat == mover:
+                continue
+            if "dice_rolls" in state:
+                dice = state["dice_rolls"][seat]
+                dice[:] = [chance.randint(1, 6) for _ in dice]
+            elif "player_values" in state:
+                for table in (state["player_values"], state["player_resources"]):
+                    table[seat] = {key: chance.randint(5, 25) for key in table[seat]}
+            else:
+                state["decisions"][seat] = chance.choice(["cooperate", "defect"])
+        assert other.rule_moves() == game.rule_moves()
+
+
+def at(config: GameConfig, **state: Any) -> Game:
+    """The game's start with some of the env's state changed."""
+    game = Game(config, 0)
+    game.env.raw.state.game_state.update(state)
+    return game
+
+
+def board(*rows: str) -> list[list[str]]:
+    return [[cell.strip(".") for cell in row] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "mark", "lacking"),
+    [
+        (("....", "....", "....", "...."), "O", 4),
+        (("O...", "O...", "XO..", ".O.."), "O", 1),
+        (("OOO.", "XXXX", "OOO.", "...."), "O", 1),  # along an edge, and not through X
+        (("OOOO", "XXXX", "....", "...."), "X", 0),
+        (("OXO", "XOX", "OXO"), "O", math.inf),
+    ],
+)
+def test_stones_lacking_by_hand(rows: tuple[str, ...], mark: str, lacking: float) -> None:
+    assert stones_lacking(board(*rows), mark) == lacking
+    turned = [list(column) for column in zip(*board(*rows), strict=True)]
+    assert stones_lacking(turned, mark) == lacking
+
+
+def test_tak_wins_then_blocks() -> None:
+    config = GAMES["tak"]
+    wins = at(config, board=board("O.XX", "O..X", "O..X", "...."))
+    assert wins.rule_moves() == {"[12]": 1.0}
+    blocks = at(config, board=board("...X", "O..X", "...X", "O..."))
+    assert blocks.rule_moves() == {"[15]": 1.0}
+
+
+def test_three_players_win_then_block_the_next_then_the_last() -> None:
+    config = GAMES["three players"]
+    both = board("AAA..", "BBB..", "CCC..", ".....", ".....")
+    assert at(config, board=both).rule_moves() == {"[3]": 1.0}
+    threats = board("A....", "BBB..", "CCC..", ".....", ".....")
+    assert at(config, board=threats).rule_moves() == {"[8]": 1.0}
+    last = board("A....", "BB...", "CCC..", ".....", ".....")
+    assert at(config, board=last).rule_moves() == {"[13]": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("scores", "total", "action"),
+    [
+        ([0, 0], 20, "[roll]"),
+        ([0, 0], 21, "[hold]"),
+        ([0, 40], 21, "[roll]"),  # the other is ahead: 26
+        ([0, 40], 26, "[hold]"),
+        ([0, 71], 60, "[roll]"),  # it rolls until it wins
+        ([75, 0], 24, "[roll]"),
+        ([75, 0], 25, "[hold]"),
+    ],
+)
+def test_pig_holds_where_the_rule_says(scores: list[int], total: int, action: str) -> None:
+    game = at(GameConfig(env="PigDice-v0"), scores=scores, turn_total=total)
+    assert game.rule_moves() == {action: 1.0}
+
+
+def test_liars_dice_calls_what_is_unlikely_and_bids_what_it_has() -> None:
+    def moves(own: list[int], quantity: int, face: int) -> dict[str, float]:
+        rolls, dice = {0: own, 1: [1] * 3}, {0: len(own), 1: 3}
+        bid = {"quantity": quantity, "face_value": face}
+        start = at(GAMES["liars"], dice_rolls=rolls, remaining_dice=dice, current_bid=bid)
+        return start.rule_moves()
+
+    certain = {"[Bid: 1, 4]": 0.5, "[Bid: 2, 4]": 0.5}
+    assert moves([4, 4, 4], 0, 0) == moves([4, 4, 2], 1, 3) == certain
+    assert moves([1, 2, 3], 5, 6) == {"[Call]": 1.0}
+
+
+@pytest.mark.parametrize(("wanted", "dice"), [(0, 3), (1, 3), (2, 3), (3, 3), (4, 3), (-1, 0)])
+def test_chances_of_dice_by_counting(wanted: int, dice: int) -> None:
+    rolls = list(product(range(1, 7), repeat=dice))
+    counted = sum(roll.count(5) >= wanted for roll in rolls) / len(rolls)
+    assert _probability_of(wanted, dice) == pytest.approx(counted)
+
+
+def test_negotiation_accepts_what_gains_more_than_the_other() -> None:
+    names = ("Wheat", "Wood", "Sheep", "Brick", "Ore")
+    values = {0: dict(zip(names, (5, 12, 12, 25, 40), strict=True)), 1: {}}
+    owned = {seat: dict.fromkeys(names, 10) for seat in (0, 1)}
+
+    def moves(offered: dict[str, int], requested: dict[str, int]) -> dict[str, float]:
+        offer = {
+            "from_player": 1,
+            "to_player": 0,
+            "offered_resources": offered,
+            "requested_resources": requested,
+        }
+        state = {"player_values": values, "player_resources": owned, "current_offer": offer}
+        return at(GAMES["negotiation"], **state).rule_moves()
+
+    assert moves({"Ore": 1}, {"Brick": 1}) == {"[Accept]": 1.0}
+    assert "[Accept]" not in moves({"Brick": 1}, {"Ore": 1})
+    assert "[Accept]" not in moves({"Ore": 5}, {"Wheat": 11}), "it has not so much"
+    # Sheep are worth 12 to it and usually 15, so that 5 for 3 bricks of 25 are even for the other.
+    assert moves({"Wheat": 1}, {"Ore": 9}) == {"[Offer: 5 Sheep -> 3 Brick]": 1.0}
+
+
+# Codenames
+
+
+def codenames(board: dict[str, str], nouns: list[str], **state: Any) -> Game:
+    game = at(GAMES["codenames"], **state)
+    game.env.raw.board, game.env.raw.word_list = board, nouns
+    return game
+
+
+def test_a_clue_is_for_the_words_that_are_nearest_in_the_alphabet() -> None:
+    board = {"apple": "R", "map": "A", "axe": "R", "zoo": "R", "ship": "N", "year": "B"}
+    game = codenames(board, ["anger", "mouse", "zone"])
+    assert game.rule_moves() == {"[anger 2]": 1.0}
+    for action in ("[anger 2]", "[apple]", "[axe]", "[pass]"):
+        assert game.rule_moves() == {action: 1.0}
+        game.step(action)
+        assert not game.done
+    assert game.seat == 2
+
+
+def test_where_no_clue_is_for_an_own_word_one_leads_to_a_neutral_word() -> None:
+    board = {"p": "R", "origin": "A", "river": "N", "sand": "B"}
+    game = codenames(board, ["onion", "queen", "rider", "song"])
+    assert game.rule_moves() == {"[queen 1]": 0.5, "[rider 1]": 0.5}
+
+
+def test_a_clue_of_the_bots_is_listed_and_the_guesses_are_right() -> None:
+    for seed in range(8):
+        game = Game(GAMES["codenames"], seed)
+        (clue, *_) = mix = list(game.rule_moves())
+        assert set(mix) <= set(game.legal_moves())
+        game.step(clue)
+        for _ in range(int(clue.strip("[]").split()[1])):
+            (guess,) = game.rule_moves()
+            assert game.env.raw.board[guess.strip("[]")] == "R"
+            game.step(guess)
+        assert game.done or game.rule_moves() == {"[pass]": 1.0}
+
+
+def test_the_bots_beat_a_team_that_never_guesses() -> None:
+    """Which random does not, so that a score against random says little there."""
+    won = 0
+    for seed in range(24):
+        game, side, chance = Game(GAMES["codenames"], seed // 2), seed % 2, random.Random(seed)
+        while not game.done:
+            own = game.seat // 2 == side
+            game.step(chance.choice(list(game.rule_moves())) if own else "nothing")
+        won += game.outcomes[2 * side] == 1
+    assert won >= 22
+
+
+# SecretMafia: number 0 is a villager, 1 and 4 the mafia, 2 the detective, 3 the doctor
+
+ROLES = ["Villager", "Mafia", "Detective", "Doctor", "Mafia", "Villager"]
+GUILTY, HARMLESS = "Player 4 IS a Mafia member.", "Player 0 IS NOT a Mafia member."
+
+
+def mafia(number: int, phase: str, *events: str) -> dict[str, float]:
+    """What the bot plays there, having been shown these events."""
+    game = at(GAMES["mafia"], player_roles=dict(enumerate(ROLES)))
+    state = game.env.raw.state
+    state.game_state["phase"] = type(game.env.raw.phase)(phase)
+    state.current_player_id = number
+    return secret_mafia.moves(game.env.raw, events)
+
+
+@pytest.mark.parametrize(
+    ("number", "events", "vote"),
+    [
+        (0, [], 1),  # nothing is known: the lowest number but its own
+        (5, [f"Player 2: {GUILTY}"], 4),
+        (5, [f"Player 2: {HARMLESS}"], 1),
+        (5, [f"Player 2: {HARMLESS}", "Player 4: [0]"], 4),  # it named who was harmless
+        (5, [f"Player 2: {HARMLESS}", "Player 4: [2]"], 4),  # or who found that
+        (5, ["Player 4: [0]", f"Player 2: {HARMLESS}"], 1),  # not known to be harmless then
+        (5, [f"Player 2: {HARMLESS}", "Player 4: Player 2 IS a Mafia member."], 1),  # too late
+        (5, ["Player 4: Player 5 IS a Mafia member."], 4),  # which it knows to be a lie
+        (2, [GUILTY], 4),
+        (2, ["Player 4: Player 0 IS a Mafia member."], 4),  # there is no other detective
+        (2, [HARMLESS, "Player 4: Player 0 IS a Mafia member."], 4),
+        (1, [], 0),
+        (1, [f"Player 2: {GUILTY}"], 2),
+        (1, [f"Player 5: {GUILTY}\nPlayer 3: {GUILTY}"], 5),  # one seat spoke, whatever it says
+    ],
+)
+def test_votes_of_secret_mafia(number: int, events: list[str], vote: int) -> None:
+    assert mafia(number, "Day-Voting", *events) == {f"[{vote}]": 1.0}
+
+
+def test_nights_of_secret_mafia() -> None:
+    found = f"Player 2: {HARMLESS}"
+    assert mafia(1, "Night-Mafia") == mafia(4, "Night-Mafia") == {"[0]": 1.0}
+    assert mafia(1, "Night-Mafia", found) == mafia(4, "Night-Mafia", found) == {"[2]": 1.0}
+    assert mafia(3, "Night-Doctor", found) == {"[2]": 1.0}
+    assert len(mafia(3, "Night-Doctor")) == 5
+    assert set(mafia(2, "Night-Detective", HARMLESS)) == {"[1]", "[3]", "[4]", "[5]"}
+
+
+def test_the_detective_says_what_it_found_and_nobody_else_does() -> None:
+    said = {f"{GUILTY} {HARMLESS}": 1.0}
+    assert mafia(2, "Day-Discussion", GUILTY, HARMLESS) == said
+    for number in (0, 1, 3):
+        (text,) = mafia(number, "Day-Discussion", f"Player 2: {GUILTY}")
+        assert "IS" not in text and "[" not in text
+
+
+def test_a_config_names_it_by_its_kind_alone() -> None:
+    games = [config.model_dump() for config in (GAMES["tak"], GAMES["pig"])]
+    named = {"opponents": {"fixed": [{"kind": "rules"}]}, "eval": {"opponents": ["rules"]}}
+    check_games(parse({"games": games, **named}))
+    assert all(lists_legal_moves(config) for config in GAMES.values())

@@ -1,0 +1,164 @@
+"""Screening: games that fail in play are refused in one line, and noise is not blamed on a game."""
+
+import time
+from typing import Any
+
+import pytest
+import textarena as ta
+from textarena.envs.registration import ENV_REGISTRY
+
+from tests.helpers.machines import machine
+from unstable.commands.prepare import Resolved, show_plan
+from unstable.config import ConfigError, GameConfig, parse
+from unstable.engines.needs import NEEDS
+from unstable.games.catalog.defects import DEFECTS, known_defect
+from unstable.games.catalog.kuhn import KuhnPoker
+from unstable.games.check import check_game
+from unstable.games.game import Game
+from unstable.games.screen import screen
+from unstable.games.textarena import env_class
+from unstable.planning.plan import plan
+
+
+@pytest.mark.parametrize(
+    ("env", "seats", "words"),
+    [
+        ("Golf-v0", 3, "raises AttributeError"),
+        ("Golf-v0", 4, "raises AttributeError"),
+        ("Briscola-v0", 3, "turns and has no legal move"),
+        ("Briscola-v0", 4, "raises AttributeError"),
+        ("QuantumTicTacToe-v0", 3, "never comes to move: seat 2, which the env does not make"),
+        ("QuantumTicTacToe-v0", 4, "never comes to move: seats 2, 3, which the env does not make"),
+        ("SpiteAndMalice-v0", 3, "never comes to move: seat 2, which the env does not make"),
+    ],
+)
+def test_games_that_fail_with_more_seats_are_refused_with_the_number_that_plays(
+    env: str, seats: int, words: str
+) -> None:
+    check_game(GameConfig(env=env, seats=2))
+    start = time.monotonic()
+    with pytest.raises(ConfigError) as raised:
+        check_game(GameConfig(env=env, seats=seats), "games.1")
+    line = str(raised.value)
+    assert line.startswith(f"games.1.seats = {seats}: in {env} ") and words in line
+    assert line.endswith("; set it to 2") and "\n" not in line
+    assert time.monotonic() - start < 3
+
+
+class Counting(ta.Env):
+    """Three moves; `how` says what happens at which."""
+
+    def __init__(self, how: str = "") -> None:
+        self.how = how
+
+    def reset(self, num_players: int, seed: int | None = None) -> None:
+        self.state = ta.FFAMultiPlayerState(num_players=num_players, seed=seed)
+        self.state.reset(game_state={"count": 0}, player_prompt_function=self._rules)
+        print("a new game")
+
+    def _rules(self, player_id: int, game_state: dict[str, Any]) -> str:
+        return "Say [go]."
+
+    def step(self, action: str) -> tuple[bool, dict[str, Any]]:
+        if self.how == "touchy" and action != "[go]":
+            raise KeyError(action)
+        if self.how == "slow":
+            time.sleep(0.2)
+        if action != "[go]":
+            self.state.set_invalid_move(reason="say [go]")
+            return self.state.step()
+        self.state.game_state["count"] += 1
+        if self.how == "broken" and self.state.game_state["count"] == 3:
+            raise ValueError("cannot\ncount to three")
+        if self.state.game_state["count"] == 60:
+            self.state.set_winners(player_ids=[0], reason="sixty")
+        return self.state.step(rotate_player=self.how != "alone")
+
+
+def go(env: Counting) -> list[str]:
+    return ["[go]"]
+
+
+def config(how: str, listed: bool, seats: int = 2) -> GameConfig:
+    return GameConfig(
+        env=f"{__name__}:Counting",
+        args={"how": how},
+        seats=seats,
+        legal_moves=f"{__name__}:go" if listed else None,
+    )
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("how", ["", "touchy"])
+def test_what_noise_raises_is_not_the_games_fault(how: str, listed: bool) -> None:
+    assert screen(config(how, listed)) is None
+
+
+@pytest.mark.parametrize(("listed", "what"), [(True, "the legal move [go]"), (False, "any action")])
+def test_a_game_that_nobody_can_play_on_is_refused(listed: bool, what: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_game(config("broken", listed))
+    fault = f"{what} of seat 0 after "
+    assert f": {fault}" in str(raised.value)
+    assert "raises ValueError cannot count to three; mend it there" in str(raised.value)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_seat_that_never_moves_is_found(listed: bool) -> None:
+    with pytest.raises(
+        ConfigError, match=r"seats = 2: .* never came to move in \d games: seat 1; set it to 1"
+    ):
+        check_game(config("alone", listed))
+
+
+def test_the_screening_is_bounded_in_time() -> None:
+    start = time.monotonic()
+    check_game(config("slow", listed=True))
+    assert time.monotonic() - start < 1.5
+
+
+def test_what_a_game_prints_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    check_game(config("", listed=True))
+    assert capsys.readouterr().out == ""
+
+
+def test_common_games_are_screened_fast() -> None:
+    start = time.monotonic()
+    for env in ("TicTacToe-v0", "ConnectFour-v0", "Nim-v0", "SimpleTak-v0"):
+        check_game(GameConfig(env=env))
+    assert time.monotonic() - start < 2
+
+
+def test_an_action_at_which_stratego_raises_is_its_movers_fault() -> None:
+    game = Game(GameConfig(env="Stratego-v0"), seed=0)
+    game.observe()
+    step = game.step("[E2 F2]")  # from a lake
+    assert step.done and game.forfeit == 0 and game.raised
+
+
+def test_an_env_that_mixes_up_the_order_of_its_messages_plays() -> None:
+    check_game(GameConfig(env="Countdown-v0", seats=1))
+
+
+# Known defects
+
+
+def test_every_known_defect_is_of_an_env_of_textarena() -> None:
+    targets = {str(spec.entry_point).rpartition(":")[2] for spec in ENV_REGISTRY.values()}
+    assert set(DEFECTS) <= targets
+
+
+def test_a_known_defect_is_said_of_the_original_alone() -> None:
+    assert "no chips" in (known_defect(GameConfig(env="KuhnPoker-v0")) or "")
+    ours = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker")
+    assert issubclass(env_class(ours), env_class(GameConfig(env="KuhnPoker-v0")))
+    assert env_class(ours) is KuhnPoker and known_defect(ours) is None
+    assert known_defect(GameConfig(env="TicTacToe-v0")) is None
+
+
+def test_a_known_defect_is_one_line_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    games = [{"env": "KuhnPoker-v0"}, {"env": "TicTacToe-v0"}]
+    config, here = parse({"games": games}), machine()
+    show_plan(Resolved(config, plan(config, [here], NEEDS), here))
+    lines = [line for line in capsys.readouterr().err.splitlines() if ".env = " in line]
+    assert len(lines) == 1 and lines[0].startswith("games.0.env = 'KuhnPoker-v0': TextArena's game")

@@ -1,0 +1,1 @@
+"""What tests share: doubles, builders, small models, screens."""

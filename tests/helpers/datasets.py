@@ -1,0 +1,24 @@
+"""A recorded game to learn from."""
+
+from tests.helpers.builders import spec
+from tests.helpers.players import Recorder, model_player
+from unstable.collectors.play import play_game
+from unstable.config import GameConfig
+from unstable.records.games import game_record
+from unstable.types import PlayerId
+
+
+async def recorded_game(*answers: str, **changes) -> dict:
+    """The line of a game in which seat 0 is the policy's and seat 1 the base model's."""
+    engine = Recorder(*answers)
+    names = changes.pop("players", ("main@3", "base"))
+    players = [
+        model_player(
+            engine,
+            adapter=None if name == "base" else name,
+            version=PlayerId.parse(name).version,
+        )
+        for name in names
+    ]
+    result = await play_game(spec(names), GameConfig(), players, run_seed=5)
+    return game_record(result, [], version=3, actor=0) | changes

@@ -1,0 +1,94 @@
+"""A server that speaks as an endpoint does, with replies that a test writes."""
+
+import dataclasses
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from unstable.collectors.players.openai import OpenAIPlayer
+from unstable.config import GameConfig, OpenAIOpponent
+from unstable.games.game import Game
+
+
+@dataclasses.dataclass
+class Reply:
+    """What the server does with a request: it may wait, hang up, or answer."""
+
+    status: int = 200
+    body: Any = None
+    wait_s: float = 0.0
+    hangs_up: bool = False
+
+
+def says(content: object, tokens: int | None = 100) -> Reply:
+    """A reply as an endpoint makes it."""
+    message = {"role": "assistant", "content": content}
+    body: dict[str, Any] = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "m",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+    }
+    if tokens is not None:
+        body["usage"] = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": tokens}
+    return Reply(body=body)
+
+
+class Server:
+    """Replies in the order given, the last one for ever."""
+
+    def __init__(self) -> None:
+        self.replies: list[Reply] = [says("[4]")]
+        self.asked = 0
+        self._lock = threading.Lock()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                reply = server.next()
+                time.sleep(reply.wait_s)
+                if reply.hangs_up:
+                    self.close_connection = True
+                    return
+                is_text = isinstance(reply.body, str)
+                self.send_response(reply.status)
+                self.send_header("Content-Type", "text/html" if is_text else "application/json")
+                self.send_header("retry-after-ms", "1")
+                self.end_headers()
+                self.wfile.write((reply.body if is_text else json.dumps(reply.body)).encode())
+
+            def do_GET(self) -> None:
+                self.send_response(404)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+
+    def next(self) -> Reply:
+        with self._lock:
+            self.asked += 1
+            return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def opponent(server: Server, **changes: Any) -> OpenAIOpponent:
+    fields = {"name": "remote", "model": "m", "api_key_env": "A_KEY", "base_url": server.url}
+    return OpenAIOpponent(**fields | changes)
+
+
+async def ask(server: Server, **changes: Any) -> str:
+    game = Game(GameConfig(prompt="answer"), 0)
+    player = OpenAIPlayer(opponent(server, **changes), game.config, 1.0)
+    return (await player.act(game.observe(), game, 0)).action

@@ -1,0 +1,212 @@
+"""Samples made by hand and a learner of a tiny model, for the learner's tests."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from tests.helpers.models import tiny_model
+from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
+from unstable.learners.learner import Learner
+from unstable.learners.ranks import ALONE
+from unstable.models.adapters import attach_lora, load_weights
+from unstable.types import (
+    Batch,
+    Completion,
+    Group,
+    Reward,
+    Sample,
+    SampledTokens,
+    Segment,
+    TokenSample,
+    Trajectory,
+)
+
+VOCAB = 12
+
+
+class Made(NamedTuple):
+    """A sample with what its trajectory says of it."""
+
+    sample: Sample
+    trajectory: dict[str, Any]
+
+    @property
+    def tokens(self) -> SampledTokens:
+        return self.sample.tokens
+
+
+def make_sample(
+    prompt_ids: list[int], token_ids: list[int], reward: float = 1.0, **changes: Any
+) -> Made:
+    """A sample that only says what a test cares about; it was as likely as e^-1 a token."""
+    trajectory: dict[str, Any] = {
+        "game_id": 0,
+        "env": "env",
+        "seat": 0,
+        "group_id": 0,
+        "outcome": reward,
+        "forfeit": False,
+        "terminal": {},
+    }
+    own: dict[str, Any] = {"turn": 0, "rewards": {"own": Reward(reward, reward)}}
+    tokens: dict[str, Any] = {
+        "prompt_ids": prompt_ids,
+        "temperature": 1.0,
+        "version": 0,
+        "prompt_cut": 0,
+    }
+    completion: dict[str, Any] = {
+        "token_ids": token_ids,
+        "logprobs": [-1.0] * len(token_ids),
+        "finish_reason": "stop",
+        "adapter": None,
+    }
+    for name, value in changes.items():
+        (place,) = (each for each in (trajectory, own, tokens, completion) if name in each)
+        place[name] = value
+    sampled = SampledTokens(segments=(Completion(**completion),), **tokens)
+    return Made(Sample(tokens=sampled, **own), trajectory)
+
+
+def token_sample(
+    prompt_ids: list[int], token_ids: list[int], temperature: float = 1.0
+) -> TokenSample:
+    """A prompt and an answer, all of which is scored."""
+    segments = (Segment(token_ids=token_ids),)
+    return TokenSample(prompt_ids=prompt_ids, segments=segments, temperature=temperature)
+
+
+def make_batch(made: Sequence[Made], version: int = 0) -> Batch:
+    """A batch of samples: those of one game and seat are a trajectory, in order of appearance.
+
+    The samples of a trajectory should stand together, as the batch has them so.
+    """
+    trajectories: dict[tuple[int, int], tuple[dict[str, Any], list[Sample]]] = {}
+    for sample, fields in made:
+        _, samples = trajectories.setdefault((fields["game_id"], fields["seat"]), (fields, []))
+        samples.append(sample)
+    groups: dict[int, list[Trajectory]] = {}
+    for fields, samples in trajectories.values():
+        own = {name: value for name, value in fields.items() if name != "terminal"}
+        trajectory = Trajectory(samples=tuple(samples), rewards=fields["terminal"], **own)
+        groups.setdefault(trajectory.group_id, []).append(trajectory)
+    return Batch(
+        version=version,
+        groups=tuple(Group(trajectories=tuple(members)) for members in groups.values()),
+    )
+
+
+def tokens_of(made: Sequence[Made]) -> list[TokenSample]:
+    """What the model is scored on, by sample."""
+    return [each.tokens for each in made]
+
+
+def save_model(folder):
+    """A tiny model with `VOCAB` words in `folder`, as a learner's config names it."""
+    tiny_model(vocab=VOCAB).save_pretrained(folder)
+    return ModelConfig(name=str(folder), dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
+
+
+def spy_on_gradients(monkeypatch):
+    """A list of the gradients that every optimizer step will be given, before the clip."""
+    seen = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def spy(parameters, limit):
+        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
+        return clip(parameters, limit)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spy)
+    return seen
+
+
+def make_learner(model, adapter=None, updates=4, seed=0, algorithm=None, ranks=ALONE, **config):
+    """A learner of `model`, by default with plain REINFORCE."""
+    defaults = {"batch_size": 8, "micro_batch_size": 8, "learning_rate": 1e-2}
+    return Learner(
+        model,
+        LearnerConfig(algorithm=algorithm or {"normalize": "none"}, **defaults | config),
+        updates=updates,
+        max_tokens=4,
+        seed=seed,
+        adapter=adapter,
+        ranks=ranks,
+    )
+
+
+def count_forwards(module):
+    """A list that grows by an entry with each forward of the module from now on."""
+    forwards = []
+    module.register_forward_pre_hook(lambda *_: forwards.append(1))
+    return forwards
+
+
+def count_compiled(monkeypatch):
+    """A list that grows by an entry with each run of a compiled graph; needs no C++ compiler."""
+    runs = []
+    compile_module = torch.nn.Module.compile
+
+    def backend(graph, _):
+        def run(*arguments):
+            runs.append(1)
+            return graph(*arguments)
+
+        return run
+
+    def spy(module, **options):
+        compile_module(module, backend=backend, **options)
+
+    monkeypatch.setattr(torch.nn.Module, "compile", spy)
+    return runs
+
+
+def trained(learner):
+    """All trained parameters in one row."""
+    return torch.cat([p.detach().flatten() for p in learner.optimizer.parameters])
+
+
+def plain_policy(model):
+    """The model with a LoRA of the learner's shape, by transformers and PEFT alone."""
+    return attach_lora(tiny_model(vocab=VOCAB), model.adapter, seed=0)
+
+
+# The tiny model's frozen output layer keeps its logits within 1: hot, it could not be sure.
+BANDIT_TEMPERATURE = 0.05
+
+
+def play_bandit(learner, model, folder, rewarded, updates, batch_size=32):
+    """Emit 7 after the prompt 3 and 9 after 5, a group a prompt; losses and mean outcomes."""
+    player = plain_policy(model)
+    generator = torch.Generator().manual_seed(0)
+    wanted_B = torch.tensor([7, 9]).repeat(batch_size // 2)
+    prompts_BT = torch.tensor([[1, 3], [1, 5]]).repeat(batch_size // 2, 1)
+    losses, outcomes = [], []
+    for version in range(updates):
+        load_weights(player, learner.save(folder / f"{version:06d}"))
+        with torch.no_grad():
+            logits_BV = player(input_ids=prompts_BT).logits[:, -1]
+            logprobs_BV = torch.log_softmax(logits_BV / BANDIT_TEMPERATURE, -1)
+        actions_B = torch.multinomial(logprobs_BV.exp(), 1, generator=generator)[:, 0]
+        samples: list[Made] = []
+        for prompt, action, wanted, logprobs in zip(
+            prompts_BT.tolist(), actions_B.tolist(), wanted_B.tolist(), logprobs_BV, strict=True
+        ):
+            outcome = float(action == wanted)
+            samples.append(
+                make_sample(
+                    prompt,
+                    [action],
+                    reward=outcome if rewarded else 0.0,
+                    outcome=outcome,
+                    temperature=BANDIT_TEMPERATURE,
+                    logprobs=[logprobs[action].item()],
+                    game_id=version * batch_size + len(samples),
+                    group_id=2 * version + len(samples) % 2,
+                )
+            )
+        update = learner.update(make_batch(samples, version))
+        assert update.metrics["learn/mismatch_abs_max"] < 1e-4  # what was sampled is what is scored
+        losses.append(update.metrics["learn/loss"])
+        outcomes.append(update.metrics["learn/outcome_mean"])
+    return losses, outcomes

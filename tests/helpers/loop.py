@@ -1,0 +1,77 @@
+"""The loop's context with an actor and a learner of this process."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from unstable.commands.prepare import exact_games, prepare
+from unstable.commands.train import make_buffer, make_registry
+from unstable.config import RunConfig, parse
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.league.guard import Guard
+from unstable.league.routing import Router
+from unstable.league.schedule import Schedule
+from unstable.loop.context import Context
+from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.records.folder import RunFolder
+from unstable.rewards.terms import Rewards
+from unstable.runtime.local import LocalActor, LocalLearner
+from unstable.tracking.tracker import Tracker
+
+
+def make_actor(config: RunConfig, folder: RunFolder) -> LocalActor:
+    """An actor of this process, with the embedded engine."""
+    model, tokenizer = load_model(config.model), load_tokenizer(config.model)
+    engine = EmbeddedEngine(
+        model,
+        stop_token_ids(model, tokenizer),
+        alternatives=config.tracking.alternatives,
+    )
+    return LocalActor(config, folder, engine, tokenizer)
+
+
+def make_context(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **changes: Any) -> Context:
+    data = {
+        "model": {"name": str(tiny_folder), "dtype": "float32", "adapter": {"rank": 4}},
+        "sampling": {"max_tokens": 4},
+        "learner": {"batch_size": 16, "micro_batch_size": 8, "learning_rate": 1e-3},
+        "eval": {"every": 2, "games": 4},
+        "loop": {"mode": "sync", "steps": 3},
+        "tracking": {"run_dir": str(run_dir), "dashboard": "off", "keep_checkpoints": 2},
+        **changes,
+    }
+    config = prepare(parse(data)).config
+    assert isinstance(config.buffer.capacity, int)
+    folder = RunFolder(run_dir)
+    schedule = Schedule(config)
+    return Context(
+        config=config,
+        folder=folder,
+        actors=[make_actor(config, folder) for _ in range(num_actors)],
+        learner=LocalLearner(config, folder),
+        buffer=make_buffer(config),
+        rewards=Rewards(config.buffer.rewards),
+        registry=make_registry(config),
+        schedule=schedule,
+        router=Router(config, schedule, num_actors),
+        guard=Guard(config),
+        tracker=Tracker(config, folder),
+        exact_games=exact_games(config),
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def played(folder: RunFolder, purpose: str = "train") -> list[dict[str, Any]]:
+    games = [
+        record
+        for path in sorted((folder.root / "games").glob(f"{purpose}-*"))
+        for record in lines(path)
+    ]
+    for record in games:
+        del record["seconds"]
+        for turn in record["turns"]:
+            del turn["seconds"]
+    return games

@@ -1,0 +1,34 @@
+"""Machines that are not here: plain values."""
+
+from pathlib import Path
+
+from unstable.planning.machine import GPU, Machine, this_machine
+
+QWEN = Path(__file__).parent.parent / "data/qwen3-1.7b"
+"""The config of Qwen3-1.7B, without weights."""
+VERSIONS = {**this_machine().packages, "torch": "2.13.0", "vllm": "0.32.0"}
+
+
+def machine(cards: int = 0, gigabytes: float = 24.0, **changes: object) -> Machine:
+    """A machine of 8 cores and 64 GB with so many equal cards, nearly empty, and vLLM."""
+    gpus = tuple(
+        GPU(
+            id=str(index),
+            name="NVIDIA L4",
+            total_bytes=int(gigabytes * 1e9),
+            free_bytes=int(gigabytes * 1e9) - 400_000_000,
+        )
+        for index in range(cards)
+    )
+    values: dict[str, object] = {
+        "cores": 8,
+        "memory_bytes": 64_000_000_000,
+        "free_bytes": 60_000_000_000,
+        "bfloat16": True,
+        "packages": VERSIONS,
+        "torch_cuda": "13.0",
+        "gpus": gpus,
+        "driver": "580.82.07" if cards else None,
+        "driver_cuda": "13.0" if cards else None,
+    }
+    return Machine(**(values | changes))  # type: ignore[arg-type]

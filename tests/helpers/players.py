@@ -1,0 +1,39 @@
+"""An engine that answers what it is told and remembers what it was asked."""
+
+from tests.helpers.models import tiny_tokenizer
+from unstable.collectors.players.model import ModelPlayer
+from unstable.prompts import STYLES, PromptBuilder
+from unstable.types import Completion
+
+STOP = 0  # the tiny tokenizer's end of an answer
+
+
+class Recorder:
+    """An engine that gives the answers it was made with, and remembers what it was asked."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.requests: list[dict] = []
+
+    async def generate(self, prompt_ids, **request):
+        self.requests.append({"prompt_ids": prompt_ids, **request})
+        text = self.answers.pop(0)
+        ids = [*tiny_tokenizer().encode(text, add_special_tokens=False), STOP]
+        logprobs = [-index / 10 for index in range(len(ids))]
+        return Completion(
+            token_ids=ids, logprobs=logprobs, finish_reason="stop", adapter=request["adapter"]
+        )
+
+
+def model_player(engine, style="answer", parser="brackets", adapter="main@3", version=3, **changes):
+    tokenizer = tiny_tokenizer()
+    fields = {
+        "engine": engine,
+        "adapter": adapter,
+        "version": version,
+        "prompts": PromptBuilder(tokenizer, STYLES[style], {}, 4096),
+        "parser": parser,
+        "temperature": 0.7,
+        "max_tokens": 9,
+    }
+    return ModelPlayer(**fields | changes)

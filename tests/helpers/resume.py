@@ -1,0 +1,28 @@
+"""What a run left, as values to compare: weights, rows, what was trained on."""
+
+from typing import Any
+
+from tests.helpers.loop import lines
+from unstable.records.folder import RunFolder
+
+TIMED = ("time", "time/", "collect/games_per", "collect/turns_per", "collect/seconds", "device/")
+
+
+SLOWLY = ("collect/engine", "learn/tokens_per_second")  # depend on the machine or on the actor
+
+
+def rows(folder: RunFolder) -> list[dict[str, Any]]:
+    """All that does not depend on clocks."""
+    return [
+        {name: v for name, v in row.items() if not name.startswith(TIMED + SLOWLY)}
+        for row in lines(folder.metrics)
+    ]
+
+
+def weights(folder: RunFolder, version: int) -> bytes:
+    return (folder.checkpoint(version) / "adapter_model.safetensors").read_bytes()
+
+
+def trained_on(folder: RunFolder) -> list[tuple[int, int]]:
+    files = sorted(folder.train.glob("*.jsonl"))
+    return [(sample["game"], sample["turn"]) for path in files for sample in lines(path)]

@@ -1,0 +1,149 @@
+"""`unstable` at a pseudo-terminal: all that it writes, and what stands on the screen."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyte
+
+from tests.helpers.models import heed_interrupts
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class PseudoTerminal:
+    """A process at a terminal of so many columns and rows. `text` is all that it has written."""
+
+    def __init__(self, folder: Path, columns: int, rows: int, *arguments: str) -> None:
+        self.text = ""
+        self._seen = 0
+        self._own, theirs = pty.openpty()
+        self._size(columns, rows)
+        variables = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from unstable.cli import main; main()", *arguments],
+            cwd=folder,
+            env=variables | {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT)},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=_at_terminal,
+        )
+        os.close(theirs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self._own)
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines so far."""
+        return self.text.replace("\r\n", "\n").split("\n")
+
+    def until(self, pattern: str, timeout_s: float = 60.0) -> str:
+        """What has come since the last call, up to and with the pattern."""
+        end = time.monotonic() + timeout_s
+        while (found := re.search(pattern, self.text[self._seen :])) is None:
+            if not self._read(end - time.monotonic()):
+                raise AssertionError(f"no {pattern!r} in {self.text[self._seen :]!r}")
+        begin, self._seen = self._seen, self._seen + found.end()
+        return self.text[begin : self._seen]
+
+    def press(self, keys: str) -> None:
+        """Type."""
+        os.write(self._own, keys.encode())
+
+    def says(self, line: str, pattern: str = r"your action> ") -> str:
+        """Type a line; what comes of it until the pattern."""
+        self.press(line)
+        return self.until(pattern)
+
+    def end(self, timeout_s: float = 60.0) -> int:
+        """Read on until the process ends; its exit code."""
+        end = time.monotonic() + timeout_s
+        while self._read(end - time.monotonic()):
+            pass
+        return self.process.wait(timeout=10)
+
+    def _size(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self._own, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def _read(self, timeout_s: float) -> bool:
+        """Take in what comes next; False if nothing does in time, or ever again."""
+        if not select.select([self._own], [], [], max(0.0, timeout_s))[0]:
+            return False
+        try:
+            content = os.read(self._own, 2**16)
+        except OSError:  # the process has closed its side
+            return False
+        self._take(content)
+        return bool(content)
+
+    def _take(self, content: bytes) -> None:
+        self.text += content.decode(errors="replace")
+
+
+class Screen(PseudoTerminal):
+    """A terminal that draws: `shown` is what stands on it."""
+
+    def __init__(self, folder: Path, columns: int, rows: int, *arguments: str) -> None:
+        self._screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self._screen)
+        super().__init__(folder, columns, rows, *arguments)
+
+    @property
+    def shown(self) -> str:
+        """What a person sees."""
+        return "\n".join(line.rstrip() for line in self._screen.display)
+
+    def sees(self, is_there: Callable[[str], bool], timeout_s: float = 60.0) -> str:
+        """The screen as soon as it is as wanted; fails with what it showed last.
+
+        A frame comes in parts: the screen is looked at once nothing more of it comes.
+        """
+        end = time.monotonic() + timeout_s
+        while True:
+            while time.monotonic() < end and self._read(0.1):
+                pass
+            if is_there(self.shown):
+                return self.shown
+            if not self._read(end - time.monotonic()):
+                raise AssertionError(f"not seen; the screen:\n{self.shown}")
+
+    def resize(self, columns: int, rows: int) -> None:
+        """As a person does who drags the window's corner."""
+        self._screen.resize(rows, columns)
+        self._size(columns, rows)
+
+    def _take(self, content: bytes) -> None:
+        super()._take(content)
+        self._stream.feed(content)
+
+
+def _at_terminal() -> None:
+    """Standard input is the process's own terminal, whose Ctrl-C it heeds."""
+    heed_interrupts()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,0 +1,174 @@
+"""TextArena's whole registry, checked and played.
+
+`python -m tests.helpers.sweep` writes docs/textarena.md.
+`python -m tests.helpers.sweep ID CLASS` prints what became of one id, as JSON.
+"""
+
+import json
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+from textarena.envs.registration import ENV_REGISTRY
+
+from unstable.config import ConfigError, GameConfig, InvalidMovesConfig
+from unstable.games.catalog.defects import DEFECTS
+from unstable.games.check import check_game
+from unstable.games.game import Game
+from unstable.games.screen import actions
+from unstable.games.services import lists_legal_moves
+from unstable.games.textarena import known_ids
+
+PAGE = Path(__file__).parent.parent.parent / "docs/textarena.md"
+SEATS = range(1, 7)
+TURNS = 500
+SECONDS = 120
+"""That a family may take, its process's start included."""
+
+
+class Found(NamedTuple):
+    """What became of a family's shortest id."""
+
+    env: str
+    family: str
+    seats: str = ""  # the numbers with which it plays, of those tried
+    ended: int = 0  # games that ended by themselves
+    forfeited: int = 0
+    cut_off: int = 0
+    refusal: str = ""
+
+
+def families() -> dict[str, str]:
+    """The shortest id of each class of envs, by the class's name."""
+    found: dict[str, str] = {}
+    for env in sorted(known_ids(), key=lambda env: (len(env), env)):
+        target = ENV_REGISTRY[f"{env}-raw"].entry_point
+        name = target.rpartition(":")[2] if isinstance(target, str) else target.__name__
+        found.setdefault(name, env)
+    return found
+
+
+def play(env: str, family: str) -> Found:
+    """Check an id with one seat and more, and play three games with the fewest that fit."""
+    playing, refusals = [], []
+    for seats in SEATS:
+        config = GameConfig(
+            env=env, seats=seats, max_turns=TURNS, invalid_moves=InvalidMovesConfig(allowed=TURNS)
+        )
+        try:
+            check_game(config)
+            playing.append(config)
+        except ConfigError as error:
+            refusals.append(str(error))
+    if not playing:
+        by_env = [line for line in refusals if line.startswith("games.env")]
+        return Found(env, family, refusal=(by_env or refusals)[0])
+    kinds = [_end(playing[0], seed) for seed in range(3)]
+    counts = (kinds.count("ended"), kinds.count("forfeited"), kinds.count("cut off"))
+    return Found(env, family, ", ".join(str(config.seats) for config in playing), *counts)
+
+
+def _end(config: GameConfig, seed: int) -> str:
+    """How a game of legal moves, or of what the game's text shows, ends."""
+    rng, game = random.Random(seed), Game(config, seed, trusted=True)
+    while not game.done:
+        observation = game.observe()
+        try:
+            moves = game.legal_moves() if lists_legal_moves(config) else actions(observation, rng)
+        except ValueError:  # this variant's board shows none
+            moves = actions(observation, rng)
+        game.step(rng.choice(moves))
+    assert len(game.outcomes) == config.seats
+    if game.truncated:
+        return "cut off"
+    return "ended" if game.forfeit is None else "forfeited"
+
+
+def sweep() -> Iterator[Found]:
+    """Each family in a process of its own, two at a time; TimeoutExpired for one that hangs."""
+
+    def one(item: tuple[str, str]) -> Found:
+        family, env = item
+        command = [sys.executable, "-m", "tests.helpers.sweep", env, family]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, cwd=PAGE.parent.parent
+        )
+        assert done.returncode == 0, f"{env}: {done.stderr[-2000:]}"
+        return Found(*json.loads(done.stdout.splitlines()[-1]))
+
+    with ThreadPoolExecutor(2) as pool:
+        yield from pool.map(one, families().items())
+
+
+TEXT = """# TextArena's games
+
+What `python -m tests.helpers.sweep` found on Python {python}: one id of each of the {found}
+families of TextArena's registry, checked as a run checks it and then played three times.
+{played} play, {refused} are refused, each in one line. `tests/games/test_sweep.py` repeats it.
+
+## Played
+
+*Seats*: the numbers that pass, of 1 to {seats}. *Ends*: games of three, with the fewest seats, that
+ended by themselves, by an action at which the env raises, or at {turns} turns, refused actions
+included. Moves were any legal ones where the game lists them, else what its text shows in brackets,
+with other numbers; such noise does not get far everywhere. A known defect is also said in one line
+when a run starts.
+
+| id | seats | ends | known defect of the original |
+|---|---|---|---|
+{rows}
+
+## Refused
+
+| reason | families |
+|---|---|
+{reasons}
+
+| id | the line |
+|---|---|
+{lines}
+"""
+
+
+def page(found: list[Found]) -> str:
+    """docs/textarena.md."""
+    played = sorted(each for each in found if not each.refusal)
+    refused = sorted(each for each in found if each.refusal)
+    reasons = Counter(_reason(each.refusal) for each in refused).most_common()
+    rows = [
+        f"| {each.env} | {each.seats} | {each.ended} / {each.forfeited} / {each.cut_off} | "
+        f"{DEFECTS.get(each.family, '')} |"
+        for each in played
+    ]
+    return TEXT.format(
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        found=len(found),
+        played=len(played),
+        refused=len(refused),
+        seats=SEATS[-1],
+        turns=TURNS,
+        rows="\n".join(rows),
+        reasons="\n".join(f"| {reason} | {count} |" for reason, count in reasons),
+        lines="\n".join(f"| {each.env} | {each.refusal} |" for each in refused),
+    )
+
+
+def _reason(refusal: str) -> str:
+    """Of a refusal, without the field before it, the remedy after it and what is in brackets."""
+    return re.sub(r" \(.*?\)", "", refusal.partition(": ")[2].rpartition("; ")[0])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        with redirect_stdout(sys.stderr):
+            result = play(*sys.argv[1:])
+        print(json.dumps(result))
+    else:
+        PAGE.write_text(page(list(sweep())), encoding="utf-8")

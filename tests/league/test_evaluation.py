@@ -1,0 +1,305 @@
+"""Evaluation games are the same for every version, balanced over seats, and scored honestly."""
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.builders import game, sampled, turn
+from unstable.config import ConfigError, parse
+from unstable.league.evaluation import (
+    distinct_games,
+    evaluation_games,
+    evaluation_scores,
+    game_scores,
+    mean_interval,
+    rated_games,
+    wilson_interval,
+)
+from unstable.types import GameResult, PlayerId
+
+
+def test_every_deal_is_played_from_every_seat_and_nothing_is_trained() -> None:
+    config = parse({"eval": {"games": 6, "opponents": ["random", "base"], "temperature": 0.5}})
+    specs = evaluation_games(config, version=3)
+    assert len(specs) == 12
+    assert [spec.game_id for spec in specs] == list(range(12))
+    assert not any(seat.trained for spec in specs for seat in spec.seats)
+    assert {seat.temperature for spec in specs for seat in spec.seats} == {0.5}
+    for first, second in zip(specs[::2], specs[1::2], strict=True):
+        assert first.seed == second.seed
+        players = [seat.player for seat in first.seats]
+        assert players[0] == PlayerId.policy(3)
+        assert [seat.player for seat in second.seats] == players[::-1]
+    assert len({spec.seed for spec in specs[:6]}) == 3
+    # Both opponents are met on the same deals.
+    assert [spec.seed for spec in specs[:6]] == [spec.seed for spec in specs[6:]]
+
+
+def test_every_temperature_has_the_same_games_and_the_first_alone_is_rated() -> None:
+    once = evaluation_games(parse({"eval": {"games": 4, "opponents": ["random", "base"]}}), 2)
+    temperatures = {"games": 4, "opponents": ["random", "base"], "temperature": [1.0, 0.0]}
+    config = parse({"eval": temperatures})
+    specs = evaluation_games(config, version=2)
+    sampled, greedy = specs[:8], specs[8:]
+    assert sampled == once
+    assert [spec.game_id for spec in specs] == list(range(16))
+    for one, other in zip(sampled, greedy, strict=True):
+        assert (one.env, one.seed) == (other.env, other.seed)
+        assert [seat.player for seat in one.seats] == [seat.player for seat in other.seats]
+        assert {seat.temperature for seat in other.seats} == {0.0}
+
+    results = [
+        dataclasses.replace(game(), spec=spec, outcomes=[1.0, -1.0] if spec in greedy else [0, 0])
+        for spec in specs
+    ]
+    scores = evaluation_scores(2, results)
+    named = [(score.opponent, score.temperature, score.games) for score in scores]
+    assert named == [(who, t, 4) for t in (1.0, 0.0) for who in ("random", "base")]
+    assert [score.score for score in scores] == [0.5] * 4
+    assert [score.draws for score in scores] == [4, 4, 0, 0]
+    assert rated_games(config, 2, results) == results[:8]
+    held = parse({"eval": temperatures | {"constrained": True}})
+    assert rated_games(held, 2, results) == []
+
+
+def test_the_gain_is_to_version_0_at_the_same_temperature() -> None:
+    config = parse({"eval": {"games": 2, "temperature": [1.0, 0.0]}})
+
+    def play(version: int, outcomes: list[list[float]]) -> list[GameResult]:
+        specs = evaluation_games(config, version)
+        pairs = zip(specs, outcomes, strict=True)
+        return [dataclasses.replace(game(), spec=spec, outcomes=each) for spec, each in pairs]
+
+    win, loss = [1.0, -1.0], [-1.0, 1.0]  # of seat 0, where the version sits in every other game
+    first = game_scores(0, play(0, [win, win, loss, win]))
+    sampled, greedy = evaluation_scores(4, play(4, [win, win, win, loss]), first)
+    assert (sampled.temperature, sampled.score, sampled.gain) == (1.0, 0.5, 0.0)
+    assert (greedy.temperature, greedy.score, greedy.gain) == (0.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(("given", "read"), [(0.5, [0.5]), (0, [0.0]), ([1, 0], [1.0, 0.0])])
+def test_a_number_is_a_list_of_one_temperature(given: object, read: list[float]) -> None:
+    assert parse({"eval": {"temperature": given}}).eval.temperature == read
+
+
+@pytest.mark.parametrize("given", [[], [1.0, 1], -0.5, [0.5, -1], "hot"])
+def test_temperatures_are_distinct_and_not_negative(given: object) -> None:
+    with pytest.raises(ConfigError, match=r"^eval\.temperature[^\n]*$"):
+        parse({"eval": {"temperature": given}})
+
+
+def test_two_versions_are_judged_on_the_same_games() -> None:
+    config = parse({})
+    before, after = evaluation_games(config, 0), evaluation_games(config, 8)
+    for one, other in zip(before, after, strict=True):
+        assert (one.game_id, one.seed, one.env) == (other.game_id, other.seed, other.env)
+        renamed = tuple(
+            dataclasses.replace(seat, player=PlayerId.policy(8))
+            if seat.player == PlayerId.policy(0)
+            else seat
+            for seat in one.seats
+        )
+        assert renamed == other.seats
+
+
+def test_three_seats_are_rotated_and_one_seat_has_no_opponent() -> None:
+    three = parse({"games": [{"env": "LiarsDice-v0", "seats": 3}], "eval": {"games": 4}})
+    specs = evaluation_games(three, 0)
+    places = [[seat.player for seat in spec.seats].index(PlayerId.policy(0)) for spec in specs]
+    assert places == [0, 1, 2, 0, 1, 2]
+    alone = parse({"games": [{"env": "TowerOfHanoi-v0", "seats": 1}], "eval": {"games": 4}})
+    assert [len(spec.seats) for spec in evaluation_games(alone, 0)] == [1] * 4
+
+
+def test_scores_count_forfeits_apart() -> None:
+    players = ("main@2", "random")
+    results = [
+        game(players, (1.0, -1.0), purpose="eval"),
+        game(players[::-1], (-1.0, 1.0), purpose="eval"),
+        game(players, (0.0, 0.0), purpose="eval"),
+        game(players, (-1.0, 0.0), purpose="eval", forfeit=0),
+        game(players, (0.0, -1.0), purpose="eval", forfeit=1),
+    ]
+    (score,) = evaluation_scores(2, results)
+    assert (score.wins, score.draws, score.losses, score.forfeits) == (3, 1, 1, 1)
+    assert score.score == pytest.approx(0.7)
+    assert score.legal_moves == pytest.approx(0.9)
+    assert score.low < 0.7 < score.high
+
+
+def test_wilson_interval_against_worked_numbers() -> None:
+    # 8 of 10: the textbook's (0.4902, 0.9433).
+    assert wilson_interval(0.8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+
+
+@given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.integers(0, 2 * n), st.just(n))))
+def test_an_interval_holds_its_share(case: tuple[int, int]) -> None:
+    halves, count = case
+    share = halves / 2 / count
+    low, high = wilson_interval(share, count)
+    assert 0 <= low <= share + 1e-9
+    assert share - 1e-9 <= high <= 1
+    assert high - low > 0
+
+
+def test_without_a_pair_there_is_no_gain() -> None:
+    (score,) = evaluation_scores(3, [game(("main@3", "random"), purpose="eval")], first={7: 1.0})
+    assert (score.gain, score.gain_low, score.gain_high) == (None, None, None)
+
+
+def test_gains_are_paired_by_game() -> None:
+    def played(version: int, outcomes: list[float]) -> list:
+        player = f"main@{version}"
+        seats = [(player, "random"), ("random", player)] * (len(outcomes) // 2)
+        return [
+            game(
+                players,
+                (worth, -worth) if players[0] == player else (-worth, worth),
+                purpose="eval",
+                game_id=number,
+            )
+            for number, (players, worth) in enumerate(zip(seats, outcomes, strict=True))
+        ]
+
+    before = played(0, [1, -1, 0, -1, 1, -1])
+    after = played(3, [1, 1, 1, -1, -1, 1])
+    first = game_scores(0, before)
+    assert first == {0: 1.0, 1: 0.0, 2: 0.5, 3: 0.0, 4: 1.0, 5: 0.0}
+    (score,) = evaluation_scores(3, after, first)
+    gains = [0, 1, 0.5, 0, -1, 1]
+    assert score.gain == pytest.approx(sum(gains) / 6)
+    assert score.gain_low is not None and score.gain_high is not None
+    assert (score.gain_low, score.gain_high) == mean_interval(gains, -1.0, 1.0)[1:]
+    (alone,) = evaluation_scores(3, after)
+    assert alone.gain is None
+
+
+def test_no_difference_at_all_is_not_certainty() -> None:
+    mean, low, high = mean_interval([0.0] * 16, -1.0, 1.0)
+    assert mean == 0
+    assert 0.05 < high < 0.2
+    assert low == pytest.approx(-high)
+
+
+@given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0]) | st.floats(-1, 1), min_size=1))
+def test_an_interval_of_gains_holds_its_mean_and_never_leaves_their_range(
+    gains: list[float],
+) -> None:
+    mean, low, high = mean_interval(gains, -1.0, 1.0)
+    assert mean == pytest.approx(sum(gains) / len(gains), abs=1e-9)
+    assert -1 <= low <= mean + 1e-9
+    assert mean - 1e-9 <= high <= 1
+    assert low < high
+
+
+def test_without_draws_an_interval_is_wilsons() -> None:
+    values = [1.0] * 8 + [0.0] * 2
+    assert mean_interval(values, 0.0, 1.0)[1:] == pytest.approx(wilson_interval(0.8, 10))
+
+
+@pytest.mark.parametrize("draws", [0.0, 0.4, 0.8])
+@pytest.mark.parametrize("games", [16, 64, 256])
+def test_intervals_hold_the_truth_95_times_of_100(games: int, draws: float) -> None:
+    """By simulation, over shares of wins among the decided games from 0.05 to 0.95."""
+    random = np.random.default_rng(0)
+    held = []
+    for wins in np.linspace(0.05, 0.95, 19):
+        truth = (1 - draws) * wins + draws / 2
+        kinds = [(1 - draws) * (1 - wins), draws, (1 - draws) * wins]
+        found = Counter(map(tuple, random.multinomial(games, kinds, size=4000).tolist()))
+        inside = 0
+        for (lost, drawn, won), times in found.items():
+            values = [0.0] * lost + [0.5] * drawn + [1.0] * won
+            _, low, high = mean_interval(values, 0.0, 1.0)
+            inside += times * (low <= truth + 1e-12 and truth <= high + 1e-12)
+        held.append(inside / 4000)
+    assert 0.94 <= np.mean(held) <= (0.97 if (games, draws) == (16, 0.8) else 0.96)
+    assert min(held) > 0.91
+
+
+def played(
+    actions: str, seat: int = 0, temperature: float = 0.0, opponent: str = "base", **changes: object
+) -> GameResult:
+    """A game of two seats, a letter an action; the other is as greedy as the version, or a bot."""
+    players = ("main@2", opponent) if seat == 0 else (opponent, "main@2")
+    turns = [
+        turn(
+            index % 2,
+            index,
+            players[index % 2],
+            observation=actions[:index],
+            action=action,
+            sampled=None if players[index % 2] == "bot" else sampled(2, temperature=temperature),
+        )
+        for index, action in enumerate(actions)
+    ]
+    result = game(players, (1.0, -1.0), purpose="eval", **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(result, turns=turns)
+
+
+def test_greedy_games_count_by_their_transcripts() -> None:
+    """64 greedy games that are two say as much as two."""
+    results = [played("abab", seat=number % 2, game_id=number) for number in range(64)]
+    (row,) = evaluation_scores(2, results)
+    assert (row.games, row.distinct, row.score) == (64, 2, 0.5)
+    assert (row.low, row.high) == mean_interval([1.0, 0.0], 0.0, 1.0)[1:]
+    assert row.needed is None
+    (row,) = evaluation_scores(2, results, {number: 0.5 for number in range(64)})
+    assert (row.gain_low, row.gain_high) == mean_interval([0.5, -0.5], -1.0, 1.0)[1:]
+    assert row.needed is None
+
+
+@pytest.mark.parametrize(
+    ("results", "distinct"),
+    [
+        ([played("ab"), played("ab"), played("ac")], 2),
+        ([played("ab"), played("ab", seat=1)], 2),
+        ([played("ab"), played("ab", temperature=0.5)], 2),
+        # A bot counts as one that plays by chance as soon as it is seen to.
+        ([played("ab", opponent="bot"), played("ab", opponent="bot")], 1),
+        ([played("ab", opponent="bot")] * 2 + [played("ac", opponent="bot")], 3),
+        ([played("ab", opponent="bot")] * 2 + [played("bc", opponent="bot")], 2),
+        # What is seen is a part of it: another deal is another game.
+        ([played("ab"), dataclasses.replace(played("ab"), outcomes=[0.0, 0.0])], 2),
+    ],
+)
+def test_games_are_alike_by_luck_where_anybody_plays_by_chance(
+    results: list[GameResult], distinct: int
+) -> None:
+    assert distinct_games(2, results) == distinct
+
+
+def test_a_difference_is_seen_four_times_of_five_in_the_games_that_it_needs() -> None:
+    """By simulation: two scores that differ by 0.05, each in as many games as `needed` says."""
+    random = np.random.default_rng(0)
+    results = [
+        game(("main@2", "random"), (worth, -worth), purpose="eval")
+        for worth in random.choice([1.0, 0.0, -1.0], p=[0.5, 0.2, 0.3], size=4000)
+    ]
+    (row,) = evaluation_scores(2, results)
+    assert row.needed is not None
+    values = np.array([1.0, 0.5, 0.0])
+    seen = 0
+    for _ in range(400):
+        means, errors = [], 0.0
+        for kinds in ([0.5, 0.2, 0.3], [0.45, 0.2, 0.35]):
+            scores = np.repeat(values, random.multinomial(row.needed, kinds))
+            means.append(scores.mean())
+            errors += scores.var() / row.needed
+        seen += means[0] - means[1] > 1.96 * errors**0.5
+    assert 0.74 < seen / 400 < 0.86
+
+
+def test_paired_games_need_fewer() -> None:
+    results = [
+        game(("main@2", "random"), (worth, -worth), purpose="eval", game_id=number)
+        for number, worth in enumerate([1.0, -1.0] * 32)
+    ]
+    scores = game_scores(2, results)
+    (alone,), (paired,) = evaluation_scores(2, results), evaluation_scores(2, results, scores)
+    assert alone.needed is not None and paired.needed is not None
+    assert paired.needed < alone.needed / 10

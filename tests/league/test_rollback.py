@@ -1,0 +1,297 @@
+"""What the guard's alarms lead to in a run: first on stand-ins for models, then on a real one."""
+
+import dataclasses
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.builders import game
+from tests.helpers.loop import lines, make_context
+from unstable.commands.train import make_buffer, make_registry
+from unstable.config import parse
+from unstable.league.guard import Guard
+from unstable.league.ratings import Registry
+from unstable.league.routing import Router
+from unstable.league.rules import figures
+from unstable.league.schedule import Schedule
+from unstable.loop.context import Context
+from unstable.loop.state import parse as parse_state
+from unstable.loop.train import train
+from unstable.models.adapters import read_adapter
+from unstable.records.folder import RunFolder
+from unstable.rewards.terms import Rewards
+from unstable.runtime.local import LocalLearner
+from unstable.tracking.tracker import Tracker
+from unstable.types import (
+    ActorState,
+    Batch,
+    Exploitability,
+    GameResult,
+    GameSpec,
+    PlayerId,
+    TokenSample,
+    Update,
+)
+from unstable.types.seeds import derive_seed
+
+SOUND, NOISE = {"win": 0.8, "entropy": 0.4}, {"win": 0.0, "entropy": 0.02}
+
+
+class StandInLearner:
+    """Its weights are how often it wins, and its entropy; at one update noise takes their place."""
+
+    def __init__(self, folder: RunFolder, ruin: int | None) -> None:
+        self.folder, self.ruin = folder, ruin
+        self.registry: Registry | None = None
+        self.ratings: dict[
+            int, dict[str, tuple[float, float]]
+        ] = {}  # as each version was published
+        self.version, self.weights, self.rate = 0, SOUND, 1.0
+
+    async def update(self, batch: Batch) -> Update:
+        assert batch.version == self.version
+        self.version += 1
+        if self.version == self.ruin:
+            self.weights = NOISE
+        metrics: dict[str, float | None] = {
+            "learn/entropy": self.weights["entropy"],
+            "learn/loss": 0.0,
+        }
+        return Update(version=self.version, metrics=metrics, advantages=[0.0] * len(batch.samples))
+
+    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
+        raise AssertionError("no examples")
+
+    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
+        raise AssertionError("no model")
+
+    async def save(self, version: int) -> None:
+        assert version == self.version and self.registry is not None
+        self.ratings[version] = self.registry.state().ratings
+        place = self.folder.checkpoint(version)
+        place.mkdir(parents=True)  # which refuses to write over anything
+        (place / "adapter_weights.json").write_text(json.dumps(self.weights))
+        (place / "learner.json").write_text(json.dumps(self.weights))
+
+    async def scale_rate(self, factor: float) -> None:
+        self.rate *= factor
+
+    async def load(self, version: int) -> None:
+        raise AssertionError("no run goes on")
+
+    async def restore(self, version: int) -> None:
+        self.weights = json.loads((self.folder.checkpoint(version) / "learner.json").read_text())
+
+
+class StandInActor:
+    """It plays by drawing lots: each version wins as often as its checkpoint says."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.weights: dict[PlayerId, dict[str, float]] = {}
+
+    async def play(
+        self, specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncIterator[GameResult]:
+        for spec in specs:
+            players = [seat.player for seat in spec.seats]
+            first, second = (
+                0.5 if player.version is None else self.weights[player]["win"] for player in players
+            )
+            lot = derive_seed(7, spec.purpose, spec.game_id) / 2**64
+            outcomes = (1.0, -1.0) if lot < (1 + first - second) / 2 else (-1.0, 1.0)
+            result = game([player.name for player in players], outcomes)
+            yield dataclasses.replace(result, spec=spec)
+
+    async def state(self) -> ActorState:
+        return ActorState(training_games=0, trained_turns=0, ended={}, raised={}, forks=[])
+
+    async def restore(self, state: ActorState) -> None:
+        assert not state.training_games
+
+    async def publish(self, version: PlayerId) -> None:
+        assert version.version is not None
+        text = (self.folder.checkpoint(version.version) / "adapter_weights.json").read_text()
+        self.weights[version] = json.loads(text)
+
+    async def decide(
+        self, game: str, version: PlayerId, part: int, parts: int
+    ) -> dict[int, list[float]]:
+        raise AssertionError("nothing is measured")
+
+    async def assess(
+        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
+    ) -> Exploitability:
+        raise AssertionError("nothing is measured")
+
+    async def retire(self, version: PlayerId) -> None:
+        del self.weights[version]
+
+    async def stats(self) -> dict[str, float]:
+        return {}
+
+    async def sleep(self) -> None:
+        raise AssertionError("no GPU is shared")
+
+    async def wake(self) -> None:
+        raise AssertionError("no GPU is shared")
+
+
+def stand_ins(run_dir: Path, ruin: int | None, mode: str = "sync", **guard: Any) -> Context:
+    config = parse(
+        {
+            "actors": {"games_in_flight": 4},
+            "buffer": {"capacity": 1000},
+            "learner": {"batch_size": 64},
+            "eval": {"every": 2, "games": 64},
+            "loop": {"mode": mode, "steps": 24},
+            "guard": guard,
+            "tracking": {"run_dir": str(run_dir), "dashboard": "off", "keep_checkpoints": 2},
+        }
+    )
+    folder, schedule = RunFolder(run_dir), Schedule(config)
+    learner, registry = StandInLearner(folder, ruin), make_registry(config)
+    learner.registry = registry
+    return Context(
+        config=config,
+        folder=folder,
+        actors=[StandInActor(folder)],
+        learner=learner,
+        buffer=make_buffer(config),
+        rewards=Rewards(config.buffer.rewards),
+        registry=registry,
+        schedule=schedule,
+        router=Router(config, schedule, 1),
+        guard=Guard(config),
+        tracker=Tracker(config, folder),
+    )
+
+
+def weights(folder: RunFolder) -> list[dict[str, float]]:
+    """Of every version, as it was published."""
+    return [
+        json.loads((folder.checkpoint(version) / "adapter_weights.json").read_text())
+        for version in folder.versions()
+    ]
+
+
+def rate(context: Context) -> float:
+    assert isinstance(context.learner, StandInLearner)
+    return context.learner.rate
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_a_policy_that_turned_to_noise_is_replaced_by_the_best_version(
+    tmp_path: Path, mode: str
+) -> None:
+    context = stand_ins(tmp_path / "run", ruin=12, mode=mode, action=["warn", "rollback"])
+    assert await train(context) == "all updates made"
+    rows = lines(context.folder.metrics)
+    assert [row["version"] for row in rows] == list(range(25))
+    (back,) = [row["version"] for row in rows if row.get("guard/rolled_back_to") is not None]
+    best = rows[back]["guard/rolled_back_to"]
+    assert 12 < back <= 15 and best < 12 and best % 2 == 0
+    # Nothing was overwritten; noise was published until the alarm, and the best one from then on.
+    assert weights(context.folder) == [SOUND] * 12 + [NOISE] * (back - 12) + [SOUND] * (25 - back)
+    assert sum(row["guard/alarms"] for row in rows[:12]) == 0
+    assert sum(row["guard/alarms"] for row in rows[back + 1 :]) == 0
+    assert rows[back]["learn/entropy"] == NOISE["entropy"]  # of the update that was thrown away
+    assert rows[-1]["eval/TicTacToe-v0/random/sampled/score"] > 0.5
+    assert isinstance(context.learner, StandInLearner)
+    ratings = context.learner.ratings[back]
+    mu, bad, good = (ratings[f"main@{v}"][0] for v in (back, back - 1, best))
+    assert mu == good > bad + 1
+    whole = [v for v in range(25) if (context.folder.checkpoint(v) / "learner.json").exists()]
+    assert whole == [22, 23, 24], "the best one, as of the last publishing, and the newest two"
+    assert context.guard.needed == {24}
+
+
+async def test_a_sound_run_hears_nothing(tmp_path: Path) -> None:
+    context = stand_ins(tmp_path / "run", ruin=None, action="rollback")
+    await train(context)
+    rows = lines(context.folder.metrics)
+    assert [row["guard/alarms"] for row in rows] == [0] * 25
+    assert not any(name.startswith(("guard/alarm/", "guard/action/")) for name in rows[-1])
+
+
+async def test_a_warning_changes_nothing(tmp_path: Path) -> None:
+    context = stand_ins(tmp_path / "run", ruin=12)
+    await train(context)
+    rows = lines(context.folder.metrics)
+    assert sum(row["guard/alarms"] for row in rows) > 0
+    assert weights(context.folder) == [SOUND] * 12 + [NOISE] * 13
+    assert rows[-1]["guard/draw/self"] == 0.5 and rate(context) == 1.0
+
+
+async def test_an_alarm_changes_opponents_and_rate(tmp_path: Path) -> None:
+    shares = {"self": 0.0, "past": 0.0, "fixed": 1.0}
+    actions = ["opponents", "learning_rate"]
+    context = stand_ins(tmp_path / "run", ruin=12, action=actions, factor=0.25, opponents=shares)
+    await train(context)
+    rows = lines(context.folder.metrics)
+    first = next(row["version"] for row in rows if row.get("guard/action/opponents"))
+    acted = sum(row.get("guard/action/learning_rate") or 0 for row in rows)
+    assert rate(context) == 0.25**acted < 1
+    before, after = rows[first - 1], rows[first]
+    assert (before["guard/draw/self"], after["guard/draw/self"]) == (0.5, 0.0)
+    assert before["collect/versus/self/share"] > 0
+    drawn = [row["collect/versus/fixed/share"] for row in rows[first + 1 :]]
+    assert {share for share in drawn if share is not None} == {1.0}
+    # A run that goes on from the checkpoint draws by the same shares.
+    state = parse_state(context.folder.state(24).read_bytes(), 24)
+    assert state is not None
+    resumed = Schedule(context.config)
+    assert resumed.shares != context.schedule.shares
+    resumed.restore(state.schedule)
+    assert resumed.shares.model_dump() == shares
+
+
+async def test_what_the_guard_sees_is_what_metrics_say(tmp_path: Path) -> None:
+    """So a finished run can be looked at again, with other thresholds."""
+    context = stand_ins(tmp_path / "run", ruin=12)
+    await train(context)
+    rows = lines(context.folder.metrics)
+    again = Guard(context.config)
+    found = {row["version"]: again.check(row["version"], row) for row in rows[1:]}
+    histories = context.guard.state().histories
+    assert again.state().histories == histories
+    assert {"collect/versus/self/draw", "collect/versus/forfeit", "learn/entropy"} <= set(histories)
+    assert "collect/action_entropy/TicTacToe-v0" in histories
+    assert figures(rows[5], 5)["collect/versus/forfeit"].size > 10
+    counted = {version: sum(a.rule == "entropy" for a in each) for version, each in found.items()}
+    assert [version for version, count in counted.items() if count] == [14, 24]
+    state = parse_state(context.folder.state(24).read_bytes(), 24)
+    assert state is not None and state.guard.histories == histories
+
+
+async def test_a_real_learner_goes_back_to_the_best_weights(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    # Any KL is alarming here, so that the third update is the first to be thrown away.
+    guard = {
+        "action": ["rollback", "learning_rate"],
+        "thresholds": {"kl_sampling": 1e-30},
+        "patience": 5,
+    }
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        guard=guard,
+        loop={"mode": "sync", "steps": 4},
+        eval={"every": 2, "games": 2},
+        learner={"batch_size": 16, "micro_batch_size": 8, "learning_rate": 0.01},
+        tracking={"run_dir": str(tmp_path / "run"), "dashboard": "off", "keep_checkpoints": 1},
+    )
+    await train(context)
+    rows = lines(context.folder.metrics)
+    assert [row["guard/rolled_back_to"] for row in rows if "guard/rolled_back_to" in row][0] == 2
+    assert isinstance(context.learner, LocalLearner) and context.learner.learner.version == 4
+    saved = [read_adapter(context.folder.checkpoint(v), "any").weights for v in range(5)]
+    assert saved[3] == saved[2] and len({saved[0], saved[2], saved[4]}) == 3
+    states = [torch.load(context.folder.checkpoint(v) / "learner.pt") for v in (2, 4)]
+    moments = [state["optimizer"]["adamw"]["state"][0]["step"] for state in states]
+    assert moments == [2, 3], "the third step was thrown away"

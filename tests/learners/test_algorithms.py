@@ -1,0 +1,423 @@
+"""Every algorithm learns, is exact however it is split, and refers to where it began."""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers.learners import (
+    count_forwards,
+    make_batch,
+    make_learner,
+    make_sample,
+    play_bandit,
+    save_model,
+    spy_on_gradients,
+    tokens_of,
+    trained,
+)
+from unstable.config import ALGORITHMS, Aggregation, ConfigError, load, parse
+from unstable.learners.algorithms.grpo import GRPO
+from unstable.learners.micro_batches import token_normalizers
+
+DOCS = Path(__file__).parent.parent.parent / "docs" / "algorithms.md"
+GROUPED = ["rloo", "grpo", "gspo", "cispo"]
+CLIPPED = ["reinforce++", *GROUPED]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+def make_groups(version=0, rewards=(1.0, 0.0, -1.0, 0.5), turns=(1, 2, 3, 2), **changes):
+    """Two groups of four trajectories of one to three turns, that differ in length as well."""
+    samples = [
+        make_sample(
+            [1, 2, 3, seat, turn],
+            [4 + (game + turn + version) % 8] * (1 + (game + turn) % 3),
+            reward=rewards[game],
+            seat=seat,
+            turn=turn,
+            game_id=4 * version + game,
+            group_id=2 * version + seat,
+            version=version,
+            logprobs=[-2.5 - 0.1 * turn] * (1 + (game + turn) % 3),
+            **changes,
+        )
+        for game in range(4)
+        for seat in range(2)
+        for turn in range(turns[game])
+    ]
+    return make_batch(samples, version)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1},
+        {"name": "reinforce++", "ratio": "turn", "aggregation": "turn"},
+        {"name": "rloo", "kl_reward": 0.1, "importance": "sequence_mask"},
+        {"name": "grpo", "kl_loss": 0.1, "importance": "mask", "aggregation": "constant"},
+        {"name": "gspo", "clip_low": 0.2, "clip_high": 0.2},
+        {"name": "cispo"},
+        {"name": "rloo", "ratio": "token"},
+        {"name": "rloo", "ratio": "turn", "importance": "sequence_mask"},
+        {"name": "gspo", "ratio": "turn", "clip_low": 0.2, "clip_high": 0.2},
+    ],
+    ids=lambda algorithm: "-".join(word for word in algorithm.values() if isinstance(word, str)),
+)
+def test_micro_batches_do_not_change_the_gradient(model, monkeypatch, algorithm):
+    gradients = spy_on_gradients(monkeypatch)
+    for size in (16, 3, 1):
+        learner = make_learner(
+            model, algorithm=algorithm, batch_size=48, micro_batch_size=size, epochs=2
+        )
+        learner.update(make_groups(0))
+        learner.update(make_groups(1))
+    whole, thirds, single = (torch.stack(gradients[i : i + 4]) for i in (0, 4, 8))
+    assert (whole[-1] != 0).float().mean() > 0.5
+    torch.testing.assert_close(thirds, whole, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "whole"),
+    [
+        ({"name": "grpo"}, False),
+        ({"name": "rloo"}, True),
+        ({"name": "rloo", "ratio": "token"}, False),
+        ({"name": "gspo", "ratio": "turn"}, False),
+        ({"name": "cispo", "aggregation": "sequence"}, False),
+        ({"name": "rloo", "ratio": "turn", "importance": "sequence_mask"}, True),
+        ({"name": "grpo", "importance": "sequence_mask"}, False),
+        ({"name": "rft", "aggregation": "sequence"}, False),
+    ],
+)
+def test_micro_batches_keep_trajectories_whole_only_where_the_loss_of_a_token_needs_it(
+    model, algorithm, whole
+):
+    learner = make_learner(model, algorithm=algorithm, micro_batch_size=1)
+    packs = count_forwards(learner.policy)
+    batch = make_groups(rewards=[1.0, 0.5, 0.25, 0.75])  # all won, each once
+    learner.update(batch)
+    assert len(packs) == len(batch.trajectories if whole else batch.samples)
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_a_bandit_is_solved_from_chance(model, tmp_path, name):
+    learner = make_learner(
+        model, algorithm={"name": name}, learning_rate=5e-3, updates=40, epochs=2
+    )
+    _, outcomes = play_bandit(learner, model, tmp_path, True, updates=40, batch_size=64)
+    assert outcomes[0] < 0.3
+    assert sum(outcomes[-5:]) / 5 >= 0.9
+
+
+def test_the_same_seed_gives_the_same_losses_and_no_reward_nothing(model, tmp_path):
+    def losses(folder, rewarded):
+        learner = make_learner(
+            model, algorithm={"name": "grpo", "kl_loss": 0.1 * rewarded}, epochs=2
+        )
+        before = trained(learner)
+        found, _ = play_bandit(learner, model, tmp_path / folder, rewarded, updates=4)
+        return found, torch.equal(trained(learner), before)
+
+    first, unchanged = losses("a", True)
+    assert losses("b", True) == (first, unchanged) and not unchanged
+    assert losses("c", False) == ([0.0] * 4, True)
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_of_one_and_ties_teach_nothing(model, name):
+    learner = make_learner(model, algorithm={"name": name})
+    before = trained(learner)
+    update = learner.update(make_groups(rewards=[0.1] * 4))
+    assert update.advantages == [0.0] * 16
+    assert update.metrics["learn/tied_groups"] == 2
+    alone = [make_sample([1, 2], [3], reward=float(i), group_id=i, game_id=i) for i in range(2)]
+    update = learner.update(make_batch(alone, 1))
+    assert update.advantages == [0.0] * 2
+    assert update.metrics["learn/lone_groups"] == update.metrics["learn/groups"] == 2
+    assert update.metrics["learn/tied_groups"] == 0
+    assert torch.equal(trained(learner), before)
+
+
+def test_every_turn_has_its_trajectorys_advantage(model):
+    batch = make_groups()
+    advantages = make_learner(model, algorithm={"name": "rloo"}).update(batch).advantages
+    # (1, 0, -1, 0.5): each minus the mean of the other three.
+    by_game = [1 + 1 / 6, -1 / 6, -1.5, 0.5]
+    expected = [by_game[each.game_id] for each in batch.trajectories for _ in each.samples]
+    assert len(expected) == 2 * (1 + 2 + 3 + 2)
+    assert advantages == pytest.approx(expected)
+
+
+def test_rewards_are_bounded_and_advantages_normalised(model):
+    algorithm = {"name": "rloo", "reward_clip": [-0.5, 0.75], "normalize_advantages": True}
+    update = make_learner(model, algorithm=algorithm).update(make_groups(turns=(1, 1, 1, 1)))
+    assert update.metrics["learn/reward_mean"] == pytest.approx(0.125)
+    assert update.metrics["learn/reward_shaped_mean"] == pytest.approx(0.1875)
+    assert np.mean(update.advantages) == pytest.approx(0)
+    assert np.std(update.advantages) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_rewards_are_bounded_in_every_algorithm(model, name):
+    algorithm = {"name": name, "reward_clip": [-0.5, 0.75]}
+    batch = make_groups(turns=(1, 1, 1, 1))
+    update = make_learner(model, algorithm=algorithm).update(batch)
+    bounded = make_groups(turns=(1, 1, 1, 1), rewards=(0.75, 0.0, -0.5, 0.5))
+    expected = make_learner(model, algorithm={"name": name}).update(bounded)
+    assert update.metrics["learn/reward_mean"] == pytest.approx(0.125)
+    assert update.metrics["learn/reward_shaped_mean"] == pytest.approx(0.1875)
+    assert update.advantages == expected.advantages
+    assert update.metrics["learn/loss"] == expected.metrics["learn/loss"]
+
+
+def test_bounds_come_before_any_kl(model):
+    algorithm = {"name": "reinforce", "normalize": "none", "kl_reward": 0.5}
+    algorithm["reward_clip"] = [-1e-3, 1e-3]
+    learner = make_learner(model, algorithm=algorithm)
+    learner.update(make_groups(0))
+    shaped = learner.update(make_groups(1)).metrics
+    assert abs(shaped["learn/reward_shaped_mean"]) > 0.01
+
+
+def test_old_logprobs_are_those_before_the_first_step(model):
+    algorithm = {"name": "grpo", "importance": "none", "clip_low": 0.05, "clip_high": 0.05}
+    once = make_learner(model, algorithm=algorithm).update(make_groups())
+    assert once.metrics["learn/ratio_max"] == 1.0
+    learner = make_learner(model, algorithm=algorithm, epochs=4, learning_rate=5e-2)
+    metrics = learner.update(make_groups()).metrics
+    assert metrics["learn/ratio_max"] > 1.05
+    assert 0 < metrics["learn/clipped_high"] < 1
+    assert 0 < metrics["learn/clipped_low"] < 1
+
+
+def test_truncated_turns_get_no_gradient_but_count(model):
+    def moved(**changes):
+        learner = make_learner(model, algorithm={"name": "rloo"} | changes)
+        before = trained(learner)
+        update = learner.update(make_groups(finish_reason="length"))
+        assert any(update.advantages)
+        return not torch.equal(trained(learner), before)
+
+    assert moved()
+    assert not moved(truncated_weight=0.0)
+
+
+def test_what_the_masks_drop_is_counted_and_not_trained_on(model):
+    for importance in ("mask", "sequence_mask"):
+        algorithm = {"name": "grpo", "importance": importance}
+        learner = make_learner(model, algorithm=algorithm)
+        before = trained(learner)
+        samples = [make_sample([1, 2], [3], reward=i, game_id=i, logprobs=[-9.0]) for i in range(4)]
+        update = learner.update(make_batch(samples))
+        assert update.metrics["learn/importance_masked"] == 1.0
+        assert torch.equal(trained(learner), before)
+
+
+def capped_share(learner, batch, cap):
+    """Share of the tokens that the policy is now more than `cap` times as likely to sample."""
+    now = np.concatenate(learner.logprobs(tokens_of(batch.samples)))
+    sampled = np.concatenate([sample.tokens.logprobs for sample in batch.samples])
+    return np.mean(np.exp(now - sampled) > cap)
+
+
+def part_of(batch, seat):
+    """The trajectories of one seat, which are a group."""
+    return replace(batch, groups=(batch.groups[seat],))
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "rft"])
+def test_the_share_that_the_loss_capped_is_reported_for_each_role_too(model, name):
+    learner = make_learner(model, algorithm={"name": name, "importance_cap": 1.1})
+    batch = make_groups()
+    parts = {"": batch, "/env/0": part_of(batch, 0), "/env/1": part_of(batch, 1)}
+    expected = {suffix: capped_share(learner, part, 1.1) for suffix, part in parts.items()}
+    metrics = learner.update(batch).metrics
+    found = {suffix: metrics[f"learn/importance_capped{suffix}"] for suffix in parts}
+    assert found == pytest.approx(expected)
+    assert 0 < expected[""] < 1
+
+
+def test_a_clipped_ratio_leaves_the_capped_share_to_the_policy_that_the_update_began_with(model):
+    learner = make_learner(
+        model,
+        algorithm={"name": "grpo", "importance_cap": 1.1},
+        epochs=4,
+        learning_rate=5e-2,
+    )
+    batch = make_groups()
+    expected = capped_share(learner, batch, 1.1)
+    assert learner.update(batch).metrics["learn/importance_capped"] == pytest.approx(expected)
+    assert capped_share(learner, batch, 1.1) != expected
+
+
+@pytest.mark.parametrize("importance", ["none", "mask", "sequence_mask"])
+def test_a_loss_that_caps_nothing_reports_so(model, importance):
+    algorithm = {"name": "grpo", "importance": importance, "importance_cap": 1.0}
+    learner = make_learner(model, algorithm=algorithm)
+    assert capped_share(learner, make_groups(), 1.0) > 0
+    assert learner.update(make_groups()).metrics["learn/importance_capped"] == 0.0
+
+
+def test_imitation_weighs_nothing_and_so_reports_no_cap(model):
+    metrics = make_learner(model, algorithm={"name": "rft"}).update(make_groups()).metrics
+    assert not [name for name in metrics if "importance_capped" in name]
+
+
+def test_a_fresh_adapter_has_no_kl(model):
+    learner = make_learner(model, algorithm={"name": "grpo", "kl_reward": 1.0, "kl_loss": 1.0})
+    first = learner.update(make_groups(0)).metrics
+    assert first["learn/kl_reference"] == 0.0
+    assert first["learn/reward_shaped_mean"] == first["learn/reward_mean"]
+    second = learner.update(make_groups(1)).metrics
+    assert second["learn/kl_reference"] > 0
+    assert second["learn/reward_shaped_mean"] != second["learn/reward_mean"]
+
+
+def test_the_kl_of_a_warm_start_refers_to_the_start(model, tmp_path):
+    teacher = make_learner(model)
+    teacher.update(make_groups(0))
+    adapter = teacher.save(tmp_path / "000001")
+    algorithm = {"name": "reinforce", "kl_loss": 1.0}
+    learner = make_learner(model, adapter=adapter, algorithm=algorithm)
+    assert learner.update(make_groups(0)).metrics["learn/kl_reference"] == 0.0
+    learner.save(tmp_path / "next")
+    resumed = make_learner(model, algorithm=algorithm)  # which begins elsewhere
+    resumed.load(tmp_path / "next")
+    expected = learner.update(make_groups(1)).metrics["learn/kl_reference"]
+    assert expected > 0
+    assert resumed.update(make_groups(1)).metrics["learn/kl_reference"] == expected
+
+
+def test_what_has_become_likelier_than_at_the_start_costs_reward(model):
+    algorithm = {"name": "reinforce", "normalize": "none", "kl_reward": 0.5}
+    learner = make_learner(model, algorithm=algorithm)
+    learner.update(make_groups(0, rewards=[1.0] * 4))
+    batch = make_groups(0, rewards=[0.0] * 4)
+    shaped = learner.update(replace(batch, version=1)).metrics
+    assert shaped["learn/reward_mean"] == 0.0
+    assert shaped["learn/reward_shaped_mean"] < 0
+
+
+def test_a_kl_in_the_loss_holds_the_policy_back(model):
+    def distance(kl_loss):
+        algorithm = {"name": "reinforce", "normalize": "none", "kl_loss": kl_loss}
+        learner = make_learner(model, algorithm=algorithm, epochs=10)
+        learner.update(make_groups(0))
+        return learner.update(make_groups(1)).metrics["learn/kl_reference"]
+
+    assert distance(10.0) < 0.5 * distance(1e-9)
+
+
+def test_the_reference_leaves_no_trace(model):
+    learner = make_learner(model, algorithm={"name": "grpo", "kl_loss": 0.1})
+    learner.update(make_groups(0))
+    before = trained(learner)
+    samples = tokens_of(make_groups(0).samples)
+    own = torch.cat(learner.scorer.logprobs(samples))
+    with pytest.raises(KeyError), learner.reference.in_place():
+        assert not torch.equal(torch.cat(learner.scorer.logprobs(samples)), own)
+        raise KeyError
+    assert torch.equal(torch.cat(learner.scorer.logprobs(samples)), own)
+    assert torch.equal(trained(learner), before)
+    held = [p for p in learner.policy.parameters() if p.requires_grad]
+    assert all(a is b for a, b in zip(held, learner.optimizer.parameters, strict=True))
+
+
+def test_normalizers_by_hand():
+    # Two turns of one trajectory, and one of another, which need not be the first of a batch.
+    lengths, trajectories = np.array([2.0, 1.0, 3.0]), np.array([4, 4, 7])
+    expected: dict[Aggregation, list[int]] = {
+        "token": [6, 6, 6],
+        "turn": [3 * 2, 3 * 1, 3 * 3],
+        "sequence": [2 * 3, 2 * 3, 2 * 3],
+        "constant": [3 * 10] * 3,
+    }
+    for aggregation, values in expected.items():
+        found = token_normalizers(lengths, trajectories, aggregation, 10)
+        assert found.tolist() == values, aggregation
+
+
+def documented(tmp_path, monkeypatch):
+    """The algorithms' configs of the examples, whose code can be imported from now on."""
+    text = DOCS.read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert all(len(block.splitlines()) <= 30 for block in code)
+    (tmp_path / "my_algorithms.py").write_text("\n".join(code), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_algorithms", raising=False)
+    algorithms = []
+    for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+        (tmp_path / "config.yaml").write_text(block, encoding="utf-8")
+        algorithms.append(load(str(tmp_path / "config.yaml")).learner.algorithm)
+    return algorithms
+
+
+def test_what_the_example_adds_to_a_built_in_is_done(model, tmp_path, monkeypatch):
+    _, algorithm = documented(tmp_path, monkeypatch)
+    update = make_learner(model, algorithm=algorithm).update(make_groups())
+    assert min(update.advantages) == -0.5
+
+
+def test_your_own_algorithm_is_thirty_lines_that_learn(model, tmp_path, monkeypatch):
+    algorithm, _ = documented(tmp_path, monkeypatch)
+    learner = make_learner(model, algorithm=algorithm, learning_rate=5e-3, updates=40)
+    _, outcomes = play_bandit(learner, model, tmp_path / "run", True, updates=40, batch_size=64)
+    assert sum(outcomes[-5:]) / 5 >= 0.9
+
+
+class Doubled(GRPO):
+    """A user's algorithm that changes one thing of a built-in one."""
+
+    def advantages(self, batch, rewards_S):
+        return self.config.args["factor"] * super().advantages(batch, rewards_S)
+
+
+def test_a_class_that_extends_a_built_in_has_its_settings_and_its_groups(model, monkeypatch):
+    gradients = spy_on_gradients(monkeypatch)
+    algorithm = {"name": "grpo", "clip_high": 0.3, "scale": "none", "kl_loss": 0.1}
+    own = {"target": "tests.learners.test_algorithms:Doubled", "args": {"factor": 2.0}}
+    config = parse({"learner": {"algorithm": algorithm | own}})
+    assert config.group_size == 8
+    expected = make_learner(model, algorithm=algorithm).update(make_groups()).advantages
+    learner = make_learner(model, algorithm=config.learner.algorithm)
+    assert learner.algorithm.config.clip_high == 0.3
+    advantages = learner.update(make_groups()).advantages
+    assert advantages == pytest.approx([2 * advantage for advantage in expected])
+    # A fresh LoRA has no KL yet, so the gradient is doubled with the advantages.
+    torch.testing.assert_close(gradients[1], 2 * gradients[0])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        ({"name": "math:Fllor"}, "name = 'math:Fllor': math has no Fllor; did you mean 'floor'?"),
+        ({"name": "math:floor"}, "name = 'math:floor' is no class; name one"),
+        (
+            {"name": "tests.learners.test_algorithms:Doubled"},
+            "name = 'tests.learners.test_algorithms:Doubled' extends GRPO "
+            "and needs its settings; set "
+            "learner.algorithm.name to grpo, learner.algorithm.target to "
+            "tests.learners.test_algorithms:Doubled",
+        ),
+        (
+            {"name": "cispo", "target": "unstable.learners.clipped:Surrogate"},
+            "target = 'unstable.learners.clipped:Surrogate' extends Surrogate and needs its "
+            "settings; set learner.algorithm.name to reinforce++ or rloo or grpo or gspo or ppo, "
+            "learner.algorithm.target to unstable.learners.clipped:Surrogate",
+        ),
+    ],
+)
+def test_a_class_that_does_not_do_is_refused_before_the_model_is_loaded(model, algorithm, message):
+    missing = model.model_copy(update={"name": "no such model"})
+    with pytest.raises(ConfigError) as error:
+        make_learner(missing, algorithm=algorithm)
+    assert str(error.value) == f"learner.algorithm.{message}"

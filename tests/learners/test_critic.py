@@ -1,0 +1,323 @@
+"""PPO and A2C: advantages along a seat's turns, the critic's own training, and that both learn."""
+
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.learners import (
+    count_forwards,
+    make_batch,
+    make_learner,
+    make_sample,
+    play_bandit,
+    save_model,
+    spy_on_gradients,
+    tokens_of,
+    trained,
+)
+from unstable.learners.advantages import explained_variance, generalized_advantages
+from unstable.learners.batch import FlatBatch
+from unstable.learners.losses import value_loss
+from unstable.learners.model.packing import pack_samples
+from unstable.types import Reward
+
+CRITICS = [
+    pytest.param({"name": "ppo"}, id="ppo-head"),
+    pytest.param({"name": "ppo", "critic": {"kind": "adapter"}}, id="ppo-adapter"),
+    pytest.param({"name": "a2c"}, id="a2c-head"),
+    pytest.param({"name": "a2c", "critic": {"kind": "adapter"}}, id="a2c-adapter"),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+def make_games(version=0, num_games=6, **changes):
+    """Games of two seats with one to three turns each, of different prompts and lengths."""
+    samples = [
+        make_sample(
+            [1, 2, 3, seat, turn, game],
+            [4 + (game + turn + version) % 8] * (1 + (game + turn) % 3),
+            reward=float((game + seat) % 3 - 1),
+            seat=seat,
+            turn=2 * turn + seat,
+            game_id=num_games * version + game,
+            group_id=2 * (num_games * version + game) + seat,
+            version=version,
+            logprobs=[-2.5] * (1 + (game + turn) % 3),
+            **changes,
+        )
+        for game in range(num_games)
+        for seat in range(2)
+        for turn in range(1 + game % 3)
+    ]
+    return make_batch(samples, version)
+
+
+def values_of(learner, batch):
+    """What the critic says of the batch's turns before an update on it, as the update has it."""
+    _, _, frozen = learner._freeze(FlatBatch(batch))
+    return frozen.values_S
+
+
+def critic_parameters(learner):
+    """The critic's parameters, in one row."""
+    groups = learner.optimizer.groups[1:]
+    return torch.cat([p.detach().flatten() for group in groups for p in group])
+
+
+def test_generalized_advantages_by_hand():
+    rewards = np.array([0.0, 1.0, 2.0, 5.0])
+    values = np.array([0.5, 1.0, 3.0, 4.0])
+    found = generalized_advantages(
+        rewards, values, np.array([0, 0, 0, 1]), [0, 2, 4, 1], gamma=0.5, decay=0.5
+    )
+    # One-step errors: 0 + 0.5 * 1 - 0.5, 1 + 0.5 * 3 - 1, 2 + 0 - 3; each keeps a quarter.
+    assert found.tolist() == [0.0 + 0.25 * 1.25, 1.5 - 0.25 * 1.0, -1.0, 1.0]
+
+
+ROWS = st.lists(
+    st.tuples(st.floats(-5, 5), st.floats(-5, 5), st.integers(0, 3)), min_size=1, max_size=16
+)  # reward, value, trajectory
+
+
+@given(ROWS, st.floats(0.1, 1), st.floats(0, 1), st.randoms(use_true_random=False))
+def test_generalized_advantages_equal_brute_force_in_any_order(rows, gamma, decay, random):
+    turns = list(range(len(rows)))
+    random.shuffle(turns)
+    rewards, values, trajectories = (np.array(column) for column in zip(*rows, strict=True))
+    found = generalized_advantages(rewards, values, trajectories, turns, gamma=gamma, decay=decay)
+    for place, (_, _, trajectory) in enumerate(rows):
+        rest = [
+            i for i, row in enumerate(rows) if row[2] == trajectory and turns[i] >= turns[place]
+        ]
+        rest.sort(key=turns.__getitem__)
+        expected = 0.0
+        for k, i in enumerate(rest):
+            after = values[rest[k + 1]] if k + 1 < len(rest) else 0.0
+            expected += (gamma * decay) ** k * (rewards[i] + gamma * after - values[i])
+        assert found[place] == pytest.approx(expected, abs=1e-9)
+
+
+@given(ROWS, st.floats(0.1, 1))
+def test_without_decay_an_advantage_is_the_return_minus_the_value(rows, gamma):
+    rewards, values, trajectories = (np.array(column) for column in zip(*rows, strict=True))
+    order = trajectories, range(len(rows))
+    found = generalized_advantages(rewards, values, *order, gamma=gamma, decay=1.0)
+    returns = generalized_advantages(rewards, 0 * values, *order, gamma=gamma, decay=1.0)
+    assert found + values == pytest.approx(returns, abs=1e-9)
+    # What another seat earns is nothing to this one.
+    other = generalized_advantages(
+        np.where(trajectories == 0, rewards, 7.0), values, *order, gamma=gamma, decay=1.0
+    )
+    assert other[trajectories == 0].tolist() == found[trajectories == 0].tolist()
+
+
+def test_a_terminal_term_is_paid_once_and_a_turn_where_it_is_earned():
+    def sample(turn, seat, form):
+        rewards = {"format": Reward(form, 0.1 * form)}
+        terminal = {"any:name": Reward(1.0, 2.0)}
+        return make_sample([1], [2], seat=seat, turn=turn, rewards=rewards, terminal=terminal)
+
+    samples = [sample(0, 0, 1.0), sample(2, 0, 0.0), sample(4, 0, 1.0), sample(1, 1, 0.0)]
+    batch = FlatBatch(make_batch(samples))
+    assert batch.turn_rewards_S.tolist() == pytest.approx([0.1, 0.0, 2.1, 2.0])
+
+
+def test_explained_variance_by_hand():
+    returns = np.array([1.0, -1.0, 1.0, -1.0])
+    assert explained_variance(returns, 0 * returns) == 1.0
+    assert explained_variance(0 * returns, returns) == 0.0
+    assert explained_variance(-returns, 2 * returns) == -3.0
+    assert explained_variance(np.ones(3), np.zeros(3)) is None
+
+
+def test_value_loss_by_hand():
+    values = torch.tensor([1.0, 2.0, -1.0, 0.5]).requires_grad_()
+    old = torch.tensor([0.0, 0.0, 0.0, 0.5])
+    targets = torch.tensor([3.0, 0.0, 3.0, 0.0])
+    plain = value_loss(values, old, targets, clip=None, normalizer=10)
+    assert plain.item() == pytest.approx((4 + 4 + 16 + 0.25) / 20)
+    clipped = value_loss(values, old, targets, clip=0.5, normalizer=10)
+    # 1 counts as 0.5, for it has gone far enough towards 3; 2 is too far from 0, and -1 from 3.
+    assert clipped.item() == pytest.approx((6.25 + 4 + 16 + 0.25) / 20)
+    clipped.backward()
+    assert values.grad.tolist() == pytest.approx([0.0, 0.2, -0.4, 0.05])
+
+
+@pytest.mark.parametrize("algorithm", CRITICS)
+def test_micro_batches_do_not_change_the_gradients(model, monkeypatch, algorithm):
+    gradients = spy_on_gradients(monkeypatch)
+    settings = algorithm | {"kl_reward": 0.1, "kl_loss": 0.1}
+    runs = []
+    for size in (24, 5, 1):
+        learner = make_learner(
+            model, algorithm=settings, batch_size=120, micro_batch_size=size, epochs=2
+        )
+        for version in range(2):
+            learner.update(make_games(version))
+        runs.append(torch.cat(gradients))
+        gradients.clear()
+    assert (runs[0] != 0).float().mean() > 0.5
+    torch.testing.assert_close(runs[1], runs[0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(runs[2], runs[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", CRITICS)
+def test_recomputed_activations_do_not_change_the_gradients(model, monkeypatch, algorithm):
+    gradients = spy_on_gradients(monkeypatch)
+    runs, passes = [], []
+    for switch in ("off", "on"):
+        learner = make_learner(model, algorithm=algorithm, gradient_checkpointing=switch, epochs=2)
+        forwards = count_forwards(learner.policy.layers[0])
+        learner.update(make_games(0))
+        learner.update(make_games(1))
+        runs.append(torch.cat(gradients))
+        gradients.clear()
+        passes.append(len(forwards))
+    # Backward runs a layer as often again as it was run with a gradient: never for the values, nor
+    # for the old logprobs of ppo, which are taken of three micro-batches in each of two updates.
+    frozen = 2 * 3 * (2 if algorithm["name"] == "ppo" else 1)
+    assert passes[1] - passes[0] == passes[0] - frozen > 0
+    torch.testing.assert_close(runs[1], runs[0], atol=1e-6, rtol=1e-5)
+
+
+def test_the_policys_graph_is_gone_when_the_critics_is_made(model, monkeypatch):
+    """What backward needs of both at once would be the learner's peak memory."""
+    algorithm = {"name": "ppo", "critic": {"kind": "adapter"}, "kl_loss": 0.1}
+    learner = make_learner(model, algorithm=algorithm)
+    held: weakref.WeakSet[Any] = weakref.WeakSet()
+    at_the_critic: list[Any] = []
+    backward = learner.critic.backward
+
+    class Saved:
+        def __init__(self, tensor):
+            self.tensor = tensor
+            held.add(self)
+
+    def spy(*arguments, **options):
+        at_the_critic.append(len(held))
+        return backward(*arguments, **options)
+
+    monkeypatch.setattr(learner.critic, "backward", spy)
+    saved = []
+    learner.policy.register_forward_hook(lambda *_: saved.append(len(held)))
+    with torch.autograd.graph.saved_tensors_hooks(Saved, lambda packed: packed.tensor):
+        learner.update(make_games(0))
+    assert max(saved) > 50
+    assert at_the_critic == [0] * 3
+
+
+@pytest.mark.parametrize("algorithm", CRITICS)
+def test_the_values_of_a_batch_are_those_of_its_turns_one_by_one(model, algorithm):
+    learner = make_learner(model, algorithm=algorithm, micro_batch_size=5, batch_size=20)
+    learner.update(make_games(0))
+    batch = make_games(1)
+    critic = learner.critic
+    with torch.no_grad(), critic.in_place():
+        expected = [
+            critic.values(learner.policy(pack_samples([tokens])).states_SD).item()
+            for tokens in tokens_of(batch.samples)
+        ]
+    values = values_of(learner, batch)
+    assert values.std() > 1e-4
+    assert values.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", CRITICS)
+def test_the_critic_learns_and_leaves_the_policy_alone(model, algorithm):
+    learner = make_learner(model, algorithm=algorithm)
+    before, untrained = trained(learner), critic_parameters(learner)
+    for version in range(2):
+        # Alone in its env, so that its normalised advantage is 0; the value is not right yet.
+        batch = make_batch([make_sample([1, 2, 3], [4], 2.0)], version)
+        update = learner.update(batch)
+        assert update.advantages == [0.0]
+        assert update.metrics["learn/value_loss"] > 0
+    assert torch.equal(trained(learner), before)
+    assert (critic_parameters(learner) != untrained).float().mean() > 0.5
+
+
+@pytest.mark.parametrize("algorithm", CRITICS)
+def test_values_become_discounted_returns(model, algorithm):
+    critic = algorithm.get("critic", {}) | {"learning_rate": 0.05, "gamma": 0.5, "gae_lambda": 0.5}
+    learner = make_learner(
+        model,
+        algorithm=algorithm | {"critic": critic},
+        learning_rate=1e-4,
+        epochs=20,
+        updates=8,
+    )
+    won = {"terminal": {"outcome": Reward(2.0, 2.0)}}
+    for version in range(8):
+        samples = [
+            make_sample([1, 2 + 3 * turn, 3 + turn], [4], 0.0, turn=turn, version=version, **won)
+            for turn in range(3)
+        ]
+        metrics = learner.update(make_batch(samples, version)).metrics
+    values = values_of(learner, make_batch(samples, 8))
+    assert values.tolist() == pytest.approx([0.5, 1.0, 2.0], abs=0.1)
+    assert metrics["learn/value_mean"] == pytest.approx(3.5 / 3, abs=0.1)
+    assert metrics["learn/value_loss"] < 0.01
+    assert metrics["learn/explained_variance"] > 0.95
+
+
+def test_a_critic_begins_at_0_and_its_lora_at_the_policys(model):
+    first = make_learner(model, algorithm={"name": "ppo"})
+    assert critic_parameters(first).abs().max() == 0.0
+    assert first.update(make_games()).metrics["learn/explained_variance"] == 0.0
+    adapter = make_learner(model, algorithm={"name": "ppo", "critic": {"kind": "adapter"}})
+    own = torch.cat([p.detach().flatten() for p in adapter.optimizer.groups[2]])
+    assert torch.equal(own, trained(adapter))
+
+
+@pytest.mark.parametrize("algorithm", CRITICS)
+def test_save_and_load_between_updates_change_nothing(model, tmp_path, algorithm):
+    def learner():
+        return make_learner(model, algorithm=algorithm, epochs=2, micro_batch_size=4)
+
+    straight = learner()
+    expected = [straight.update(make_games(version)) for version in range(4)]
+    first = learner()
+    for version in range(2):
+        first.update(make_games(version))
+    first.save(tmp_path / "000002")
+    second = learner()
+    second.load(tmp_path / "000002")
+    for version in (2, 3):
+        update = second.update(make_games(version))
+        assert update.advantages == expected[version].advantages
+        for name in update.metrics.keys() - {"learn/tokens_per_second"}:
+            assert update.metrics[name] == expected[version].metrics[name], name
+    assert torch.equal(trained(second), trained(straight))
+    assert torch.equal(critic_parameters(second), critic_parameters(straight))
+
+
+@pytest.mark.parametrize("algorithm", CRITICS[1:3])
+def test_a_bandit_is_solved_from_chance(model, tmp_path, algorithm):
+    learner = make_learner(model, algorithm=algorithm, learning_rate=2e-3, updates=32)
+    _, outcomes = play_bandit(learner, model, tmp_path, True, updates=32, batch_size=64)
+    assert outcomes[0] < 0.3
+    assert sum(outcomes[-5:]) / 5 >= 0.9
+
+
+@pytest.mark.parametrize("algorithm", CRITICS)
+def test_the_same_seed_gives_the_same_losses_and_no_reward_nothing(model, tmp_path, algorithm):
+    def losses(folder, rewarded):
+        learner = make_learner(model, algorithm=algorithm, epochs=2)
+        before = trained(learner), critic_parameters(learner)
+        found, _ = play_bandit(learner, model, tmp_path / folder, rewarded, updates=4)
+        after = trained(learner), critic_parameters(learner)
+        return found, all(map(torch.equal, before, after))
+
+    first, unchanged = losses("a", True)
+    assert losses("b", True) == (first, unchanged)
+    assert not unchanged
+    assert losses("c", False) == ([0.0] * 4, True)

@@ -1,0 +1,529 @@
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from tests.helpers.builders import completion, game, sampled, turn
+from tests.helpers.learners import (
+    VOCAB,
+    count_compiled,
+    count_forwards,
+    make_batch,
+    make_learner,
+    make_sample,
+    plain_policy,
+    play_bandit,
+    save_model,
+    spy_on_gradients,
+    tokens_of,
+    trained,
+)
+from tests.helpers.models import random_adapter, tiny_model
+from unstable.config import ConfigError, LearnerConfig
+from unstable.learners.checkpoint import STATE_FILE
+from unstable.learners.optimizer import scheduled_rate
+from unstable.models.adapters import load_weights, read_adapter
+from unstable.records.files import json_line
+from unstable.records.games import game_record, read_game
+from unstable.types import Reward, Segment
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def step_gradients(monkeypatch):
+    return spy_on_gradients(monkeypatch)
+
+
+def plain(**changes):
+    """REINFORCE, its advantages not normalised."""
+    return {"name": "reinforce", "normalize": "none"} | changes
+
+
+def mixed_batch(version, size=8, **changes):
+    """Samples that differ in length, reward, role and temperature."""
+    samples = [
+        make_sample(
+            [1, 2, 3, i % 4],
+            [4 + (i + version) % 8] * (1 + i % 3),
+            reward=float(i % 3 - 1),
+            seat=i % 2,
+            game_id=100 * version + i // 2,
+            group_id=100 * version + i,
+            version=version,
+            temperature=1.0 + i % 2,
+            logprobs=[-2.5] * (1 + i % 3),
+            **changes,
+        )
+        for i in range(size)
+    ]
+    return make_batch(samples, version)
+
+
+@pytest.mark.parametrize("loss_norm", ["tokens", "constant"])
+def test_micro_batches_do_not_change_the_gradient(model, step_gradients, loss_norm):
+    for size in (8, 4, 1):
+        learner = make_learner(model, micro_batch_size=size, algorithm=plain(loss_norm=loss_norm))
+        learner.update(mixed_batch(0))
+        learner.update(mixed_batch(1))  # B is no longer zero, so that A has a gradient as well
+    whole, halves, single = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
+    assert (whole[1] != 0).float().mean() > 0.5
+    torch.testing.assert_close(halves, whole, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
+
+
+def test_neither_tokens_at_a_time_nor_recomputing_change_the_gradient(model, step_gradients):
+    runs = []
+    for changes in ({}, {"micro_batch_tokens": 12}, {"gradient_checkpointing": "on"}):
+        learner = make_learner(model, **changes)
+        forwards = count_forwards(learner.policy.layers[0])
+        learner.update(mixed_batch(0))
+        runs.append(len(forwards))
+        learner.update(mixed_batch(1))
+    assert runs == [1, 5, 2]  # 47 tokens at once, by twelves, at once and again in backward
+    whole, twelves, recomputed = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
+    torch.testing.assert_close(twelves, whole, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(recomputed, whole, atol=1e-6, rtol=1e-5)
+
+
+def test_compiling_does_not_change_the_gradient(model, step_gradients, monkeypatch):
+    make_learner(model).update(mixed_batch(0))
+    runs = count_compiled(monkeypatch)
+    make_learner(model, compile=True).update(mixed_batch(0))
+    assert runs
+    torch.testing.assert_close(step_gradients[1], step_gradients[0], atol=1e-6, rtol=1e-5)
+
+
+def test_the_loss_norms_differ_by_the_share_of_tokens(model, step_gradients):
+    batch = mixed_batch(0)
+    for loss_norm in ("tokens", "constant"):
+        make_learner(model, algorithm=plain(loss_norm=loss_norm)).update(batch)
+    num_tokens = sum(len(sample.tokens.token_ids) for sample in batch.samples)
+    by_tokens, by_constant = step_gradients
+    torch.testing.assert_close(by_tokens * num_tokens, by_constant * len(batch.samples) * 4)
+
+
+def test_an_interrupted_answer_is_recorded_read_and_trained_where_it_was_sampled(
+    model, step_gradients, tmp_path
+):
+    """The gradient is that of a plain forward in which the inserted tokens have no loss."""
+    learner, peft_model = make_learner(model, algorithm=plain()), plain_policy(model)
+    load_weights(peft_model, learner.save(tmp_path / "000000"))
+    inserted = Segment(token_ids=[9, 8, 9], scored=False)
+    segments = (completion(token_ids=[3, 4]), inserted, completion(token_ids=[5, 6, 7]))
+    unscored = replace(sampled(prompt_ids=[1, 2, 3]), segments=segments)
+    was_sampled = torch.tensor([True, True, False, False, False, True, True, True])
+    logprobs = plain_logprobs(peft_model, unscored)[was_sampled]
+    scored = logprobs.tolist()
+    first, last = (
+        replace(segments[0], logprobs=scored[:2]),
+        replace(segments[2], logprobs=scored[2:]),
+    )
+    played = game(turns=1)
+    played.turns = [
+        turn(0, 0, "main@0", sampled=replace(unscored, segments=(first, inserted, last)))
+    ]
+    record = json.loads(json_line(game_record(played, [], 0, None)))
+    tokens = read_game("a line", record).turns[0].answer.sampled
+    assert tokens is not None
+    made = make_sample([1], [2], reward=0.5)
+    made = made._replace(sample=replace(made.sample, tokens=tokens))
+    other = make_sample([1, 2, 3, 3], [4, 9, 8], reward=-1.0, game_id=1, group_id=1)
+    others = plain_logprobs(peft_model, other.tokens)
+    (own,) = other.tokens.completions
+    own = replace(own, logprobs=others.tolist())
+    other = other._replace(
+        sample=replace(other.sample, tokens=replace(other.tokens, segments=(own,)))
+    )
+    update = learner.update(make_batch([made, other]))
+    assert update.metrics["learn/tokens_trained"] == 5 + 3
+    assert update.metrics["learn/mismatch_abs_max"] < 1e-5
+    (-(0.5 * logprobs.sum() - 1.0 * others.sum()) / 8).backward()
+    expected = [p.grad.flatten() for p in peft_model.parameters() if p.requires_grad]
+    torch.testing.assert_close(step_gradients[0], torch.cat(expected), atol=1e-5, rtol=1e-5)
+
+
+def test_metrics_say_what_was_trained_on(model):
+    batch = make_batch(
+        [
+            make_sample([1, 2], [3], 1.0, seat=0, game_id=1, group_id=1, prompt_cut=7),
+            make_sample([1, 2, 3], [4, 5], 0.0, seat=1, game_id=1, group_id=2, version=-2),
+            make_sample(
+                [1],
+                [4, 5, 6],
+                game_id=2,
+                group_id=3,
+                finish_reason="length",
+                rewards={"outcome": Reward(1.0, 1.0), "format": Reward(1.0, 0.5)},
+                outcome=1.0,
+            ),
+        ]
+    )
+    update = make_learner(model, batch_size=3, micro_batch_size=1).update(batch)
+    metrics = update.metrics
+    assert update.version == 1
+    assert update.advantages == [1.0, 0.0, 1.5]  # baselines begin at 0
+    expected = {
+        "samples": 3,
+        "groups": 3,
+        "tokens_trained": 6,
+        "reward_mean": 2.5 / 3,
+        "outcome_mean": 2 / 3,
+        "advantage_mean": 2.5 / 3,
+        "sequence_length_mean": 4.0,
+        "sequence_length_max": 5,
+        "completion_length_mean": 2.0,
+        "truncated": 1,
+        "truncated_share": 1 / 3,
+        "prompt_cut_samples": 1,
+        "prompt_cut_tokens": 7,
+        "staleness_mean": 2 / 3,
+        "staleness_max": 2,
+        "optimizer_steps": 1,
+        "skipped_steps": 0,
+        "learning_rate": 1e-2,
+        "baseline/env/0": (1 - 0.95**2) * 1.25,
+        "baseline/env/1": 0.0,
+    }
+    for name, value in expected.items():
+        assert metrics[f"learn/{name}"] == pytest.approx(value), name
+    assert all(value is None or type(value) is float for value in metrics.values())
+
+
+def plain_logprobs(peft_model, tokens):
+    """Of the sample's tokens, by a plain forward of the model."""
+    ids = torch.tensor([tokens.prompt_ids + tokens.token_ids])
+    logits = peft_model(input_ids=ids).logits[0, len(tokens.prompt_ids) - 1 : -1]
+    logprobs = torch.log_softmax(logits / tokens.temperature, -1)
+    return logprobs.gather(1, torch.tensor(tokens.token_ids)[:, None])[:, 0]
+
+
+def test_mismatch_is_zero_where_the_learner_agrees_with_the_sampler(model):
+    plain = plain_policy(model)
+    samples = []
+    for tokens in tokens_of(mixed_batch(0).samples):
+        samples.append(
+            make_sample(
+                tokens.prompt_ids,
+                tokens.token_ids,
+                logprobs=plain_logprobs(plain, tokens).tolist(),
+                temperature=tokens.temperature,
+            )
+        )
+    # Several steps, so that later ones see other weights: the mismatch is that of the first.
+    learner = make_learner(model, steps_per_batch=2, micro_batch_size=4, epochs=2)
+    metrics = learner.update(make_batch(samples)).metrics
+    assert metrics["learn/optimizer_steps"] == 4
+    assert metrics["learn/mismatch_abs_max"] == pytest.approx(0, abs=1e-5)
+    assert metrics["learn/mismatch_kl"] == pytest.approx(0, abs=1e-9)
+    assert metrics["learn/importance_weight_max"] > 1.001
+
+
+def test_what_is_scored_under_another_adapter_leaves_the_policy_alone(model):
+    adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
+    samples = tokens_of(mixed_batch(0).samples)
+    learner = make_learner(model)
+    before, own = trained(learner), learner.logprobs(samples)
+    expected = make_learner(model, adapter=adapter).logprobs(samples)
+    assert expected != own
+    assert learner.logprobs_under(adapter, samples) == expected
+    misfit = random_adapter(tiny_model(vocab=VOCAB), "wide", seed=3, rank=8)
+    with pytest.raises(ConfigError, match="adapter 'wide' does not fit"):
+        learner.logprobs_under(misfit, samples)
+    assert learner.logprobs(samples) == own
+    assert torch.equal(trained(learner), before)
+
+
+def test_save_and_load_between_updates_change_nothing(model, tmp_path):
+    changes = {"steps_per_batch": 2, "micro_batch_size": 2, "schedule": "cosine", "epochs": 2}
+    straight = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
+    straight_updates = [straight.update(mixed_batch(version)) for version in range(4)]
+
+    first = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
+    for version in range(2):
+        first.update(mixed_batch(version))
+    folder = tmp_path / "checkpoints" / "000002"
+    adapter = first.save(folder)
+    assert adapter.name == "main@2"
+    assert read_adapter(folder, "main@2") == adapter
+
+    second = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
+    second.load(folder)
+    updates = [second.update(mixed_batch(version)) for version in (2, 3)]
+    assert torch.equal(trained(second), trained(straight))
+    for update, expected in zip(updates, straight_updates[2:], strict=True):
+        assert update.version == expected.version
+        assert update.advantages == expected.advantages
+        for name in update.metrics.keys() - {"learn/tokens_per_second"}:
+            assert update.metrics[name] == expected.metrics[name], name
+
+
+KILLED = """
+import os
+from pathlib import Path
+from unstable.records.files import new_folder
+
+with new_folder(Path("000000")) as scratch:
+    (scratch / "half").touch()
+    os._exit(9)
+"""
+
+
+def test_a_checkpoint_is_whole_and_never_overwritten(model, tmp_path):
+    learner = make_learner(model)
+    subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    learner.save(tmp_path / "000000")
+    assert [path.name for path in tmp_path.iterdir()] == ["000000"]
+    assert sorted(path.name for path in (tmp_path / "000000").iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "learner.pt",
+    ]
+    with pytest.raises(FileExistsError, match="000000"):
+        learner.save(tmp_path / "000000")
+
+
+def change(file, **content):
+    """Rewrite a checkpoint's file with other values; None leaves a key out."""
+    old = torch.load(file) if file.suffix == ".pt" else json.loads(file.read_text())
+    new = {key: value for key, value in (old | content).items() if value is not None}
+    if file.suffix == ".pt":
+        torch.save(new, file)
+    else:
+        file.write_text(json.dumps(new))
+
+
+def test_a_checkpoint_of_before_files_named_their_format_is_read_as_it_is(model, tmp_path):
+    first = make_learner(model)
+    first.update(mixed_batch(0))
+    first.save(tmp_path / "000001")
+    change(tmp_path / "000001" / STATE_FILE, format=None)
+    second = make_learner(model, seed=5)
+    second.load(tmp_path / "000001")
+    assert second.version == 1
+    assert torch.equal(trained(second), trained(first))
+    again = [learner.update(mixed_batch(1)).advantages for learner in (first, second)]
+    assert again[0] == again[1]
+
+
+def test_a_checkpoint_of_another_format_is_refused_in_one_line(model, tmp_path):
+    learner = make_learner(model)
+    learner.update(mixed_batch(0))
+    learner.save(tmp_path / "000001")
+    change(tmp_path / "000001" / STATE_FILE, format=2)
+    other = make_learner(model, seed=5)
+    before = trained(other)
+    with pytest.raises(ConfigError) as error:
+        other.load(tmp_path / "000001")
+    file = tmp_path / "000001" / STATE_FILE
+    assert str(error.value) == (
+        f"{file}: format = 2 is not the one that this release of unstable "
+        "reads (1); use the release that wrote it"
+    )
+    assert other.version == 0 and torch.equal(trained(other), before)
+
+
+def test_a_given_adapter_is_where_training_starts(model, tmp_path):
+    teacher = make_learner(model)
+    teacher.update(mixed_batch(0))
+    adapter = teacher.save(tmp_path / "000001")
+    student = make_learner(model, adapter=adapter, seed=5)
+    assert student.version == 0
+    assert torch.equal(trained(student), trained(teacher))
+    assert not torch.equal(trained(make_learner(model, seed=5)), trained(teacher))
+
+
+def test_a_bad_update_is_skipped_and_three_in_a_row_end_it(model):
+    learner = make_learner(model)
+    before = trained(learner)
+    spoilt = [make_sample([1, 2], [4] * 3, logprobs=[math.nan] * 3) for _ in range(8)]
+    for version in range(2):
+        update = learner.update(make_batch(spoilt, version))
+        assert update.metrics["learn/skipped_steps"] == 1
+        assert update.metrics["learn/optimizer_steps"] == 0
+        assert update.metrics["learn/loss"] is None
+        assert update.metrics["learn/grad_norm"] is None
+        assert update.refusals == ["the loss is nan"]
+    assert torch.equal(trained(learner), before)
+    assert learner.update(mixed_batch(2)).metrics["learn/skipped_steps"] == 0
+    assert not torch.equal(trained(learner), before)
+    for version in (3, 4):
+        learner.update(make_batch(spoilt, version))
+    with pytest.raises(FloatingPointError, match="3 updates in a row .* learner.learning_rate"):
+        learner.update(make_batch(spoilt, 5))
+
+
+def test_a_step_to_weights_that_are_not_finite_is_refused_and_says_why(model, tmp_path, caplog):
+    """Loss and gradient are fine; only AdamW's arithmetic leaves fp32."""
+    learner = make_learner(model, learning_rate=1e300)
+    before = trained(learner)
+    for version in range(2):
+        update = learner.update(mixed_batch(version))
+        (why,) = update.refusals
+        assert why == "the weights would not be finite at a learning rate of 1e+300"
+        assert math.isfinite(update.metrics["learn/loss"])
+        assert why in caplog.text
+        learner.save(tmp_path / f"{version}")
+    assert torch.equal(trained(learner), before)
+    with pytest.raises(FloatingPointError, match="3 updates in a row .* 1e\\+300"):
+        learner.update(mixed_batch(2))
+
+
+def test_nothing_that_is_not_finite_is_published(model, tmp_path):
+    learner = make_learner(model)
+    with torch.no_grad():
+        learner.optimizer.parameters[0][0, 0] = math.nan
+    with pytest.raises(FloatingPointError, match="'main@0' is not given out"):
+        learner.save(tmp_path / "0")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_start_that_is_not_finite_is_refused(model):
+    adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)
+    tensors = load(adapter.weights)
+    next(iter(tensors.values()))[0, 0] = math.inf
+    with pytest.raises(ConfigError, match="adapter 'start': .* is not finite; give an adapter"):
+        make_learner(model, adapter=replace(adapter, weights=save(tensors)))
+
+
+def test_a_batch_of_another_version_is_refused(model):
+    with pytest.raises(AssertionError):
+        make_learner(model).update(mixed_batch(1))
+
+
+def test_schedules_by_hand():
+    rates = {}
+    for schedule in ("constant", "linear", "cosine"):
+        config = LearnerConfig(learning_rate=1.0, warmup_steps=2, schedule=schedule)
+        rates[schedule] = [scheduled_rate(config, step, 6) for step in range(8)]
+    assert rates["constant"] == [0.5, 1, 1, 1, 1, 1, 1, 1]
+    assert rates["linear"] == [0.5, 1, 1, 0.75, 0.5, 0.25, 0, 0]
+    assert rates["cosine"] == pytest.approx([0.5, 1, 1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0, 0])
+
+
+@pytest.mark.parametrize("size", [8, 4, 1])
+def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, step_gradients, size):
+    adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)
+    samples = tokens_of(mixed_batch(0).samples)
+    learner = make_learner(model, adapter=adapter, micro_batch_size=size)
+    update = learner.imitate(samples)
+
+    plain = plain_policy(model)
+    load_weights(plain, adapter)
+    parameters = [parameter for parameter in plain.parameters() if parameter.requires_grad]
+    loss = -torch.cat([plain_logprobs(plain, tokens) for tokens in samples]).mean()
+    loss.backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    assert len(step_gradients) == 1
+    torch.testing.assert_close(step_gradients[0], expected, atol=1e-5, rtol=1e-4)
+    assert update.metrics["learn/loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert update.metrics["learn/grad_norm"] == pytest.approx(expected.norm().item(), rel=1e-4)
+    assert update.metrics["learn/tokens_trained"] == sum(len(each.token_ids) for each in samples)
+
+
+def test_a_supervised_step_makes_the_next_version_which_is_likelier_to_say_so(model, tmp_path):
+    learner = make_learner(model)
+    samples = tokens_of(mixed_batch(0).samples)
+    losses = []
+    for version in range(1, 5):
+        update = learner.imitate(samples)
+        assert update.version == learner.version == version
+        assert update.metrics["learn/optimizer_steps"] == 1
+        losses.append(update.metrics["learn/loss"])
+    assert losses == sorted(losses, reverse=True)
+    assert learner.save(tmp_path / "000004").name == "main@4"
+    resumed = make_learner(model)
+    resumed.load(tmp_path / "000004")
+    both = [each.imitate(samples).metrics["learn/loss"] for each in (learner, resumed)]
+    assert both[0] == both[1] < losses[-1]
+
+
+def test_a_supervised_step_is_that_of_rft_on_turns_that_were_all_won(model, step_gradients):
+    imitating = make_learner(model, micro_batch_size=4)
+    winning = make_learner(model, micro_batch_size=4, algorithm={"name": "rft"})
+    for version in range(3):
+        batch = mixed_batch(version, outcome=1.0)
+        update = winning.update(batch)
+        assert update.advantages == [1.0] * 8
+        imitated = imitating.imitate(tokens_of(batch.samples))
+        for name in imitated.metrics.keys() - {"learn/tokens_per_second"}:
+            assert imitated.metrics[name] == pytest.approx(update.metrics[name]), name
+    assert len(step_gradients) == 6
+    torch.testing.assert_close(step_gradients[1::2], step_gradients[::2], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(trained(imitating), trained(winning), atol=1e-6, rtol=1e-5)
+
+
+def test_supervised_steps_that_are_not_finite_are_skipped_and_three_in_a_row_end_it(model):
+    learner = make_learner(model)
+    before = trained(learner)
+    spoilt = [replace(each, temperature=math.nan) for each in tokens_of(mixed_batch(0).samples)]
+    for version in (1, 2):
+        update = learner.imitate(spoilt)
+        assert update.version == version
+        assert update.metrics["learn/skipped_steps"] == 1
+    assert torch.equal(trained(learner), before)
+    with pytest.raises(FloatingPointError, match="3 updates in a row"):
+        learner.imitate(spoilt)
+
+
+def test_a_bandit_is_solved_from_chance(model, tmp_path):
+    learner = make_learner(
+        model, algorithm=plain(normalize="center"), learning_rate=2e-2, updates=25
+    )
+    losses, outcomes = play_bandit(learner, model, tmp_path / "a", rewarded=True, updates=25)
+    assert outcomes[0] < 0.3
+    assert sum(outcomes[-5:]) / 5 >= 0.9
+    again = make_learner(model, algorithm=plain(normalize="center"), learning_rate=2e-2, updates=25)
+    repeated, _ = play_bandit(again, model, tmp_path / "b", rewarded=True, updates=5)
+    assert repeated == losses[:5]
+
+
+def test_without_rewards_nothing_is_learned(model, tmp_path):
+    learner = make_learner(model, algorithm=plain(normalize="center"), learning_rate=2e-2)
+    before = trained(learner)
+    losses, _ = play_bandit(learner, model, tmp_path, rewarded=False, updates=4)
+    assert losses == [0.0] * 4
+    assert torch.equal(trained(learner), before)
+
+
+def test_metrics_are_reported_for_each_role_too(model):
+    """Two roles of different rewards, lengths and ends; a role's tokens are its own."""
+    samples = [
+        make_sample([1, 2], [3] * (1 + seat), reward=1.0 - seat + 0.1 * game, **role)
+        for game in range(4)
+        for seat in (0, 1)
+        for role in [
+            {
+                "env": "some/env",
+                "seat": seat,
+                "game_id": game,
+                "finish_reason": "length" if seat else "stop",
+                "logprobs": [-2.0 - 2 * seat] * (1 + seat),
+            }
+        ]
+    ]
+    learner = make_learner(model, steps_per_batch=2, micro_batch_size=2)
+    metrics = learner.update(make_batch(samples)).metrics
+    for seat in (0, 1):
+        role = f"some:env/{seat}"
+        assert metrics[f"learn/samples/{role}"] == 4
+        assert metrics[f"learn/reward_mean/{role}"] == pytest.approx(1.15 - seat)
+        assert metrics[f"learn/reward_std/{role}"] == pytest.approx(np.std([0, 0.1, 0.2, 0.3]))
+        assert metrics[f"learn/completion_length_mean/{role}"] == 1 + seat
+        assert metrics[f"learn/truncated/{role}"] == 4 * seat
+        assert metrics[f"learn/entropy/{role}"] == pytest.approx(math.log(12), abs=0.2)
+    assert {f"learn/baseline/some:env/{seat}" for seat in (0, 1)} <= metrics.keys()
+    assert metrics["learn/ended_length_mean/some:env/0"] == 1
+    assert metrics["learn/ended_length_mean/some:env/1"] is None
+    mismatch = [metrics[f"learn/mismatch_abs_mean/some:env/{seat}"] for seat in (0, 1)]
+    assert abs(mismatch[0] - mismatch[1]) == pytest.approx(1.0, abs=0.2)

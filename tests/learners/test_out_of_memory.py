@@ -1,0 +1,183 @@
+"""A GPU that is full: micro-batches are halved and the pass is made again, to the same gradient.
+
+Memory runs out for real on a GPU alone (`-m gpu`); elsewhere the model's forward says that it has.
+"""
+
+import itertools
+import logging
+
+import pytest
+import torch
+
+from tests.helpers.learners import (
+    make_batch,
+    make_learner,
+    make_sample,
+    save_model,
+    spy_on_gradients,
+    tokens_of,
+    trained,
+)
+from tests.helpers.tracking import lines, make_tracker, printed
+from unstable.config import ModelConfig
+from unstable.types import Update
+
+ROOMY = 3
+"""Samples that the memory of these tests suffices for."""
+CRITIC = {"name": "ppo", "critic": {}}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+def samples(count=8):
+    return [
+        make_sample([1, 2, i], [4 + i % 3] * (1 + i % 2), float(i % 3), game_id=i)
+        for i in range(count)
+    ]
+
+
+def learner_of(model: ModelConfig, micro_batch_size: int = 8, **options):
+    return make_learner(model, micro_batch_size=micro_batch_size, **options)
+
+
+def run_out(learner, *, after_forwards=0, in_backward=False):
+    """Have a pass of more than `ROOMY` samples end as on a full GPU; returns what failed."""
+    failed: list[int] = []
+    forwards = itertools.count(1)
+    forward = learner.policy.forward
+
+    def fail(*_):
+        failed.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nMore.")
+
+    def bounded(pack, **forward_options):
+        size = len(pack.states_S)
+        if next(forwards) <= after_forwards or size <= ROOMY:
+            return forward(pack, **forward_options)
+        if not (in_backward and torch.is_grad_enabled()):
+            fail()
+        scores = forward(pack, **forward_options)
+        scores.hidden_ND.register_hook(fail)  # when some gradients are there already
+        return scores
+
+    learner.policy.forward = bounded
+    return failed
+
+
+@pytest.mark.parametrize("in_backward", [False, True])
+@pytest.mark.parametrize("algorithm", [{"normalize": "none"}, CRITIC], ids=["plain", "critic"])
+def test_the_gradient_is_that_of_enough_memory(model, monkeypatch, algorithm, in_backward):
+    seen = spy_on_gradients(monkeypatch)
+    batch = make_batch(samples())
+    whole, halved = (learner_of(model, algorithm=algorithm) for _ in range(2))
+    whole_update = whole.update(batch)
+    expected = seen.copy()
+    seen.clear()
+    failed = run_out(halved, in_backward=in_backward)
+    update = halved.update(batch)
+    assert len(failed) == 2 and halved.micro_batches.size == 2  # 8, 4, 2
+    assert update.metrics["learn/out_of_memory"] == 2
+    assert whole_update.metrics["learn/out_of_memory"] == 0
+    for one, other in zip(expected, seen, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(trained(whole), trained(halved), atol=1e-5, rtol=1e-4)
+    for name in ("learn/loss", "learn/entropy", "learn/mismatch_abs_mean", "learn/ratio_max"):
+        assert update.metrics[name] == pytest.approx(whole_update.metrics[name], abs=1e-5), name
+    assert halved.update(make_batch(samples(), version=1)).metrics["learn/out_of_memory"] == 0
+
+
+def test_what_a_failed_attempt_has_added_is_forgotten(model, monkeypatch):
+    """Memory runs out in the third micro-batch; the first two are in the gradients by then."""
+    seen = spy_on_gradients(monkeypatch)
+    batch = make_batch(samples(12))
+    whole, halved = (learner_of(model, micro_batch_size=4, batch_size=12) for _ in range(2))
+    whole.update(batch)
+    failed = run_out(halved, after_forwards=2)
+    halved.update(batch)
+    assert failed == [1] and halved.micro_batches.size == 2
+    torch.testing.assert_close(seen[0], seen[1], atol=1e-5, rtol=1e-5)
+
+
+def test_scores_and_imitation_fit_as_well(model):
+    whole, halved = learner_of(model), learner_of(model)
+    expected = whole.logprobs(tokens_of(samples()))
+    failed = run_out(halved)
+    for one, other in zip(expected, halved.logprobs(tokens_of(samples())), strict=True):
+        assert other == pytest.approx(one, abs=1e-5)
+    assert len(failed) == 2
+    losses = [each.imitate(tokens_of(samples())).metrics["learn/loss"] for each in (whole, halved)]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+
+
+def test_tokens_are_halved_with_samples(model):
+    learner = learner_of(model, micro_batch_tokens=100)
+    run_out(learner)
+    learner.update(make_batch(samples()))
+    assert (learner.micro_batches.size, learner.micro_batches.max_tokens) == (2, 25)
+
+
+def test_it_is_logged(model, caplog):
+    learner = learner_of(model)
+    run_out(learner)
+    with caplog.at_level(logging.WARNING):
+        learner.update(make_batch(samples()))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the GPU is full; micro-batches are of at most {size} samples from now on, and the pass "
+        "is made again (CUDA out of memory. Tried to allocate 20.00 MiB.)"
+        for size in (4, 2)
+    ]
+
+
+def test_nothing_left_to_halve_is_one_line_with_a_remedy(model, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.ROOMY", 0)
+    learner = learner_of(model)
+    run_out(learner)
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        learner.update(make_batch(samples()))
+    assert str(error.value) == (
+        "the learner's GPU is full with micro-batches of 1; set learner.gradient_checkpointing to "
+        "on, or lower sampling.max_prompt_tokens (CUDA out of memory. Tried to allocate 20.00 MiB.)"
+    )
+
+
+def test_ranks_that_shard_the_base_do_not_repeat_alone(model):
+    learner = learner_of(model)
+    learner.micro_batches.together = True
+    failed = run_out(learner)
+    with pytest.raises(torch.OutOfMemoryError, match="lower learner.micro_batch_size"):
+        learner.update(make_batch(samples()))
+    assert failed == [1]
+
+
+def test_a_person_is_shown_it(tmp_path):
+    tracker = make_tracker(tmp_path)
+    metrics: dict[str, float | None] = {"learn/out_of_memory": 2.0, "learn/loss": 0.5}
+    tracker.log_learner(Update(version=3, metrics=metrics, advantages=[]))
+    tracker.end_update(3)
+    assert (
+        "update 3: the learner's GPU was full, and micro-batches were halved 2 times; "
+        "learner.micro_batch_size is too large for it"
+    ) in " ".join(printed(tracker).split())
+    assert lines(tmp_path / "metrics.jsonl")[0]["learn/out_of_memory"] == 2
+
+
+@pytest.mark.gpu
+def test_a_full_gpu_is_survived(model):
+    """All but a little of the GPU's memory is taken; the pass at 64 samples does not fit."""
+    learner = learner_of(model, micro_batch_size=256, batch_size=256)
+    long = [make_sample([1, i % 7] * 400, [4] * 8, float(i % 3), game_id=i) for i in range(256)]
+    learner.update(make_batch(long))  # allocates what stays
+    peak, held = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((held + (peak - held) / 2) / total)
+    try:
+        update = learner.update(make_batch(long, version=1))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    halvings = update.metrics["learn/out_of_memory"]
+    assert halvings is not None and halvings >= 1
+    assert learner.micro_batches.size < 256

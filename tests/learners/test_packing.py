@@ -1,0 +1,303 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.learners import token_sample
+from tests.helpers.models import random_adapter, tiny_model
+from unstable.config import AdapterConfig, ConfigError
+from unstable.learners.critic import prompts_of
+from unstable.learners.micro_batches import MicroBatch, MicroBatches
+from unstable.learners.model.attention import ATTENTION
+from unstable.learners.model.packing import MIN_SHARED, pack_samples
+from unstable.learners.model.policy import Policy
+from unstable.models.adapters import attach_lora, load_weights
+from unstable.types import Segment, TokenSample
+
+NO_SHARING = 10**9
+IDS = st.integers(0, 2)  # few ids, so that prefixes are often shared
+SAMPLES = st.lists(
+    st.builds(
+        token_sample,
+        st.lists(IDS, min_size=1, max_size=12),
+        st.lists(IDS, min_size=1, max_size=4),
+        temperature=st.sampled_from([0.5, 1.0, 1.7]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+SEGMENTS = st.builds(Segment, token_ids=st.lists(IDS, min_size=1, max_size=3), scored=st.booleans())
+INTERRUPTED = st.builds(
+    TokenSample,
+    prompt_ids=st.lists(IDS, min_size=1, max_size=12),
+    segments=st.lists(SEGMENTS, max_size=3).map(
+        lambda segments: (*segments, Segment(token_ids=[1, 0]))
+    ),
+    temperature=st.sampled_from([0.5, 1.0, 1.7]),
+)
+
+
+ADAPTER = random_adapter(tiny_model(), "random", seed=1)
+
+
+def adapted(attention):
+    model = tiny_model(attention=attention)
+    peft_model = attach_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
+    load_weights(peft_model, ADAPTER)
+    return peft_model
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return Policy(adapted(ATTENTION))
+
+
+def plain_scores(peft_model, sample):
+    """Logprobs and entropies of one sample, by a plain forward of the model."""
+    ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+    logits = peft_model(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1]
+    logprobs = torch.log_softmax(logits / sample.temperature, -1)
+    chosen = logprobs.gather(1, torch.tensor(sample.token_ids)[:, None])[:, 0]
+    return chosen, -(logprobs.exp() * logprobs).sum(-1)
+
+
+def gradients(module, scores):
+    """Gradient of an arbitrary function of the scores, over all trained parameters."""
+    weights = torch.linspace(-1, 1, len(scores))
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    grads = torch.autograd.grad((weights * scores).sum(), parameters)
+    return torch.cat([grad.flatten() for grad in grads])
+
+
+def test_pack_by_hand():
+    samples = [token_sample([5, 6, 7], [8, 9]), token_sample([5, 6], [1, 2, 3])]
+    pack = pack_samples(samples, min_shared=2)
+    # Inputs 5 6 7 8 and 5 6 1 2: one root of two tokens, two branches of two.
+    assert sorted(pack.ids_T.tolist()) == [1, 2, 5, 6, 7, 8]
+    assert pack.segments.query_lengths == [2, 2, 2]
+    assert pack.segments.key_lengths == [2, 4, 4]
+    assert pack.ids_T[pack.predictors_N].tolist() == [7, 8, 6, 1, 2]
+    assert pack.positions_T[pack.predictors_N].tolist() == [2, 3, 1, 2, 3]
+    assert pack.targets_N.tolist() == [8, 9, 1, 2, 3]
+    assert pack.samples_N.tolist() == [0, 0, 1, 1, 1]
+    assert pack_samples(samples, min_shared=3).segments.query_lengths == [4, 4]
+
+
+@settings(max_examples=50, deadline=None)
+@given(SAMPLES, st.integers(1, 4))
+def test_the_keys_of_a_samples_last_token_are_its_inputs(samples, min_shared):
+    pack = pack_samples(samples, min_shared=min_shared)
+    segments, ids = pack.segments, pack.ids_T.tolist()
+    keys = segments.keys_K.split(segments.key_lengths)
+    ends = dict(zip((segments.query_bounds[1:] - 1).tolist(), keys, strict=True))
+    for index, sample in enumerate(samples):
+        last = pack.predictors_N[pack.samples_N == index][-1].item()
+        inputs = [*sample.prompt_ids, *sample.token_ids[:-1]]
+        assert [ids[place] for place in ends[last].tolist()] == inputs
+        assert pack.positions_T[ends[last]].tolist() == list(range(len(inputs)))
+        assert ends[last][len(sample.prompt_ids) - 1] == pack.states_S[index]
+    lengths = list(zip(segments.query_lengths, segments.key_lengths, strict=True))
+    shapes = [[(each.num_queries, each.num_keys)] * each.num_segments for each in segments.shapes]
+    assert lengths == [each for same in shapes for each in same]
+    assert len(set(lengths)) == len(shapes)
+
+
+def test_equal_inputs_stand_once_and_equal_lengths_are_attended_to_at_once(policy, monkeypatch):
+    samples = [
+        token_sample([7, 8, first], [answer, 0]) for first in range(40) for answer in (1, 2, 2)
+    ]
+    samples += [token_sample([7, 8, 9, 9], [answer]) for answer in (3, 4)]
+    pack = pack_samples(samples)
+    assert pack.segments.query_lengths == 81 * [4]
+    calls = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(query, *arguments, **options):
+        calls.append(query.shape[0])
+        return attend(query, *arguments, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    policy(pack)
+    assert calls == [81, 81]  # once in each layer
+
+
+def test_the_farther_from_the_beginning_the_more_tokens_are_shared():
+    counts = {}
+    for before in (10, 640):
+        prompts = [[*range(before), branch] for branch in (1, 2)]
+        answers = [[*range(10), answer, 0] for answer in (3, 4)]
+        pack = pack_samples(
+            [token_sample(prompt, answer) for prompt in prompts for answer in answers]
+        )
+        counts[before] = len(pack.segments.query_lengths)
+    # Of a root, two branches of eleven tokens and four of one, the branches are taken apart.
+    assert counts == {10: 7, 640: 5}
+
+
+def test_packed_equals_a_plain_forward_one_by_one(policy):
+    shared = list(range(20, 60))
+    samples = [
+        token_sample([*shared, 1, 2, 3], [4, 5, 0]),
+        token_sample([*shared, 1, 2, 3], [4, 6, 0], temperature=0.6),
+        token_sample([*shared, 9], [4]),
+        token_sample(shared, [1, 2, 3, 4, 0]),  # its answer is the others' prompt
+        token_sample([7], [8, 8], temperature=2.0),
+    ]
+    plain = adapted("sdpa")
+    scores = [plain_scores(plain, sample) for sample in samples]
+    expected, expected_entropies = (torch.cat(parts) for parts in zip(*scores, strict=True))
+    pack = pack_samples(samples)
+    assert len(pack.ids_T) < sum(len(s.prompt_ids) for s in samples)
+    logprobs, entropies = policy(pack)[:2]
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropies, expected_entropies, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        gradients(policy, logprobs), gradients(plain, expected), atol=1e-5, rtol=1e-5
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(INTERRUPTED, min_size=1, max_size=8), st.integers(1, 4))
+def test_sharing_changes_neither_logprobs_nor_gradients(policy, samples, min_shared):
+    shared = pack_samples(samples, min_shared=min_shared)
+    unshared = pack_samples(samples, min_shared=NO_SHARING)
+    assert len(shared.ids_T) <= len(unshared.ids_T)
+    logprobs, expected = policy(shared)[0], policy(unshared)[0]
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        gradients(policy, logprobs), gradients(policy, expected), atol=1e-5, rtol=1e-5
+    )
+
+
+def interrupted(prompt_ids, *parts, temperature=1.0):
+    """An answer of parts that were sampled, as lists, or inserted, as tuples."""
+    segments = (Segment(token_ids=[*part], scored=isinstance(part, list)) for part in parts)
+    return TokenSample(prompt_ids=prompt_ids, segments=tuple(segments), temperature=temperature)
+
+
+@pytest.mark.parametrize("min_shared", [MIN_SHARED, 1, NO_SHARING])
+def test_an_interrupted_answer_trains_exactly_what_was_sampled(policy, min_shared):
+    shared = list(range(20, 60))
+    masked = [
+        (interrupted([*shared, 1], [4, 5], (6, 7, 8), [9, 0]), [1, 1, 0, 0, 0, 1, 1]),
+        (interrupted([*shared, 1], [4, 5], (6, 7, 8), [3], temperature=0.7), [1, 1, 0, 0, 0, 1]),
+        (interrupted([*shared, 1], [4, 5, 6, 7], (8,), [9, 0]), [1, 1, 1, 1, 0, 1, 1]),
+        (interrupted([*shared, 1], (4, 5), [6], (7,), (8,), [9], [0]), [0, 0, 1, 0, 0, 1, 1]),
+        (interrupted(shared, [1, 4], (5, 6)), [1, 1, 0, 0]),
+        (token_sample([7], [8, 8]), [1, 1]),
+    ]
+    samples = [sample for sample, _ in masked]
+    plain = adapted("sdpa")
+    expected = torch.cat(
+        [plain_scores(plain, sample)[0][torch.tensor(mask) == 1] for sample, mask in masked]
+    )
+    pack = pack_samples(samples, min_shared=min_shared)
+    assert pack.targets_N.tolist() == [id for each in samples for id in each.scored_ids]
+    assert pack.samples_N.bincount().tolist() == [sum(mask) for _, mask in masked]
+    # Three have equal inputs, and so stand once whatever is shared.
+    assert len(pack.ids_T) == 138 if min_shared == NO_SHARING else len(pack.ids_T) < 60
+    logprobs = policy(pack)[0]
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        gradients(policy, logprobs), gradients(plain, expected), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_prompts_alone_end_in_the_states_of_a_plain_forward(policy):
+    shared = list(range(20, 60))
+    prompts = [[*shared, 1, 2, 3], [*shared, 9], shared, [7], shared]
+    pack = pack_samples([token_sample(prompt, []) for prompt in prompts])
+    assert sorted(pack.ids_T.tolist()) == sorted([*shared, 1, 2, 3, 9, 7])
+    assert pack.ids_T[pack.states_S].tolist() == [3, 9, 59, 7, 59]
+    scores = policy(pack)
+    logprobs, entropies, states = scores.logprobs_N, scores.entropies_N, scores.states_SD
+    assert len(logprobs) == len(entropies) == 0
+    plain = adapted("sdpa")
+    decoder = plain.get_base_model().get_decoder()
+    expected = torch.stack(
+        [decoder(input_ids=torch.tensor([p])).last_hidden_state[0, -1] for p in prompts]
+    )
+    torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        gradients(policy, states.sum(1)), gradients(plain, expected.sum(1)), atol=1e-5, rtol=1e-5
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(SAMPLES, st.integers(1, 4))
+def test_prompts_alone_end_in_the_states_that_they_have_before_answers(policy, samples, min_shared):
+    prompts = prompts_of(samples)
+    assert prompts == [TokenSample(prompt_ids=each.prompt_ids, segments=()) for each in samples]
+    pack = pack_samples(prompts, min_shared=min_shared)
+    assert len(pack.ids_T) <= sum(prompt.length for prompt in prompts)
+    alone = policy(pack).states_SD
+    answered = policy(pack_samples(samples, min_shared=min_shared)).states_SD
+    torch.testing.assert_close(alone, answered, atol=1e-5, rtol=1e-5)
+    half = samples[::2] + prompts[1::2]  # both kinds in one pack
+    expected = torch.cat([alone[::2], alone[1::2]])
+    torch.testing.assert_close(policy(pack_samples(half)).states_SD, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_only_what_predicts_a_sampled_token_gets_gradient(policy):
+    pack = pack_samples([token_sample([5, 6, 7], [8, 9]), token_sample([5, 1], [2])])
+    states = []
+    decoder = policy.model.get_base_model().get_decoder()
+    handle = decoder.register_forward_hook(lambda *args: states.append(args[2].last_hidden_state))
+    logprobs = policy(pack).logprobs_N
+    handle.remove()
+    (grad,) = torch.autograd.grad(logprobs.sum(), states)
+    touched = grad[0].abs().sum(-1).nonzero()[:, 0]
+    assert touched.tolist() == sorted(pack.predictors_N.tolist())
+
+
+def test_lora_masters_are_fp32_on_a_bfloat16_base():
+    policy = Policy(attach_lora(tiny_model(attention=ATTENTION).bfloat16(), AdapterConfig(), 0))
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    frozen = [p for p in policy.parameters() if not p.requires_grad]
+    assert {p.dtype for p in trained} == {torch.float32}
+    assert {p.dtype for p in frozen} == {torch.bfloat16}
+    logprobs = policy(pack_samples([token_sample([1, 2], [3])])).logprobs_N
+    grads = torch.autograd.grad(logprobs.sum(), trained)
+    assert {grad.dtype for grad in grads} == {torch.float32}
+
+
+def test_models_that_would_be_scored_wrongly_are_refused():
+    capped = tiny_model()
+    capped.config.final_logit_softcapping = 30.0
+    with pytest.raises(ConfigError, match="final_logit_softcapping = 30.0"):
+        Policy(attach_lora(capped, AdapterConfig(), 0))
+    sliding = tiny_model()
+    sliding.config.layer_types = ["full_attention", "sliding_attention"]
+    with pytest.raises(ConfigError, match="full attention"):
+        Policy(attach_lora(sliding, AdapterConfig(), 0))
+    unmarked = Policy(attach_lora(tiny_model(), AdapterConfig(), 0))
+    unmarked.model.get_base_model().model.layers = torch.nn.ModuleList()
+    for layer_by_layer in (unmarked.recompute_activations, unmarked.compile_layers):
+        with pytest.raises(ConfigError, match="learner.compile to false"):
+            layer_by_layer()
+    with pytest.raises(ConfigError, match="lm_head"):
+        Policy(attach_lora(tiny_model(), AdapterConfig(targets=["q_proj", "lm_head"]), 0))
+
+
+def test_micro_batches_keep_like_prompts_together():
+    prompts = [[1, 2], [3, 4], [1, 2, 5], [3, 1]]
+    samples = [token_sample(prompt, [0]) for prompt in prompts]
+    assert MicroBatches(2)(samples) == [MicroBatch([0, 2], True), MicroBatch([3, 1], True)]
+    assert MicroBatches(3)(samples) == [MicroBatch([0, 2, 3], True), MicroBatch([1], True)]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 0.1)], ids=["fp32", "bf16"]
+)
+def test_a_gpu_scores_as_the_cpu_does(policy, dtype, tolerance):
+    shared = list(range(20, 60))
+    samples = [token_sample([*shared, i], [4, 5, 0]) for i in range(4)] + [token_sample([7], [8])]
+    expected = policy(pack_samples(samples)).logprobs_N
+    on_gpu = Policy(adapted(ATTENTION)).to(device="cuda", dtype=dtype)
+    logprobs = on_gpu(pack_samples(samples).to(torch.device("cuda"))).logprobs_N
+    torch.testing.assert_close(logprobs.cpu(), expected, atol=tolerance, rtol=0)
+    grad = gradients(on_gpu, logprobs.cpu()).float().cpu()
+    similarity = torch.cosine_similarity(grad, gradients(policy, expected), dim=0)
+    assert similarity > 0.99

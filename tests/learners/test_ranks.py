@@ -1,0 +1,360 @@
+"""Several ranks are one: gradients, metrics and files, however the samples are shared out."""
+
+import json
+import math
+import multiprocessing
+import os
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.tensor import DTensor
+
+from tests.helpers.learners import (
+    VOCAB,
+    count_compiled,
+    count_forwards,
+    make_batch,
+    make_learner,
+    make_sample,
+    save_model,
+    spy_on_gradients,
+    tokens_of,
+    trained,
+)
+from tests.helpers.models import random_adapter, tiny_model
+from unstable.learners.micro_batches import MicroBatches
+from unstable.learners.ranks import Ranks, join, listen
+from unstable.models.adapters import read_adapter
+
+RANKS = 2
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+class Pair:
+    """Two processes that have met, in which functions run side by side."""
+
+    def __init__(self):
+        store = listen("127.0.0.1")
+        spawn = multiprocessing.get_context("spawn")
+        self.pools = [
+            ProcessPoolExecutor(1, spawn, initializer=meet, initargs=(index, store.port))
+            for index in range(RANKS)
+        ]
+        self.store = store
+
+    def run(self, function, *arguments, **options):
+        """What `function(ranks, ...)` returned on each rank."""
+        calls = [pool.submit(on_rank, function, arguments, options) for pool in self.pools]
+        return [call.result(timeout=60) for call in calls]
+
+    def close(self):
+        for pool in self.pools:
+            for process in pool._processes.values():
+                process.kill()
+            pool.shutdown()
+
+
+met: Ranks
+
+
+def meet(index, port):
+    global met
+    torch.set_num_threads(1)
+    met = join(index, RANKS, torch.distributed.TCPStore("127.0.0.1", port))
+
+
+def on_rank(function, arguments, options):
+    return function(met, *arguments, **options)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    both = Pair()
+    yield both
+    both.close()
+
+
+def samples_of(version):
+    """Two seats' groups of trajectories of one to three turns that differ in all that matters."""
+    return [
+        make_sample(
+            [1, 2, 3, seat, turn, *range(game)],
+            [4 + (game + turn + version) % 8] * (1 + (game + turn) % 3),
+            reward=float((game * 5 + seat) % 4) - 1.0,
+            seat=seat,
+            turn=turn,
+            game_id=10 * version + game,
+            group_id=2 * version + seat,
+            version=version,
+            logprobs=[-2.5 - 0.1 * turn] * (1 + (game + turn) % 3),
+        )
+        for game in range(4)
+        for seat in range(2)
+        for turn in range(1 + game % 3)
+    ]
+
+
+def batch_of(version):
+    """Them as a batch."""
+    return make_batch(samples_of(version), version)
+
+
+def updates(ranks, model, batches, folder=None, **options):
+    """Gradients of every step, weights and metrics after updates on the batches; perhaps files."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        gradients = spy_on_gradients(monkeypatch)
+        learner = make_learner(model, ranks=ranks, **options)
+        metrics = [learner.update(batch).metrics for batch in batches]
+    if folder is not None and ranks.index == 0:
+        learner.save(folder)
+    for row in metrics:
+        del row["learn/tokens_per_second"]
+    return gradients, trained(learner), metrics
+
+
+def forwards(ranks, model, batches, **options):
+    """How often a layer is run in updates on the batches."""
+    learner = make_learner(model, ranks=ranks, **options)
+    runs = count_forwards(learner.policy.layers[0])
+    for batch in batches:
+        learner.update(batch)
+    return len(runs)
+
+
+REINFORCE = {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1, "entropy": 0.05}
+RLOO = {"name": "rloo", "ratio": "sequence", "kl_reward": 0.1}
+GRPO = {"name": "grpo", "kl_loss": 0.1, "kl_estimator": "k3", "aggregation": "sequence"}
+PPO = {"name": "ppo", "critic": {"kind": "adapter"}}
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    "algorithm", [REINFORCE, RLOO, GRPO, PPO], ids=lambda chosen: chosen["name"]
+)
+def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm, parallel):
+    batches = [batch_of(0), batch_of(1)]
+    options = {"algorithm": algorithm, "epochs": 2}
+    whole, weights, metrics = updates(Ranks(), model, batches, micro_batch_size=8, **options)
+    single, *_ = updates(Ranks(), model, batches, micro_batch_size=1, **options)
+    both = pair.run(updates, model, batches, micro_batch_size=4, parallel=parallel, **options)
+    assert (torch.cat(whole) != 0).float().mean() > 0.3
+    torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
+    for gradients, own_weights, rows in both:
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+        assert torch.equal(own_weights, both[0][1])
+        for own, expected in zip(rows, metrics, strict=True):
+            assert own == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+def test_ranks_end_an_update_at_the_same_step(pair, model):
+    algorithm = {"name": "ppo", "critic": None, "kl_loss": 0.1, "reference": {"every": 1}}
+    options = {"algorithm": algorithm, "epochs": 6, "learning_rate": 2e-2, "ema": 0.9}
+    batches = [batch_of(0), batch_of(1)]
+    *_, metrics = updates(Ranks(), model, batches, **options)
+    options["max_kl"] = metrics[0]["learn/kl_old"] / 3
+    whole, weights, metrics = updates(Ranks(), model, batches, **options)
+    assert 1 < metrics[0]["learn/optimizer_steps"] < 6
+    for gradients, own_weights, rows in pair.run(updates, model, batches, **options):
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-3)
+        torch.testing.assert_close(own_weights, weights, atol=1e-4, rtol=1e-3)
+        assert [row["learn/epochs_made"] for row in rows] == [
+            row["learn/epochs_made"] for row in metrics
+        ]
+
+
+def test_shards_are_gathered_again_where_activations_are_recomputed(pair, model):
+    batches = [batch_of(0), batch_of(1)]
+    options = {"algorithm": PPO, "epochs": 2}
+    whole, *_ = updates(Ranks(), model, batches, **options)
+    options |= {"parallel": "fsdp"}
+    once = pair.run(forwards, model, batches, **options)
+    options |= {"gradient_checkpointing": "on"}
+    again = pair.run(forwards, model, batches, **options)
+    assert all(more > fewer for more, fewer in zip(again, once, strict=True))
+    for gradients, *_ in pair.run(updates, model, batches, **options):
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+
+
+def supervised_steps(ranks, model, parts, **options):
+    """Gradients, weights and losses of a supervised step on each part."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        gradients = spy_on_gradients(monkeypatch)
+        learner = make_learner(model, ranks=ranks, **options)
+        losses = [learner.imitate(samples).metrics["learn/loss"] for samples in parts]
+    return gradients, trained(learner), losses
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_ranks_make_the_supervised_step_of_one(pair, model, parallel):
+    samples = tokens_of(samples_of(0))
+    parts = [samples, samples[:1], samples[1:]]  # of one sample there is nothing to share out
+    options = {"micro_batch_size": 4, "parallel": parallel}
+    whole, _, expected = supervised_steps(Ranks(), model, parts)
+    both = pair.run(supervised_steps, model, parts, **options)
+    for gradients, weights, losses in both:
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+        assert torch.equal(weights, both[0][1])
+        assert losses == pytest.approx(expected, rel=1e-4)
+
+
+def scores_under(ranks, model, adapter, samples, **options):
+    """Logprobs under another adapter, and under the policy after that."""
+    learner = make_learner(model, ranks=ranks, **options)
+    return learner.logprobs_under(adapter, samples) + learner.logprobs(samples)
+
+
+def test_sharded_ranks_score_under_another_adapter(pair, model):
+    adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
+    options = {"adapter": adapter, "samples": tokens_of(samples_of(0))}
+    expected = scores_under(Ranks(), model, **options)
+    for scores in pair.run(scores_under, model, parallel="fsdp", **options):
+        assert sum(scores, []) == pytest.approx(sum(expected, []), abs=1e-5)
+
+
+def compiled_updates(ranks, model, batches, **options):
+    """Gradients of every step by compiled layers, and how often a compiled graph was run."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        runs = count_compiled(monkeypatch)
+        gradients, *_ = updates(ranks, model, batches, compile=True, **options)
+    return gradients, len(runs)
+
+
+def test_compiled_layers_can_be_sharded_and_recomputed(pair, model):
+    whole, *_ = updates(Ranks(), model, [batch_of(0)])
+    options = {"parallel": "fsdp", "gradient_checkpointing": "on"}
+    for gradients, runs in pair.run(compiled_updates, model, [batch_of(0)], **options):
+        assert runs > 0
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_rank_without_work_of_its_own_keeps_step(pair, model, parallel):
+    # Three trajectories one at a time: two on one rank; then one, and nothing for the other.
+    batches = [make_batch(samples_of(0)[:3], 0), make_batch(samples_of(1)[:1], 1)]
+    options = {"algorithm": RLOO | {"kl_reward": 0.0}, "batch_size": 1, "micro_batch_size": 1}
+    whole, _, metrics = updates(Ranks(), model, batches, **options)
+    for gradients, _, rows in pair.run(updates, model, batches, parallel=parallel, **options):
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+        assert rows == [pytest.approx(expected, rel=1e-3, abs=1e-5) for expected in metrics]
+
+
+def test_sharded_ranks_save_the_files_of_whole_ones(pair, model, tmp_path):
+    batches = [batch_of(0), batch_of(1)]
+    losses = {}
+    for parallel in ("ddp", "fsdp"):
+        both = pair.run(updates, model, batches, tmp_path / parallel, parallel=parallel)
+        losses[parallel] = [row["learn/loss"] for row in both[0][2]]
+    assert losses["fsdp"] == pytest.approx(losses["ddp"], rel=1e-5)
+    files = {name: read_adapter(tmp_path / name, "main@2") for name in losses}
+    assert files["ddp"].config == files["fsdp"].config
+    alone = make_learner(model)
+    for batch in batches:
+        alone.update(batch)
+    expected = alone.update(batch_of(2)).metrics["learn/loss"]
+    for name in losses:  # either is where a rank alone goes on, as if it had always been alone
+        learner = make_learner(model)
+        learner.load(tmp_path / name)
+        assert learner.update(batch_of(2)).metrics["learn/loss"] == pytest.approx(
+            expected, rel=1e-4
+        )
+        torch.testing.assert_close(trained(learner), trained(alone), atol=1e-4, rtol=1e-3)
+
+
+def base_elements(ranks, model, parallel):
+    """Elements of the base model that this rank holds."""
+    frozen = make_learner(model, ranks=ranks, parallel=parallel).policy.parameters()
+    held = (p.to_local() if isinstance(p, DTensor) else p for p in frozen if not p.requires_grad)
+    return sum(parameter.numel() for parameter in held)
+
+
+def test_a_sharded_rank_holds_a_part_of_the_base(pair, model):
+    whole, sharded = (pair.run(base_elements, model, kind) for kind in ("ddp", "fsdp"))
+    assert whole[0] == whole[1] == sum(sharded)
+    assert max(sharded) < 0.6 * whole[0]
+
+
+def test_what_is_not_finite_on_one_rank_is_skipped_on_both(pair, model):
+    spoilt = samples_of(0)
+    spoilt[0] = make_sample([9, 9], [4, 4], logprobs=[math.nan, -1.0])
+    batches = [make_batch(spoilt, 0), batch_of(1)]
+    first, second = pair.run(updates, model, batches, algorithm={"name": "reinforce"})
+    for gradients, weights, metrics in (first, second):
+        assert metrics[0]["learn/skipped_steps"] == 1
+        assert metrics[1]["learn/skipped_steps"] == 0
+        assert gradients[0].isnan().any() and gradients[1].isfinite().all()
+        assert weights.isfinite().all() and torch.equal(weights, first[1])
+
+
+LENGTHS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=12)
+
+
+@given(LENGTHS, st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_every_sample_counts_once_and_all_ranks_have_as_many_micro_batches(
+    lengths, count, limit, by_tokens
+):
+    samples = tokens_of([make_sample([1] * (1 + a), [2] * b) for a, b in lengths])
+    units = [unit for unit, _ in lengths]
+    size, max_tokens = limit, 4 * limit if by_tokens else None
+    shares = [
+        MicroBatches(size, max_tokens, Ranks(index, count))(samples, units)
+        for index in range(count)
+    ]
+    assert len({len(share) for share in shares}) == 1
+    counted = [one for share in shares for one in share if one.counts]
+    assert sorted(i for one in counted for i in one.indices) == list(range(len(samples)))
+    for places, _ in counted:
+        of = {units[i] for i in places}
+        assert sum(unit in of for unit in units) == len(places)  # units are whole
+        tokens = sum(samples[i].length for i in places)
+        assert len(places) <= size or len(of) == 1
+        assert max_tokens is None or tokens <= max_tokens or len(of) == 1
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 5))
+def test_shares_are_stretches_of_nearly_equal_cost(costs, count):
+    owners = Ranks(0, count).owners(costs)
+    assert owners == sorted(owners) and set(owners) <= set(range(count))
+    loads = np.bincount(owners, weights=costs, minlength=count)
+    assert abs(loads - sum(costs) / count).max() <= max(costs)
+
+
+@pytest.mark.slow
+def test_a_run_with_two_ranks(tiny_folder, tmp_path):
+    options = {
+        "--model": tiny_folder,
+        "--run_dir": "run",
+        "--num_learners": RANKS,
+        "--num_actors": 1,
+        "--steps": 2,
+        "--loop.mode": "sync",
+        "--model.dtype": "float32",
+        "--sampling.max_tokens": 4,
+        "--learner.batch_size": 16,
+        "--learner.micro_batch_size": 8,
+        "--eval.every": 0,
+    }
+    arguments = [str(word) for option in options.items() for word in option]
+    done = subprocess.run(
+        [sys.executable, "-c", "from unstable.cli import main; main()", "train", *arguments],
+        cwd=tmp_path,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    rows = [json.loads(row) for row in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [row["version"] for row in rows] == [0, 1, 2]
+    assert all(math.isfinite(row["learn/loss"]) for row in rows[1:])
+    assert (tmp_path / "run/checkpoints/000002/adapter_model.safetensors").is_file()
+    assert (tmp_path / "run/logs/learner-1.log").is_file()

@@ -1,0 +1,468 @@
+"""Entropy and KL of a move: their gradients by enumeration, their weights, and R-NaD's rewards."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers.learners import (
+    count_forwards,
+    make_batch,
+    make_learner,
+    make_sample,
+    play_bandit,
+    save_model,
+    spy_on_gradients,
+    token_sample,
+    tokens_of,
+)
+from tests.helpers.models import random_adapter, tiny_model
+from unstable.config import AdapterConfig, parse
+from unstable.learners.algorithm import Loss, Tokens
+from unstable.learners.batch import FlatBatch
+from unstable.learners.losses import move_loss, sums_after, sums_before
+from unstable.learners.model.attention import ATTENTION
+from unstable.learners.model.logprobs import selected_logprobs
+from unstable.learners.model.packing import pack_samples
+from unstable.learners.model.policy import Policy
+from unstable.learners.regularization import (
+    Coefficients,
+    coefficients_at,
+    opponents_kl,
+    regularized,
+)
+from unstable.models.adapters import attach_lora, load_weights
+
+WORDS, LONGEST, END = 4, 3, 0
+PROMPTS = [([1, 2, 3], 1.0), ([3, 1], 0.5)]
+LORA = AdapterConfig(rank=4, alpha=8)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+def settings(**algorithm):
+    """An algorithm's section."""
+    return parse({"learner": {"algorithm": {"name": "reinforce"} | algorithm}}).learner.algorithm
+
+
+def rows(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    hidden, reference = (torch.randn(7, 4, generator=generator, dtype=dtype) for _ in range(2))
+    head = torch.randn(9, 4, generator=generator, dtype=dtype)
+    targets = torch.randint(0, 9, (7,), generator=generator)
+    temperatures = torch.tensor([1.0, 0.5, 2.0, 1.0, 0.8, 0.1, 1.0], dtype=dtype)
+    return hidden.requires_grad_(), head, targets, temperatures, reference
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 4, 100])
+def test_entropies_and_kl_have_the_gradients_of_plain_ones(chunk_rows):
+    hidden, head, targets, temperatures, reference = rows()
+    found = selected_logprobs(
+        hidden, head, targets, temperatures, chunk_rows, entropy=True, reference_ND=reference
+    )
+    logprobs, aims = (
+        ((each @ head.T) / temperatures[:, None]).log_softmax(-1) for each in (hidden, reference)
+    )
+    probabilities = logprobs.exp()
+    expected = (
+        logprobs.gather(1, targets[:, None])[:, 0],
+        -(probabilities * logprobs).sum(-1),
+        (probabilities * (logprobs - aims)).sum(-1),
+    )
+    torch.testing.assert_close(tuple(found), expected)
+    weights = torch.linspace(-1, 2, 7, dtype=torch.float64)
+    for parts in itertools.product((0, 1), repeat=3):
+        if any(parts):
+            grads = [
+                torch.autograd.grad(
+                    sum((weights * (1 + i) * each).sum() for i, each in enumerate(of) if parts[i]),
+                    hidden,
+                    retain_graph=True,
+                )
+                for of in (found, expected)
+            ]
+            torch.testing.assert_close(*grads)
+
+
+def test_what_is_not_asked_for_has_no_gradient():
+    hidden, head, targets, temperatures, reference = rows()
+    plain = selected_logprobs(hidden, head, targets, temperatures)
+    assert plain.kl_N is None and not plain.entropies_N.requires_grad
+    assert len(plain.logprobs_N.grad_fn.saved_tensors) == 3
+    assert [each is None for each in plain.logprobs_N.grad_fn.saved_tensors] == [False, True, True]
+    with torch.no_grad():
+        both = selected_logprobs(
+            hidden, head, targets, temperatures, entropy=True, reference_ND=reference
+        )
+    assert not both.kl_N.requires_grad and not both.entropies_N.requires_grad
+
+
+def answers():
+    """All that can be sampled: they end with END, or are cut at LONGEST."""
+    for length in range(1, LONGEST + 1):
+        for words in itertools.product(range(1, WORDS), repeat=length - 1):
+            last = range(WORDS) if length == LONGEST else (END,)
+            yield from ([*words, word] for word in last)
+
+
+def samples():
+    return [
+        token_sample(prompt, answer, temperature)
+        for prompt, temperature in PROMPTS
+        for answer in answers()
+    ]
+
+
+def peft_model(seed, attention="sdpa"):
+    """The toy with a random LoRA; its output layer is scaled so that it has preferences."""
+    model = tiny_model(vocab=WORDS, attention=attention)
+    model.lm_head.weight.data.mul_(8)
+    adapter = random_adapter(tiny_model(vocab=WORDS), "any", seed)
+    adapted = attach_lora(model, LORA, seed=0)
+    load_weights(adapted, adapter)
+    return adapted
+
+
+def answer_logprobs(model):
+    """Of each answer [A], by a plain forward of each alone."""
+    found = []
+    for sample in samples():
+        ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+        logits = model(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1]
+        logprobs = torch.log_softmax(logits / sample.temperature, -1)
+        found.append(logprobs.gather(1, torch.tensor(sample.token_ids)[:, None]).sum())
+    return torch.stack(found)
+
+
+def gradient(value, module):
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    return torch.cat([g.flatten() for g in torch.autograd.grad(value, parameters)])
+
+
+def no_loss(tokens):
+    return Loss(0.0 * tokens.logprobs_N.sum(), torch.ones_like(tokens.logprobs_N))
+
+
+def scored(seed, reference_seed, old_seed=None):
+    """All answers as tokens, each weighed by how likely the old policy is to sample it."""
+    policy, pack = Policy(peft_model(seed, ATTENTION)), pack_samples(samples())
+    with torch.no_grad():
+        reference = Policy(peft_model(reference_seed, ATTENTION))(pack)
+        old = None if old_seed is None else Policy(peft_model(old_seed, ATTENTION))(pack)
+    scores = policy(pack, entropy=True, reference_ND=reference.hidden_ND)
+    old_N = scores.logprobs_N.detach() if old is None else old.logprobs_N
+    zeros = torch.zeros(len(samples()))
+    chances_A = zeros.index_add(0, pack.samples_N, old_N).exp()
+    tokens = Tokens(
+        logprobs_N=scores.logprobs_N,
+        old_logprobs_N=old_N,
+        behaviour_logprobs_N=old_N,
+        reference_logprobs_N=None,
+        advantages_N=torch.zeros_like(old_N),
+        normalizers_N=1 / chances_A[pack.samples_N],
+        turns_N=pack.samples_N,
+        sequences_N=pack.samples_N,
+        entropies_N=scores.entropies_N,
+        kl_N=scores.kl_N,
+    )
+    return policy, tokens
+
+
+def test_answers_are_all_that_there_are():
+    assert len(samples()) == 2 * (1 + 3 + 3 * 3 * WORDS)
+    totals = answer_logprobs(peft_model(1)).exp().view(2, -1).sum(1)
+    assert totals.tolist() == pytest.approx([1, 1], abs=1e-5)
+
+
+@pytest.mark.parametrize("old", [None, 3], ids=["on-policy", "later-epoch"])
+@pytest.mark.parametrize(("kl", "entropy"), [(1.0, 0.0), (0.0, 1.0), (0.3, 0.7)])
+def test_the_estimate_is_unbiased_for_entropy_and_kl_of_the_move(kl, entropy, old):
+    plain, reference = peft_model(1), peft_model(2)
+    own_A, aims_A = answer_logprobs(plain), answer_logprobs(reference).detach()
+    # The definitions, over whole answers, know nothing of tokens.
+    cost = (own_A.exp() * (kl * (own_A - aims_A) + entropy * own_A)).sum()
+    expected = gradient(cost, plain)
+
+    policy, tokens = scored(1, 2, old)
+    loss = regularized(no_loss(tokens), tokens, Coefficients(0.0, kl, entropy), 1e6)
+    assert loss.value.item() == pytest.approx(cost.item(), abs=1e-5)
+    found = gradient(loss.value, policy)
+    assert found.norm() > 0.05
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    if old is None:  # what is left out by those who forget that a token decides what comes next
+        policy, tokens = scored(1, 2)
+        costs_N = kl * tokens.kl_N - entropy * tokens.entropies_N
+        alone = gradient((costs_N / tokens.normalizers_N).sum(), policy)
+        assert (alone - expected).norm() > 0.1 * expected.norm()
+
+
+def test_on_policy_the_gradient_of_k3_is_that_of_the_kl_the_other_way_round():
+    generator = torch.Generator().manual_seed(0)
+    logits, aims = torch.randn(2, 5, generator=generator, dtype=torch.float64).unbind()
+    own, aims = logits.requires_grad_().log_softmax(-1), aims.log_softmax(-1)
+    words = torch.arange(5)
+    tokens = Tokens(
+        logprobs_N=own,
+        old_logprobs_N=own.detach(),
+        behaviour_logprobs_N=own.detach(),
+        reference_logprobs_N=aims,
+        advantages_N=torch.zeros(5),
+        normalizers_N=1 / own.detach().exp(),
+        turns_N=words,
+        sequences_N=words,
+    )
+    value = regularized(no_loss(tokens), tokens, Coefficients(0.0, 1.0, 0.0), 2.0).value
+    kl, reverse = (own.exp() * (own - aims)).sum(), (aims.exp() * (aims - own)).sum()
+    assert value.item() == pytest.approx(kl.item())
+    found, forward, backward = (
+        torch.autograd.grad(each, logits, retain_graph=True)[0] for each in (value, kl, reverse)
+    )
+    torch.testing.assert_close(found, backward)
+    assert (found - forward).norm() > 0.1 * forward.norm()
+
+
+def test_sums_within_turns_by_hand():
+    values, turns = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]), torch.tensor([0, 0, 0, 2, 2])
+    assert sums_before(values, turns).tolist() == [0, 1, 3, 0, 8]
+    assert sums_after(values, turns).tolist() == [6, 4, 0, 16, 0]
+
+
+def test_move_loss_by_hand():
+    logprobs = torch.log(torch.tensor([0.5, 0.4, 0.3])).requires_grad_()
+    old = torch.log(torch.tensor([0.25, 0.8, 0.3]))
+    costs = torch.tensor([1.0, 2.0, 3.0]).requires_grad_()
+    turns = torch.tensor([0, 0, 0])
+    loss = move_loss(costs, logprobs, old, turns, cap=1.5, normalizer=10)
+    loss.backward()
+    # Prefixes are 1, 2 and 1 times as likely as they were; the second is capped.
+    assert loss.item() == pytest.approx((1 + 1.5 * 2 + 3) / 10)
+    assert costs.grad.tolist() == pytest.approx([0.1, 0.15, 0.1])
+    assert logprobs.grad.tolist() == pytest.approx([0.6, 0.3, 0.0])
+
+
+def mixed(version=0, turns=(1, 2, 3, 2), **changes):
+    """Games of two seats that differ in length; every third turn was cut."""
+    made = [
+        make_sample(
+            [1, 2, 3, seat, turn],
+            [4 + (game + turn + version) % 8] * (1 + (game + turn) % 3),
+            reward=float(game % 3) - seat,
+            seat=seat,
+            turn=2 * turn + seat,
+            game_id=4 * version + game,
+            group_id=2 * version + seat,
+            version=version,
+            finish_reason="length" if (game + turn) % 3 == 2 else "stop",
+            logprobs=[-2.5 - 0.1 * turn] * (1 + (game + turn) % 3),
+            **changes,
+        )
+        for game in range(4)
+        for seat in range(2)
+        for turn in range(turns[game])
+    ]
+    return make_batch(made, version)
+
+
+TERMS = {"entropy": 0.1, "kl_loss": 0.2, "truncated_weight": 0.5}
+SEVERAL = [
+    pytest.param({"name": "reinforce"}, id="reinforce"),
+    pytest.param({"name": "ppo", "critic": None}, id="ppo"),
+    pytest.param({"name": "ppo", "critic": {"kind": "adapter"}}, id="ppo-critic"),
+    pytest.param({"name": "rloo", "old_logprobs": "engine"}, id="rloo"),
+    pytest.param({"name": "cispo", "aggregation": "turn", "kl_estimator": "k3"}, id="cispo-k3"),
+    pytest.param({"name": "rft"}, id="rft"),
+]
+
+
+@pytest.mark.parametrize("algorithm", SEVERAL)
+def test_micro_batches_do_not_change_the_gradient(model, monkeypatch, algorithm):
+    gradients = spy_on_gradients(monkeypatch)
+    runs = []
+    for size in (16, 3, 1):
+        learner = make_learner(
+            model, algorithm=algorithm | TERMS, batch_size=48, micro_batch_size=size, epochs=2
+        )
+        for version in (0, 1):
+            learner.update(mixed(version))
+        runs.append(torch.cat(gradients))
+        gradients.clear()
+    assert (runs[0] != 0).float().mean() > 0.5
+    for run in runs[1:]:
+        torch.testing.assert_close(run, runs[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("aggregation", ["token", "turn", "sequence", "constant"])
+def test_a_weight_is_in_reward_a_move_whatever_the_loss_is_a_mean_over(
+    model, monkeypatch, aggregation
+):
+    """A cost of c in each token is, on policy, a move's reward less by c x its length."""
+    gradients = spy_on_gradients(monkeypatch)
+    for weight in (0.0, 0.5):
+        algorithm = {"name": "ppo", "critic": None, "aggregation": aggregation, "entropy": weight}
+        learner = make_learner(model, algorithm=algorithm, batch_size=16)
+        learner.update(mixed(0))
+    found = gradients[1] - gradients[0]
+    # Turns of one token: the loss of a turn is -(A log pi + weight x entropy) / normalizer.
+    batch = mixed(0)
+    scores = learner_scores(model, batch)
+    lengths = np.array([len(sample.tokens.token_ids) for sample in batch.samples])
+    owners = FlatBatch(batch).trajectories_S
+    totals = np.bincount(owners, weights=lengths)[owners]
+    divisors = {
+        "token": np.full(len(lengths), lengths.sum()),
+        "turn": len(lengths) * lengths,
+        "sequence": len(set(owners)) * totals,
+        "constant": np.full(len(lengths), 4 * len(lengths)),
+    }[aggregation]
+    policy, logprobs, entropies, turns = scores
+    normalizers = torch.tensor(divisors).float()[turns]
+    later = sums_after(entropies.detach(), turns)
+    value = -0.5 * ((entropies + later * logprobs) / normalizers).sum()
+    torch.testing.assert_close(found, gradient(value, policy), atol=1e-6, rtol=1e-4)
+
+
+def learner_scores(model, batch):
+    """What a fresh learner's policy says of the batch."""
+    learner = make_learner(model)
+    pack = pack_samples(tokens_of(batch.samples))
+    scores = learner.policy(pack, entropy=True)
+    return learner.policy, scores.logprobs_N, scores.entropies_N, pack.samples_N
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "passes"),
+    [
+        ({"name": "ppo", "critic": None}, 1),
+        ({"name": "ppo", "critic": None, "entropy": 0.1}, 1),
+        ({"name": "ppo", "critic": None, "kl_loss": 0.1}, 2),
+        ({"name": "ppo", "critic": None, "kl_loss": 0.1, "kl_estimator": "k3"}, 2),
+        ({"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1, "entropy": 0.1}, 3),
+        ({"name": "ppo", "critic": None, "kl_reward": 0.1, "old_logprobs": "engine"}, 2),
+    ],
+)
+def test_an_update_makes_no_more_passes_than_it_has_to(model, algorithm, passes):
+    learner = make_learner(model, algorithm=algorithm, micro_batch_size=16, batch_size=16)
+    forwards = count_forwards(learner.policy.layers[0])
+    learner.update(mixed(0))
+    assert len(forwards) == passes
+
+
+def test_the_exact_kl_of_the_metrics_is_that_of_the_distributions(model):
+    learner = make_learner(model, algorithm={"name": "reinforce", "kl_loss": 0.1}, epochs=1)
+    assert learner.update(mixed(0)).metrics["learn/kl_reference"] == pytest.approx(0, abs=1e-6)
+    batch = mixed(1)
+    pack = pack_samples(tokens_of(batch.samples))
+    with torch.no_grad():
+        with learner.reference.in_place():
+            hidden_ND = learner.policy(pack).hidden_ND
+        expected = learner.policy(pack, reference_ND=hidden_ND).kl_N
+    assert expected.min() > 0
+    metrics = learner.update(batch).metrics
+    assert metrics["learn/kl_reference"] == pytest.approx(expected.mean().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize(("name", "passes_on"), [("entropy", 1), ("kl_loss", -1)])
+def test_an_entropy_or_kl_alone_leads_where_it_should(model, name, passes_on):
+    """Without rewards: towards more entropy, or back to the reference."""
+    algorithm = {"name": "reinforce", "normalize": "none", "kl_loss": 1e-9, "entropy": 1e-9}
+    learner = make_learner(model, algorithm=algorithm | {name: 1.0}, learning_rate=2e-3)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in learner.optimizer.parameters:  # somewhere else than at the reference
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
+    figure = "learn/entropy" if name == "entropy" else "learn/kl_reference"
+    found = [
+        learner.update(mixed(version, rewards={}, temperature=0.1)).metrics[figure]
+        for version in range(12)
+    ]
+    assert passes_on * (found[-4] - found[0]) > 0.05 * found[0]
+
+
+@pytest.mark.parametrize("algorithm", [SEVERAL[1], SEVERAL[3]])
+def test_a_bandit_is_still_solved_from_chance(model, tmp_path, algorithm):
+    terms = {"entropy": 0.005, "kl_loss": 0.01, "reference": {"ema": 0.9}}
+    decay = {"decay": {"rule": "power"}}
+    learner = make_learner(
+        model, algorithm=algorithm | terms | decay, learning_rate=5e-3, updates=40, epochs=2
+    )
+    _, outcomes = play_bandit(learner, model, tmp_path, True, updates=40, batch_size=64)
+    assert outcomes[0] < 0.3
+    assert sum(outcomes[-5:]) / 5 >= 0.9
+
+
+def test_weights_fall_by_their_rule():
+    base = {"kl_loss": 2.0, "kl_reward": 1.0, "entropy": 0.5}
+
+    def found(update, **decay):
+        weights = coefficients_at(settings(**base, decay=decay), update, 5)
+        assert weights.kl_loss == 2 * weights.kl_reward == 4 * weights.entropy
+        return weights.kl_reward
+
+    assert [found(n) for n in (1, 5)] == [1, 1]
+    linear = [found(n, rule="linear", to=0.2) for n in range(1, 8)]
+    assert linear == pytest.approx([1, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2])
+    power = [found(n, rule="power", exponent=0.5) for n in (1, 4, 16)]
+    assert power == pytest.approx([1, 0.5, 0.25])
+    assert found(10, rule="power") == pytest.approx(10**-0.3)
+
+
+def test_weights_of_what_is_asked_for_are_reported(model):
+    algorithm = {"name": "grpo", "kl_reward": 0.1, "kl_loss": 0.2, "entropy": 0.05}
+    algorithm |= {"decay": {"rule": "linear", "to": 0.4}}
+    learner = make_learner(model, algorithm=algorithm, updates=3)
+    rows = [learner.update(mixed(version)).metrics for version in range(3)]
+    assert [row["learn/kl_weight"] for row in rows] == pytest.approx([0.3, 0.21, 0.12])
+    assert [row["learn/entropy_weight"] for row in rows] == pytest.approx([0.05, 0.035, 0.02])
+    metrics = make_learner(model).update(mixed(0)).metrics
+    assert not {"learn/kl_weight", "learn/entropy_weight", "learn/kl_reference"} & metrics.keys()
+
+
+def rounds(turns):
+    """Turns of (game, seat, index), a trajectory's together."""
+    return FlatBatch(
+        make_batch(
+            [
+                make_sample([1], [2], game_id=game, seat=seat, turn=index, group_id=9 * game + seat)
+                for game, seat, index in turns
+            ]
+        )
+    )
+
+
+def test_the_opponents_kl_by_hand():
+    # Game 0: seat 1 begins and moves at 0, 2 and 5, seat 0 at 1, 3 and 4. Game 1: seat 0 alone.
+    turns = [(0, 0, 1), (0, 0, 3), (0, 0, 4), (0, 1, 0), (0, 1, 2), (0, 1, 5), (1, 0, 0), (1, 0, 2)]
+    kl = np.array([1.0, 2.0, 4.0, 10.0, 20.0, 40.0, 0.5, 0.25])
+    to_go = opponents_kl(rounds(turns), kl, per_turn=False)
+    expected = [7 - 60, 6 - 40, 4 - 40, 70 - 7, 60 - 6, 40, 0.75, 0.25]
+    assert to_go.tolist() == pytest.approx(expected)
+    own = opponents_kl(rounds(turns), kl, per_turn=True)
+    assert own.tolist() == pytest.approx([1 - 20, 2, 4 - 40, 10 - 1, 20 - 6, 40, 0.5, 0.25])
+    # What each turn costs, from it on, is what is left to go.
+    assert own[:3][::-1].cumsum()[::-1].tolist() == pytest.approx(expected[:3])
+    assert own[3:6][::-1].cumsum()[::-1].tolist() == pytest.approx(expected[3:6])
+
+
+@pytest.mark.parametrize("critic", [False, True])
+def test_rewards_have_the_kl_of_both_seats(model, critic):
+    algorithm = {"name": "ppo", "kl_reward": 0.5, "kl_opponents": True}
+    algorithm |= {"critic": {"gae_lambda": 1.0}} if critic else {"critic": None}
+    learner = make_learner(model, algorithm=algorithm)
+    learner.update(mixed(0))
+    batch = mixed(1)
+    flat = FlatBatch(batch)
+    tokens = tokens_of(batch.samples)
+    own = [sum(logprobs) for logprobs in learner.logprobs(tokens)]
+    with learner.reference.in_place():
+        aims = [sum(logprobs) for logprobs in learner.logprobs(tokens)]
+    kl = np.array(own) - np.array(aims)
+    plain = flat.turn_rewards_S if critic else flat.rewards_S
+    expected = plain - 0.5 * opponents_kl(flat, kl, per_turn=critic)
+    rewards, _, _ = learner._freeze(flat)
+    assert np.abs(kl).min() > 1e-4
+    assert rewards == pytest.approx(expected, abs=1e-4)
+    assert math.fsum(rewards) != pytest.approx(math.fsum(plain - 0.5 * kl), abs=1e-4)

@@ -1,0 +1,197 @@
+"""The learner as the loop calls it: ranks that are one, whose losses are seen, and leave room."""
+
+import asyncio
+import ipaddress
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from tests.helpers.learners import VOCAB, make_batch, make_sample, save_model
+from tests.helpers.models import random_adapter, tiny_model
+from unstable.config import CustomAlgorithmConfig, ModelConfig, RunConfig, RunFailedError
+from unstable.learners.algorithm import Algorithm, Loss, Tokens
+from unstable.learners.batch import FlatBatch, Floats
+from unstable.learners.learner import Learner
+from unstable.planning.machine import LOOPBACK, Placement
+from unstable.records.folder import RunFolder
+from unstable.runtime import learner_ranks
+from unstable.runtime.cluster import cluster
+from unstable.runtime.learner_ranks import RemoteLearner
+from unstable.runtime.local import LocalLearner
+from unstable.types import Batch
+
+RANKS = 2
+HERE = [Placement(LOOPBACK)] * RANKS
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[None]:
+    with cluster(RANKS):
+        yield
+
+
+def batch_of(version: int) -> Batch:
+    """Eight turns that differ in prompt, answer and reward."""
+    samples = [
+        make_sample([1, 2, i], [4 + i % 3] * (1 + i % 2), float(i % 3), game_id=i, version=version)
+        for i in range(8)
+    ]
+    return make_batch(samples, version)
+
+
+def config_of(model: ModelConfig, **changes: Any) -> RunConfig:
+    learner = {"batch_size": 8, "micro_batch_size": 2}
+    return RunConfig.model_validate(
+        {"model": model.model_dump() | {"init": "fresh"}}
+        | {"learner": learner | changes.pop("learner", {})}
+        | changes
+    )
+
+
+class Troubled(Algorithm):
+    """A user's algorithm that raises or hangs on rank 1, in the update of a version."""
+
+    config: CustomAlgorithmConfig
+
+    def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
+        self.comes = batch.batch.version == self.config.args["version"]
+        return rewards_S
+
+    def loss(self, tokens: Tokens) -> Loss:
+        if self.comes and torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
+            if self.config.args["trouble"] == "raise":
+                raise ZeroDivisionError("rank 1 has a fault of its own")
+            time.sleep(600)
+        gains_N = tokens.advantages_N * tokens.logprobs_N / tokens.normalizers_N
+        return Loss(-gains_N.sum(), torch.ones_like(tokens.logprobs_N))
+
+
+def troubled(model: ModelConfig, trouble: str, version: int) -> RunConfig:
+    """Two ranks of an algorithm with that trouble."""
+    args = {"trouble": trouble, "version": version}
+    algorithm = {"name": f"{__name__}:Troubled", "args": args}
+    return config_of(model, learner={"num": RANKS, "algorithm": algorithm})
+
+
+def rank_processes() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "LearnerProcess" in " ".join(child.cmdline())]
+
+
+def reachable_from_elsewhere() -> list[str]:
+    """Addresses that this process and its children listen at, but for loopback ones."""
+    family = {process.pid for process in psutil.Process().children(recursive=True)}
+    listening = [
+        each.laddr.ip
+        for each in psutil.net_connections("inet")
+        if each.status == psutil.CONN_LISTEN and each.pid in family | {os.getpid()}
+    ]
+    assert len(listening) > 3  # Ray's, and the ranks'
+    addresses = [ipaddress.ip_address(ip.removeprefix("::ffff:")) for ip in listening]
+    return [str(address) for address in addresses if not address.is_loopback]
+
+
+def assert_ended(family: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+
+
+@pytest.mark.slow
+async def test_ranks_are_one_learner_until_one_dies(
+    ray: None, model: ModelConfig, tmp_path: Path
+) -> None:
+    config = troubled(model, "hang", version=2)
+    remote = RemoteLearner(config, RunFolder(tmp_path), HERE, threads=RANKS)
+    await remote.start()
+    family = rank_processes()
+    assert len(family) == RANKS
+    assert reachable_from_elsewhere() == []
+    alone = Learner(config.model, config.learner, updates=8, max_tokens=16, seed=config.seed)
+
+    batch = batch_of(0)
+    samples = [sample.tokens for sample in batch.samples]
+    update, expected = await remote.update(batch), alone.update(batch)
+    assert update.version == 1 and update.advantages == expected.advantages
+    assert update.metrics["learn/loss"] == pytest.approx(expected.metrics["learn/loss"], rel=1e-4)
+    await remote.save(1)
+    imitated = await remote.imitate(samples)
+    assert imitated.version == 2
+    await remote.restore(1)  # the weights, on all ranks; not the number
+    restored = await remote.imitate(samples)
+    assert restored.version == 3
+    assert restored.metrics["learn/loss"] == pytest.approx(imitated.metrics["learn/loss"], rel=1e-4)
+    await remote.load(1)
+    await remote.scale_rate(0.1)
+    alone.scale_rate(0.1)
+    imitated_again, expected = await remote.imitate(samples), alone.imitate(samples)
+    assert imitated_again.metrics["learn/loss"] == imitated.metrics["learn/loss"]
+    assert imitated.metrics["learn/loss"] == pytest.approx(expected.metrics["learn/loss"], rel=1e-4)
+    scored = np.concatenate(await remote.logprobs(samples))
+    assert scored == pytest.approx(np.concatenate(alone.logprobs(samples)), abs=1e-4)
+    adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
+    scored = np.concatenate(await remote.logprobs_under(adapter, samples))
+    assert scored == pytest.approx(np.concatenate(alone.logprobs_under(adapter, samples)), abs=1e-4)
+
+    # Rank 0 waits for rank 1, which breaks the connection when it dies.
+    lost = asyncio.ensure_future(remote.update(batch_of(2)))
+    await asyncio.sleep(0.5)
+    assert not lost.done()
+    family[1].send_signal(signal.SIGKILL)
+    with pytest.raises(RunFailedError, match="the learner's process has died in 'update'"):
+        await asyncio.wait_for(lost, timeout=30)
+    assert_ended(family)
+
+
+async def test_the_error_of_one_rank_is_raised_and_ends_all(
+    ray: None, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learner_ranks, "GRACE_S", 0.5)
+    config = troubled(model, "raise", version=0)
+    remote = RemoteLearner(config, RunFolder(tmp_path), HERE, threads=RANKS)
+    await remote.start()
+    family = rank_processes()
+    assert len(family) == RANKS
+    with pytest.raises(ZeroDivisionError, match="rank 1 has a fault of its own"):
+        await asyncio.wait_for(remote.update(batch_of(0)), timeout=30)
+    assert_ended(family)
+
+
+@pytest.mark.parametrize("share", ["sleep", "split"])
+async def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
+    share: str, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pass through the model has used stays with the process until its cache is emptied."""
+    config = config_of(model, actors={"share_gpu": share})
+    local = LocalLearner(config, RunFolder(tmp_path))
+    cached: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", cached.clear)
+    local.learner.policy.register_forward_hook(lambda *_: cached.append("activations"))
+    batch = batch_of(0)
+    samples = [sample.tokens for sample in batch.samples]
+    adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
+    calls = {
+        "update": lambda: local.update(batch),
+        "imitate": lambda: local.imitate(samples),
+        "logprobs": lambda: local.logprobs(samples),
+        "logprobs_under": lambda: local.logprobs_under(adapter, samples),
+        "save": lambda: local.save(2),
+        "load": lambda: local.load(2),
+        "restore": lambda: local.restore(2),
+    }
+    for name, call in calls.items():
+        cached[:] = ["gradients"]
+        await call()
+        assert bool(cached) == (share == "split"), name

@@ -1,0 +1,152 @@
+"""RFT imitates won turns, each once, and leaves out a batch that nobody won."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers.learners import (
+    count_forwards,
+    make_batch,
+    make_learner,
+    make_sample,
+    play_bandit,
+    save_model,
+    spy_on_gradients,
+    trained,
+)
+from unstable.config import RFTConfig
+from unstable.learners.algorithms import rft
+from unstable.learners.batch import FlatBatch
+from unstable.learners.losses import likelihood_loss
+from unstable.types import Batch, Group
+
+RFT = {"name": "rft"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+def make_games(version=0, won=1.0):
+    """Two games: seat 0 wins in two turns, one as in the game before, seat 1 loses."""
+    samples = [
+        make_sample(
+            [1, 2, seat, game * turn],
+            [5 + turn] * (1 + turn),
+            won if seat == 0 else -1.0,
+            seat=seat,
+            turn=turn,
+            game_id=2 * version + game,
+            version=version,
+        )
+        for game in range(2)
+        for seat in range(2)
+        for turn in range(2)
+    ]
+    return make_batch(samples, version)
+
+
+def only(batch, kept):
+    """The batch of the samples at the places `kept`, in the trajectories that they are of."""
+    wanted = {id(batch.samples[place]) for place in kept}
+    trajectories = [
+        replace(trajectory, samples=samples)
+        for trajectory in batch.trajectories
+        if (samples := tuple(each for each in trajectory.samples if id(each) in wanted))
+    ]
+    return Batch(version=batch.version, groups=(Group(trajectories=tuple(trajectories)),))
+
+
+def test_what_is_imitated():
+    samples = [
+        make_sample([1, 2], [3], 1.0, game_id=0),
+        make_sample([1, 2], [3], 1.0, game_id=1),  # the same again
+        make_sample([1], [2, 3], 1.0, game_id=1),  # the same ids, split elsewhere
+        make_sample([1, 2], [4], 0.25, game_id=2),  # another answer, in a game half won
+        make_sample([1, 2], [5], 0.0, game_id=3),  # drawn
+        make_sample([1, 2], [6], -1.0, game_id=4),  # lost
+        make_sample([1, 2], [6], 1.0, game_id=5),  # the same answer, won: who lost does not matter
+        make_sample([1, 2], [7], 1.0, game_id=6, forfeit=True),
+    ]
+    batch = FlatBatch(make_batch(samples))
+    found = rft.RFT(RFTConfig()).advantages(batch, np.zeros(8))  # whatever the rewards
+    assert found.tolist() == [1, 0, 1, 1, 0, 0, 1, 0]
+
+
+def test_likelihood_loss_by_hand():
+    logprobs = torch.log(torch.tensor([0.5, 0.25])).requires_grad_()
+    loss = likelihood_loss(logprobs, normalizer=torch.tensor([2.0, 4.0]))
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(2) / 2 + math.log(4) / 4)
+    assert logprobs.grad.tolist() == [-0.5, -0.25]
+
+
+@pytest.mark.parametrize("aggregation", ["token", "turn", "sequence", "constant"])
+def test_the_losers_and_the_repeats_are_as_if_they_were_not_there(model, monkeypatch, aggregation):
+    gradients = spy_on_gradients(monkeypatch)
+    batch = make_games()
+    update = make_learner(model, algorithm=RFT | {"aggregation": aggregation}).update(batch)
+    assert update.advantages == [1, 1, 0, 0, 0, 1, 0, 0]
+    assert update.metrics["learn/rft_kept"] == 3
+    kept = only(batch, np.flatnonzero(update.advantages))
+    for size in (8, 1):
+        learner = make_learner(
+            model, algorithm=RFT | {"aggregation": aggregation}, micro_batch_size=size
+        )
+        alone = learner.update(kept)
+        assert alone.metrics["learn/loss"] == pytest.approx(update.metrics["learn/loss"])
+        torch.testing.assert_close(gradients[-1], gradients[0], atol=1e-6, rtol=1e-5)
+
+
+def test_only_what_is_imitated_is_scored_under_the_reference(model, monkeypatch):
+    gradients = spy_on_gradients(monkeypatch)
+    settings = {"algorithm": RFT | {"kl_loss": 0.5}, "micro_batch_size": 1}
+    learner = make_learner(model, **settings)
+    packs = count_forwards(learner.policy)
+    learner.update(make_games(0, won=0.0))
+    assert not packs
+    advantages = [learner.update(make_games(version)).advantages for version in (1, 2)]
+    assert len(packs) == 2 * np.count_nonzero(advantages) == 12  # frozen, and with a gradient
+    alone = make_learner(model, **settings)
+    alone.update(make_games(0, won=0.0))
+    for version in (1, 2):
+        kept = only(make_games(version), np.flatnonzero(advantages[version - 1]))
+        metrics = alone.update(kept).metrics
+    assert metrics["learn/kl_reference"] > 0
+    torch.testing.assert_close(gradients[2:], gradients[:2], atol=1e-6, rtol=1e-5)
+
+
+def test_a_batch_without_a_winner_is_left_out_and_counted(model, tmp_path):
+    learner = make_learner(model, algorithm=RFT, steps_per_batch=2, micro_batch_size=4, epochs=2)
+    before = trained(learner)
+    for version in range(4):  # more than max_bad_updates: there is nothing bad about it
+        update = learner.update(make_games(version, won=0.0))
+        assert update.version == version + 1
+        assert update.advantages == [0.0] * 8
+        expected = {"rft_kept": 0, "rft_skipped": version + 1, "optimizer_steps": 0, "samples": 8}
+        expected["tokens_per_second"] = 0  # none was put through
+        for name, value in expected.items():
+            assert update.metrics[f"learn/{name}"] == value
+    assert torch.equal(trained(learner), before)
+    learner.save(tmp_path / "000004")
+    again = make_learner(model, algorithm=RFT, steps_per_batch=2, micro_batch_size=4, epochs=2)
+    again.load(tmp_path / "000004")
+    metrics = again.update(make_games(4)).metrics
+    assert metrics["learn/rft_skipped"] == 4
+    assert metrics["learn/optimizer_steps"] == 4
+    assert not torch.equal(trained(again), before)
+
+
+def test_a_bandit_is_solved_from_chance(model, tmp_path):
+    def learner():
+        return make_learner(model, algorithm=RFT, learning_rate=2e-3, updates=30)
+
+    losses, outcomes = play_bandit(learner(), model, tmp_path / "a", True, 30, batch_size=64)
+    assert outcomes[0] < 0.3
+    assert sum(outcomes[-5:]) / 5 >= 0.9
+    repeated, _ = play_bandit(learner(), model, tmp_path / "b", True, 4, batch_size=64)
+    assert repeated == losses[:4]

@@ -1,0 +1,449 @@
+"""Options that keep self-play stable: what each does, and where it is refused."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers.learners import (
+    count_forwards,
+    make_batch,
+    make_learner,
+    make_sample,
+    save_model,
+    spy_on_gradients,
+    tokens_of,
+    trained,
+)
+from unstable.cli import SHORT_FORMS, parse_options
+from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
+from unstable.learners.checkpoint import AVERAGE
+from unstable.learners.frozen import top_advantage_atoms
+from unstable.learners.optimizer import scheduled_rate
+from unstable.models.adapters import read_adapter
+from unstable.records.folder import RunFolder
+from unstable.types import PlayerId
+
+NO_CRITIC = {"name": "ppo", "critic": None}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+def batch_of(version=0, cut=(), size=8, **changes):
+    """Turns of two seats; those at the places `cut` ended at the limit."""
+    return make_batch(
+        [
+            make_sample(
+                [1, 2, 3, i % 4],
+                [4 + (i + version) % 8] * (1 + i % 3),
+                reward=float(i % 3 - 1),
+                seat=i % 2,
+                game_id=100 * version + i // 2,
+                group_id=100 * version + i // 4,
+                version=version,
+                finish_reason="length" if i in cut else "stop",
+                logprobs=[-2.5 + 0.02 * i] * (1 + i % 3),
+                **changes,
+            )
+            for i in range(size)
+        ],
+        version,
+    )
+
+
+def without_speed(update):
+    return {k: v for k, v in update.metrics.items() if k != "learn/tokens_per_second"}
+
+
+# PPO without a critic.
+
+
+def test_without_a_critic_ppo_has_the_baseline_of_reinforce_and_its_own_loss(model, monkeypatch):
+    gradients = spy_on_gradients(monkeypatch)
+    shared = {"baseline_decay": 0.5, "normalize": "zscore"}
+    ppo = make_learner(model, algorithm=NO_CRITIC | shared)
+    reinforce = make_learner(model, algorithm={"name": "reinforce"} | shared)
+    clipped = make_learner(model, algorithm={"name": "reinforce++"})
+    for version in range(3):
+        found, expected = (each.update(batch_of(version)) for each in (ppo, reinforce))
+        assert found.advantages == expected.advantages
+        for seat in (0, 1):
+            name = f"learn/baseline/env/{seat}"
+            assert found.metrics[name] == expected.metrics[name]
+    assert ppo.critic is None and len(ppo.optimizer.groups) == 1
+    # With the advantages of REINFORCE++, which are z-scored rewards, the losses are the same.
+    forgetful = NO_CRITIC | {"normalize": "zscore"}
+    gradients.clear()
+    make_learner(model, algorithm=forgetful).update(batch_of())
+    clipped.update(batch_of())
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_null_is_a_word_of_the_command_line(tmp_path):
+    words = ["--learner.algorithm.name", "ppo", "--learner.algorithm.critic", "null"]
+    config = load("default", parse_options(words, SHORT_FORMS))
+    algorithm = config.learner.algorithm
+    assert (algorithm.critic, algorithm.baseline_decay, algorithm.normalize) == (
+        None,
+        0.95,
+        "center",
+    )
+    (tmp_path / "config.yaml").write_text(dump(config), encoding="utf-8")
+    assert load(str(tmp_path / "config.yaml")) == config
+    assert load("default", {"learner.algorithm.name": "ppo"}).learner.algorithm.critic is not None
+
+
+# Learning rates.
+
+
+def test_schedules_end_at_their_share():
+    def rates(**changes):
+        config = LearnerConfig(learning_rate=2.0, warmup_steps=2, **changes)
+        return [scheduled_rate(config, step, 6) for step in range(8)]
+
+    linear = rates(schedule="linear", final_rate=0.2)
+    assert linear == pytest.approx([1, 2, 2, 1.6, 1.2, 0.8, 0.4, 0.4])
+    cosine = rates(schedule="cosine", final_rate=0.5)
+    assert cosine == pytest.approx([1, 2, 2, 1.5 + 0.5**1.5, 1.5, 1.5 - 0.5**1.5, 1, 1])
+    assert rates(schedule="linear")[6] == 0.0
+    soon = rates(schedule="linear", final_rate=0.2, decay_fraction=2 / 3)  # four steps of six
+    assert soon == pytest.approx([1, 2, 2, 1.2, 0.4, 0.4, 0.4, 0.4])
+
+
+def test_a_scaled_rate_lasts_and_multiplies(model):
+    learner = make_learner(model, schedule="linear", final_rate=0.5, updates=4)
+    rates = []
+    for version in range(4):
+        rates.append(learner.update(batch_of(version)).metrics["learn/learning_rate"])
+        if version:
+            learner.scale_rate(0.5)
+    assert rates == pytest.approx([1e-2, 0.875e-2, 0.75e-2 / 2, 0.625e-2 / 4])
+
+
+# Whole states.
+
+MOVING = {"kl_loss": 0.1, "kl_reward": 0.05, "entropy": 0.01, "decay": {"rule": "power"}}
+
+
+@pytest.mark.parametrize("reference", [{"ema": 0.7}, {"every": 2}])
+def test_save_and_load_between_updates_change_nothing(model, tmp_path, reference):
+    def learner():
+        algorithm = NO_CRITIC | MOVING | {"reference": reference}
+        return make_learner(model, algorithm=algorithm, ema=0.6, epochs=2, seed=3)
+
+    straight, first = learner(), learner()
+    for version in range(3):
+        for each in (straight, first):
+            each.update(batch_of(version))
+            if version == 1:
+                each.scale_rate(0.3)
+    first.save(tmp_path / "000003")
+    second = learner()
+    second.load(tmp_path / "000003")
+    for version in (3, 4):
+        updates = [each.update(batch_of(version)) for each in (straight, second)]
+        assert without_speed(updates[0]) == without_speed(updates[1])
+        assert updates[0].advantages == updates[1].advantages
+    assert torch.equal(trained(straight), trained(second))
+    for name in ("reference", "average"):
+        pair = [getattr(each, name).parameters for each in (straight, second)]
+        assert all(map(torch.equal, *pair))
+
+
+def test_restored_weights_are_those_of_then_and_the_run_goes_on(model, tmp_path):
+    def learner():
+        algorithm = NO_CRITIC | MOVING | {"reference": {"ema": 0.7}}
+        return make_learner(model, algorithm=algorithm, ema=0.6, schedule="linear", updates=9)
+
+    first = learner()
+    first.update(batch_of(0))
+    first.save(tmp_path / "000001")
+    then = [trained(first), *first.reference.state_dict(), *first.average.state_dict()]
+    then = [each.clone() for each in then]
+    baseline = first.algorithm.state_dict()
+    first.update(batch_of(1))
+    first.scale_rate(0.5)
+    first.restore(tmp_path / "000001")
+    now = [trained(first), *first.reference.state_dict(), *first.average.state_dict()]
+    assert all(map(torch.equal, then, now))
+    assert first.algorithm.state_dict() == baseline
+    assert first.version == 2 and first.optimizer.steps == 2
+    update = first.update(batch_of(2))
+    assert update.version == 3
+    assert update.metrics["learn/learning_rate"] == pytest.approx(0.5 * 1e-2 * 7 / 9)
+    # AdamW's moments are those of then as well: the same step as by one who never made another.
+    other = learner()
+    other.load(tmp_path / "000001")
+    other.version, other.optimizer.steps = 2, 2
+    other.scale_rate(0.5)
+    other.update(batch_of(2))
+    assert torch.equal(trained(first), trained(other))
+    first.save(tmp_path / "000003")
+    with pytest.raises(FileExistsError):
+        first.save(tmp_path / "000001")
+
+
+def test_the_average_is_a_running_mean_and_an_adapter_like_others(model, tmp_path):
+    learner = make_learner(model, ema=0.75)
+    weights = [trained(learner)]
+    for version in range(2):
+        learner.update(batch_of(version))
+        weights.append(trained(learner))
+    folder = RunFolder(tmp_path)
+    learner.save(folder.checkpoint(2))
+    average = read_adapter(folder.checkpoint(2) / AVERAGE, "mean")
+    start, one, two = weights
+    expected = 0.75 * (0.75 * start + 0.25 * one) + 0.25 * two
+    torch.testing.assert_close(trained(make_learner(model, adapter=average)), expected)
+    opponent = {"kind": "checkpoint", "path": str(folder.checkpoint(2) / AVERAGE)}
+    options = {"opponents": {"fixed": [opponent]}}
+    folder_of_it = parse(options).opponents.fixed[0].adapter_folder
+    assert folder_of_it is not None and read_adapter(folder_of_it, "mean") == average
+    learner.update(batch_of(2))
+    learner.save(folder.checkpoint(3))
+    folder.prune(1, adapters={PlayerId.policy(2)})
+    kept = sorted(path.name for path in folder.checkpoint(2).iterdir())
+    assert kept == ["adapter_config.json", "adapter_model.safetensors"]
+    assert (folder.checkpoint(3) / AVERAGE / "adapter_model.safetensors").is_file()
+
+
+# References that move.
+
+
+def test_a_reference_becomes_the_policy_every_few_updates(model):
+    algorithm = {"name": "reinforce", "kl_loss": 0.1, "reference": {"every": 2}}
+    learner = make_learner(model, algorithm=algorithm)
+    was_own = []
+    for version in range(5):
+        kl = learner.update(batch_of(version)).metrics["learn/kl_reference"]
+        was_own.append(kl == pytest.approx(0, abs=1e-7))
+    assert was_own == [True, False, True, False, True]
+
+
+def test_a_reference_that_is_a_mean_follows(model):
+    algorithm = {"name": "reinforce", "kl_reward": 0.1, "reference": {"ema": 0.9}}
+    learner = make_learner(model, algorithm=algorithm)
+    expected = trained(learner)
+    for version in range(3):
+        learner.update(batch_of(version))
+        expected = 0.9 * expected + 0.1 * trained(learner)
+        found = torch.cat([p.detach().flatten() for p in learner.reference.parameters])
+        torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-5)
+
+
+# Early stops.
+
+
+def test_steps_end_once_the_policy_is_too_far(model):
+    options = {"algorithm": NO_CRITIC, "epochs": 4, "steps_per_batch": 2, "micro_batch_size": 4}
+    whole = make_learner(model, **options)
+    metrics = whole.update(batch_of()).metrics
+    assert (metrics["learn/epochs_made"], metrics["learn/optimizer_steps"]) == (4, 8)
+    for limit in (1e-6, metrics["learn/kl_old"] / 4, 1e6):
+        learner = make_learner(model, max_kl=limit, **options)
+        before = learner.logprobs(tokens_of(batch_of().samples))
+        found = learner.update(batch_of()).metrics
+        made = found["learn/optimizer_steps"]
+        assert found["learn/epochs_made"] == made / 2
+        assert (found["learn/kl_old"] > limit) == (made < 8)
+        assert made == {1e-6: 2, 1e6: 8}.get(limit, made)
+        assert math.isfinite(sum(map(sum, before)))
+    assert (
+        2
+        < make_learner(model, max_kl=metrics["learn/kl_old"] / 4, **options)
+        .update(batch_of())
+        .metrics["learn/optimizer_steps"]
+        < 8
+    )
+
+
+def test_the_kl_to_the_old_policy_is_a_turns(model):
+    learner = make_learner(model, epochs=2, max_kl=1e6)
+    samples = tokens_of(batch_of().samples)
+    old = learner.logprobs(samples)
+    once = make_learner(model)
+    once.update(batch_of())
+    new = once.logprobs(samples)
+    turns = [
+        sum(math.exp(a - b) - 1 - (a - b) for a, b in zip(now, was, strict=True))
+        for now, was in zip(new, old, strict=True)
+    ]
+    found = learner.update(batch_of()).metrics["learn/kl_old"]
+    assert found == pytest.approx(np.mean(turns), rel=1e-3)
+
+
+# Truncated turns.
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_weight_of_truncated_turns_is_a_weight_of_their_gradient(model, monkeypatch, name):
+    gradients = spy_on_gradients(monkeypatch)
+    terms = {"entropy": 0.1, "kl_loss": 0.1}
+    outcome = {"outcome": 1.0} if name == "rft" else {}
+    for weight in (1.0, 0.25, 0.0):
+        algorithm = {"name": name, "truncated_weight": weight} | terms
+        learner = make_learner(model, algorithm=algorithm)
+        learner.update(batch_of(cut=(1, 2, 5), **outcome))
+    policy = [gradient for gradient in gradients if len(gradient) == len(gradients[0])]
+    whole, quarter, none = policy[:3]
+    assert (whole - none).norm() > 0.01 * whole.norm() > 0
+    torch.testing.assert_close(quarter, none + 0.25 * (whole - none), atol=1e-6, rtol=1e-4)
+
+
+# The largest advantages.
+
+
+def test_the_largest_atoms_by_hand():
+    advantages = np.array([0.5, -2.0, 0.5, 1.0, 0.0])
+    turns = [np.array([i]) for i in range(5)]
+
+    def kept(atoms, share):
+        return [atom.tolist() for atom in top_advantage_atoms(atoms, advantages, share)]
+
+    assert kept(turns, 0.4) == [[1], [3]]
+    assert kept(turns, 0.41) == [[0], [1], [3]]  # of the equal ones the first
+    assert kept(turns, 1.0) == [[0], [1], [2], [3], [4]]
+    # By their means: 1.25, .5 and .5.
+    games = [np.array([0, 1]), np.array([2]), np.array([3, 4])]
+    assert kept(games, 0.3) == [[0, 1]]
+    assert kept(games, 0.5) == [[0, 1], [2]]
+    assert top_advantage_atoms([], advantages, 0.5) == []
+
+
+@pytest.mark.parametrize(("name", "whole"), [("reinforce", False), ("rloo", True)])
+def test_the_largest_alone_are_trained_on(model, monkeypatch, name, whole):
+    gradients = spy_on_gradients(monkeypatch)
+    learner = make_learner(model, algorithm={"name": name, "top_advantage_fraction": 0.5})
+    batch = batch_of()
+    update = learner.update(batch)
+    sizes = np.abs(update.advantages)
+    places = np.argsort(-sizes, kind="stable")[:4]
+    if not whole:
+        other = make_learner(model, algorithm={"name": name})
+        kept = np.isin(np.arange(8), places)
+        monkeypatch.setattr(other.algorithm, "trained", lambda *_: kept)
+        other.update(batch)
+        assert torch.equal(gradients[0], gradients[1])
+    assert update.metrics["learn/optimizer_steps"] == 1
+    assert len(update.advantages) == 8
+
+
+# Old logprobs.
+
+
+def test_the_engines_logprobs_are_the_old_ones_without_a_pass(model):
+    runs = {}
+    for old in ("learner", "engine"):
+        algorithm = NO_CRITIC | {"old_logprobs": old}
+        learner = make_learner(model, algorithm=algorithm, epochs=2)
+        own = np.concatenate(learner.logprobs(tokens_of(batch_of().samples)))
+        forwards = count_forwards(learner.policy.layers[0])
+        runs[old] = learner.update(batch_of()).metrics, len(forwards)
+        sampled = np.concatenate([sample.tokens.logprobs for sample in batch_of().samples])
+    assert runs["learner"][1] == 3 and runs["engine"][1] == 2
+    alone = make_learner(model, algorithm=NO_CRITIC | {"old_logprobs": "engine"})
+    once = alone.update(batch_of()).metrics
+    assert once["learn/ratio_max"] == pytest.approx(np.exp(own - sampled).max(), rel=1e-4)
+    assert once["learn/importance_capped"] == 0.0  # of itself the engine is as likely as it is
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("learner", "message"),
+    [
+        (
+            {"final_rate": 0.1},
+            "final_rate = 0.1 is of no use in a constant schedule; set learner.schedule to linear "
+            "or cosine",
+        ),
+        ({"ema": 1.0}, "ema = 1.0: input should be less than 1"),
+        ({"max_kl": 0}, "max_kl = 0: input should be greater than 0"),
+        (
+            {"algorithm": {"name": "ppo", "normalize": "none"}},
+            "algorithm.normalize = 'none' is for ppo without a critic; set "
+            "learner.algorithm.critic.normalize, or set learner.algorithm.critic to null",
+        ),
+        (
+            {"algorithm": {"name": "ppo", "baseline_decay": 0.5}},
+            "algorithm.baseline_decay = 0.5 is for ppo without a critic; leave it out, or set "
+            "learner.algorithm.critic to null",
+        ),
+        (
+            {"algorithm": {"name": "reinforce", "old_logprobs": "engine"}},
+            "algorithm.old_logprobs = engine does nothing in reinforce, which has no ratio to an "
+            "old policy; leave it out",
+        ),
+        (
+            {"algorithm": {"name": "rft", "top_advantage_fraction": 0.5}},
+            "algorithm.top_advantage_fraction = 0.5 does nothing in rft, which weighs all won "
+            "turns alike; leave it out",
+        ),
+        (
+            {"algorithm": {"name": "grpo", "kl_opponents": True}},
+            "algorithm.kl_opponents = true needs a weight; set learner.algorithm.kl_reward above 0",
+        ),
+        (
+            {"algorithm": {"name": "grpo", "reference": {"every": 3}}},
+            "algorithm.reference.every = 3 moves what no KL refers to; set "
+            "learner.algorithm.kl_loss or learner.algorithm.kl_reward above 0",
+        ),
+        (
+            {"algorithm": {"name": "grpo", "kl_loss": 1, "reference": {"every": 3, "ema": 0.5}}},
+            "algorithm.reference.every = 3 and ema = 0.5 both move it; leave one of them out",
+        ),
+        (
+            {"algorithm": {"name": "grpo", "decay": {"rule": "power"}}},
+            "algorithm.decay.rule = 'power' has nothing to lower; set learner.algorithm.kl_loss, "
+            ".kl_reward or .entropy above 0",
+        ),
+        (
+            {"algorithm": {"name": "grpo", "entropy": 1, "decay": {"rule": "power", "to": 0.5}}},
+            "algorithm.decay.to = 0.5 is for the linear rule alone; set "
+            "learner.algorithm.decay.rule to linear, or leave it out",
+        ),
+        (
+            {"algorithm": {"name": "a2c", "critic": None}},
+            "algorithm.critic = None: write keys and values below it",
+        ),
+        (
+            {"algorithm": {"name": "grpo", "top_advantage_fraction": 0}},
+            "algorithm.top_advantage_fraction = 0: input should be ",
+        ),
+    ],
+)
+def test_what_has_no_meaning_is_refused_in_one_line(learner, message):
+    with pytest.raises(ConfigError) as error:
+        parse({"learner": learner})
+    assert str(error.value).startswith(f"learner.{message}")
+
+
+def test_the_page_shows_a_config_that_reads(tmp_path):
+    text = (Path(__file__).parent.parent.parent / "docs/algorithms.md").read_text(encoding="utf-8")
+    block = text.partition("## What keeps self-play stable")[2].split("```")[1]
+    (tmp_path / "config.yaml").write_text(block, encoding="utf-8")
+    learner = load(str(tmp_path / "config.yaml"), {"learner.micro_batch_size": 8}).learner
+    assert learner.algorithm.critic is None and learner.algorithm.reference.ema == 0.98
+    assert learner.ema and learner.max_kl and learner.final_rate
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_has_every_option_in_which_it_has_a_meaning(model, name):
+    """All at once, and the update is one of finite numbers."""
+    algorithm = {"name": name, "entropy": 0.01, "kl_loss": 0.02, "truncated_weight": 0.5}
+    algorithm |= {"reference": {"every": 1}, "decay": {"rule": "linear", "to": 0.5}}
+    if name != "rft":
+        algorithm |= {"kl_reward": 0.1, "kl_opponents": True, "top_advantage_fraction": 0.75}
+    if name not in ("rft", "reinforce", "a2c"):
+        algorithm |= {"old_logprobs": "engine"}
+    learner = make_learner(model, algorithm=algorithm, epochs=2, ema=0.9, max_kl=10.0)
+    for version in range(2):
+        metrics = learner.update(batch_of(version, cut=(0, 3), outcome=1.0)).metrics
+        assert metrics["learn/optimizer_steps"] == 2
+        assert math.isfinite(metrics["learn/loss"])

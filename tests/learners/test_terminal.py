@@ -1,0 +1,110 @@
+"""What judges a whole trajectory has the same weight in every algorithm, whatever its name."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.builders import game
+from tests.helpers.learners import make_learner, save_model
+from unstable.config import ALGORITHMS, RewardConfig
+from unstable.rewards.terms import Rewards
+from unstable.types import Batch, GameFailure, GameResult, Group, Turn
+
+WEIGHT, BONUS = 0.5, 0.3
+OUTCOMES = np.array([1.0, -1.0, 0.5, 0.25])
+TURNS = np.array([1, 2, 3, 4])  # of the trained seat
+WORTH = WEIGHT * OUTCOMES + BONUS / TURNS  # of a trajectory: its term, and the mean of its turns'
+PLAIN_CRITIC = {"gamma": 1.0, "gae_lambda": 1.0, "normalize": "none"}  # values begin at 0
+
+
+def judge(result: GameResult, seat: int) -> float:
+    return result.outcomes[seat]
+
+
+async def slow_judge(result: GameResult, seat: int) -> float:
+    await asyncio.sleep(0.001)
+    return result.outcomes[seat]
+
+
+def first_turn(result: GameResult, turn: Turn) -> float | None:
+    return BONUS if turn.index == 0 else None
+
+
+def per_turn(values):
+    return np.repeat(values, TURNS)
+
+
+def turn_rewards():
+    """Each turn's reward: what its trajectory earned, and the bonus on the first one."""
+    firsts = np.concatenate([[BONUS] + [0.0] * (turns - 1) for turns in TURNS])
+    return per_turn(WEIGHT * OUTCOMES) + firsts
+
+
+def zscore(values):
+    return (values - values.mean()) / values.std()
+
+
+def group_zscores():
+    return per_turn(zscore(WORTH))
+
+
+CASES: list[
+    tuple[dict[str, Any], Any]
+] = [  # with the advantages that follow by hand from the weights
+    ({"name": "reinforce", "normalize": "none"}, turn_rewards),
+    ({"name": "reinforce++"}, lambda: zscore(turn_rewards())),
+    (
+        {"name": "rloo", "normalize_advantages": False},
+        lambda: per_turn(4 / 3 * (WORTH - WORTH.mean())),
+    ),
+    ({"name": "grpo", "scale": "none"}, lambda: per_turn(WORTH - WORTH.mean())),
+    ({"name": "grpo", "scale": "group"}, group_zscores),
+    ({"name": "gspo"}, group_zscores),
+    ({"name": "cispo"}, group_zscores),
+    ({"name": "ppo", "critic": None, "normalize": "none"}, turn_rewards),
+    ({"name": "ppo", "critic": PLAIN_CRITIC}, turn_rewards),
+    ({"name": "a2c", "critic": PLAIN_CRITIC}, turn_rewards),
+    ({"name": "rft"}, lambda: np.eye(len(turn_rewards()))[0]),  # of equal turns the first
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+async def judged_batch(term):
+    """A group of four games of unlike lengths, as the loop gets them."""
+    terms = [RewardConfig(term=term, weight=WEIGHT), RewardConfig(term=f"{__name__}:first_turn")]
+
+    async def played():
+        for place, (outcome, turns) in enumerate(zip(OUTCOMES, TURNS, strict=True)):
+            outcomes = (float(outcome), -float(outcome))
+            yield game(
+                turns=2 * turns, outcomes=outcomes, game_id=place, group_ids=[0, 1], group_size=4
+            )
+
+    found = []
+    async for judged in Rewards(terms).judge(played()):
+        assert not isinstance(judged, GameFailure)
+        found += judged[1]
+    found.sort(key=lambda trajectory: trajectory.game_id)
+    return Batch(version=0, groups=(Group(trajectories=tuple(found)),))
+
+
+def test_the_cases_are_all_algorithms():
+    assert {algorithm["name"] for algorithm, _ in CASES} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize(("algorithm", "expected"), CASES)
+@pytest.mark.parametrize("term", ["outcome", f"{__name__}:judge", f"{__name__}:slow_judge"])
+async def test_a_terminal_term_has_its_weight(model, algorithm, expected, term):
+    update = make_learner(model, algorithm=algorithm).update(await judged_batch(term))
+    assert update.advantages == pytest.approx(expected().tolist(), abs=1e-6)
+
+
+async def test_groups_compare_what_the_learner_does():
+    batch = await judged_batch(f"{__name__}:judge")
+    assert [each.reward for each in batch.trajectories] == pytest.approx(WORTH.tolist())

@@ -1,0 +1,504 @@
+"""The loop on real objects of this process: tiny model, real games, no Ray."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import textarena
+
+from tests.helpers.builders import game
+from tests.helpers.loop import lines, make_context, played
+from unstable.config import RunConfig, parse
+from unstable.loop.context import distribute, sleeping
+from unstable.loop.train import evaluate, train
+from unstable.models.base import load_tokenizer
+from unstable.records.folder import RunFolder
+from unstable.runtime.local import LocalActor, LocalLearner
+from unstable.types import (
+    Batch,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    PlayerId,
+    Update,
+)
+
+
+def losses(folder: RunFolder) -> list[float | None]:
+    return [row.get("learn/loss") for row in lines(folder.metrics)]
+
+
+async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path: Path) -> None:
+    context = make_context(tiny_folder, tmp_path / "run")
+    assert await train(context) == "all updates made"
+    folder = context.folder
+    assert [row["version"] for row in lines(folder.metrics)] == [0, 1, 2, 3]
+    assert all(loss is not None for loss in losses(folder)[1:])
+    for update in (1, 2, 3):
+        samples = lines(folder.samples(update))
+        assert len(samples) >= 16
+        assert all(sample["staleness"] <= 4 for sample in samples)
+    assert len(played(folder, "eval")) == 3 * 4  # before, after update 2, after the last
+    players = {row.player for row in context.registry.ratings()}
+    assert {PlayerId.policy(0), PlayerId.policy(3), PlayerId("random")} <= players
+    # Adapters of opponents stay; what a resume needs stays for the newest two.
+    assert folder.versions() == [0, 1, 2, 3]
+    whole = [v for v in folder.versions() if len(list(folder.checkpoint(v).iterdir())) > 2]
+    assert whole == [2, 3]
+
+
+async def test_the_start_stays_when_other_old_versions_go(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        opponents={"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": [], "pool_size": 1},
+        tracking={"run_dir": str(tmp_path / "run"), "dashboard": "off", "keep_checkpoints": 1},
+        loop={"mode": "sync", "steps": 5},
+    )
+    await train(context)
+    versions = context.folder.versions()
+    assert (versions[0], versions[-1]) == (0, 5)
+    assert 1 not in versions
+    assert {p.name for p in context.folder.checkpoint(0).iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+
+
+async def test_what_is_trained_on_is_what_was_sampled(tiny_folder: Path, tmp_path: Path) -> None:
+    """Invariant 1: ids and logprobs travel from the engine to the loss as they are."""
+    context = make_context(tiny_folder, tmp_path / "run")
+    await train(context)
+    turns = {
+        (game["game"], index): turn
+        for game in played(context.folder)
+        for index, turn in enumerate(game["turns"])
+    }
+    tokenizer = load_tokenizer(context.config.model)
+    trained = [sample for update in (1, 2, 3) for sample in lines(context.folder.samples(update))]
+    assert trained
+    for sample in trained:
+        turn = turns[sample["game"], sample["turn"]]
+        assert sample["sampled"] == turn["sampled"]
+        assert turn["seat"] == sample["seat"]
+        prompt = str(tokenizer.decode(turn["sampled"]["prompt_ids"]))
+        assert prompt.endswith("<|assistant|>")
+        assert turn["observation"] in prompt
+        (segment,) = turn["sampled"]["segments"]
+        assert len(segment["logprobs"]) == len(segment["token_ids"])
+
+
+async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_path: Path) -> None:
+    runs = []
+    for name in ("one", "two"):
+        context = make_context(tiny_folder, tmp_path / name, num_actors=2)
+        await train(context)
+        runs.append(context.folder)
+    one, two = runs
+    assert losses(one) == losses(two)
+    for purpose in ("train", "eval"):
+        games = [{g["game"]: g for g in played(folder, purpose)} for folder in runs]
+        assert games[0] == games[1]
+    weights = [(f.checkpoint(3) / "adapter_model.safetensors").read_bytes() for f in runs]
+    assert weights[0] == weights[1]
+    other = make_context(tiny_folder, tmp_path / "three", seed=1)
+    await train(other)
+    assert losses(other.folder) != losses(one)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 2])
+async def test_both_at_once_makes_all_updates_within_the_staleness(
+    tiny_folder: Path, tmp_path: Path, max_staleness: int
+) -> None:
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        num_actors=2,
+        loop={"mode": "async", "steps": 4},
+        actors={"games_in_flight": 4},
+        buffer={"max_staleness": max_staleness},
+    )
+    assert await train(context) == "all updates made"
+    assert context.version == 4
+    for update in (1, 2, 3, 4):
+        assert all(
+            sample["staleness"] <= max_staleness for sample in lines(context.folder.samples(update))
+        )
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_time_runs_out(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        loop={"mode": mode, "steps": 10_000, "max_time": 60.0},
+        actors={"games_in_flight": 4},
+        eval={"every": 5000, "games": 4},
+    )
+    updated: list[float] = []
+
+    def monotonic() -> float:
+        """Stands still until there is an update; then a second is left, however slow this is."""
+        if not context.version:
+            return 0.0
+        updated.append(time.monotonic())
+        return 59.0 + updated[-1] - updated[0]
+
+    monkeypatch.setattr("unstable.loop.train.time", SimpleNamespace(monotonic=monotonic))
+    assert await train(context) == "time is up"
+    last = context.version
+    assert 0 < last < 10_000
+    assert context.evaluated == last
+    assert len(played(context.folder, "eval")) == 2 * 4  # at the start, and as it ended
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_time_runs_out_even_where_a_batch_is_always_ready(
+    tiny_folder: Path, tmp_path: Path, mode: str
+) -> None:
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        loop={"mode": mode, "steps": 10_000, "max_time": 1.0},
+        learner={"batch_size": 1, "micro_batch_size": 1},
+        buffer={"capacity": 100_000, "max_staleness": 100_000},
+        actors={"games_in_flight": 2},
+    )
+    for game_id in range(5000):
+        result = game(game_id=10**6 + game_id)
+        context.buffer.add(result.spec, context.rewards.trajectories(result))
+    assert await train(context) == "time is up"
+    assert context.buffer.size > 0
+
+
+async def test_evaluation_touches_nothing_that_is_trained(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """Invariant 15: with and without evaluation, the same games are trained on, to the bit."""
+    folders = []
+    for every in (0, 1):
+        evaluation = {"every": every, "games": 4}
+        context = make_context(tiny_folder, tmp_path / str(every), eval=evaluation)
+        await train(context)
+        folders.append(context.folder)
+    silent, judged = folders
+    assert not played(silent, "eval")
+    assert len(played(judged, "eval")) == 4 * 4
+    assert played(silent) == played(judged)
+    assert losses(silent) == losses(judged)
+
+
+async def test_evaluating_twice_plays_the_same_games(tiny_folder: Path, tmp_path: Path) -> None:
+    context = make_context(tiny_folder, tmp_path / "run", loop={"mode": "sync", "steps": 0})
+    await train(context)
+    first = played(context.folder, "eval")
+    before = (context.buffer.stats(), context.schedule.state(), context.version)
+    await evaluate(context)
+    assert played(context.folder, "eval")[len(first) :] == first
+    assert (context.buffer.stats(), context.schedule.state(), context.version) == before
+
+
+async def test_constrained_games_are_legal_and_not_rated(tiny_folder: Path, tmp_path: Path) -> None:
+    evaluation = {"constrained": True, "games": 4, "opponents": ["random", "base"]}
+    context = make_context(tiny_folder, tmp_path / "run", loop={"steps": 0}, eval=evaluation)
+    await train(context)
+    games = played(context.folder, "eval")
+    assert len(games) == 8
+    assert not any(turn["invalid"] for game in games for turn in game["turns"])
+    assert not any(rating.games for rating in context.registry.ratings())
+
+
+async def test_exploitability_is_computed_by_as_many_samples_as_are_asked_for(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """The whole way: config, loop, actor, exploiter, tracker."""
+    found = {}
+    for samples in (0, 3):
+        measure = {"every": 1, "samples": samples}
+        context = make_context(
+            tiny_folder,
+            tmp_path / str(samples),
+            num_actors=2,
+            games=[{"env": "Nim-v0", "args": {"piles": [2, 1]}}],
+            eval={"every": 0, "exploitability": measure},
+            loop={"mode": "sync", "steps": 1},
+        )
+        await train(context)
+        rows = [json.loads(line) for line in context.folder.metrics.read_text().splitlines()]
+        found[samples] = [row["exploit/Nim-v0/samples"] for row in rows]
+    assert found == {0: [0, 0], 3: [3, 3]}
+
+
+async def test_greedy_games_are_played_beside_and_change_nothing_else(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    folders, ratings = [], []
+    for name, temperature in (("one", [1.0]), ("two", [1.0, 0.0])):
+        evaluation = {"games": 4, "temperature": temperature}
+        loop = {"mode": "sync", "steps": 1}
+        context = make_context(tiny_folder, tmp_path / name, eval=evaluation, loop=loop)
+        await train(context)
+        folders.append(context.folder)
+        ratings.append(context.registry.state())
+    one, two = folders
+    assert played(one) == played(two)
+    assert ratings[0] == ratings[1]
+    temperatures = [game["seats"][0]["temperature"] for game in played(two, "eval")]
+    assert temperatures == [1.0] * 4 + [0.0] * 4 + [1.0] * 4 + [0.0] * 4
+    sampled = [game for game in played(two, "eval") if game["game"] < 4]
+    assert sampled == played(one, "eval")
+    greedy = [row["eval/TicTacToe-v0/random/greedy/games"] for row in lines(two.metrics)]
+    assert greedy == [4, 4]
+
+
+class MoodyEnv(textarena.Env):
+    """A game that raises for one seed in three, after a move."""
+
+    def reset(self, num_players: int, seed: int | None = None) -> None:
+        self.state = textarena.TwoPlayerState(num_players=num_players, seed=None)
+        self.state.reset(
+            game_state={}, player_prompt_function=lambda player_id, game_state: "Say [x]."
+        )
+        self.moody = (seed or 0) % 3 == 0
+
+    def step(self, action: str) -> tuple[bool, dict[str, Any]]:
+        if self.moody:
+            raise OSError("the dice are gone")
+        self.state.set_winner(player_id=self.state.current_player_id, reason="said it")
+        return self.state.step()
+
+
+MOODY: dict[str, Any] = {
+    "games": [{"env": f"{__name__}:MoodyEnv", "name": "Moody"}],
+    "opponents": {"draw": {"self": 1, "past": 1, "fixed": 0}, "fixed": []},
+    "eval": {"every": 0},
+}
+
+
+async def test_a_failed_game_costs_one_game(tiny_folder: Path, tmp_path: Path) -> None:
+    """Invariant 17: counted, logged with its traceback, and the run goes on."""
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        **MOODY,
+        loop={"mode": "sync", "steps": 2, "max_failures": 99},
+    )
+    assert await train(context) == "all updates made"
+    assert context.failures > 0
+    rows = lines(context.folder.metrics)
+    assert sum(row["collect/failures"] for row in rows) == context.failures
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_too_many_failed_games_end_the_run(
+    tiny_folder: Path, tmp_path: Path, mode: str
+) -> None:
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        **MOODY,
+        loop={"mode": mode, "steps": 1000, "max_failures": 3},
+    )
+    with pytest.raises(
+        RuntimeError, match=r"\d+ of the last \d+ games failed, more than"
+    ) as raised:
+        await train(context)
+    assert str(raised.value).endswith("the dice are gone")
+    failed = int(str(raised.value).split()[0])
+    assert failed == 4 or mode == "async" and failed > 4  # others may have failed at that moment
+
+
+class BrokenLearner(LocalLearner):
+    async def update(self, batch: Batch) -> Update:
+        raise FloatingPointError("the loss is nan")
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_a_dead_learner_ends_the_run_with_its_own_error(
+    tiny_folder: Path, tmp_path: Path, mode: str
+) -> None:
+    context = make_context(tiny_folder, tmp_path / "run", loop={"mode": mode, "steps": 3})
+    context.learner = BrokenLearner(context.config, context.folder)
+    with pytest.raises(FloatingPointError, match="the loss is nan"):
+        await asyncio.wait_for(train(context), timeout=60)
+
+
+# What loop/context.py gives the loop
+
+
+class Played(NamedTuple):
+    """A share as an actor was given it."""
+
+    actor: int
+    specs: list[GameSpec]
+
+
+async def spread_out(count: int, num_actors: int) -> tuple[list[GameSpec], list[Played]]:
+    specs = [game(game_id=number).spec for number in range(count)]
+    begun = asyncio.Barrier(num_actors)
+
+    async def play(index: int, share: Sequence[GameSpec]) -> list[Played]:
+        await asyncio.wait_for(begun.wait(), 10)  # nobody ends before all have begun
+        for _ in range(num_actors - index):  # the last one is the fastest
+            await asyncio.sleep(0)
+        return [Played(index, list(share))]
+
+    actors: Any = [object()] * num_actors
+    return specs, await distribute(specs, actors, play)
+
+
+@pytest.mark.parametrize(("count", "num_actors"), [(12, 3), (13, 3), (2, 4), (0, 2), (5, 1)])
+async def test_games_are_spread_evenly_and_played_at_once(count: int, num_actors: int) -> None:
+    specs, shares = await spread_out(count, num_actors)
+    assert [share.actor for share in shares] == list(range(num_actors))
+    sizes = [len(share.specs) for share in shares]
+    assert sum(sizes) == count and max(sizes) - min(sizes) <= 1
+    assert [spec for share in shares for spec in share.specs] == [
+        spec for index in range(num_actors) for spec in specs[index::num_actors]
+    ]
+
+
+async def test_an_actor_that_cannot_play_ends_the_spreading() -> None:
+    async def play(index: int, share: Sequence[GameSpec]) -> list[GameSpec]:
+        if index == 1:
+            raise OSError("the actor is gone")
+        return list(share)
+
+    actors: Any = [object()] * 3
+    with pytest.raises(OSError, match="the actor is gone"):
+        await distribute([game().spec] * 6, actors, play)
+
+
+class Dozer:
+    """An actor that says what it does, and takes a while."""
+
+    def __init__(self, index: int, deeds: list[str]) -> None:
+        self.index = index
+        self.deeds = deeds
+
+    async def sleep(self) -> None:
+        self.deeds.append("lies down")
+        await asyncio.sleep(0)
+        self.deeds.append("sleeps")
+
+    async def wake(self) -> None:
+        self.deeds.append("stirs")
+        await asyncio.sleep(0)
+        self.deeds.append("wakes")
+
+
+def dozers(share: str) -> tuple[Any, RunConfig, list[str]]:
+    deeds: list[str] = []
+    actors = [Dozer(index, deeds) for index in range(2)]
+    return actors, parse({"actors": {"share_gpu": share}}), deeds
+
+
+DOWN, UP = ["lies down", "lies down", "sleeps", "sleeps"], ["stirs", "stirs", "wakes", "wakes"]
+
+
+async def test_actors_sleep_together_for_the_learners_turn() -> None:
+    actors, config, deeds = dozers("sleep")
+    async with sleeping(actors, config):
+        deeds.append("learning")
+    assert deeds == [*DOWN, "learning", *UP]
+
+
+async def test_actors_wake_after_a_turn_that_failed_and_its_error_goes_on() -> None:
+    actors, config, deeds = dozers("sleep")
+    with pytest.raises(FloatingPointError, match="nan"):
+        async with sleeping(actors, config):
+            raise FloatingPointError("nan")
+    assert deeds == [*DOWN, *UP]
+
+
+@pytest.mark.parametrize("share", ["off", "split", "auto"])
+async def test_nobody_sleeps_who_does_not_share_by_sleeping(share: str) -> None:
+    actors, config, deeds = dozers(share)
+    async with sleeping(actors, config):
+        deeds.append("learning")
+    assert deeds == ["learning"]
+
+
+async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_they_do_not(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deeds: list[str] = []
+
+    def note(kind: type, method: str, does: Callable[..., Any]) -> None:
+        def noted(self: Any, *arguments: Any) -> Any:
+            deeds.append(method)
+            return does(self, *arguments)
+
+        monkeypatch.setattr(kind, method, noted)
+
+    async def nothing(self: Any) -> None: ...
+
+    note(LocalActor, "sleep", nothing)
+    note(LocalActor, "wake", nothing)
+    for method in ("play", "publish"):
+        note(LocalActor, method, getattr(LocalActor, method))
+    for method in ("update", "save"):
+        note(LocalLearner, method, getattr(LocalLearner, method))
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        loop={"mode": "sync", "steps": 2},
+        eval={"every": 1, "games": 4},
+    )
+    actors = context.config.actors.model_copy(update={"share_gpu": "sleep"})
+    context.config = context.config.model_copy(update={"actors": actors})
+    await train(context)
+    once = [name for name, _ in groupby(deeds)]  # a batch may take several rounds of play
+    turn = ["play", "sleep", "update", "wake", "save", "publish"]
+    assert once == ["save", "publish", *turn, *turn, "play"]
+
+
+async def judge(result: GameResult, seat: int) -> float:
+    """Takes a while, and fails now and then."""
+    await asyncio.sleep(0.01)
+    if result.spec.game_id % 4 == 0:
+        raise OSError("the judge has gone")
+    return 2.0
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_a_judge_runs_beside_the_games_and_costs_those_that_it_fails(
+    tiny_folder: Path, tmp_path: Path, mode: str
+) -> None:
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        buffer={"rewards": [{"term": f"{__name__}:judge"}]},
+        loop={"mode": mode, "steps": 2, "max_failures": 99},
+    )
+    assert await train(context) == "all updates made"
+    judged = [each for each in played(context.folder) if any(t["rewards"] for t in each["turns"])]
+    assert judged and all(each["game"] % 4 for each in judged)
+    rows = lines(context.folder.metrics)
+    written = sum(row["collect/failures"] for row in rows)
+    assert 0 < written <= context.failures
+    assert written == context.failures or mode == "async"  # which ends with games in flight
+    assert {row["learn/reward_mean"] for row in rows[1:]} == {2.0}
+
+
+async def test_failures_are_judged_by_rate(tiny_folder: Path, tmp_path: Path) -> None:
+    context = make_context(tiny_folder, tmp_path / "run", loop={"max_failures": 2})
+    good = game(purpose="eval")
+    bad = GameFailure.of(good.spec, OSError("the dice are gone"))
+    for _ in range(5):  # one game in fifty, for as long as it likes
+        context.count(bad)
+        for _ in range(49):
+            context.count(good)
+    context.count(bad)
+    with pytest.raises(RuntimeError, match="3 of the last 100 games failed, more than loop"):
+        context.count(bad)

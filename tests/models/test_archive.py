@@ -1,0 +1,273 @@
+"""The zip of an adapter: whole, bounded, and used only with the base that it was made for."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load, load_file, save_file
+
+from tests.helpers.learners import make_batch, make_learner, make_sample, save_model, trained
+from tests.helpers.models import random_adapter, tiny_model
+from unstable.cli import SHORT_FORMS, parse_options
+from unstable.commands import prepare as preparing
+from unstable.commands.prepare import prepare
+from unstable.config import AdapterConfig, ConfigError, ModelConfig, parse
+from unstable.models import archive
+from unstable.models.adapters import read_adapter
+from unstable.models.archive import (
+    MEMBERS,
+    describe_base,
+    fingerprint,
+    misfit,
+    pack_adapter,
+    unpack,
+    unpack_newer,
+)
+from unstable.models.cache import cache_folder
+from unstable.records.files import one_process
+from unstable.types import Adapter
+
+LORA = AdapterConfig(rank=4, alpha=8)
+
+
+@pytest.fixture
+def adapter() -> Adapter:
+    return random_adapter(tiny_model(), "warm", seed=1)
+
+
+@pytest.fixture
+def model(tiny_folder: Path) -> ModelConfig:
+    return ModelConfig(name=str(tiny_folder), dtype="float32", adapter=LORA)
+
+
+def packed(adapter: Adapter, path: Path, model: ModelConfig, card: str = "# how") -> Path:
+    pack_adapter(adapter, path, base=describe_base(model), card=card)
+    return path
+
+
+def test_a_zip_gives_back_what_was_packed(adapter, model, tmp_path):
+    path = packed(adapter, tmp_path / "a.zip", model)
+    unpack(path, tmp_path / "lora")
+    again = read_adapter(tmp_path / "lora", "again")
+    before, after = load(adapter.weights), load(again.weights)
+    assert before.keys() == after.keys()
+    for name, tensor in after.items():
+        assert torch.equal(tensor, before[name].to(torch.bfloat16))
+    assert again.config == adapter.config
+    assert (tmp_path / "lora/README.md").read_text() == "# how"
+    assert misfit(tmp_path / "lora", model) is None
+
+
+def test_the_same_adapter_gives_the_same_bytes_at_any_time(adapter, model, tmp_path, monkeypatch):
+    one = packed(adapter, tmp_path / "one.zip", model).read_bytes()
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    assert packed(adapter, tmp_path / "two.zip", model).read_bytes() == one
+    assert packed(adapter, tmp_path / "two.zip", model, card="# other").read_bytes() != one
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_fingerprint_is_of_the_weights_in_whatever_files(tiny_folder, tmp_path):
+    def of(folder: Path) -> str:
+        return fingerprint(ModelConfig(name=str(folder)))
+
+    tiny_model().save_pretrained(tmp_path / "shards", max_shard_size="20kB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    assert of(tmp_path / "shards") == of(tiny_folder)
+    tensors = load_file(tiny_folder / "model.safetensors")
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    (changed / "config.json").write_text((tiny_folder / "config.json").read_text())
+    save_file(tensors, changed / "model.safetensors", metadata={"format": "pt", "by": "me"})
+    assert of(changed) == of(tiny_folder)
+    tensors["model.norm.weight"][0] += 1
+    save_file(tensors, changed / "model.safetensors", metadata={"format": "pt"})
+    assert of(changed) != of(tiny_folder)
+
+
+def test_a_base_without_safetensors_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="has no model.safetensors, by which a zip names"):
+        fingerprint(ModelConfig(name=str(tmp_path)))
+
+
+def write(path: Path, members: list[tuple[str, bytes]], mode: int = 0o600) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name, content in members:
+            info = zipfile.ZipInfo(name)
+            info.external_attr = mode << 16
+            target.writestr(info, content, zipfile.ZIP_DEFLATED)
+    return path
+
+
+WHOLE = [(name, b"{}") for name in MEMBERS]
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ([*WHOLE, ("../outside", b"")], "holds '../outside', and may hold"),
+        ([*WHOLE, ("/tmp/outside", b"")], "holds '/tmp/outside', and may hold"),
+        ([*WHOLE, ("folder/base.json", b"")], "holds 'folder/base.json', and may hold"),
+        ([*WHOLE, ("run.sh", b"")], "holds 'run.sh', and may hold"),
+        (WHOLE[1:], "has no adapter_model.safetensors"),
+        ([*WHOLE, WHOLE[0]], "holds adapter_model.safetensors twice"),
+        ([*WHOLE[:3], ("README.md", bytes(3 * 2**20))], "would unpack to 3 MiB of 1"),
+    ],
+    ids=["parent", "absolute", "folder", "other", "lacking", "twice", "bomb"],
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_hostile_zip_is_refused_in_one_line(members, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "MAX_BYTES", 2**20)
+    refused(write(tmp_path / "a.zip", members), words, tmp_path)
+
+
+def refused(path: Path, words: str, tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    with pytest.raises(ConfigError) as raised:
+        unpack(path, inside / "lora")
+    assert words in str(raised.value) and "\n" not in str(raised.value)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert list(inside.iterdir()) == []
+    assert {each.name for each in tmp_path.iterdir()} == {"inside", "a.zip"}
+
+
+def test_a_link_is_refused(tmp_path):
+    path = write(tmp_path / "a.zip", WHOLE, mode=stat.S_IFLNK | 0o777)
+    refused(path, "its adapter_model.safetensors is a link", tmp_path)
+
+
+def test_a_member_that_is_larger_than_it_says_is_refused(tmp_path):
+    path = write(tmp_path / "a.zip", [*WHOLE[:3], ("README.md", bytes(1000))])
+    path.write_bytes(path.read_bytes().replace((1000).to_bytes(4, "little"), bytes([9, 0, 0, 0])))
+    refused(path, "cannot be unpacked (Bad CRC-32", tmp_path)
+
+
+def test_what_is_no_zip_is_refused(tmp_path):
+    path = tmp_path / "a.zip"
+    path.write_bytes(b"not a zip")
+    refused(path, "cannot be unpacked (File is not a zip file)", tmp_path)
+
+
+def test_a_zip_is_unpacked_once_and_again_when_it_is_newer(adapter, model, tmp_path):
+    folder = tmp_path / "lora"
+    unpack_newer(tmp_path / "a.zip", folder)
+    assert not folder.exists()
+    path = packed(adapter, tmp_path / "a.zip", model)
+    unpack_newer(path, folder)
+    (folder / "mine").touch()
+    unpack_newer(path, folder)
+    assert (folder / "mine").exists()
+    packed(adapter, path, model, card="# newer")
+    later = (folder / "base.json").stat().st_mtime + 1
+    os.utime(path, (later, later))
+    unpack_newer(path, folder)
+    assert (folder / "README.md").read_text() == "# newer"
+    assert sorted(each.name for each in folder.iterdir()) == sorted(MEMBERS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "other"}, "it was made for other, not"),
+        ({"fingerprint": "0"}, "it was made for other weights of"),
+        (
+            {"adapter": {"rank": 8, "alpha": 8, "targets": "all-linear"}},
+            "its LoRA has alpha 8, rank 8, targets all-linear, not alpha 8, rank 4, targets",
+        ),
+    ],
+)
+def test_a_wrong_base_is_named_on_stderr_and_training_starts_fresh(
+    changes, words, adapter, model, tmp_path, monkeypatch, capsys
+):
+    base = describe_base(model) | changes
+    pack_adapter(adapter, tmp_path / "lora_ckpt.zip", base=base, card="")
+    monkeypatch.setattr(preparing, "LORA_FOLDER", tmp_path / "lora_ckpt")
+    assert prepare(parse({"model": model.model_dump()})).config.model.init == "fresh"
+    printed = capsys.readouterr()
+    assert printed.out == ""  # `unstable config` prints YAML there
+    assert words in printed.err and "training starts fresh" in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_a_folder_that_names_no_base_is_not_used(adapter, model, tmp_path):
+    unpack(packed(adapter, tmp_path / "a.zip", model), tmp_path / "lora")
+    (tmp_path / "lora/base.json").unlink()
+    assert misfit(tmp_path / "lora", model) == "it has no base.json that names its base"
+
+
+def test_a_run_starts_from_the_zip_beside_the_package_unless_asked_not_to(
+    adapter, model, tmp_path, monkeypatch, capsys
+):
+    packed(adapter, tmp_path / "lora_ckpt.zip", model)
+    folder = tmp_path / "lora_ckpt"
+    monkeypatch.setattr(preparing, "LORA_FOLDER", folder)
+    assert prepare(parse({"model": model.model_dump()})).config.model.init == str(folder)
+    options = parse_options(["--init", "fresh"], SHORT_FORMS)
+    fresh = parse({"model": model.model_dump() | {"init": options["model.init"]}})
+    assert prepare(fresh).config.model.init == "fresh"
+    assert json.loads((folder / "base.json").read_text())["name"] == model.name
+    assert capsys.readouterr().err == ""
+
+
+def test_a_checkout_that_may_not_be_written_to_has_its_start_in_the_cache(
+    adapter, model, tmp_path, monkeypatch
+):
+    packed(adapter, tmp_path / "lora_ckpt.zip", model)
+    monkeypatch.setattr(preparing, "LORA_FOLDER", tmp_path / "lora_ckpt")
+    monkeypatch.setattr(preparing.os, "access", lambda path, _: Path(path) != tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "cache/unstable/lora_ckpt"
+    assert prepare(parse({"model": model.model_dump()})).config.model.init == str(folder)
+    assert read_adapter(folder, "start").weights and not (tmp_path / "lora_ckpt").exists()
+
+
+def test_a_home_that_cannot_be_made_says_what_to_set(tmp_path, monkeypatch):
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    with pytest.raises(ConfigError, match="cannot be made .*; set XDG_CACHE_HOME to a folder"):
+        cache_folder()
+
+
+def test_two_first_starts_unpack_once(adapter, model, tmp_path):
+    """The second waits for the first, and then finds the folder there."""
+    path, folder = packed(adapter, tmp_path / "a.zip", model), tmp_path / "lora"
+    code = "import sys; from pathlib import Path; from unstable.models.archive import unpack_newer"
+    code += "; unpack_newer(Path(sys.argv[1]), Path(sys.argv[2]))"
+    command = [sys.executable, "-c", code, str(path), str(folder)]
+    with one_process(folder):
+        other = subprocess.Popen(command)
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(timeout=6)
+        unpack(path, folder)
+        (folder / "mine").touch()
+    assert other.wait(timeout=60) == 0
+    assert (folder / "mine").exists()
+
+
+def test_the_kl_of_a_warm_started_run_refers_to_the_zips_adapter(tmp_path):
+    model = save_model(tmp_path / "model")
+    start = random_adapter(tiny_model(vocab=12), "start", seed=3)
+    unpack(packed(start, tmp_path / "a.zip", model), tmp_path / "lora")
+    warm = read_adapter(tmp_path / "lora", "start")
+    algorithm = {"normalize": "none", "kl_loss": 0.1}
+    learner = make_learner(model, warm, algorithm=algorithm)
+    rounded = [tensor.float() for tensor in load(warm.weights).values()]
+    assert trained(learner).norm() == pytest.approx(
+        float(torch.cat([tensor.flatten() for tensor in rounded]).norm()), rel=1e-6
+    )
+    samples = [make_sample([1, i], [2, 3], game_id=i) for i in range(4, 12)]
+
+    def kl(version: int) -> float:
+        update = learner.update(make_batch(samples, version))
+        return update.metrics["learn/kl_reference"]
+
+    # From the bare base model a random LoRA is far away, from itself it is not.
+    assert kl(0) == 0.0
+    assert kl(1) > 0.0

@@ -1,0 +1,215 @@
+"""What an adapter says of itself counts: start, opponents and the zip read it alike."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from peft import AutoPeftModelForCausalLM
+from safetensors.torch import load_file, save_file
+
+from tests.helpers.models import random_adapter, tiny_model
+from unstable import cli
+from unstable.commands.evaluate import evaluate
+from unstable.commands.prepare import check
+from unstable.config import AdapterConfig, ConfigError, ModelConfig, dump, parse
+from unstable.models.adapters import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    attach_lora,
+    export_adapter,
+    write_adapter,
+)
+from unstable.models.archive import BASE_FILE, describe_base, misfit, pack_adapter, unpack
+from unstable.models.base import load_model
+from unstable.models.inspection import check_start, inspect
+
+ROOT = Path(__file__).parent.parent.parent
+KEY = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+
+
+@pytest.fixture
+def model(tiny_folder: Path) -> ModelConfig:
+    lora = AdapterConfig(rank=4, alpha=8)
+    return ModelConfig(name=str(tiny_folder), dtype="float32", adapter=lora)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A start that fits."""
+    (tmp_path / "lora").mkdir()
+    write_adapter(random_adapter(tiny_model(), "start", seed=0), tmp_path / "lora")
+    return tmp_path / "lora"
+
+
+def change(folder: Path, **settings: object) -> None:
+    path = folder / CONFIG_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def change_weights(folder: Path, edit) -> None:
+    tensors = load_file(folder / WEIGHTS_FILE)
+    edit(tensors)
+    save_file(tensors, folder / WEIGHTS_FILE)
+
+
+def other_values(value: float):
+    return lambda tensors: tensors[KEY].fill_(value)
+
+
+def other_type(dtype: torch.dtype):
+    return lambda tensors: tensors.update({KEY: tensors[KEY].to(dtype)})
+
+
+def renamed(tensors) -> None:
+    tensors["model." + KEY] = tensors.pop(KEY)
+
+
+def narrower(tensors) -> None:
+    tensors[KEY] = tensors[KEY][:, 1:].contiguous()
+
+
+def fewer(tensors) -> None:
+    for kind in "AB":
+        del tensors[KEY.replace("lora_A", f"lora_{kind}")]
+
+
+BAD_ANYWHERE = {
+    "its peft_type is 'LOHA'": {"peft_type": "LOHA"},
+    "its use_dora is True": {"use_dora": True},
+    "its bias is 'all'": {"bias": "all"},
+    "its rank_pattern is {'q_proj': 8}": {"rank_pattern": {"q_proj": 8}},
+    "its modules_to_save is ['lm_head']": {"modules_to_save": ["lm_head"]},
+    "its init_lora_weights is 'pissa'": {"init_lora_weights": "pissa"},
+    "its r is -4": {"r": -4},
+    "its r is '4'": {"r": "4"},
+    "its lora_alpha is 'much'": {"lora_alpha": "much"},
+    "its lora_alpha is nan": {"lora_alpha": math.nan},
+    "not of its rank 8": {"r": 8},
+    "its base is 'Other/Model-7B'": {"base_model_name_or_path": "Other/Model-7B"},
+    "q_proj.lora_A.weight is not finite": other_values(math.nan),
+    "q_proj.lora_A.weight is int32": other_type(torch.int32),
+    "which is no LoRA's": renamed,
+    "q_proj is 31 x 32": narrower,
+    "it lacks base_model.model.model.layers.0.self_attn.q_proj.lora_A": lambda t: t.pop(KEY),
+    "it holds no weights": lambda tensors: tensors.clear(),
+}
+BAD_AS_A_START = {
+    "its alpha is 64, not model.adapter.alpha = 8; set model.adapter.alpha to 64": {
+        "lora_alpha": 64
+    },
+    "its updates are scaled by 4 (use_rslora)": {"use_rslora": True},
+    "it lacks model.layers.0.self_attn.q_proj, unlike model.adapter.targets": fewer,
+}
+
+
+def spoil(folder: Path, how) -> None:
+    change(folder, **how) if isinstance(how, dict) else change_weights(folder, how)
+
+
+def as_opponent(model: ModelConfig, folder: Path):
+    opponents = {"fixed": [{"kind": "random"}, {"kind": "checkpoint", "path": str(folder)}]}
+    return parse({"model": model.model_dump() | {"init": "fresh"}, "opponents": opponents})
+
+
+def as_start(model: ModelConfig, folder: Path):
+    return parse({"model": model.model_dump() | {"init": str(folder)}})
+
+
+def as_zip(model: ModelConfig, folder: Path) -> str | None:
+    (folder / BASE_FILE).write_text(json.dumps(describe_base(model)))
+    return misfit(folder, model)
+
+
+def test_what_fits_is_accepted_everywhere(model, folder):
+    check(as_start(model, folder))
+    check(as_opponent(model, folder))
+    assert as_zip(model, folder) is None
+    wide = folder.with_name("wide")  # an opponent's LoRA need not be like the one that is trained
+    wide.mkdir()
+    write_adapter(random_adapter(tiny_model(), "wide", seed=0, rank=8), wide)
+    check(as_opponent(model, wide))
+    assert (inspect(wide).rank, inspect(wide).alpha, inspect(wide).scale) == (8, 16, 2.0)
+    with pytest.raises(ConfigError, match="its rank is 8, not model.adapter.rank = 4; set"):
+        check(as_start(model, wide))
+
+
+@pytest.mark.parametrize(("words", "how"), (BAD_ANYWHERE | BAD_AS_A_START).items())
+def test_what_does_not_fit_is_one_line_before_a_model_loads(words, how, model, folder, monkeypatch):
+    spoil(folder, how)
+    monkeypatch.setattr("unstable.models.base.load_model", None)
+    with pytest.raises(ConfigError) as caught:
+        check(as_start(model, folder))
+    line = str(caught.value)
+    assert line.startswith(f"model.init = '{folder}': ") and words in line and "\n" not in line
+    assert ";" in line or "convert it" in line  # what to do
+    assert words in (as_zip(model, folder) or "")
+    if words in BAD_ANYWHERE:
+        with pytest.raises(ConfigError) as caught:
+            check(as_opponent(model, folder))
+        assert str(caught.value).startswith("opponents.fixed.1.path = ")
+        assert words in str(caught.value)
+    else:
+        check(as_opponent(model, folder))
+
+
+def test_what_an_evaluation_meets_is_read_before_a_model_loads(
+    model, folder, tmp_path, monkeypatch
+):
+    """The opponents of a run whose file was spoilt since then."""
+    run = tmp_path / "run"
+    (run / "checkpoints" / "000001").mkdir(parents=True)
+    config = as_opponent(model, folder)
+    evaluation = config.eval.model_copy(update={"opponents": [config.opponents.fixed[1].key]})
+    (run / "config.yaml").write_text(dump(config.model_copy(update={"eval": evaluation})))
+    change_weights(folder, other_values(math.nan))
+    monkeypatch.setattr("unstable.models.base.load_model", None)
+    with pytest.raises(ConfigError, match="is not finite") as caught:
+        evaluate(run, None, {})
+    assert str(caught.value).startswith("opponents.fixed.0.path = ")  # random is not met
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"\x80\x02}q\x00."])
+@pytest.mark.parametrize("file", [CONFIG_FILE, WEIGHTS_FILE])
+def test_broken_files_are_one_line(content, file, model, folder):
+    (folder / file).write_bytes(content)
+    for config in (as_start(model, folder), as_opponent(model, folder)):
+        with pytest.raises(ConfigError, match=file) as caught:
+            check(config)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["no JSON", "{}", "[]", '{"name": 3, "adapter": 4}'])
+def test_a_broken_base_json_is_a_misfit(content, model, folder):
+    (folder / BASE_FILE).write_text(content)
+    assert "base.json" in (misfit(folder, model) or "")
+    whole = describe_base(model) | {"adapter": 4}
+    (folder / BASE_FILE).write_text(json.dumps(whole))
+    assert "its LoRA has 4" in (misfit(folder, model) or "")
+
+
+def test_the_shipped_start_fits_the_default_model(tmp_path):
+    unpack(ROOT / "lora_ckpt.zip", tmp_path / "lora")
+    check_start(tmp_path / "lora", ModelConfig(), "model.init")
+
+
+def test_a_published_adapter_loads_by_peft_as_the_documents_say(tmp_path, monkeypatch, capsys):
+    """The line of README.md, for the tiny model: it gives the name in the adapter a folder."""
+    documented = 'ln -s "$(unstable model smollm2-135m)" smollm2-135m'
+    assert documented in (ROOT / "README.md").read_text(encoding="utf-8")
+    config = ModelConfig(name="tiny", dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
+    adapter = export_adapter(attach_lora(load_model(config), config.adapter, 0), "x")
+    pack_adapter(adapter, tmp_path / "a.zip", base=describe_base(config), card="")
+    unpack(tmp_path / "a.zip", tmp_path / "lora")
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["model", "tiny"]) == 0
+    Path("tiny").symlink_to(capsys.readouterr().out.strip())
+    loaded = AutoPeftModelForCausalLM.from_pretrained("lora")
+    assert loaded.peft_config["default"].r == 4
+
+
+def test_a_base_that_is_not_there_has_no_folder():
+    with pytest.raises(ConfigError, match=r"^model.name = './nowhere': no such folder"):
+        cli.run(["model", "./nowhere"])
+    assert cli.run(["model"]) == 2

@@ -1,0 +1,240 @@
+"""Estimates beside what is really there: parameters counted, tensors kept for a backward pass."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    PretrainedConfig,
+    Qwen3Config,
+    T5Config,
+)
+
+from tests.helpers.learners import token_sample
+from tests.helpers.machines import QWEN
+from unstable.config import AdapterConfig, ConfigError, ModelConfig
+from unstable.engines.embedded.needs import embedded_memory
+from unstable.engines.vllm.needs import vllm_memory
+from unstable.learners.model.attention import ATTENTION
+from unstable.learners.model.packing import Pack, pack_samples
+from unstable.learners.model.policy import Policy
+from unstable.models import smollm2
+from unstable.models.adapters import attach_lora
+from unstable.models.base import check_model
+from unstable.models.shape import read_shape, shape_of
+from unstable.planning.memory import activation_bytes, learner_memory, logits_bytes
+
+LORA = AdapterConfig(rank=8)
+SMALL: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 640,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 80,
+}
+CONFIGS = [
+    LlamaConfig(**SMALL),
+    Qwen3Config(**SMALL),
+    Qwen3Config(**SMALL, tie_word_embeddings=True),
+]
+QWEN_SHAPE = read_shape(ModelConfig(name=str(QWEN)))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["llama", "qwen3", "qwen3-tied"])
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"], r".*\.mlp\.\w+_proj"])
+def test_parameters_are_those_of_the_real_model(
+    config: PretrainedConfig, targets: str | list[str]
+) -> None:
+    model = AutoModelForCausalLM.from_config(config)
+    shape = shape_of(config)
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    adapter = AdapterConfig(rank=8, targets=targets)
+    lora = attach_lora(model.requires_grad_(False), adapter, seed=0)
+    trained = sum(p.numel() for p in lora.parameters() if p.requires_grad)
+    assert shape.lora_parameters(adapter) == trained
+
+
+def test_known_models_have_their_known_sizes() -> None:
+    assert QWEN_SHAPE.parameters == 1_720_574_976
+    assert (QWEN_SHAPE.queries, QWEN_SHAPE.keys, QWEN_SHAPE.normalized_heads) == (2048, 1024, True)
+    # Keys and values: 2 x 28 layers x 1024 x 2 bytes.
+    engine = vllm_memory(
+        QWEN_SHAPE,
+        "bfloat16",
+        max_rank=8,
+        max_loras=1,
+        max_requests=1,
+        max_length=1,
+        graphs=False,
+    )
+    assert engine.token_bytes == 114_688
+
+
+def test_the_embedded_models_shape_is_that_of_its_weights() -> None:
+    config = AutoConfig.from_pretrained(smollm2.prepare())
+    assert read_shape(ModelConfig(name=smollm2.NAME)) == shape_of(config)
+    assert shape_of(config).parameters == 134_515_008
+
+
+def test_a_model_without_a_config_is_one_line(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match="model.name = .* cannot be read"):
+        read_shape(ModelConfig(name=str(tmp_path)))
+
+
+@pytest.mark.parametrize("config", [GPT2Config(n_layer=1), T5Config()], ids=["gpt2", "t5"])
+def test_a_model_of_another_kind_is_one_line(config: PretrainedConfig, tmp_path: Any) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="is not a decoder of Llama's kind") as raised:
+        read_shape(ModelConfig(name=str(tmp_path)))
+    assert "\n" not in str(raised.value)
+
+
+def test_the_shape_is_read_where_the_model_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(QWEN, tmp_path / "models/x")
+    (tmp_path / "models/x/model.safetensors").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = ModelConfig(name="~/models/x")
+    check_model(model)
+    assert read_shape(model) == QWEN_SHAPE
+
+
+def kept_bytes(config: PretrainedConfig, dtype: torch.dtype, pack: Pack) -> int:
+    """What a real forward pass keeps for the backward pass, besides parameters."""
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=dtype)
+    policy = Policy(attach_lora(model.eval().requires_grad_(False), LORA, seed=0))
+    parameters = {p.untyped_storage().data_ptr() for p in policy.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        policy(pack)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", [LlamaConfig, Qwen3Config])
+def test_activations_are_those_that_a_real_pass_keeps(
+    kind: type[PretrainedConfig], dtype: str
+) -> None:
+    pack = pack_samples([token_sample(list(range(400)), [1, 2, 3])])
+    tokens = len(pack.ids_T)
+    few, many = (kind(**SMALL | {"num_hidden_layers": layers}) for layers in (2, 4))
+    precision = getattr(torch, dtype)
+    layer = (kept_bytes(many, precision, pack) - kept_bytes(few, precision, pack)) / 2
+    estimate = tokens * activation_bytes(shape_of(few), LORA, dtype, on_gpu=False)
+    if dtype == "bfloat16":  # copies of the masters, of two bytes in each of two layers
+        estimate += shape_of(few).lora_parameters(LORA)
+    assert estimate == pytest.approx(layer, rel=0.02)
+
+
+LOGITS = """
+import torch
+from unstable.learners.model.logprobs import _SelectedLogprobs
+
+V, N, dtype = 100_000, 768, getattr(torch, "{dtype}")
+head = torch.randn(V, 64, dtype=dtype)
+hidden = torch.randn(N, 64, dtype=dtype, requires_grad=True)
+reference = torch.randn(N, 64) if {exact_kl} else None
+targets, temperatures = torch.randint(0, V, (N,)), torch.ones(N)
+
+
+def score(n):
+    of = None if reference is None else reference[:n]
+    _SelectedLogprobs.apply(hidden[:n], head, targets[:n], temperatures[:n], 256, True, of)
+
+
+def resident(name):
+    (line,) = [line for line in open("/proc/self/status") if line.startswith(name)]
+    return int(line.split()[1]) * 1024
+
+
+score(4)
+before = resident("VmRSS")
+open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+score(N)
+print((resident("VmHWM") - before) / (256 * V))
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("exact_kl", [False, True])
+def test_logits_take_what_the_learner_was_seen_to_take(dtype: str, exact_kl: bool) -> None:
+    """Peak resident memory of a process that scores three chunks of rows."""
+    code = LOGITS.format(dtype=dtype, exact_kl=exact_kl)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    measured = float(done.stdout) * 256 * QWEN_SHAPE.vocabulary
+    estimate = logits_bytes(QWEN_SHAPE, exact_kl=exact_kl)
+    assert 0.85 * estimate < measured < 1.05 * estimate
+
+
+def test_gpus_share_one_half_of_each_lora() -> None:
+    def slots(tensor_parallel: int) -> float:
+        memory = vllm_memory(
+            QWEN_SHAPE,
+            "bfloat16",
+            max_rank=16,
+            max_loras=1,
+            max_requests=1,
+            max_length=1,
+            tensor_parallel=tensor_parallel,
+        )
+        return memory.fixed["1 LoRA slots"] / (2 * 16)  # numbers of a rank
+
+    hidden, queries, keys, inner = 2048, 2048, 1024, 6144
+    ends = 2 * (151_936 + hidden)
+    for n in (1, 2, 4):
+        column = 5 * hidden + (queries + 2 * keys + 2 * inner) / n  # q, k, v, gate, up
+        row = (queries + inner) / n + 2 * hidden  # o, down
+        assert slots(n) == ends + 28 * (column + row)
+
+
+@given(tokens=st.integers(0, 10**6), checkpointing=st.booleans(), on_gpu=st.booleans())
+def test_what_fits_is_the_inverse_of_what_is_taken(
+    tokens: int, checkpointing: bool, on_gpu: bool
+) -> None:
+    learner = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=on_gpu)
+    assert learner.tokens(learner.total(tokens, checkpointing), checkpointing) == tokens
+    assert learner.tokens(learner.total(tokens, checkpointing) - 1, checkpointing) == tokens - 1
+    engine = embedded_memory(QWEN_SHAPE, LORA, "bfloat16", adapters=3)
+    assert engine.tokens(engine.total(tokens)) == tokens
+
+
+def test_what_saves_memory_is_estimated_to_save_memory() -> None:
+    plain = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=True)
+    assert plain.checkpointed_token_bytes < plain.token_bytes / 4
+    sharded = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=True, ranks=4, sharded=True)
+    assert sharded.fixed["weights"] < plain.fixed["weights"] / 2
+    reference = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=True, reference=True)
+    assert reference.total(0, False) > plain.total(0, False)
+
+    def engine(**changes: Any) -> int:
+        options = {"max_rank": 16, "max_loras": 8, "max_requests": 64, "max_length": 2048} | changes
+        return vllm_memory(QWEN_SHAPE, "bfloat16", **options).total(10_000)
+
+    for cheaper in (
+        {"max_rank": 8},
+        {"max_loras": 1},
+        {"graphs": False},
+        {"tensor_parallel": 2},
+        {"max_requests": 8},
+    ):
+        assert engine(**cheaper) < engine()

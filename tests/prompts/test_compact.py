@@ -1,0 +1,148 @@
+"""The prompt style `compact`: each game in few tokens, and nothing that the seat may not know."""
+
+import random
+
+import pytest
+
+from tests.helpers.models import tiny_tokenizer
+from unstable.config import GameConfig, ModelConfig
+from unstable.games.game import Game
+from unstable.games.services import prompt_style
+from unstable.models.base import load_tokenizer
+from unstable.prompts import PromptBuilder, write_answer
+
+GAMES = {
+    "TicTacToe": GameConfig(env="TicTacToe-v0", prompt="compact"),
+    "Nim": GameConfig(env="Nim-v0", prompt="compact"),
+    "ConnectFour": GameConfig(env="ConnectFour-v0", prompt="compact"),
+    "Kuhn": GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", prompt="compact"),
+    "Leduc": GameConfig(env="unstable.games.catalog.leduc:Leduc", prompt="compact"),
+    "Tak": GameConfig(env="SimpleTak-v0", args={"board_size": 3}, prompt="compact"),
+    "Three": GameConfig(env="ThreePlayerTicTacToe-v0", seats=3, prompt="compact"),
+    "Pig": GameConfig(env="PigDice-v0-short", prompt="compact"),
+    "Hanoi": GameConfig(env="TowerOfHanoi-v0", seats=1, prompt="compact"),
+    "Mastermind": GameConfig(env="Mastermind-v0", seats=1, prompt="compact"),
+    "Number": GameConfig(env="GuessTheNumber-v0", seats=1, prompt="compact"),
+}
+
+
+def after(config: GameConfig, *actions: str, seed: int = 0) -> Game:
+    game = Game(config, seed)
+    for action in actions:
+        game.observe()
+        game.step(action)
+    return game
+
+
+@pytest.mark.parametrize(
+    ("name", "actions", "position"),
+    [
+        ("TicTacToe", [], "012345678"),
+        ("TicTacToe", ["[4]"], "0123O5678"),
+        ("TicTacToe", ["[4]", "[0]"], "O123X5678"),
+        ("Nim", ["[2 4]"], "3 4 1"),
+        ("ConnectFour", [], "0 1 2 3 4 5 6"),
+        ("ConnectFour", ["[col 3]", "[col 3]", "[col 0]"], "0O 1 2 3OX 4 5 6"),
+        ("ConnectFour", ["[col 6]"] * 6, "0 1 2 3 4 5 XOXOXO"),
+        ("Tak", ["[4]", "[0]", "[8]"], "X 1 2/3 O 5/6 7 O"),
+        (
+            "Three",
+            ["[0]", "[6]", "[12]", "[1]"],
+            "Z Z 2 3 4/5 X 7 8 9/10 11 Y 13 14/15 16 17 18 19/20 21 22 23 24",
+        ),
+        ("Pig", [], "0 0 0 50"),
+        ("Hanoi", ["[A C]", "[A B]"], "A 3, B 2, C 1"),
+        ("Mastermind", [], "4 different of 1-6:"),
+        ("Number", [], "1-20:"),
+    ],
+)
+def test_positions_are_the_seats_own_view(name, actions, position):
+    assert after(GAMES[name], *actions).observe().position == position
+
+
+@pytest.mark.parametrize(
+    ("actions", "rest"),
+    [
+        ([], "1/3 +0: check bet"),
+        (["[check]"], "1/3 +0 check: check bet"),
+        (["[bet]"], "1/3 +0 bet: fold call"),
+        (["[check]", "[bet]"], "1/3 +0 check bet: fold call"),
+    ],
+)
+def test_kuhn_shows_the_seats_own_card_alone(actions, rest):
+    game = after(GAMES["Kuhn"], *actions)
+    card = "JQK"[game.env.raw.state.game_state["player_cards"][game.seat]]
+    assert game.observe().position == f"{card} {rest}"
+
+
+def test_a_fold_moves_the_lead():
+    game = after(GAMES["Kuhn"], "[bet]", "[fold]")
+    lead = {1: "+2", 0: "-2"}  # player 1 opens the first round, and bets
+    assert game.observe().position.split()[2].removesuffix(":") == lead[game.seat]
+
+
+def test_pig_shows_each_seat_its_own_score_first():
+    game = after(GAMES["Pig"])
+    while not game.done:
+        scores, total = (
+            game.env.raw.state.game_state["scores"],
+            game.env.raw.state.game_state["turn_total"],
+        )
+        own, other = scores[game.seat], scores[1 - game.seat]
+        assert game.observe().position == f"{own} {other} {total} 50"
+        game.step("[hold]" if total > 5 else "[roll]")
+    assert sorted(game.outcomes) == [-1, 1]
+
+
+def test_what_was_guessed_is_shown_with_its_answer():
+    game = after(GAMES["Number"], "[3]", "[18]")
+    number = game.env.raw.state.game_state["game_number"]
+    hints = [f"{guess} {'lower' if guess > number else 'higher'}" for guess in (3, 18)]
+    assert game.observe().position == f"1-20: {', '.join(hints)}"
+    game = after(GAMES["Mastermind"])
+    game.env.raw.state.game_state["secret_code"] = [1, 2, 3, 4]
+    for guess in ("[2 1 5 6]", "[1 2 4 3]", "[5 2 6 3]"):
+        game.step(guess)
+    shown = "2 1 5 6 = 0 2, 1 2 4 3 = 2 2, 5 2 6 3 = 1 1"
+    assert game.observe().position == f"4 different of 1-6: {shown}"
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_every_legal_move_can_be_answered(name):
+    """Over random games: what `write_answer` writes is read back and accepted by the env."""
+    config, chance = GAMES[name], random.Random(3)
+    prompts = PromptBuilder(tiny_tokenizer(), prompt_style(config), {}, 4096)
+    for seed in range(3):
+        game = Game(config, seed)
+        while not game.done:
+            observation = game.observe()
+            prompt = prompts.build(observation)
+            assert prompt.text == f"{observation.brief}\n{observation.position}"
+            action = chance.choice(game.legal_moves())
+            answer = write_answer(config, prompts, action)
+            assert answer == action.strip("[]")
+            assert not game.step(prompts.read_action(config.parser, answer).text).invalid
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_what_changes_comes_last_and_is_short(name):
+    """With the real model's tokenizer: two turns share all but the position and what follows."""
+    prompts = PromptBuilder(load_tokenizer(ModelConfig()), prompt_style(GAMES[name]), {}, 4096)
+    game = Game(GAMES[name], 0)
+    first = prompts.build(game.observe()).ids
+    game.step(game.legal_moves()[0])
+    second = prompts.build(game.observe()).ids
+    shared = next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    assert len(second) - shared <= (90 if name == "Three" else 25)
+
+
+def test_a_game_without_the_form_is_put_in_full():
+    blind = GameConfig(env="ConnectFour-v0", args={"is_open": False}, prompt="compact")
+    other = GameConfig(env="Othello-v0", prompt="compact")
+    for config in (blind, other):
+        assert prompt_style(config).name == "answer"
+        assert Game(config, 0).observe().position == ""
+
+
+def test_other_styles_pay_nothing():
+    assert Game(GameConfig(env="Nim-v0", prompt="answer"), 0).observe().position == ""

@@ -1,0 +1,314 @@
+"""Prompts: what is asked, what is cut, and what is read out of any answer whatever."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import TokenizersBackend
+
+from tests.helpers.models import CHAT_TEMPLATE, SPECIAL, tiny_tokenizer
+from unstable.prompts import (
+    PARSERS,
+    STYLES,
+    PromptBuilder,
+    PromptStyle,
+    load_style,
+    parse_action,
+    strip_reasoning,
+)
+from unstable.types import Observation
+
+QUIET = settings(deadline=None, derandomize=True)
+TINY = tiny_tokenizer()
+BUILT_IN = tuple(PARSERS)
+
+
+def observation(**changes) -> Observation:
+    fields: dict[str, Any] = {
+        "seat": 0,
+        "rules": "The rules.",
+        "events": ["first", "second", "third"],
+        "board": "The board.",
+        "notice": "",
+    }
+    return Observation(**fields | changes)
+
+
+def builder(style: str = "answer", max_prompt_tokens: int = 2048, **chat_template) -> PromptBuilder:
+    return PromptBuilder(TINY, load_style(style), chat_template, max_prompt_tokens)
+
+
+@pytest.mark.parametrize(
+    ("parser", "text", "action", "formatted"),
+    [
+        ("brackets", "[4]", "[4]", True),
+        ("brackets", "Not [0], rather [Bid: 3, 4].", "[Bid: 3, 4]", True),
+        ("brackets", "[[4]]", "[4]", True),
+        ("brackets", "[4] or [", "[4]", True),
+        ("brackets", "I take [ ]", "I take [ ]", False),
+        ("brackets", " four\n\tplease ", "four please", False),
+        ("boxed", r"So \boxed{4}.", "[4]", True),
+        ("boxed", r"\boxed{[0]} no, \boxed{ [col 4] }", "[col 4]", True),
+        ("boxed", r"\boxed{\text{call}}", r"[\text{call}]", True),
+        ("boxed", r"\boxed{} [4]", r"\boxed{} [4]", False),
+        ("boxed", r"\boxed{4", r"\boxed{4", False),
+        ("raw", " I offer peace. ", "I offer peace.", True),
+        ("raw", "  ", "", False),
+        ("brackets", "<think>maybe [0]</think>[1]", "[1]", True),
+        ("brackets", "maybe [0]</think>[1]", "[1]", True),
+        ("brackets", "[1]<think>or rather [0]", "[1]", True),
+        ("brackets", "<think>maybe [0]", "", False),
+        ("raw", "<think>secret</think> hello", "hello", True),
+        ("exact", " [4]\n", "[4]", True),
+        ("exact", "<think>maybe [0]</think>[1]", "[1]", True),
+        ("exact", "[4]8]6", "", False),
+        ("exact", "I take [4]", "", False),
+        ("exact", "[4][4]", "", False),
+        ("exact", "4", "", False),
+        ("bare", " 0 2 ", "[0 2]", True),
+        ("bare", "check", "[check]", True),
+        ("bare", "[4]", "", False),
+        ("bare", "4]", "", False),
+        ("bare", "4\n5", "", False),
+        ("bare", "", "", False),
+    ],
+)
+def test_actions(parser, text, action, formatted):
+    assert parse_action(parser, text) == (action, formatted)
+
+
+def only_digits(text: str) -> str | None:
+    return text if text.isdigit() else None
+
+
+def test_a_users_parser():
+    parser = f"{__name__}:only_digits"
+    assert parse_action(parser, "<think>no</think> 4 ") == ("4", True)
+    assert parse_action(parser, "four") == ("four", False)
+
+
+def test_reasoning_without_an_action_is_nobodys_business():
+    assert parse_action("boxed", "I hold the king, so", reasoning=True) == ("", False)
+    assert parse_action("boxed", r"I hold the king: \boxed{bet}", reasoning=True) == ("[bet]", True)
+
+
+PIECES = st.sampled_from(
+    ["[", "]", "{", "}", "\\boxed{", "<think>", "</think>", "4", " ", "\n", "\0", "ö", "\u2028"]
+)
+
+
+@QUIET
+@given(st.lists(PIECES | st.text(max_size=5), max_size=60).map("".join), st.sampled_from(BUILT_IN))
+def test_any_answer_is_parsed(text, parser):
+    action, formatted = parse_action(parser, text)
+    assert "<think>" not in action and "</think>" not in action
+    if formatted:
+        assert action.strip() == action != ""
+    else:
+        assert len(action) <= 200 and action == " ".join(action.split())
+    if parser == "brackets" and formatted:
+        assert action.startswith("[") and action.endswith("]") and action in text
+
+
+@QUIET
+@given(st.text(), st.text())
+def test_reasoning_is_removed(secret, answer):
+    cleaned = strip_reasoning(f"<think>{secret}</think>{answer}")
+    assert cleaned == strip_reasoning(answer)
+
+
+@pytest.mark.parametrize("parser", BUILT_IN)
+def test_long_answers_are_parsed_at_once(parser):
+    for piece in ("[", "\\boxed{", "\\boxed{{", "<think>", "[]", "a "):
+        parse_action(parser, piece * 20_000)
+
+
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+def test_the_prompt_is_the_chat_templates_and_the_rules_come_first(style):
+    prompt = builder(style.name).build(
+        observation(notice="Not so.", brief="In brief.", position="X12")
+    )
+    user = f"The rules.\n\nfirst\nsecond\nthird\n\nThe board.\n\nNot so.\n\n{style.request}"
+    if style.name == "compact":
+        user = "In brief.\nX12\nNot so."
+    assert prompt.text == user
+    system = f"<|system|>{style.system}<|end|>" if style.system else ""
+    assert TINY.decode(prompt.ids) == f"{system}<|user|>{user}<|end|><|assistant|>"
+    assert prompt.cut_tokens == 0
+
+
+def trained_tokenizer(splits_words: bool):
+    """Byte-level BPE like the models' own; without splitting, it merges across words."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=splits_words)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator([RULES, EVENTS] * 4, trainer)
+    tokenizer = TokenizersBackend(tokenizer_object=backend, eos_token="<|end|>")
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+RULES = (
+    "You may bet, call or fold.  On your turn: [bet] adds a chip to the pot, and so does [call]."
+)
+EVENTS = "Player 1 bets a chip.\nPlayer 0 may call or fold.\n\nYour turn: [bet] [call]"
+TOKENIZERS = [trained_tokenizer(True), trained_tokenizer(False), TINY]
+TEXTS = st.text("ab \n.,'[]é") | st.just(RULES) | st.just(EVENTS)
+
+
+@QUIET
+@given(st.data(), st.sampled_from(TOKENIZERS))
+def test_ids_are_those_of_the_chat_template(data, tokenizer):
+    built = PromptBuilder(tokenizer, STYLES["answer"], {}, 100_000)
+    rules = data.draw(TEXTS | st.tuples(TEXTS, TEXTS).map("".join))
+    for _ in range(3):
+        seen = observation(rules=rules, events=data.draw(st.lists(TEXTS, max_size=3)))
+        expected = tokenizer.apply_chat_template(
+            STYLES["answer"].messages(seen), return_dict=False, add_generation_prompt=True
+        )
+        assert built.build(seen).ids == expected
+
+
+def templated(user: str):
+    """A tokenizer whose template puts user texts so."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (
+        "{% for message in messages %}{% if message.role == 'user' %}<|user|>" + user + "<|end|>"
+        "{% else %}<|{{ message.role }}|>{{ message.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    return tokenizer
+
+
+PLAIN = templated("{{ message.content }}")
+LOOKING = [
+    PLAIN,
+    templated("{{ message.content | trim }}"),
+    templated("{{ message.content.strip('a') }}"),
+    templated("{{ message.content.split('b')[-1] }}"),
+    templated("{{ message.content }}{% if 'ab' in message.content %}!{% endif %}"),
+    templated("{% if message.content.endswith('.') %}?{% endif %}{{ message.content }}"),
+    templated("{{ message.content | replace('a', 'b') }}"),
+    templated("{{ message.content }}{{ message.content }}"),
+    templated("{{ message.content | upper }}"),
+]
+
+
+@QUIET
+@given(st.sampled_from(LOOKING), st.lists(st.text("ab .\n", max_size=6), min_size=1, max_size=6))
+def test_ids_are_the_templates_own_whatever_it_does_to_a_text(tokenizer, boards):
+    for style in STYLES.values():
+        built = PromptBuilder(tokenizer, style, {}, 100_000)
+        for board in [*boards, *boards]:  # the second time they are known
+            seen = observation(board=board, position=board)
+            chat = style.messages(seen)
+            expected = tokenizer.apply_chat_template(
+                chat, return_dict=False, add_generation_prompt=True
+            )
+            assert built.build(seen).ids == expected
+            assert built.build(seen).text == style.render(seen)
+
+
+def test_a_plain_template_is_not_rendered_for_each_turn(monkeypatch):
+    rendered = []
+    whole = PLAIN.apply_chat_template
+
+    def counted(*arguments, **options):
+        rendered.append(arguments)
+        return whole(*arguments, **options)
+
+    monkeypatch.setattr(PLAIN, "apply_chat_template", counted)
+    built = PromptBuilder(PLAIN, STYLES["think"], {}, 100_000)
+    built.build(observation())
+    known = len(rendered)
+    assert known > 3
+    for board in ("one", "two"):
+        built.build(observation(board=board))
+    assert len(rendered) == known
+
+
+def test_prompts_are_kept_while_there_is_room(monkeypatch):
+    built = builder()
+    first = built.build(observation()).ids
+    assert built.build(observation()).ids is first
+    monkeypatch.setattr("unstable.prompts.builder._KEPT_IDS", 2 * len(first))
+    built = builder()
+    boards = ["one", "two", "three", "one", "two", "three"]
+    prompts = [built.build(observation(board=board)) for board in boards]
+    assert [prompt.ids for prompt in prompts[:3]] == [prompt.ids for prompt in prompts[3:]]
+    assert len(built._kept) <= 2
+
+
+def test_answers_are_read_alike_when_they_come_again():
+    built = builder()
+    for text in ("[4]", "[4]", "a longer answer than is kept", "[4]"):
+        assert built.read_answer([*TINY.encode(text), 0]) == text
+
+
+def test_the_start_is_reused_where_the_tokenizer_splits_words():
+    reused = []
+    for tokenizer in TOKENIZERS:
+        built = PromptBuilder(tokenizer, STYLES["answer"], {}, 100_000)
+        for event in ("one", "two", "three"):
+            built.build(observation(rules=RULES, events=[event]))
+        reused.append(built._start_ids.cache_info().hits)
+    assert reused[0] == 2
+
+
+def test_empty_parts_leave_no_gap():
+    prompt = builder().build(observation(events=[], board=""))
+    assert prompt.text == f"The rules.\n\n{STYLES['answer'].request}"
+
+
+@QUIET
+@given(st.lists(st.text("ab", min_size=1, max_size=30), max_size=12), st.integers(0, 200))
+def test_the_oldest_events_are_left_out_until_it_fits(events, spare):
+    bare = builder().build(observation(events=[]))
+    whole = builder().build(observation(events=events))
+    limit = len(bare.ids) + spare
+    prompt = builder(max_prompt_tokens=limit).build(observation(events=events))
+    assert len(prompt.ids) <= limit
+    assert len(prompt.ids) + prompt.cut_tokens == len(whole.ids)
+    kept = next(k for k in range(len(events) + 1) if build_length(events[k:]) <= limit)
+    assert prompt.ids == builder().build(observation(events=events[kept:])).ids
+
+
+def build_length(events: list[str]) -> int:
+    return len(builder().build(observation(events=events)).ids)
+
+
+def test_a_prompt_that_cannot_fit_names_the_setting():
+    with pytest.raises(ValueError, match="sampling.max_prompt_tokens = 30"):
+        builder(max_prompt_tokens=30).build(observation())
+
+
+def shout(observation: Observation) -> str:
+    return observation.rules.upper()
+
+
+LOUD = PromptStyle("loud", system="Listen.", request="Well?", reasoning=False, body=shout)
+
+
+def test_users_styles():
+    by_function = load_style(f"{__name__}:shout")
+    assert by_function.messages(observation()) == [{"role": "user", "content": "THE RULES."}]
+    assert by_function.reasoning
+    assert load_style(f"{__name__}:LOUD") is LOUD
+    assert LOUD.render(observation()) == "THE RULES.\n\nWell?"
+
+
+def test_the_template_gets_its_arguments_and_may_open_the_reasoning():
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template += "{% if enable_thinking %}<think>\n{% endif %}"
+    for thinking in (True, False):
+        built = PromptBuilder(tokenizer, STYLES["think"], {"enable_thinking": thinking}, 2048)
+        assert built.opens_reasoning is thinking
+        assert tokenizer.decode(built.build(observation()).ids).endswith("<think>\n") is thinking

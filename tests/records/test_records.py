@@ -1,0 +1,719 @@
+"""What a run's files hold is read back as it was, and a file is whole or not there."""
+
+import dataclasses
+import json
+import os
+import shutil
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.builders import completion, game, sampled, turn
+from tests.helpers.loop import make_context
+from tests.helpers.tracking import lines, make_game, make_trajectories
+from unstable.config import ConfigError
+from unstable.loop.train import publish
+from unstable.records import files
+from unstable.records.files import (
+    LineFile,
+    json_line,
+    new_folder,
+    read_lines,
+    read_rows,
+    write_lines,
+    write_whole,
+)
+from unstable.records.games import answer_tokens, batch_records, game_record, read_game
+from unstable.types import (
+    Answer,
+    Batch,
+    Completion,
+    GameResult,
+    GameSpec,
+    Group,
+    PlayerId,
+    Purpose,
+    Reward,
+    Sample,
+    SampledTokens,
+    SeatSpec,
+    Segment,
+    Trajectory,
+    Turn,
+)
+
+# Games
+
+NAMES = ["random", "base", "openai:some/model", "checkpoint:warm@2", "policy@best", "an Ä @ 3 ✓"]
+PURPOSES: list[Purpose] = ["train", "eval"]
+INTEGERS = st.integers(0, 2**40)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+PLAYERS = st.integers(0, 99_999).map(PlayerId.policy) | st.sampled_from(NAMES).map(PlayerId)
+IDS = st.lists(INTEGERS, min_size=1, max_size=3)
+COMPLETIONS = st.builds(
+    Completion,
+    token_ids=IDS,
+    scored=st.just(True),
+    logprobs=st.lists(NUMBERS, max_size=3),
+    finish_reason=st.sampled_from(["stop", "length"]),
+    adapter=st.none() | st.sampled_from(NAMES),
+    alternatives=st.none() | st.lists(st.lists(st.tuples(INTEGERS, NUMBERS), max_size=2)),
+)
+INSERTED = st.builds(Segment, token_ids=IDS, scored=st.just(False))
+TOKENS = st.builds(
+    SampledTokens,
+    prompt_ids=st.lists(INTEGERS, max_size=3),
+    segments=st.lists(COMPLETIONS | INSERTED, min_size=1, max_size=3).map(tuple),
+    temperature=NUMBERS,
+    version=st.none() | INTEGERS,
+    prompt_cut=INTEGERS,
+)
+SEATS = st.builds(
+    SeatSpec,
+    player=PLAYERS,
+    temperature=NUMBERS,
+    group_id=st.none() | INTEGERS,
+    group_size=INTEGERS,
+)
+
+
+@st.composite
+def games(draw: st.DrawFn) -> GameResult:
+    """Any game that was played, of up to three seats."""
+    seats = draw(st.lists(SEATS, min_size=1, max_size=3))
+    places = st.integers(0, len(seats) - 1)
+    turns = [
+        Turn(
+            seat=(seat := draw(places)),
+            index=index,
+            answer=Answer(
+                player=seats[seat].player,
+                observation=draw(st.text(max_size=5)),
+                sampled=draw(st.none() | TOKENS),
+                text=draw(st.text(max_size=5)),
+                action=draw(st.text(max_size=5)),
+                formatted=draw(st.booleans()),
+                cut_characters=draw(INTEGERS),
+                votes=draw(st.none() | INTEGERS),
+            ),
+            invalid=draw(st.booleans()),
+            seconds=draw(NUMBERS),
+        )
+        for index in range(draw(st.integers(0, 3)))
+    ]
+    spec = GameSpec(
+        game_id=draw(INTEGERS),
+        purpose=draw(st.sampled_from(PURPOSES)),
+        env=draw(st.text(max_size=5)),
+        seed=draw(INTEGERS),
+        seats=tuple(seats),
+        member=draw(INTEGERS),
+        branches=draw(INTEGERS),
+        opening=draw(INTEGERS),
+        opener=draw(st.none() | SEATS),
+    )
+    return GameResult(
+        spec=spec,
+        turns=turns,
+        payoffs=[draw(NUMBERS) for _ in seats],
+        outcomes=[draw(NUMBERS) for _ in seats],
+        forfeit=draw(st.none() | places),
+        truncated=draw(st.booleans()),
+        reason=draw(st.text(max_size=5)),
+        seconds=draw(NUMBERS),
+        fork=draw(st.integers(0, len(turns))),
+    )
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(games(), INTEGERS, st.none() | st.integers(0, 3), st.booleans())
+def test_a_game_is_read_back_as_it_was_played(
+    result: GameResult, version: int, actor: int | None, has_format: bool
+) -> None:
+    line = json_line(game_record(result, [], version, actor))
+    assert line.count(b"\n") == 1 and line.endswith(b"\n")
+    row = json.loads(line)
+    assert row["format"] == 1
+    assert (row["version"], row["actor"]) == (version, actor)
+    if not has_format:
+        del row["format"]
+    assert read_game("a line", row) == result
+
+
+async def test_games_of_a_real_actor_are_read_back_from_their_file(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """Models, a program, forfeits and branches, as a run writes them."""
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        learner={"algorithm": {"name": "grpo"}, "batch_size": 4, "micro_batch_size": 4},
+        groups={"by": "branch", "size": 2},
+        opponents={"draw": {"self": 1, "past": 0, "fixed": 1}},
+        tracking={"alternatives": 2},
+    )
+    await publish(context, 0)
+    specs = [spec for _ in range(12) for spec in context.draw(0)]
+    played: list[GameResult] = []
+    async for result in context.actors[0].play(specs):
+        assert isinstance(result, GameResult)
+        played += [dataclasses.replace(each, branches=[]) for each in result.games]
+        trajectories = context.rewards.trajectories(result)
+        context.tracker.add_trajectory(result, trajectories, version=0)
+    path = context.folder.games("train", 0)
+    assert [read_game(place, row) for place, row in read_lines(path)] == played
+    turns = [turn for each in played for turn in each.turns]
+    assert {turn.answer.sampled is None for turn in turns} == {True, False}
+    sampled = [turn.answer.sampled for turn in turns if turn.answer.sampled is not None]
+    assert {len(each.segments) for each in sampled} == {1}
+    completions = [completion for each in sampled for completion in each.completions]
+    assert {len(found) for each in completions for found in each.alternatives or ()} == {2}
+    assert {turn.player for turn in turns} == {PlayerId.policy(0), PlayerId("random")}
+    assert any(each.forfeit is not None for each in played)
+    assert any(each.fork for each in played)
+    assert {each.spec.branches for each in played} == {0, 2}
+
+
+def test_a_turn_has_its_tokens_in_one_place_or_none() -> None:
+    """As readers of the files know it, whatever a turn is made of in memory."""
+    record = game_record(game(turns=2), [], 3, 1)
+    model, program = record["turns"]
+    assert list(model) == list(program)
+    assert program["sampled"] is None
+    assert model["sampled"] == {
+        "version": 0,
+        "temperature": 1.0,
+        "prompt_cut": 0,
+        "prompt_ids": [1, 2, 3],
+        "segments": [
+            {
+                "token_ids": [7, 8],
+                "logprobs": [-0.5, -0.25],
+                "finish_reason": "stop",
+                "adapter": "main@0",
+                "alternatives": None,
+            }
+        ],
+    }
+    assert (model["player"], program["player"]) == ("main@0", "random")
+    assert [seat["player"] for seat in record["seats"]] == record["players"]
+
+
+def test_all_tokens_of_an_interrupted_answer_are_in_a_row() -> None:
+    """Inserted tokens have no log-probability, in files, frames and reports."""
+    first = completion(alternatives=[[(7, -0.5)], [(8, -0.25)]])
+    last = completion(token_ids=[4], logprobs=[-1.0], finish_reason="length")
+    tokens = dataclasses.replace(
+        sampled(), segments=(first, Segment(token_ids=[5, 6], scored=False), last)
+    )
+    played = game(turns=1)
+    played.turns = [turn(0, 0, "main@0", sampled=tokens)]
+    record = json.loads(json_line(game_record(played, [], 3, 1)))
+    (row,) = record["turns"]
+    assert answer_tokens(row["sampled"]) == (
+        [7, 8, 5, 6, 4],
+        [-0.5, -0.25, None, None, -1.0],
+        [[[7, -0.5]], [[8, -0.25]], [], [], []],
+        "length",
+    )
+    assert answer_tokens(None) == ([], [], None, None)
+    (found,) = read_game("a line", record).turns
+    assert found.answer.sampled == tokens
+    assert (tokens.scored_ids, tokens.logprobs) == ([7, 8, 4], [-0.5, -0.25, -1.0])
+
+
+def test_a_turns_rewards_are_those_of_its_sample_or_none() -> None:
+    result = make_game(5, turns=3)
+    record = game_record(result, make_trajectories(result), 3, 1)
+    rewards = {"outcome": {"raw": 1.0, "weighted": 1.0}, "format": {"raw": 1.0, "weighted": 0.1}}
+    assert [turn["rewards"] for turn in record["turns"]] == [rewards, None, rewards]
+
+
+# The format, pinned: what a line of this format says.
+GAME_LINE = (
+    '{"format":1,"game":5,"purpose":"train","env":"TicTacToe-v0","seed":4,"version":7,"actor":2,'
+    '"member":1,"branches":0,"fork":1,"opening":0,"opener":null,"teams":[],"raised":false,'
+    '"players":["main@1","minimax"],"seats":[{"player":"main@1",'
+    '"temperature":1.0,"group_id":50,"group_size":2},{"player":"minimax","temperature":0.5,'
+    '"group_id":null,"group_size":1}],"payoffs":[-1.0,1.0],"outcomes":[-1.0,1.0],"forfeit":0,'
+    '"truncated":false,"reason":"three in a row","seconds":2.0,"turns":['
+    '{"seat":1,"index":0,"player":"minimax","observation":"board 0","text":"[1]","action":"[1]",'
+    '"formatted":true,"cut_characters":0,"votes":null,"invalid":false,"seconds":0.5,'
+    '"rewards":null,"sampled":null},{"seat":0,"index":1,"player":"main@1",'
+    '"observation":"board 1","text":"Zug ✓","action":"","formatted":false,"cut_characters":0,'
+    '"votes":null,"invalid":true,"seconds":0.25,'
+    '"rewards":{"outcome":{"raw":-1.0,"weighted":-1.0}},"sampled":{"version":2,"temperature":1.0,'
+    '"prompt_cut":5,"prompt_ids":[7,8,9],"segments":[{"token_ids":[0,1],"logprobs":[-0.25,-0.5],'
+    '"finish_reason":"length","adapter":"main@2","alternatives":null}]}}]}\n'
+)
+GAME_RESULT = GameResult(
+    spec=GameSpec(
+        game_id=5,
+        purpose="train",
+        env="TicTacToe-v0",
+        seed=4,
+        seats=(
+            SeatSpec(player=PlayerId.policy(1), temperature=1.0, group_id=50, group_size=2),
+            SeatSpec(player=PlayerId("minimax"), temperature=0.5),
+        ),
+        member=1,
+    ),
+    turns=[
+        turn(1, 0, "minimax", seconds=0.5, observation="board 0", text="[1]", action="[1]"),
+        turn(
+            0,
+            1,
+            "main@1",
+            invalid=True,
+            seconds=0.25,
+            observation="board 1",
+            sampled=sampled(
+                2,
+                prompt_ids=[7, 8, 9],
+                token_ids=[0, 1],
+                finish_reason="length",
+                logprobs=[-0.25, -0.5],
+                adapter="main@2",
+                prompt_cut=5,
+            ),
+            text="Zug ✓",
+            action="",
+            formatted=False,
+        ),
+    ],
+    payoffs=[-1.0, 1.0],
+    outcomes=[-1.0, 1.0],
+    forfeit=0,
+    truncated=False,
+    reason="three in a row",
+    seconds=2.0,
+    fork=1,
+)
+
+
+def test_a_line_of_the_format_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "train-000007.jsonl"
+    path.write_text(GAME_LINE, encoding="utf-8")
+    [(place, row)] = read_lines(path)
+    assert place == f"{path}:1"
+    assert read_game(place, row) == GAME_RESULT
+
+
+def test_what_is_no_game_is_refused_with_its_place() -> None:
+    with pytest.raises(ConfigError, match=r"^metrics\.jsonl:3: not a recorded game"):
+        read_game("metrics.jsonl:3", {"version": 1})
+
+
+# Lines
+
+
+@pytest.mark.parametrize("found", [2, 0, "1", None, [1]])
+def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, found: Any) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(f'{{"a":1}}\n\n{{"format":1,"a":2}}\n{{"format":{json.dumps(found)},"a":3}}\n')
+    rows = []
+    with pytest.raises(ConfigError) as raised:
+        for place, row in read_lines(path):
+            rows.append((place, row))
+    assert rows == [(f"{path}:1", {"a": 1}), (f"{path}:3", {"a": 2})]
+    text = str(raised.value)
+    assert text.startswith(f"{path}:4: format = {found!r} ") and "use the release" in text
+    assert "\n" not in text
+    with pytest.raises(ConfigError, match=r"x\.jsonl:4: format"):
+        read_rows(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [('{"a":', "not JSON"), ("[1]", "a list; write an object a line"), ("3", "a int")],
+)
+def test_what_is_no_object_is_refused_with_its_place(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(f'{{"a":1}}\n{line}\n')
+    with pytest.raises(ConfigError, match=rf"x\.jsonl:2: {complaint}"):
+        list(read_lines(path))
+
+
+def test_a_file_that_is_not_there_is_an_error_of_lines_and_no_rows(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"x\.jsonl: no such file"):
+        list(read_lines(tmp_path / "x.jsonl"))
+    assert read_rows(tmp_path / "x.jsonl") == []
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.dictionaries(st.text(max_size=3), st.text(max_size=5) | NUMBERS | st.none()))
+def test_a_line_is_a_line_whatever_is_in_it(record: dict[str, Any]) -> None:
+    line = json_line(record)
+    assert line.count(b"\n") == 1 and b"\r" not in line
+    assert json.loads(line) == {"format": 1, **record}
+
+
+def test_lines_are_split_where_they_were_written_and_nowhere_else(tmp_path: Path) -> None:
+    records = [{"text": "a\u2028b\u0085c\x1cd\r\ne ✓"}, {"text": ""}]
+    write_lines(tmp_path / "x.jsonl", records)
+    assert read_rows(tmp_path / "x.jsonl") == records
+
+
+def test_json_has_no_word_for_what_is_not_finite() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        json_line({"a": float("nan")})
+    with pytest.raises(ValueError):
+        json_line({"a": [1.0, -float("inf")]})
+    assert json.loads(json_line({"a": "NaN and -Infinity"}))["a"] == "NaN and -Infinity"
+
+
+def test_a_line_holds_half_a_character_spelled_out() -> None:
+    assert json_line({"a": "x\ud800\x7f"}) == b'{"format":1,"a":"x\\ud800\\u007f"}\n'
+
+
+def test_a_torn_line_is_cut_when_the_file_is_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a":1}\n{"a":')
+    file = LineFile(path)
+    file.write({"a": 2})
+    file.close()
+    assert lines(path) == [{"a": 1}, {"format": 1, "a": 2}]
+    with path.open("ab") as torn:
+        torn.write(b'{"a":')
+    LineFile(path).close()  # which is enough
+    assert read_rows(path) == [{"a": 1}, {"a": 2}]
+
+
+class FullDisk:
+    """A file of which only the first few bytes of a line fit, as long as `room` is set."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.room: int | None = 4
+
+    def write(self, content: bytes) -> int:
+        return self._file.write(content[: self.room])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def test_half_a_line_is_an_error_and_gone_with_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    file = LineFile(path)
+    file.write({"a": 1})
+    disk: Any = FullDisk(file._file)
+    file._file = disk
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left on device"):
+            file.write({"a": 2})
+    disk.room = None
+    file.write({"a": 3})
+    file.close()
+    assert read_rows(path) == [{"a": 1}, {"a": 3}]
+
+
+def test_a_record_that_cannot_be_written_leaves_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    file = LineFile(path)
+    with pytest.raises(ValueError):
+        file.write({"a": float("inf")})
+    file.write({"a": 1})
+    file.close()
+    assert read_rows(path) == [{"a": 1}]
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "folder" / "x"
+    with pytest.raises(FileNotFoundError):  # one that was removed does not come back
+        write_whole(path, b"old")
+    path.parent.mkdir()
+    write_whole(path, b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_whole(path, b"new")
+    assert path.read_bytes() == b"old"
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert [each.name for each in path.parent.iterdir()] == ["x"]
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path, b"")
+
+
+# Batches
+
+
+def trajectory(game_id: int, seat: int, group_id: int, samples: int) -> Trajectory:
+    """Samples that differ in all that a record holds."""
+    outcome = 1.0 - 2 * seat
+    return Trajectory(
+        game_id=game_id,
+        env="Nim-v0",
+        seat=seat,
+        group_id=group_id,
+        outcome=outcome,
+        forfeit=seat == 1,
+        samples=tuple(
+            Sample(
+                turn=2 * number + seat,
+                tokens=sampled(
+                    4 - number,
+                    prompt_ids=[game_id] * (number + 1),
+                    token_ids=[seat, number, 9],
+                    logprobs=[-0.1, -0.2, -0.1 / 3],
+                    finish_reason="length" if number else "stop",
+                    temperature=0.5 + seat,
+                    prompt_cut=number,
+                ),
+                rewards={"outcome": Reward(outcome, outcome), "format": Reward(1.0, 0.1)},
+            )
+            for number in range(samples)
+        ),
+    )
+
+
+def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
+    groups = (
+        Group(trajectories=(trajectory(8, 0, 30, 2), trajectory(9, 1, 30, 1))),
+        Group(trajectories=(trajectory(3, 1, 40, 2),)),
+    )
+    batch = Batch(version=7, groups=groups)
+    advantages = [0.5, -0.5, 0.25, 1.0, -1.0]
+    records = batch_records(batch, advantages)
+    places = [(r["group"], r["game"], r["seat"], r["turn"], r["advantage"]) for r in records]
+    assert places == [
+        (30, 8, 0, 0, 0.5),
+        (30, 8, 0, 2, -0.5),
+        (30, 9, 1, 1, 0.25),
+        (40, 3, 1, 1, 1.0),
+        (40, 3, 1, 3, -1.0),
+    ]
+    assert records[-1] == {
+        "game": 3,
+        "env": "Nim-v0",
+        "seat": 1,
+        "turn": 3,
+        "group": 40,
+        "staleness": 4,
+        "prompt_length": 2,
+        "completion_length": 3,
+        "rewards": {
+            "outcome": {"raw": -1.0, "weighted": -1.0},
+            "format": {"raw": 1.0, "weighted": 0.1},
+        },
+        "reward": -0.9,
+        "outcome": -1.0,
+        "forfeit": True,
+        "advantage": -1.0,
+        "sampled": {
+            "version": 3,
+            "temperature": 1.5,
+            "prompt_cut": 1,
+            "prompt_ids": [3, 3],
+            "segments": [
+                {
+                    "token_ids": [1, 1, 9],
+                    "logprobs": [-0.1, -0.2, -0.1 / 3],
+                    "finish_reason": "length",
+                    "adapter": "main@0",
+                    "alternatives": None,
+                }
+            ],
+        },
+    }
+    for record in records:
+        assert json.loads(json_line(record)) == {"format": 1, **record}
+
+
+@pytest.mark.parametrize("advantages", [[], [0.1], [0.1, 0.2, 0.3]])
+def test_every_sample_has_an_advantage_of_its_own(advantages: list[float]) -> None:
+    batch = Batch(version=4, groups=(Group(trajectories=(trajectory(8, 0, 30, 2),)),))
+    with pytest.raises(ValueError, match="argument 2"):
+        batch_records(batch, advantages)
+
+
+# Folders
+
+
+def fill(scratch: Path, who: str) -> None:
+    """Several files, one of them in a folder of its own."""
+    (scratch / "inner").mkdir()
+    for name in ("a", "b", "inner/c"):
+        (scratch / name).write_text(who)
+
+
+def held(folder: Path) -> dict[str, str]:
+    """All files of a folder, by name."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_text() for path in found}
+
+
+def whole(who: str) -> dict[str, str]:
+    return {"a": who, "b": who, "inner/c": who}
+
+
+def test_a_new_folder_appears_with_all_that_is_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "new"
+    with new_folder(folder) as scratch:
+        fill(scratch, "me")
+        assert not folder.exists()
+        assert scratch.stat().st_dev == tmp_path.stat().st_dev
+    assert held(folder) == whole("me")
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_a_block_that_raises_leaves_nothing_behind(
+    tmp_path: Path, replace: bool, error: type[BaseException]
+) -> None:
+    folder = tmp_path / "new"
+    with pytest.raises(error), new_folder(folder, replace=replace) as scratch:
+        fill(scratch, "me")
+        raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_block_that_raises_leaves_the_older_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    with new_folder(folder) as scratch:
+        fill(scratch, "older")
+    with pytest.raises(KeyError), new_folder(folder, replace=True) as scratch:
+        fill(scratch, "me")
+        raise KeyError
+    assert held(folder) == whole("older")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    with new_folder(folder) as scratch:
+        fill(scratch, "older")
+    with pytest.raises(FileExistsError, match="new is there already"), new_folder(folder) as other:
+        fill(other, "me")
+    assert held(folder) == whole("older")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_folder_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "of the older one").write_text("")
+    with new_folder(folder, replace=True) as scratch:
+        fill(scratch, "me")
+    assert held(folder) == whole("me")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_of_two_that_make_a_folder_the_first_one_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    with pytest.raises(FileExistsError), new_folder(folder) as slow:
+        fill(slow, "slow")
+        with new_folder(folder) as quick:
+            fill(quick, "quick")
+    assert held(folder) == whole("quick")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_of_two_that_replace_a_folder_the_last_one_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    with new_folder(folder) as scratch:
+        fill(scratch, "older")
+    with new_folder(folder, replace=True) as slow:
+        fill(slow, "slow")
+        with new_folder(folder, replace=True) as quick:
+            fill(quick, "quick")
+    assert held(folder) == whole("slow")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_who_was_faster_between_two_steps_of_replacing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "new"
+    folder.mkdir()
+    remove = shutil.rmtree
+
+    def removed_and_taken(path: Path, **options: Any) -> None:
+        remove(path, **options)
+        if path == folder:
+            path.mkdir()
+            fill(path, "faster")
+
+    monkeypatch.setattr(files.shutil, "rmtree", removed_and_taken)
+    with new_folder(folder, replace=True) as scratch:
+        fill(scratch, "me")
+    assert held(folder) == whole("faster")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_what_cannot_be_put_in_place_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError("no")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(PermissionError), new_folder(tmp_path / "new") as scratch:
+        fill(scratch, "me")
+    assert list(tmp_path.iterdir()) == []
+
+
+def make_at_once(
+    folder: Path, replace: bool, who: str, ready: threading.Barrier, raised: list[type]
+) -> None:
+    try:
+        with new_folder(folder, replace=replace) as scratch:
+            fill(scratch, who)
+            ready.wait(10)
+    except Exception as error:
+        raised.append(type(error))
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_two_at_once_leave_one_whole_copy(tmp_path: Path, replace: bool) -> None:
+    for number in range(30):
+        folder = tmp_path / str(number)
+        if replace:
+            folder.mkdir()
+            fill(folder, "older")
+        ready = threading.Barrier(2)
+        raised: list[type] = []
+        threads = [
+            threading.Thread(target=make_at_once, args=(folder, replace, who, ready, raised))
+            for who in ("one", "two")
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert held(folder) in (whole("one"), whole("two"))
+        assert raised == ([] if replace else [FileExistsError])
+    assert len(list(tmp_path.iterdir())) == 30
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o755), (0o077, 0o700), (0o027, 0o750)])
+def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode: int) -> None:
+    """Others may read a run's folder, though scratch folders are for their owner alone."""
+    former = os.umask(umask)
+    try:
+        with new_folder(tmp_path / "new") as scratch:
+            fill(scratch, "me")
+        (tmp_path / "plain").mkdir()
+    finally:
+        os.umask(former)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new", "plain")]
+    assert modes == [mode, mode]
+
+
+@pytest.mark.parametrize("key", ["game", "outcomes", "seats"])
+def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
+    row = json.loads(GAME_LINE)
+    del row[key]
+    with pytest.raises(ConfigError, match=rf"^here:3: not a whole record of a game .*{key}"):
+        read_game("here:3", row)

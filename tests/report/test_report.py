@@ -1,0 +1,329 @@
+"""A report says what a run's files say, as data for a page, and no more than was measured."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.loop import make_context
+from tests.helpers.tracking import lines, make_config, make_game, make_tracker, printed
+from unstable import cli
+from unstable.commands.report import report_at_end
+from unstable.config import ConfigError, dump, load
+from unstable.loop.train import train
+from unstable.records.environment import write_environment
+from unstable.records.files import write_lines
+from unstable.records.folder import RunFolder
+from unstable.records.games import game_record
+from unstable.report.charts import thinned
+from unstable.report.page import as_data
+from unstable.report.report import write_report
+from unstable.report.run import Run, read_runs
+from unstable.report.sections import sections
+from unstable.report.settings import config_tables, differences
+from unstable.report.survey import Met, Survey, payoff_cells, survey
+from unstable.report.verdict import verdict
+
+LIBRARY = "window.vegaEmbed = null;"
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A real run of three updates, with evaluations."""
+    context = make_context(tiny_folder, tmp_path_factory.mktemp("run") / "run")
+    asyncio.run(train(context))
+    context.tracker.close()
+    context.folder.config.write_text(dump(context.config), encoding="utf-8")
+    return context.folder
+
+
+@pytest.fixture
+def run(folder: RunFolder) -> Run:
+    return read_runs([folder.root])[0]
+
+
+def evaluated(run: Run, *figures: tuple[float, float, float]) -> Run:
+    """The run, whose last evaluation has such gains against as many opponents, and no other."""
+    row: dict[str, float] = {"version": 3}
+    for number, (gain, low, high) in enumerate(figures):
+        values = {"score": 0.5, "games": 64, "gain": gain, "gain_low": low, "gain_high": high}
+        row |= {f"eval/Nim/bot{number}/sampled/{name}": value for name, value in values.items()}
+    return replace(run, rows=[row])
+
+
+@pytest.mark.parametrize(
+    "gains, kind",
+    [
+        ([(0.3, 0.2, 0.4), (0.1, 0.05, 0.2)], "better"),
+        ([(0.3, 0.2, 0.4), (0.1, -0.05, 0.2)], "better"),
+        ([(0.3, 0.2, 0.4), (-0.1, -0.2, -0.01)], "mixed"),
+        ([(0.1, -0.1, 0.3)], "same"),
+        ([(-0.3, -0.4, -0.2), (0.0, -0.1, 0.1)], "worse"),
+        ([], "unknown"),
+    ],
+)
+def test_the_verdict_follows_the_intervals(run: Run, gains: list[Any], kind: str) -> None:
+    found = verdict(evaluated(run, *gains))
+    assert found.kind == kind
+    assert len(found.reasons) == max(1, len(gains))
+
+
+def test_a_gain_is_a_sentence(run: Run) -> None:
+    (reason,) = verdict(evaluated(run, (0.25, -0.5, 0.75))).reasons
+    assert reason == (
+        "Against bot0: score 0.50 at version 3, +0.25 (95 % interval −0.50 to +0.75) compared "
+        "with version 0 in the same 64 games."
+    )
+
+
+def test_pay_offs_have_columns_where_a_game_pays(run: Run) -> None:
+    def table(run: Run) -> dict[str, Any]:
+        tables = [table for each in sections([run], [survey(run)]) for table in each["tables"]]
+        return next(table for table in tables if table["title"] == "Last evaluations")
+
+    plain = table(run)
+    assert "pay-off" not in plain["columns"]
+    row = dict(run.rows[-1])
+    name = "eval/TicTacToe-v0/random/sampled/payoff"
+    row |= {name: 0.5, f"{name}_low": 0.25, f"{name}_high": 0.75, f"{name}_gain": -0.125}
+    paid = table(replace(run, rows=[row]))
+    assert {len(cells) for cells in paid["rows"]} == {len(paid["columns"])}
+    at = paid["columns"].index("pay-off")
+    assert ["+0.50 (+0.25 to +0.75)", "−0.12"] in [cells[at : at + 2] for cells in paid["rows"]]
+
+
+def test_exploitability_decides_where_its_bounds_part(run: Run) -> None:
+    def measured(*bounds: tuple[float, float]) -> str:
+        names = ("exploit/Kuhn/low", "exploit/Kuhn/high")
+        rows = [
+            {"version": version, **dict(zip(names, each, strict=True))}
+            for version, each in enumerate(bounds)
+        ]
+        return verdict(replace(run, rows=rows)).kind
+
+    assert measured((0.4, 0.5), (0.1, 0.3)) == "better"
+    assert measured((0.4, 0.5), (0.1, 0.45)) == "same"
+    assert measured((0.1, 0.2), (0.3, 0.4)) == "worse"
+    assert measured((0.1, 0.2)) == "unknown"
+
+
+def test_curves_hold_the_rows_values(run: Run) -> None:
+    shown = {
+        chart["title"]: chart for each in sections([run], [survey(run)]) for chart in each["charts"]
+    }
+    scores = shown["Score by version"]["spec"]["data"]["values"]
+    expected = [
+        (
+            row["version"],
+            row["eval/TicTacToe-v0/random/sampled/score"],
+            row["eval/TicTacToe-v0/random/sampled/low"],
+        )
+        for row in lines(run.folder.metrics)
+        if row.get("eval/TicTacToe-v0/random/sampled/score") is not None
+    ]
+    assert [(p["x"], p["y"], p["low"]) for p in scores if p["series"] == "random"] == expected
+    entropy = shown["Entropy"]["spec"]["data"]["values"]
+    assert [p["y"] for p in entropy] == [r["learn/entropy"] for r in run.updates]
+    assert {"Time", "Pay-offs", "Staleness", "Truncated and invalid answers"} <= set(shown)
+
+
+def test_a_curve_has_the_points_that_are_zero(run: Run) -> None:
+    names = ("exploit/Nim-v0/low", "exploit/Nim-v0/high")
+    found = [(0.5, 1.0), (None, None), (0.0, 0.0)]
+    rows = [{"version": v, **dict(zip(names, each, strict=True))} for v, each in enumerate(found)]
+    solved = replace(run, rows=rows)
+    charts = [chart for each in sections([solved], [survey(run)]) for chart in each["charts"]]
+    (curve,) = (chart for chart in charts if chart["title"] == "Exploitability")
+    points = curve["spec"]["data"]["values"]
+    assert [(p["x"], p["low"], p["high"]) for p in points] == [(0, 0.5, 1.0), (2, 0.0, 0.0)]
+
+
+def test_runs_are_compared_curve_by_curve(run: Run) -> None:
+    other = replace(run, name="other")
+    both = sections([run, other], [survey(run), survey(run)])
+    titles = [chart["title"] for each in both for chart in each["charts"]]
+    (score,) = (c for each in both for c in each["charts"] if c["title"].startswith("Score"))
+    assert {point["series"] for point in score["spec"]["data"]["values"]} == {run.name, "other"}
+    assert "Time: other" in titles
+
+
+def test_pay_offs_are_means_over_results(tmp_path: Path, run: Run) -> None:
+    games = [
+        make_game(0, ("main@1", "random"), outcomes=(1.0, -1.0)),
+        make_game(1, ("random", "main@1"), outcomes=(1.0, 0.0)),
+        make_game(2, ("main@1", "main@1"), (0, 1), (1.0, -1.0)),
+    ]
+    root = RunFolder(tmp_path)
+    (tmp_path / "games").mkdir()
+    write_lines(root.games("train", 1), [game_record(game, [], 1, 0) for game in games])
+    found = survey(replace(run, folder=root))
+    assert found.pairs["TicTacToe-v0"] == {
+        ("main@1", "random"): Met(2, 1.0),
+        ("random", "main@1"): Met(2, 0.0),
+        ("main@1", "main@1"): Met(2, 0.0),
+    }
+    assert [place.file.version for place in found.places] == [1, 1, 1]
+
+
+def test_many_versions_stand_in_groups() -> None:
+    pairs = {(f"main@{version}", "random"): Met(1, version / 100) for version in range(100)}
+    cells, names = payoff_cells(pairs)
+    assert names[0] == "v0–16" and names[-2:] == ["v85–99", "random"]
+    assert cells[0]["count"] == 17 and cells[0]["mean"] == pytest.approx(0.08)
+    assert sum(cell["count"] for cell in cells) == 100
+
+
+def test_thinned_points_keep_the_mean_and_the_end() -> None:
+    points = [{"x": x, "y": float(x)} for x in range(1000)]
+    few = thinned(points, most=100)
+    assert len(few) == 100 and few[-1] == {"x": 999, "y": 994.5}
+
+
+@pytest.mark.parametrize(
+    "changes, paths",
+    [
+        ({}, []),
+        ({"loop.steps": 3, "seed": 4}, ["loop.steps", "seed"]),
+        (
+            {"learner.algorithm.name": "grpo", "learner.algorithm.clip_low": 0.3, "groups.size": 4},
+            ["groups.size", "learner.algorithm.name", "learner.algorithm.clip_low"],
+        ),
+        ({"games.1.env": "Nim-v0"}, ["games.1.env"]),
+    ],
+)
+def test_differences_are_what_was_changed(changes: dict[str, Any], paths: list[str]) -> None:
+    assert [each.path for each in differences(load("default", changes))] == paths
+
+
+def test_fields_in_which_runs_differ_are_marked(run: Run) -> None:
+    other = replace(run, name="other", config=run.config.model_copy(update={"seed": 9}))
+    (chosen, *_) = config_tables([run, other])
+    rows = {
+        row[0]: (row[1:], mark) for row, mark in zip(chosen["rows"], chosen["marked"], strict=True)
+    }
+    assert rows["seed"] == (["0", "9", "0"], True)
+    assert rows["loop.steps"] == (["3", "3", "8"], False)
+
+
+def test_data_cannot_end_its_script_element() -> None:
+    hostile = "</script><script>alert(1)</script><!--\u2028\x1b"
+    text = as_data({"text": hostile})
+    assert "<" not in text and "\x1b" not in text
+    assert json.loads(text)["text"].startswith("</script><script>alert(1)")
+
+
+def test_a_page_is_whole_and_names_nothing_outside(folder: RunFolder, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    size = write_report([folder.root], out, LIBRARY)
+    page = out.read_text(encoding="utf-8")
+    assert size == out.stat().st_size and "{{" not in page
+    assert not re.findall(r'(?:src|href)="(?!data:,|#)', page)
+    assert "default-src 'none'" in page and "unsafe-eval" not in page
+    data = json.loads(re.findall(r'id="report">(.*?)</script>', page)[0])
+    assert data["runs"][0]["commands"] == [f"unstable train --config {folder.config}"]
+
+
+def copied(folder: RunFolder, root: Path, *names: str) -> Path:
+    root.mkdir()
+    for name in names:
+        (root / name).write_bytes((folder.root / name).read_bytes())
+    return root
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda f, p: [p], "holds no config.yaml; give a folder that unstable train left"),
+        (lambda f, p: [copied(f, p / "a", "config.yaml")], "holds no metrics yet"),
+        (lambda f, p: [f.root, f.root], "is given twice; leave one out"),
+    ],
+)
+def test_what_is_no_run_is_one_line(
+    folder: RunFolder, tmp_path: Path, make: Callable[..., list[Path]], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_runs(make(folder, tmp_path))
+
+
+def test_runs_of_one_name_are_kept_apart(folder: RunFolder, tmp_path: Path) -> None:
+    roots = []
+    for above in ("a", "b"):
+        (tmp_path / above).mkdir()
+        roots.append(copied(folder, tmp_path / above / "run", "config.yaml", "metrics.jsonl"))
+    assert [run.name for run in read_runs(roots)] == ["a/run", "b/run"]
+
+
+def test_what_a_run_ran_with_is_in_its_report(folder: RunFolder, tmp_path: Path) -> None:
+    copy = RunFolder(copied(folder, tmp_path / "run", "config.yaml", "metrics.jsonl"))
+    write_environment(copy, "unstable train --seed 4")
+    write_report([copy.root], copy.report, LIBRARY)
+    data = json.loads(re.findall(r'id="report">(.*?)</script>', copy.report.read_text())[0])
+    assert data["runs"][0]["commands"][0] == "unstable train --seed 4  # as it was begun"
+    (packages,) = (t for t in data["sections"][-1]["tables"] if t["title"] == "Packages")
+    assert ["torch", version("torch")] in packages["rows"]
+
+
+def test_the_command_writes_where_it_says(
+    folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page.html"
+    assert cli.run(["report", str(folder.root), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"report: {out} ({out.stat().st_size / 1e6:.1f} MB)\n"
+    with pytest.raises(ConfigError, match="--outt is no option of unstable report"):
+        cli.run(["report", str(folder.root), "--outt", "x"])
+    with pytest.raises(ConfigError, match="nowhere/page.html': no such folder; give one"):
+        cli.run(["report", str(folder.root), "--out", str(tmp_path / "nowhere/page.html")])
+    with pytest.raises(ConfigError, match="a folder; give the file that it shall be"):
+        cli.run(["report", str(folder.root), "--out", str(tmp_path)])
+    with pytest.raises(ConfigError, match="^RUN = '/nowhere': holds no config.yaml"):
+        cli.run(["report", "/nowhere"])
+    assert cli.run(["report"]) == 2
+
+
+def test_a_report_at_the_end_costs_no_run(
+    folder: RunFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy = RunFolder(copied(folder, tmp_path / "run", "config.yaml", "metrics.jsonl"))
+    with caplog.at_level("INFO"):
+        told: list[str] = []
+        report_at_end(copy, told.append)
+    assert copy.report.is_file() and "the report took" in caplog.text and not told
+    report_at_end(RunFolder(tmp_path / "nothing"), told.append)
+    assert "no report was made (" in caplog.text and "holds no config.yaml" in told[0]
+
+
+def test_the_summary_names_the_report_that_is_made_next(tmp_path: Path) -> None:
+    for wanted in (True, False):
+        config = make_config(tracking={"report": wanted, "dashboard": "off"})
+        tracker = make_tracker(tmp_path / f"{wanted}", config)
+        tracker.finish("all updates made")
+        assert (f"report      {tracker.folder.report}" in printed(tracker)) == wanted
+        tracker.close()
+
+
+def test_alarms_are_listed_by_rule_with_their_versions(run: Run) -> None:
+    rows: list[dict[str, Any]] = [
+        {"version": version, "guard/alarm/entropy": 0.05 if version > 2 else None}
+        for version in range(20)
+    ]
+    rows[7]["guard/action/rollback"] = 1.0
+    found = sections([replace(run, rows=rows)], [Survey()])
+    (guard,) = (table for each in found for table in each["tables"] if table["title"] == "Guard")
+    assert guard["rows"] == [
+        ["alarm: entropy", "3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 7 more", "0.05"],
+        ["action: rollback", "7", ""],
+    ]
+
+
+def test_a_run_without_an_update_has_a_report(folder: RunFolder, tmp_path: Path) -> None:
+    root = copied(folder, tmp_path / "run", "config.yaml")
+    first = (folder.metrics.read_text(encoding="utf-8").splitlines())[0]
+    (root / "metrics.jsonl").write_text(first + "\n", encoding="utf-8")
+    write_report([root], tmp_path / "page.html", LIBRARY)
+    assert "Whether it learned was not measured." in (tmp_path / "page.html").read_text()

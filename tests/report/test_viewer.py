@@ -1,0 +1,241 @@
+"""What the viewer steps through: the games that a rule chooses, with their texts and solutions."""
+
+import gzip
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.builders import answering
+from tests.helpers.models import tiny_tokenizer
+from tests.helpers.tracking import make_game, make_trajectories
+from unstable.commands import report as runtime
+from unstable.config import GameConfig, ModelConfig, parse
+from unstable.games.game import Game
+from unstable.games.replay import is_known, replay
+from unstable.models.base import load_decoder
+from unstable.prompts import TokenStrings
+from unstable.records.files import write_lines
+from unstable.records.folder import GameFile, RunFolder
+from unstable.records.games import Record, game_record
+from unstable.records.scan import Place
+from unstable.report.games import Sources, chosen, packed_games, point_of_view, rule, spread
+from unstable.report.run import Run
+from unstable.report.survey import survey
+from unstable.types import GameResult
+
+# Which games
+
+
+def places(train: dict[int, int], evaluated: dict[int, int]) -> list[Place]:
+    """So many games by version."""
+    files = [GameFile("eval", version, Path()) for version in evaluated]
+    files += [GameFile("train", version, Path()) for version in train]
+    counts = {"train": train, "eval": evaluated}
+    files.sort(key=lambda file: (file.version, file.purpose))
+    return [Place(f, at, at) for f in files for at in range(counts[f.purpose][f.version])]
+
+
+def test_the_ends_evaluations_come_first_and_the_rest_is_spread() -> None:
+    found = chosen(places({v: 1000 for v in range(10)}, {0: 300, 5: 300, 9: 300}), 2000)
+    assert len(found) == len(set(found)) == 2000
+    count = {
+        (purpose, version): sum(p.file[:2] == (purpose, version) for p in found)
+        for purpose in ("train", "eval")
+        for version in range(10)
+    }
+    assert count["eval", 0] == count["eval", 9] == 300
+    assert 30 < count["eval", 5] < 50
+    assert all(130 < count["train", version] < 141 for version in range(10))
+    assert [p.file.version for p in found] == sorted((p.file.version for p in found), reverse=True)
+
+
+def test_evaluations_take_half_at_most() -> None:
+    found = chosen(places({0: 5000, 1: 5000}, {0: 4000, 1: 4000}), 1000)
+    assert sum(place.file.purpose == "eval" for place in found) == 500
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_spread_keeps_both_ends_and_the_order(number: int, most: int) -> None:
+    found = spread(range(number), most)
+    assert len(found) == min(number, most) and found == sorted(set(found))
+    if len(found) > 1:
+        assert (found[0], found[-1]) == (0, number - 1)
+
+
+def test_the_rule_is_said() -> None:
+    assert rule(7, 7) == "All 7 recorded games."
+    assert rule(2000, 67000).startswith("2,000 of 67,000 recorded games: evaluation games of")
+
+
+# What is shown of them
+
+NOTHING = Sources()
+
+
+def packed(games: list[GameResult], root: Path, sources: Sources = NOTHING) -> tuple[Any, Any]:
+    folder = RunFolder(root)
+    records = [game_record(each, make_trajectories(each), 1, 0) for each in games]
+    for name in ("games", "train"):
+        (root / name).mkdir()
+    write_lines(folder.games("train", 1), records)
+    sample = {"game": 0, "turn": 2, "advantage": 0.25}
+    write_lines(folder.samples(2), [sample, {**sample, "game": 99, "advantage": 9.0}])
+    run = Run("run", folder, parse({}), [{"version": 1}], None)
+    index, chunks = packed_games([run], [survey(run)], [sources])
+    return index, [game for chunk in chunks for game in json.loads(gzip.decompress(chunk))]
+
+
+def test_each_line_of_the_index_has_its_game(tmp_path: Path) -> None:
+    games = [make_game(n, outcomes=((1.0, -1.0) if n % 2 else (-1.0, 1.0))) for n in range(60)]
+    index, stored = packed(games, tmp_path)
+    assert [row["game"] for row in index["rows"]] == list(range(60))
+    assert len(stored) == 60 and index["chunk"] == 25
+    for row, game in zip(index["rows"], stored, strict=True):
+        assert row["result"] == ("win" if game["outcomes"][row["seat"]] > 0 else "loss")
+        assert (row["against"], row["kinds"], row["turns"]) == ("random", ["random"], 3)
+        assert row["temperature"] == 1.0
+    (first, second, third) = stored[0]["turns"]
+    assert (third["advantage"], third["update"]) == (0.25, 2) and "advantage" not in first
+    assert third["rewards"]["format"] == {"raw": 1.0, "weighted": 0.1}
+    assert second["rewards"] is None and "logprobs" not in second
+
+
+@pytest.mark.parametrize(
+    "players, trained, against, kinds, seat",
+    [
+        (("main@1", "main@1"), (0, 1), "self", ["self"], 0),
+        (("random", "main@1"), (1,), "random", ["random"], 1),
+        (("main@0", "main@3"), (), "main@0", ["past versions"], 1),
+    ],
+)
+def test_opponents_are_seen_from_the_policys_seat(
+    players: tuple[str, ...],
+    trained: tuple[int, ...],
+    against: str,
+    kinds: list[str],
+    seat: int,
+    tmp_path: Path,
+) -> None:
+    game = make_game(0, players, trained)
+    assert point_of_view(game) == seat
+    index, _ = packed([game], tmp_path)
+    (row,) = index["rows"]
+    assert (row["against"], row["kinds"]) == (against, kinds)
+
+
+def test_control_characters_are_spelled_out(tmp_path: Path) -> None:
+    game = make_game(0)
+    game.turns[0] = answering(game.turns[0], text="\x1b[2J\u202e</script>")
+    _, (stored,) = packed([game], tmp_path)
+    assert stored["turns"][0]["text"] == "\\u001b[2J\\u202e</script>"
+
+
+# Tokens
+
+TOKENIZER = tiny_tokenizer()
+
+
+@given(st.lists(st.integers(0, 131), max_size=20))
+def test_pieces_are_the_text(ids: list[int]) -> None:
+    texts = TokenStrings(lambda ids: str(TOKENIZER.decode(ids, skip_special_tokens=False)))
+    strings = texts.strings(ids)
+    assert len(strings) == len(ids) and "".join(strings) == texts.text(ids)
+
+
+@given(st.text("aé✓𝄞 ", max_size=8))
+def test_a_character_of_several_tokens_is_the_last_ones(text: str) -> None:
+    ids = list(text.encode())
+    texts = TokenStrings(lambda ids: bytes(ids).decode(errors="replace"))
+    strings = texts.strings(ids)
+    assert len(strings) == len(ids) and "".join(strings) == text
+    assert [string for string in strings if string] == list(text)
+
+
+def test_the_decoder_keeps_control_tokens_and_needs_a_file(tiny_folder: Path) -> None:
+    decode = load_decoder(ModelConfig(name=str(tiny_folder)))
+    assert decode is not None and decode([3, 4 + ord("a"), 0]) == "<|assistant|>a<|end|>"
+    assert load_decoder(ModelConfig(name="nobody/no-such-model")) is None
+
+
+# Positions
+
+
+@pytest.mark.parametrize("env", ["TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0"])
+def test_a_moves_worth_is_the_best_reply_turned_round(env: str) -> None:
+    chance = Random(4)
+    for seed in range(6):
+        game = Game(GameConfig(env=env), seed)
+        game.observe()
+        while not game.done:
+            action_values, seat = game.action_values(), game.seat
+            assert action_values is not None and list(action_values) == game.legal_moves()
+            best = max(action_values.values())
+            assert all(action_values[move] == best for move in game.expert_moves())
+            move = chance.choice(list(action_values))
+            game.step(move)
+            if game.done:
+                assert action_values[move] == game.outcomes[seat]
+            else:
+                game.observe()
+                reply = game.action_values()
+                assert reply is not None and action_values[move] == -max(reply.values())
+
+
+def played(config: GameConfig, seed: int) -> list[str]:
+    chance, game, actions = Random(seed), Game(config, seed), []
+    while not game.done:
+        game.observe()
+        actions.append(chance.choice(game.legal_moves()))
+        game.step(actions[-1])
+    return actions
+
+
+def test_a_replay_has_the_position_before_each_action_and_the_last() -> None:
+    config = GameConfig(env="TicTacToe-v0")
+    actions = played(config, 3)
+    positions = replay(config, 3, actions)
+    assert len(positions) == len(actions) + 1
+    marks = [position.board.count("X") + position.board.count("O") for position in positions]
+    assert marks == list(range(len(actions) + 1))
+    assert positions[-1].action_values is None
+
+
+def test_hidden_games_have_an_equilibriums_mix() -> None:
+    config = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", args={"max_rounds": 1})
+    first, *_ = replay(config, 3, played(config, 3))
+    assert first.action_values is None and first.mix is not None
+    assert sum(first.mix.values()) == pytest.approx(1)
+
+
+def test_a_game_that_goes_otherwise_ends_the_replay() -> None:
+    config = GameConfig(env="TicTacToe-v0", invalid_moves={"allowed": 0})
+    assert len(replay(config, 3, ["[4]", "[4]", "[1]"])) == 3
+
+
+def test_games_of_users_are_not_played_again() -> None:
+    assert is_known(GameConfig(env="Nim-v0"))
+    assert not is_known(GameConfig(env="tests.helpers.unruly:Unruly"))
+
+
+def test_replaying_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    positions = runtime.sources(parse({})).positions
+    assert positions is not None
+    record: Record = {"env": "TicTacToe-v0", "seed": 3, "turns": [{"action": "[4]"}]}
+    assert len(positions(record) or []) == 2
+    monkeypatch.setattr(runtime, "REPLAY_S", -1.0)
+    assert positions(record) is None
+    assert positions({**record, "env": "tests.helpers.unruly:Unruly"}) == []
+
+
+def test_the_page_says_how_many_games_have_no_board(tmp_path: Path) -> None:
+    late = Sources(positions=lambda record: None if record["game"] > 0 else [])
+    index, stored = packed([make_game(n) for n in range(3)], tmp_path, late)
+    assert index["rule"].endswith(
+        "2 of these games have no board, as the time for replays was spent."
+    )
+    assert [game["positions"] for game in stored] == [[], [], []]

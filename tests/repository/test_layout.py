@@ -1,0 +1,29 @@
+"""The tests' own house: a folder a room, helpers apart, no test module read by another."""
+
+import ast
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+PACKAGE = TESTS.parent / "unstable"
+OTHERS = {"chaos", "data", "helpers", "repository"}
+"""Folders that are no room's."""
+
+
+def test_no_test_module_is_imported() -> None:
+    """What tests share stands in tests/helpers/, and fixtures in tests/conftest.py."""
+    for path in TESTS.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            for name in names:
+                parts = name.split(".")
+                inside = parts[0] == "tests" and any(part.startswith("test_") for part in parts)
+                assert not inside, f"{path}: {name}"
+
+
+def test_a_folder_is_a_rooms() -> None:
+    folders = {path.name for path in TESTS.iterdir() if any(path.glob("*.py"))}
+    rooms = {path.stem for path in PACKAGE.iterdir()}
+    assert folders <= rooms | OTHERS
+    assert not list(TESTS.glob("test_*.py"))

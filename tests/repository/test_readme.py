@@ -1,0 +1,141 @@
+"""README's config, and the commands and links of all pages, are real."""
+
+import ast
+import inspect
+import re
+import shlex
+import sys
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.helpers.pages import README, ROOT, blocks
+from unstable.cli import run
+from unstable.commands.prepare import check_games
+from unstable.config import load, parse
+
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
+MY_GAMES = """
+import textarena as ta
+
+
+class RaceTo21(ta.Env):
+    def reset(self, num_players, seed=None):
+        self.state = ta.TwoPlayerState(num_players=num_players, seed=None)
+        self.state.reset(game_state={}, player_prompt_function=lambda player_id, game_state: "Go.")
+
+    def step(self, action):
+        return self.state.step()
+
+
+def legal(env):
+    return ["[1]"]
+
+
+class Bot:
+    def __call__(self, observation):
+        return "[1]"
+"""
+
+
+SCRIPTS = {"run.sh": ["train"], "run_24gb.sh": ["train", "--config", "qwen3_24gb"]}
+"""What they have `unstable` do, besides their arguments."""
+PRINTING = {"model", "games", "completion"}
+"""Commands that only print, and take no config."""
+
+
+def commands(page: str) -> list[list[str]]:
+    """Arguments of `unstable` in the page's lines of shell."""
+    found = []
+    for line in "\n".join(blocks("bash", page)).replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["bash"] and words[1] in SCRIPTS:
+            found.append(SCRIPTS[words[1]] + words[2:])
+        elif words and Path(words[0]).name == "unstable":
+            found.append(words[1:])
+    return found
+
+
+def entry_points() -> list[str]:
+    """`module.function` of each function of `commands` that the command line hands over to."""
+    found = set()
+    for path in (ROOT / "unstable/cli").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unstable.comm"):
+                for alias in node.names:
+                    if inspect.isfunction(getattr(import_module(str(node.module)), alias.name)):
+                        found.add(f"{node.module}.{alias.name}")
+    return sorted(found)
+
+
+def test_the_config_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_games.py").write_text(MY_GAMES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_games", raising=False)  # another test's
+    (text,) = blocks("yaml")
+    config = parse(yaml.safe_load(text))
+    check_games(config)
+    assert config.eval.opponents == ["random", "base"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_commands_are_understood(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reaches the function that carries it out, with values that a config accepts."""
+    begun: list[tuple[Any, ...]] = []
+
+    def begin(place: str, *arguments: Any, **_: Any) -> Any:
+        begun.append(arguments)
+        if place.endswith(".prepare"):  # what it returns is printed
+            return SimpleNamespace(config=arguments[0])
+        return place.endswith(".audit")  # which says whether all is the same; of others 0 is good
+
+    for place in entry_points():
+        monkeypatch.setattr(place, partial(begin, place))
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / name).read_text(encoding="utf-8")
+    (tmp_path / "my.yaml").write_text(blocks("yaml")[0])
+    for file, text in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        (tmp_path / file).write_text(text)
+    given = [words for words in commands(page) if words[0] not in PRINTING]
+    for words in given:
+        before = len(begun)
+        assert run(words) == 0, words
+        assert len(begun) > before or "--help" in words, words
+    for arguments in begun:
+        for options in (each for each in arguments if isinstance(each, dict)):
+            load("default", options)
+
+
+def test_the_readme_shows_what_there_is() -> None:
+    """First run, resume and every command about a run; short enough to be read."""
+    shown = {words[0] for words in commands(README)}
+    assert shown >= {"train", "watch", "runs", "report", "eval", "exploit", "play", "export"}
+    assert shown >= {"replay", "doctor", "config"} and "bash run.sh " in README
+    assert "--resume" in README and len(README.split()) <= 1100
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_files_that_it_names_are_there(name: str) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    for link in re.findall(r"\]\((?!http)([^)\s]+)\)", page):
+        path, _, anchor = link.partition("#")
+        target = (ROOT / name).parent / path if path else ROOT / name
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
+            assert anchor in slugs, link
+    for path in re.findall(r"`((?:unstable|docs|bench|tests)/[\w./]*)`", page):
+        assert (ROOT / path).exists(), path
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/\w+\.md)", README))
+    assert linked == {name for name in PAGES if name.startswith("docs/")}

@@ -1,0 +1,211 @@
+"""Reward terms add up, each kept raw and weighted; they may wait, and fail at a game's cost."""
+
+import asyncio
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from tests.helpers.builders import game
+from unstable.config import ConfigError, RewardConfig
+from unstable.rewards.terms import Rewards
+from unstable.types import GameFailure, GameResult, Reward, Turn
+
+
+def first_turn_bonus(result: GameResult, turn: Turn, size: float = 1.0) -> float | None:
+    return size if turn.index == 0 else None
+
+
+def test_terms_are_kept_raw_and_weighted_and_add_up() -> None:
+    rewards = Rewards(
+        [
+            RewardConfig(term="outcome", weight=2.0),
+            RewardConfig(term="format", weight=0.5),
+            RewardConfig(term="invalid_move", weight=-1.0),
+            RewardConfig(term="length", weight=-0.25),
+        ]
+    )
+    result = game(outcomes=(-1.0, 0.0), turns=3, forfeit=0)
+    (trajectory,) = rewards.trajectories(result)
+    legal, refused = trajectory.samples
+    assert trajectory.rewards == {"outcome": Reward(-1.0, -2.0)}
+    assert legal.rewards == {
+        "format": Reward(1.0, 0.5),
+        "invalid_move": Reward(0.0, 0.0),
+        "length": Reward(2.0, -0.5),
+    }
+    assert legal.reward == 0.0
+    assert refused.reward == -1.0
+    assert trajectory.reward == -2.5
+    assert (trajectory.outcome, trajectory.forfeit) == (-1.0, True)
+
+
+def test_a_term_of_the_users_may_leave_a_turn_out() -> None:
+    term = f"{__name__}:first_turn_bonus"
+    rewards = Rewards([RewardConfig(term=term, weight=3.0, args={"size": 2.0})])
+    (trajectory,) = rewards.trajectories(game())
+    assert [sample.rewards for sample in trajectory.samples] == [{term: Reward(2.0, 6.0)}, {}]
+    assert [sample.reward for sample in trajectory.samples] == [6.0, 0]
+
+
+def test_only_trained_seats_give_trajectories() -> None:
+    rewards = Rewards([RewardConfig()])
+    assert len(rewards.trajectories(game(("main@1", "main@1")))) == 2
+    assert len(rewards.trajectories(game(("main@1", "main@0")))) == 1
+    assert rewards.trajectories(game(("random", "main@0"), turns=1)) == []
+
+
+def test_wrong_arguments_and_values_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^buffer.rewards.0.term = 'outcome' with args = .*'foo'"
+    ):
+        Rewards([RewardConfig(term="outcome", args={"foo": 1})])
+    with pytest.raises(ConfigError, match="not callable"):
+        Rewards([RewardConfig(term=f"{__name__}:__name__")])
+    with pytest.raises(ValueError, match="reward term outcome returned nan"):
+        Rewards([RewardConfig()]).trajectories(game(outcomes=(float("nan"), 0.0)))
+    with pytest.raises(ValueError, match=r"returned 10.0, of weight 1e\+308"):
+        Rewards([RewardConfig(weight=1e308)]).trajectories(game(outcomes=(10.0, 0.0)))
+
+
+@pytest.mark.parametrize(
+    ("term", "message"),
+    [
+        ("outcom", "did you mean 'outcome'?"),
+        ("no_such_module:f", "cannot import no_such_module"),
+        (f"{__name__}:first_turn", "did you mean 'first_turn_bonus'?"),
+    ],
+)
+def test_a_wrong_term_is_refused_in_one_line(term: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.term = ") as error:
+        Rewards([RewardConfig(term=term)])
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+class Endpoint:
+    """Judges that all games share: how many are asked at a time, and what they do."""
+
+    def __init__(self) -> None:
+        self.asked = self.most = 0
+
+    async def __call__(self, result: GameResult, seat: int, seconds: float = 0.01) -> float:
+        self.asked += 1
+        self.most = max(self.most, self.asked)
+        try:
+            await asyncio.sleep(seconds if result.spec.game_id else 0.1)
+            return float(result.spec.game_id)
+        finally:
+            self.asked -= 1
+
+
+endpoint = Endpoint()
+
+
+async def played(count: int) -> AsyncIterator[GameResult | GameFailure]:
+    for game_id in range(count):
+        yield game(game_id=game_id)
+
+
+async def judged(rewards: Rewards, count: int = 6) -> Sequence[object]:
+    """Ids of the games in the order in which they were judged; errors of those that failed."""
+    return [
+        each.error if isinstance(each, GameFailure) else each[0].spec.game_id
+        async for each in rewards.judge(played(count))
+    ]
+
+
+async def test_terms_wait_beside_the_games_and_few_at_a_time() -> None:
+    rewards = Rewards([RewardConfig(term=f"{__name__}:endpoint", at_once=3)])
+    endpoint.most = 0
+    found = [each async for each in rewards.judge(played(9))]
+    assert endpoint.most == 3
+    games = {}
+    for each in found:
+        assert not isinstance(each, GameFailure)
+        result, (trajectory,) = each
+        games[result.spec.game_id] = trajectory.reward
+    assert games == {game_id: float(game_id) for game_id in range(9)}
+    assert list(games)[-1] == 0  # the slow one kept nobody waiting
+
+
+async def slow_for_one(result: GameResult, turn: Turn) -> float:
+    await asyncio.sleep(60 if result.spec.game_id == 1 else 0)
+    return 0.0
+
+
+async def test_a_term_that_never_answers_costs_its_game() -> None:
+    rewards = Rewards([RewardConfig(term=f"{__name__}:slow_for_one", timeout=1.0)])
+    found = await judged(rewards, 3)
+    assert found[:2] == [0, 2]
+    assert "slow_for_one: none in timeout = 1 s" in str(found[2])
+
+
+def never_ends(result: GameResult, turn: Turn, how: str) -> float:
+    while result.spec.game_id == 1:
+        try:
+            if how == "asleep":
+                time.sleep(60)
+            elif how == "in C":
+                re.match(r"(a+)+b", "a" * 60)
+        except Exception:  # as a term may that means well
+            pass
+    return 0.0
+
+
+@pytest.mark.parametrize("how", ["in Python", "asleep", "in C"])
+async def test_a_plain_term_that_never_ends_costs_its_game(how: str) -> None:
+    term = RewardConfig(term=f"{__name__}:never_ends", timeout=0.3, args={"how": how})
+    before = signal.getsignal(signal.SIGALRM)
+    found = await judged(Rewards([term, RewardConfig()]), 3)
+    assert found[0] == 0 and found[2] == 2
+    assert str(found[1]).startswith(
+        f"TimeoutError: reward term {__name__}:never_ends: not over in timeout = 0.3 s"
+    )
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def raises(result: GameResult, turn: Turn, error: str) -> float:
+    if result.spec.game_id == 1:
+        raise {"exit": SystemExit(3), "value": ValueError("no such word")}[error]
+    return 1.0
+
+
+async def raises_later(result: GameResult, turn: Turn, error: str) -> float:
+    await asyncio.sleep(0)
+    if error == "cancelled" and result.spec.game_id == 1:
+        raise asyncio.CancelledError
+    return raises(result, turn, error)
+
+
+@pytest.mark.parametrize(
+    ("term", "error", "message"),
+    [
+        ("raises", "value", "ValueError: no such word"),
+        ("raises", "exit", "SystemExit: 3"),
+        ("raises_later", "value", "ValueError: no such word"),
+        ("raises_later", "exit", "SystemExit(3)"),
+        ("raises_later", "cancelled", "CancelledError()"),
+    ],
+)
+async def test_what_a_term_raises_costs_one_game(term: str, error: str, message: str) -> None:
+    rewards = Rewards([RewardConfig(term=f"{__name__}:{term}", args={"error": error})])
+    found = await judged(rewards, 3)
+    assert [each for each in found if isinstance(each, int)] == [0, 2]
+    (failed,) = [each for each in found if isinstance(each, str)]
+    assert message in failed
+
+
+async def test_an_interrupt_ends_the_terms_that_are_waited_for() -> None:
+    rewards = Rewards([RewardConfig(term=f"{__name__}:endpoint", args={"seconds": 60})])
+    task = asyncio.create_task(judged(rewards))
+    while not endpoint.asked:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.01)
+    assert endpoint.asked == 0

@@ -1,0 +1,224 @@
+"""Faults caused for real in whole runs: each has the outcome that docs/reliability.md declares."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from tests.helpers.cli import children, no_developers_lines, rows, start, unstable
+from unstable.commands.resume import find_point
+from unstable.records.folder import RunFolder
+
+pytestmark = pytest.mark.slow
+LONG = ("--steps", "100000", "--eval.every", "0")
+
+
+def ended(process: "subprocess.Popen[str]", seconds: float = 90) -> str:
+    """What a run has printed until it has failed, in order and with nobody left behind."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    output, _ = process.communicate(timeout=seconds)
+    assert process.returncode == 1, output
+    assert no_developers_lines(output)
+    psutil.wait_procs(family, timeout=20)
+    assert not [child for child in family if child.is_running()]
+    return output
+
+
+def error_line(output: str) -> str:
+    (line,) = (line for line in output.splitlines() if line.startswith("error: "))
+    return line
+
+
+def whole(run_dir: Path) -> None:
+    """Nothing that looks like a checkpoint is half of one, and the newest is one."""
+    folder = RunFolder(run_dir)
+    checkpoints = [path.name for path in folder.checkpoints.iterdir()]
+    assert all(name.isdigit() for name in checkpoints), checkpoints
+    point = find_point(folder, "--resume")
+    assert point.broken == () and folder.versions()[-1] - point.version <= 1
+    newest = folder.checkpoint(point.version)
+    assert {path.name for path in newest.iterdir()} >= {
+        *("adapter_model.safetensors", "adapter_config.json", "learner.pt", "run_state.json")
+    }
+
+
+def state(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "state.json").read_text())
+
+
+def test_a_killed_learner_names_memory_and_how_to_go_on(project: Path) -> None:
+    process = start(project, *LONG)
+    children(process, "LearnerProcess")[0].kill()
+    line = error_line(ended(process))
+    assert "the learner's process has died" in line and "ran out of memory" in line
+    assert "then: unstable train --resume run; details in run/logs/loop.log" in line
+    whole(project / "run")
+    last = state(project / "run")
+    assert last["state"] == "failed" and last["reason"] == line.removeprefix("error: ")
+
+
+def test_a_learner_that_stops_ends_the_run(project: Path) -> None:
+    process = start(project, *LONG, "--loop.stall_timeout", "8")
+    children(process, "LearnerProcess")[0].suspend()
+    line = error_line(ended(process))
+    assert "has not answered" in line and "loop.stall_timeout = 8 s" in line
+    whole(project / "run")
+
+
+def test_an_actor_that_stops_is_started_again(project: Path) -> None:
+    stall = ("--loop.stall_timeout", "8", "--games.0.turn_timeout", "4")
+    process = start(project, "--steps", "400", "--eval.every", "0", *stall)
+    children(process, "ActorProcess")[0].suspend()
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert no_developers_lines(output)
+    log = (project / "run/logs/loop.log").read_text()
+    assert "actor-0 has given no sign of life in loop.stall_timeout = 8 s" in log
+    assert "actor-0 died and is started again" in log
+
+
+@pytest.fixture
+def small_disk(project: Path) -> Iterator[Path]:
+    """A user's folder on a file system of six megabytes."""
+    disk = project / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(disk)]
+    if os.getuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root can mount a file system")
+    shutil.copy(project / "small.yaml", disk)
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_ends_the_run_with_its_last_checkpoint_whole(small_disk: Path) -> None:
+    process = start(small_disk, *LONG)
+    free = shutil.disk_usage(small_disk).free
+    (small_disk / "filler").write_bytes(bytes(max(0, free - 300_000)))
+    output = ended(process, 200)
+    line = error_line(output)
+    assert "cannot be written" in line and "No space left on device" in line
+    assert "make room for it; then: unstable train --resume run" in line
+    (small_disk / "filler").unlink()
+    whole(small_disk / "run")
+
+
+def test_a_run_whose_folder_is_gone_ends_and_does_not_bring_it_back(project: Path) -> None:
+    process = start(project, *LONG)
+    for _ in range(100):  # as long as something comes while it is removed
+        shutil.rmtree(project / "run", ignore_errors=True)
+        if not (project / "run").exists():
+            break
+    line = error_line(ended(process))
+    assert "run is gone, with all that was in it" in line
+    assert not (project / "run").exists()
+
+
+REWARD = """
+def stuck(result, seat):
+    while True:
+        pass
+"""
+
+
+def test_a_reward_term_that_never_ends_fails_its_games_and_then_the_run(project: Path) -> None:
+    (project / "mine.py").write_text(REWARD)
+    config = yaml.safe_load((project / "small.yaml").read_text())
+    config["buffer"] = {"rewards": [{"term": "mine:stuck", "timeout": 1}]}
+    config["loop"]["max_failures"] = 2
+    (project / "mine.yaml").write_text(yaml.safe_dump(config))
+    done = unstable(project, "train", "--config", "mine.yaml", "--run_dir", "run")
+    assert done.returncode == 1
+    line = error_line(done.stderr)
+    assert "reward term mine:stuck: not over in timeout = 1 s" in line
+    assert "loop.max_failures = 2" in line
+    assert "while True" in (project / "run/logs/loop.log").read_text()
+
+
+GAME = """
+import textarena
+
+
+class Stuck(textarena.Env):
+    def reset(self, num_players, seed=None):
+        while True:
+            pass
+
+    def step(self, action):
+        pass
+"""
+
+
+def test_a_game_that_never_begins_is_a_mistake_in_one_line(project: Path) -> None:
+    (project / "mine.py").write_text(GAME)
+    game = ("--games.0.env", "mine:Stuck", "--games.0.timeout", "2")
+    done = unstable(project, "train", "--config", "small.yaml", *game)
+    assert done.returncode == 2
+    assert error_line(done.stderr) == (
+        "error: games.0.env = 'mine:Stuck': trying it is not over in games.0.timeout = 2 s; mend "
+        "it, or raise games.0.timeout"
+    )
+
+
+def test_wandb_may_go_in_flight(project: Path) -> None:
+    """Its own process is killed, and what it was writing to is gone."""
+    os.environ["WANDB_MODE"] = "offline"
+    try:
+        process = start(project, "--steps", "60", "--eval.every", "0", "--wandb", "a project")
+    finally:
+        del os.environ["WANDB_MODE"]
+    for child in children(process, "wandb-core") + children(process, "wandb_core"):
+        child.kill()
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert output.count("Weights & Biases cannot be written") == 1
+    assert no_developers_lines(output)
+    assert rows(project / "run/metrics.jsonl")[-1]["version"] == 60
+
+
+BLOCKED_LOG = """
+import logging, sys
+from pathlib import Path
+from unstable.records.folder import RunFolder
+from unstable.records.logs import setup_logging
+
+folder = RunFolder(Path("run"))
+folder.log("x").parent.mkdir(parents=True)
+folder.log("x").symlink_to("/dev/full")
+setup_logging(folder, "x")
+logging.getLogger("unstable").error("nobody can write this")
+print("alive")
+"""
+
+
+def test_a_log_that_cannot_be_written_leaves_the_terminal_alone(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED_LOG], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("alive\n", "")
+
+
+def test_a_run_says_what_it_waits_for(project: Path) -> None:
+    process = start(project, *LONG, "--loop.stall_timeout", "60")
+    try:
+        children(process, "LearnerProcess")[0].suspend()
+        deadline = time.monotonic() + 30
+        while (now := state(project / "run"))["written"] - now["moved"] < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        assert now["state"] == "running" and now["waits"][0]["what"].startswith("learner: ")
+        assert set(now["processes"]) == {"actor-0", "learner"}
+    finally:
+        family = children(process)
+        process.kill()
+        for child in family:
+            child.kill()
+        process.communicate()

@@ -1,0 +1,301 @@
+"""The dashboard shows the numbers at every size of terminal, and never stands in the way."""
+
+import io
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from tests.helpers.tracking import (
+    ENGINE,
+    make_config,
+    make_exploitability,
+    make_game,
+    make_rating,
+    make_tracker,
+    make_trajectories,
+    printed,
+    run_updates,
+)
+from unstable.config import RunConfig
+from unstable.records.folder import RunFolder
+from unstable.tracking.dashboard import Dashboard, screenshot
+from unstable.tracking.device import DeviceProbe
+from unstable.tracking.panes import evaluation_pane, machine_line, machine_pane
+from unstable.tracking.tracker import Tracker
+from unstable.tracking.view import View
+from unstable.types import GameResult, PlayerId
+
+SIZES = [(80, 24), (120, 40), (160, 50)]
+GPU = {
+    "device/cpu_percent": 50.0,
+    "device/process_memory_gb": 3.25,
+    "device/memory_percent": 40.0,
+    "device/gpu0_percent": 88.0,
+    "device/gpu0_memory_gb": 61.0,
+    "device/gpu0_memory_percent": 43.0,
+}
+
+
+def render(view: View, width: int, height: int) -> str:
+    console = Console(width=width, height=height, file=io.StringIO())
+    console.print(Dashboard(view), height=height)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_it_fills_the_terminal_and_shows_the_numbers(
+    tmp_path: Path, width: int, height: int
+) -> None:
+    tracker = make_tracker(tmp_path, device="two cores")
+    run_updates(tracker)
+    tracker.phase("playing", 30, 128)
+    lines = render(tracker.view, width, height).splitlines()
+    assert len(lines) == height
+    assert all(len(line) <= width for line in lines)
+    text = "\n".join(lines)
+    for title in ("collection", "last game", "ratings", "learner", "evaluation"):
+        assert f"─ {title} ─" in text
+    assert re.search(r"games +4 .*· 2 failed", text)
+    assert re.search(r"main@2 +26\.0 +2\.0", text)
+    assert re.search(r"loss +0\.042 +▄▄", text)
+    assert re.search(r"random +2 +0\.60 +0\.40–0\.80", text)
+    assert re.search(r"random +2 +100 % +0 % +0 %", text)
+    assert re.search(r"playing +[━╸╺ ]+ +30/128", text)
+    assert "update 3 of 3" in text and "75 % cached" in text
+    assert "main@1 (+0) against main@1 (+0)" in text
+    assert "[0] [1] [2]" in text, "a game's brackets are no markup"
+    assert "board 2" in text
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.log_exploitability(make_exploitability(0, 0.912, 0.95, env="a/b:Nim"))
+    assert re.search(r"exploit\. a/b:Nim +0 +0\.912–0\.950\b(?! →)", wide_pane(tracker.view))
+    tracker.end_update(0)
+    run_updates(tracker)
+    for version, low in ((1, 0.61), (2, 0.3204)):
+        tracker.log_exploitability(make_exploitability(version, low, low, env="a/b:Nim"))
+    assert re.search(r" 2 +0\.912–0\.950 → 0\.320\b", render(tracker.view, width, height))
+    record = json.loads(json.dumps(tracker.view.record()))
+    read = View.read(record, tracker.view.config, tracker.view.rows, lambda: 0.0)
+    assert "0.912–0.950 → 0.320" in wide_pane(read)
+
+
+def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.log_exploitability(make_exploitability(0, 0.9, 0.9, env="a/b"))
+    tracker.end_update(0)
+    tracker.close()
+    again = make_tracker(tmp_path)
+    again.log_exploitability(make_exploitability(250, 0.1, 0.1, env="a/b"))
+    assert re.search(r"exploit\. a/b +250 +0\.900 → 0\.100", wide_pane(again.view))
+    again.end_update(250)
+    again.finish("all updates made")
+    assert re.search(r"a:b +0\.900 +0\.100 +250 ", printed(again)), "the summary has it too"
+
+
+def wide_pane(view: View) -> str:
+    console = Console(width=80, file=io.StringIO())
+    console.print(evaluation_pane(view, 80, 10))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 10), (120, 12), (30, 40)])
+def test_a_small_terminal_shows_the_progress(tmp_path: Path, width: int, height: int) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker)
+    tracker.phase("playing", 30, 128)
+    lines = render(tracker.view, width, height).splitlines()
+    assert len(lines) == height and all(len(line) <= width for line in lines)
+    shown = [line.strip() for line in lines]
+    assert shown[:2] == ["update 3 of 3", "playing 30/128"]
+    assert shown[3] == "4 games, 2 failed" and shown[4] == "random 0.60"
+
+
+@pytest.mark.parametrize(("width", "height"), [*SIZES, (20, 5), (300, 100)])
+def test_it_is_there_before_anything_has_happened(tmp_path: Path, width: int, height: int) -> None:
+    tracker = make_tracker(tmp_path, make_config(loop={"steps": 0}))
+    assert len(render(tracker.view, width, height).splitlines()) == height
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_ratings_and_scores_may_come_before_the_first_training_game(
+    tmp_path: Path, width: int, height: int
+) -> None:
+    """As they do after the evaluation of version 0."""
+    tracker = make_tracker(tmp_path)
+    tracker.log_ratings([make_rating("main@0", 20.0), make_rating("random", 25.0)])
+    text = render(tracker.view, width, height)
+    assert "main@0" in text
+    assert "cannot be shown" not in text
+
+
+def test_a_pane_that_fails_leaves_the_others_and_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker)
+    monkeypatch.setattr(View, "opponent_shares", lambda self: 1 / 0)
+    for _ in range(2):
+        text = render(tracker.view, 120, 40)
+        assert "cannot be shown" in text
+        assert "─ learner ─" in text
+    failures = [record for record in caplog.records if "cannot be drawn" in record.message]
+    assert len(failures) == 1
+
+
+def test_a_notice_is_shown(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.view.notice = "the games' file cannot be written"
+    assert tracker.view.notice in render(tracker.view, 120, 40)
+
+
+def test_long_games_and_many_players_fit(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker, updates=60)
+    game: GameResult = make_game(7, ("main@60", "a/very:long-" + "name" * 30), turns=400)
+    tracker.add_trajectory(game, make_trajectories(game), version=60)
+    for width, height in SIZES:
+        lines = render(tracker.view, width, height).splitlines()
+        assert len(lines) == height and all(len(line) <= width for line in lines)
+
+
+def test_frequencies_are_shares_of_recent_games(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker, updates=1)
+    assert tracker.view.opponent_shares() == {
+        PlayerId("random"): 0.5,
+        PlayerId.policy(1): 0.5,
+    }
+    assert tracker.view.legal_moves() == 1.0
+
+
+def test_the_time_left_follows_from_the_updates(tmp_path: Path) -> None:
+    view = make_tracker(tmp_path).view
+    assert view.seconds_left(view.started) is None
+    view.version = 1
+    view.rows = ({"version": 0, "time/total": 500.0}, {"version": 1, "time/total": 40.0})
+    view.row_started = view.started + 540
+    assert view.seconds_left(view.started + 550) == pytest.approx(2 * 40 - 10)
+    assert view.seconds_left(view.started + 9000) == 0.0
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.log_ratings([make_rating("[red]bot", 20.0)])
+    game = make_game(0, ("main@0", "[red]bot"))
+    tracker.add_trajectory(game, make_trajectories(game), version=0)
+    text = render(tracker.view, 120, 40)
+    assert len(re.findall(r"│ \[red\]bot +(20\.0|1 )", text)) == 2
+    assert "against [red]bot (-1)" in text
+
+
+def test_gpus_are_read_as_far_as_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = ModuleType("pynvml")
+
+    class NVMLError(Exception):
+        pass
+
+    def utilization(handle: int) -> SimpleNamespace:
+        if handle == 1:
+            raise NVMLError("not supported")
+        return SimpleNamespace(gpu=88)
+
+    functions = {
+        "NVMLError": NVMLError,
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=20e9, total=80e9),
+        "nvmlDeviceGetUtilizationRates": utilization,
+    }
+    vars(nvml).update(functions)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    row = DeviceProbe(max_age_s=0).read()
+    assert {name: value for name, value in row.items() if "gpu" in name} == {
+        "device/gpu0_memory_gb": 20.0,
+        "device/gpu0_memory_percent": 25.0,
+        "device/gpu0_percent": 88.0,
+        "device/gpu1_memory_gb": 20.0,
+        "device/gpu1_memory_percent": 25.0,
+    }
+    assert row["device/process_memory_gb"] > 0 and 0 <= row["device/cpu_percent"] <= 100
+
+
+def test_gpus_are_shown(tmp_path: Path) -> None:
+    view = make_tracker(tmp_path).view
+    sliced = {"device/gpu1_memory_gb": 20.0, "device/gpu1_memory_percent": 25.0}
+    view.machine = GPU | sliced
+    assert machine_line(view).plain == " processor 50 % · gpu0 88 % · gpu1 25 % · memory 3.25 GB"
+    text = pane(view, 60, 6)
+    assert re.search(r"gpu0 +━.* 88 % · 61 GB, 43 %", text)
+    assert re.search(r"gpu1 +━.* 25 %\n", text)
+    assert re.search(r"memory +━.* 40 % · ours 3.25 GB", text)
+
+
+def test_actors_are_shown_one_by_one_as_far_as_there_is_room(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.view.machine = GPU
+    for actor in range(8):
+        tracker.log_actor(actor, ENGINE | {"games_in_flight": float(actor)})
+    assert tracker.view.engine["collect/engine/games_in_flight"] == sum(range(8))
+    text = pane(tracker.view, 80, 20)
+    for actor in range(8):
+        assert re.search(rf"actor {actor} .* tokens/s · {actor} games · 3 requests", text)
+    short = pane(tracker.view, 80, 6)
+    assert "actor 1 " in short and "actor 2 " not in short and "6 more actors" in short
+
+
+def pane(view: View, width: int, height: int) -> str:
+    console = Console(width=width, file=io.StringIO())
+    console.print(machine_pane(view, width, height))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_screenshot_is_an_svg(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path / "some-run")
+    run_updates(tracker)
+    svg = screenshot(tracker.view)
+    assert svg.startswith("<svg") and "some-run" in svg and "main@2" in svg
+
+
+def live_tracker(root: Path, config: RunConfig, terminal: bool) -> tuple[Tracker, io.StringIO]:
+    file = io.StringIO()
+    console = Console(file=file, width=100, height=30, force_terminal=terminal)
+    return Tracker(config, RunFolder(root), console=console), file
+
+
+def test_on_a_terminal_it_lives_in_its_own_thread_and_gives_the_terminal_back(
+    tmp_path: Path,
+) -> None:
+    config = make_config(tracking={"dashboard": "auto"})
+    tracker, file = live_tracker(tmp_path, config, terminal=True)
+    run_updates(tracker)
+    deadline = time.monotonic() + 20
+    while "main@2" not in file.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    tracker.finish("all updates made")
+    tracker.close()
+    screen, _, after = file.getvalue().rpartition("\x1b[?1049l")
+    assert "\x1b[?1049h" in screen and "main@2" in screen
+    assert "update 1/3" not in file.getvalue(), "no lines beside the dashboard"
+    assert "all updates made" in after
+
+
+def test_off_and_not_on_a_terminal_there_is_none(tmp_path: Path) -> None:
+    for name, setting, terminal in (("a", "off", True), ("b", "auto", False)):
+        config = make_config(tracking={"dashboard": setting})
+        tracker, file = live_tracker(tmp_path / name, config, terminal)
+        run_updates(tracker)
+        tracker.close()
+        assert "\x1b[?1049h" not in file.getvalue() and "update 1/3" in file.getvalue()

@@ -1,0 +1,564 @@
+"""What the tracker writes is what happened, and no sink can stop a run."""
+
+import io
+import json
+import math
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tests.helpers.tracking import (
+    lines,
+    make_config,
+    make_game,
+    make_rating,
+    make_score,
+    make_tracker,
+    make_trajectories,
+    printed,
+    run_updates,
+)
+from unstable.config import ConfigError, parse
+from unstable.records.files import read_rows
+from unstable.records.folder import RunFolder
+from unstable.records.games import read_game
+from unstable.records.text import duration, number
+from unstable.tracking.metrics import EngineMetrics, Reducer, entropy, opponents
+from unstable.tracking.sft import SFTTracker
+from unstable.tracking.sinks import MetricsFile
+from unstable.tracking.summary import summary
+from unstable.tracking.text import sparkline, update_line
+from unstable.types import Batch, Group, Reward, Update
+from unstable.types.metrics import EvalKey, VersusKey
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_means_are_weighted_by_turns_not_by_games(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    for game in (make_game(0, turns=1), make_game(1, turns=5, outcomes=(-1.0, 1.0))):
+        tracker.add_trajectory(game, make_trajectories(game), version=1)
+    tracker.end_update(1)
+    row = lines(tmp_path / "metrics.jsonl")[0]
+    # Trained turns: 0 | 0, 2, 4, with 2 | 2, 4, 6 tokens and outcome 1 | -1, -1, -1.
+    assert row["collect/trained_turns"] == 4
+    assert row["collect/completion_length"] == pytest.approx(14 / 4)
+    assert row["collect/reward/outcome"] == pytest.approx(-2 / 4)
+    assert row["collect/reward"] == pytest.approx(-2 / 4 + 0.1)
+    assert row["collect/outcome/TicTacToe-v0/0"] == pytest.approx(0.0)
+    assert row["collect/outcome/TicTacToe-v0/1"] is None
+    assert row["collect/game_length"] == pytest.approx(3.0)
+    assert row["collect/prompt_cut_share"] == pytest.approx(1 / 4)
+    assert row["collect/prompt_cut_tokens"] == pytest.approx(5.0)
+    assert row["collect/seconds_per_character"] == pytest.approx(
+        4 * 0.5 / (4 * len("Zug [0] ✓") + 0 + 0 + 2 + 4)
+    )
+    assert row["collect/versus/random/win"] == pytest.approx(0.5)
+    assert row["collect/versus/self/share"] == 0.0
+    assert row["collect/distinct_games/TicTacToe-v0"] == 1.0
+
+
+@given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_a_mean_does_not_depend_on_how_values_come(chunks: list[list[float]]) -> None:
+    reducer = Reducer(counts=[], means=["mean"])
+    for chunk in chunks:
+        reducer.add("mean", sum(chunk), len(chunk))
+    values = [value for chunk in chunks for value in chunk]
+    assert reducer.take()["mean"] == pytest.approx(sum(values) / len(values), abs=1e-6)
+    assert reducer.take() == {"mean": None}
+
+
+def test_results_are_counted_by_opponent_and_forfeits_apart(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    games = [
+        make_game(0, ("main@3", "main@3"), (0, 1), (1.0, -1.0)),
+        make_game(1, ("main@1", "main@3"), (1,), (0.0, 0.0)),
+        make_game(2, ("main@3", "random"), (0,), (-1.0, 0.0), turns=3, forfeit=0),
+        make_game(3, ("random", "main@3"), (1,), (-1.0, 0.0), turns=3, forfeit=0),
+    ]
+    for game in games:
+        tracker.add_trajectory(game, make_trajectories(game), version=3)
+    tracker.end_update(3)
+    row = lines(tmp_path / "metrics.jsonl")[0]
+
+    def versus(opponent: str) -> list[float]:
+        names = ("games", "win", "draw", "loss", "forfeit")
+        return [row[f"collect/versus/{opponent}/{name}"] for name in names]
+
+    assert versus("self") == [2, 0.5, 0, 0.5, 0]
+    assert versus("past") == [1, 0, 1, 0, 0]
+    assert versus("random") == versus("fixed") == [2, 0.5, 0, 0.5, 0.5]
+    assert versus("others") == pytest.approx([3, 1 / 3, 1 / 3, 1 / 3, 1 / 3])
+    assert row["collect/forfeits"] == 2
+    assert row["collect/draws"] == 1
+    assert row["collect/versus/random/share"] == 0.5
+    assert opponents(make_game(4, ("main@3",), (0,), (1.0,))) == ["alone"]
+
+
+def test_engine_counters_are_differenced_and_survive_a_restart() -> None:
+    engine = EngineMetrics()
+    assert engine.values(1.0) == {}
+    engine.add(0, {"sampled_tokens": 100, "decode_steps": 10, "running": 3})
+    engine.add(1, {"sampled_tokens": 50, "decode_steps": 5, "running": 4})
+    engine.reset()
+    engine.add(0, {"sampled_tokens": 130, "decode_steps": 20, "running": 1})
+    assert engine.values(1.0)["collect/engine/adapter_hit_share"] is None  # the embedded engine
+    engine.add(0, {"sampled_tokens": 130, "adapter_requests": 8, "adapter_hits": 6, "running": 1})
+    engine.add(1, {"sampled_tokens": 20, "decode_steps": 5, "running": 2})  # began anew at 0
+    row = engine.values(seconds=10.0)
+    assert row["collect/engine/tokens_per_second"] == pytest.approx((30 + 20) / 10)
+    assert row["collect/engine/tokens_per_step"] == pytest.approx(50 / 10)
+    assert row["collect/engine/running"] == 3
+    assert row["collect/engine/cached_share"] is None
+    assert row["collect/engine/adapter_hit_share"] == 6 / 8
+
+
+def test_what_an_engine_does_not_measure_is_null_and_not_0() -> None:
+    engine = EngineMetrics()
+    engine.add(0, {"requests": 1.0})
+    assert engine.values(1.0)["collect/engine/prefill_seconds"] is None
+    engine.add(1, {"prefill_seconds": 0.0})
+    assert engine.values(1.0)["collect/engine/prefill_seconds"] == 0.0
+
+
+def test_entropy_by_hand() -> None:
+    assert entropy(Counter()) is None
+    assert entropy(Counter(a=5)) == pytest.approx(0.0)
+    assert entropy(Counter(a=1, b=1, c=2)) == pytest.approx(1.5 * math.log(2))
+
+
+def test_games_are_read_back_as_they_were(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    result = make_game(5, turns=5, forfeit=0)
+    tracker.add_trajectory(result, make_trajectories(result), version=7, actor=2)
+    tracker.add_eval_episode(make_game(5, trained=(), purpose="eval"), version=7)
+    tracker.add_trajectory(result, [], version=8)
+    [evaluation] = lines(tmp_path / "games" / "eval-000007.jsonl")
+    assert evaluation["actor"] is None and evaluation["turns"][0]["rewards"] is None
+    [game] = lines(tmp_path / "games" / "train-000007.jsonl")
+    assert len(lines(tmp_path / "games" / "train-000008.jsonl")) == 1
+    assert (game["game"], game["version"], game["actor"], game["forfeit"]) == (5, 7, 2, 0)
+    assert game["players"] == ["main@1", "random"]
+    assert [seat["group_id"] for seat in game["seats"]] == [50, None]
+    assert read_game("a line", game) == result
+    for turn, record in zip(result.turns, game["turns"], strict=True):
+        rewards = record["rewards"]
+        expected = {
+            "outcome": {"raw": 1.0, "weighted": 1.0},
+            "format": {"raw": 1.0, "weighted": 0.1},
+        }
+        assert rewards == (expected if turn.seat == 0 else None)
+
+
+def test_samples_are_read_back_as_trained(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    [trajectory] = make_trajectories(make_game(5, turns=5))
+    batch = Batch(version=4, groups=(Group(trajectories=(trajectory,)),))
+    tracker.log_samples(Update(version=5, metrics={}, advantages=[0.1, -0.2, 0.3]), batch)
+    records = lines(tmp_path / "train" / "000005.jsonl")
+    assert [record["advantage"] for record in records] == [0.1, -0.2, 0.3]
+    for sample, record in zip(batch.samples, records, strict=True):
+        (segment,) = record["sampled"]["segments"]
+        assert record["sampled"]["prompt_ids"] == sample.tokens.prompt_ids
+        assert segment["token_ids"] == sample.tokens.token_ids
+        assert segment["logprobs"] == sample.tokens.logprobs
+        assert record["reward"] == sample.reward
+        assert record["staleness"] == 3
+        assert {k: Reward(**v) for k, v in record["rewards"].items()} == sample.rewards
+
+
+def test_rows_keep_their_names_and_hold_null_for_what_is_not_there(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.log_evaluation([make_score(0)])
+    tracker.end_update(0)
+    tracker.log_learner(Update(version=1, metrics={"learn/loss": math.nan}, advantages=[]))
+    tracker.end_update(1)
+    first, second = read_rows(tmp_path / "metrics.jsonl")
+    assert set(first) <= set(second)
+    assert first["eval/TicTacToe-v0/random/sampled/score"] == 0.5
+    assert second["eval/TicTacToe-v0/random/sampled/score"] is None
+    assert second["learn/loss"] is None
+    tracker.close()
+    resumed = make_tracker(tmp_path)
+    resumed.end_update(2)
+    assert set(read_rows(tmp_path / "metrics.jsonl")[2]) == set(second)
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_a_refused_step_is_a_line_to_the_person_and_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    refusals = ["the loss is nan", "the loss is nan", "the gradient's norm is inf"]
+    update = Update(version=3, metrics={}, advantages=[], refusals=refusals)
+    line = (
+        "update 3: 3 optimizer steps are refused, the loss is nan; the gradient's norm is inf; "
+        "the weights stay as they were"
+    )
+    tracker = make_tracker(tmp_path)
+    tracker.log_learner(update)
+    tracker.close()
+    assert line in printed(tracker)
+    (tmp_path / "sft").mkdir()
+    supervised = SFTTracker(parse({}), RunFolder(tmp_path / "sft"), steps=1)
+    supervised.log_refusals(update)
+    supervised.close()
+    assert line in capsys.readouterr().out.splitlines()
+    assert line in caplog.text
+
+
+def test_every_name_written_is_documented(tmp_path: Path) -> None:
+    config = make_config(games=[{"env": "TicTacToe-v0"}, {"env": "Sokoban-v0", "seats": 1}])
+    tracker = make_tracker(tmp_path, config)
+    run_updates(tracker)
+    learners = (ROOT / "unstable" / "learners").rglob("*.py")
+    learned = (re.findall(r'"(learn/[^"]+)"', path.read_text()) for path in learners)
+    names = {
+        *read_rows(tmp_path / "metrics.jsonl")[-1],
+        # What the code fills in ends the name of a role.
+        *(re.sub("{[^}]+}", "/env/0", name) for some in learned for name in some),
+    }
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `([^`]+)` \| [^|]+ \| [^|]* \| [^|]+ \|$", text, re.MULTILINE)
+    assert len(documented) == len(set(documented)) > 80
+    patterns = [re.sub("<[a-z]+>", "[^/]+", name) for name in documented]
+    missing = [name for name in names if not any(re.fullmatch(p, name) for p in patterns)]
+    assert not missing
+    assert any(name.startswith("collect/versus/alone/") for name in names)
+
+
+def test_a_further_temperature_has_names_of_its_own(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path, make_config(eval={"temperature": [1.0, 0.0, 0.5]}))
+    for temperature in (0.0, 0.5, 1.0):  # however they come
+        tracker.log_evaluation([make_score(0, score=temperature, temperature=temperature)])
+    tracker.end_update(0)
+    (row,) = read_rows(tmp_path / "metrics.jsonl")
+    place = "eval/TicTacToe-v0/random"
+    assert (row[f"{place}/sampled/score"], row[f"{place}/sampled/temperature"]) == (1.0, 1.0)
+    assert (row[f"{place}/greedy/score"], row[f"{place}/greedy/temperature"]) == (0.0, 0.0)
+    assert (row[f"{place}/t0.5/score"], row[f"{place}/t0.5/temperature"]) == (0.5, 0.5)
+    tracker.finish("all updates made")
+    shown = printed(tracker)
+    assert "TicTacToe-v0 against random, greedy: score 0.00" in shown
+    assert "TicTacToe-v0 against random, t0.5: score 0.50" in shown
+    assert "TicTacToe-v0 against random: score 1.00" in shown
+    table = shown.partition("Evaluation: wins")[2]
+    assert re.findall(r"v0 +(random.*?) +(\d\.\d+) ", table) == [
+        ("random, greedy", "0.00"),
+        ("random, t0.5", "0.50"),
+        ("random", "1.00"),
+    ]
+
+
+def test_phases_share_out_the_time_of_a_row(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker)
+    for row in read_rows(tmp_path / "metrics.jsonl"):
+        names = [name for name in row if name.startswith("time/") and name != "time/total"]
+        assert sum(row[name] or 0.0 for name in names) == pytest.approx(row["time/total"], abs=0.05)
+    assert row["time/play"] and row["time/update"] and row["time/publish"]
+
+
+def test_progress_goes_on_with_every_game(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.phase("playing", 2, 5)
+    result = make_game(0, turns=3)
+    tracker.add_trajectory(result, make_trajectories(result), version=0)
+    assert (tracker.view.phase.done, tracker.view.phase.total) == (4, 5)
+    tracker.add_trajectory(result, make_trajectories(result), version=0)
+    assert tracker.view.phase.done == 5
+    tracker.phase("evaluating", 0, 3)
+    tracker.add_eval_episode(result, version=0)
+    assert tracker.view.phase.done == 1
+
+
+def test_what_the_folder_holds_names_its_format(tmp_path: Path) -> None:
+    run_updates(make_tracker(tmp_path))
+    folder = RunFolder(tmp_path)
+    paths = [folder.metrics, folder.ratings, folder.games("train", 0), folder.samples(1)]
+    assert [line["format"] for path in paths for line in lines(path)] == [1] * (3 + 1 + 2 + 5)
+    assert all("format" not in row for row in read_rows(folder.metrics))
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.end_update(0)
+    [metrics] = [sink for sink in tracker._sinks if isinstance(sink, MetricsFile)]
+    metrics.close()  # from here on every write raises
+    tracker.end_update(1)
+    tracker.end_update(2)
+    assert [row["version"] for row in read_rows(tmp_path / "metrics.jsonl")] == [0]
+    assert printed(tracker).count("cannot be written") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(ConfigError, match=r"tracking\.run_dir.*out.*another folder"):
+        make_tracker(tmp_path / "out")
+
+
+def test_ratings_are_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.log_ratings([make_rating("main@0", 25.0)])
+    before = (tmp_path / "ratings.json").read_bytes()
+    assert json.loads(before)["players"][0]["mu"] == 25.0
+
+    def die(*_: object) -> None:
+        raise OSError("power cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", die)
+        tracker.log_ratings([make_rating("main@1", 30.0)])
+    assert (tmp_path / "ratings.json").read_bytes() == before
+
+
+def test_without_a_dashboard_an_update_is_a_line(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker, updates=1)
+    evaluation, update = [line for line in printed(tracker).splitlines() if "version 1" not in line]
+    assert evaluation == (
+        "evaluation of version 0 · TicTacToe-v0 against random: score 0.50 (0.30 to 0.70) · 6 won, "
+        "4 drawn, 6 lost (2 by forfeit) · 90 % legal moves"
+    )
+    assert re.fullmatch(
+        r"update 1/3 · 2 games, 1 against others \(1 won, 0 drawn, 0 lost\) · 0 forfeits · "
+        r"1 failed · reward 0\.5 · loss 0\.042 · \d+ s",
+        update,
+    )
+
+
+def test_an_evaluation_says_what_repeats_and_what_a_difference_needs(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.log_evaluation([replace(make_score(0), distinct=2)])
+    tracker.log_evaluation([replace(make_score(1), needed=1234)])
+    tracker.log_evaluation([replace(make_score(2), distinct=2, opponent="base")])
+    repeats, needs, _ = printed(tracker).splitlines()
+    assert "6 lost (2 by forfeit) in 2 distinct games · 90 % legal moves" in repeats
+    assert "needs" not in repeats and "distinct" not in needs
+    assert needs.endswith("90 % legal moves · a difference of 0.05 needs 1,234 games")
+    tracker.end_update(0)
+    tracker.finish("all updates made")
+    assert "16 (2 distinct)" in printed(tracker)
+
+
+def test_an_update_whose_batch_was_ready_says_so(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker, updates=1)
+    row = read_rows(tmp_path / "metrics.jsonl")[-1]
+    none = {name: 0 for name in row if name.startswith("collect/") and row[name] is not None}
+    line = update_line(row | none | {"collect/reward": None, "version": 2}, steps=3)
+    assert line.startswith("update 2/3 · its games were played before the last one · loss 0.042 ·")
+
+
+def test_the_summary_holds_first_and_last_evaluation_and_says_where_all_lies(
+    tmp_path: Path,
+) -> None:
+    tracker = make_tracker(tmp_path / "out")
+    run_updates(tracker)
+    tracker.close()
+    resumed = make_tracker(tmp_path / "out")
+    assert len(resumed.view.rows) == 3 and resumed.view.version == 2
+    resumed.finish("all updates made")
+    resumed.close()
+    resumed.close()
+    text = printed(resumed)
+    assert "all updates made" in text and "version 2 · 4 games · 10 trained turns" in text
+    evaluation = next(line for line in text.splitlines() if line.startswith("TicTacToe-v0"))
+    assert evaluation.split()[2:6] == ["0.50", "0.30–0.70", "0.60", "0.40–0.80"]
+    assert re.search(r"^self +4 +0 % +100 %", text, re.MULTILINE)
+    assert re.search(r"^main@2 +26\.0", text, re.MULTILINE)
+    assert str(tmp_path / "out" / "metrics.jsonl") in text
+
+
+def metrics_row(version: int, games: int, **figures: float | None) -> dict[str, Any]:
+    """A row of an update with an evaluation."""
+    versus, evaluation = VersusKey("self"), EvalKey("TicTacToe-v0", "minimax", "sampled")
+    counts = {"collect/games": games, "collect/trained_turns": 20 * bool(games)}
+    counts |= {"collect/forfeits": 3 * bool(games), "collect/failures": int(bool(games))}
+    results = dict.fromkeys(("draw", "loss", "forfeit"), None) | {"games": games // 2}
+    results["win"] = 0.5 if games else None
+    scores = {"games": 16, "distinct": 16, "legal_moves": 1.0, **figures}
+    return {
+        "format": 1,
+        "version": version,
+        **counts,
+        **{versus.name(name): value for name, value in results.items()},
+        **{evaluation.name(name): value for name, value in scores.items()},
+        "time/total": 60.0 + 65 * bool(games),
+    }
+
+
+METRICS = "".join(
+    json.dumps(row) + "\n"
+    for row in (
+        metrics_row(0, 0, score=0.25, low=0.1, high=0.45),
+        metrics_row(1, 8, score=0.5, low=0.3, high=0.7),
+    )
+)
+RATINGS = (
+    '{"format":1,"players":[{"player":"main@1","mu":26.25,"sigma":2.0,"games":12,"wins":6,"draws":2,'
+    '"losses":4,"forfeits":1},{"player":"minimax","mu":30,"sigma":1.5,"games":1300,"wins":1200,'
+    '"draws":100,"losses":0,"forfeits":0}]}\n'
+)
+
+
+@pytest.fixture
+def left_folder(tmp_path: Path) -> RunFolder:
+    """What a run has left."""
+    folder = RunFolder(tmp_path / "left")
+    folder.root.mkdir()
+    folder.metrics.write_text(METRICS)
+    folder.ratings.write_text(RATINGS)
+    return folder
+
+
+def summarized(folder: RunFolder) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(summary(folder, "interrupted"))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_rows_of_a_summary_are_of_one_opponent_each_and_add_up(left_folder: RunFolder) -> None:
+    row = {"version": 2, "collect/games": 10, "time/total": 1.0}
+    for name, games in (("self", 4), ("others", 6), ("past", 2), ("fixed", 4), ("random", 4)):
+        shares = dict.fromkeys(("win", "draw", "loss", "forfeit"), 0.5)
+        row |= {VersusKey(name).name(share): value for share, value in shares.items()}
+        row[VersusKey(name).name("games")] = games
+    left_folder.metrics.write_text(json.dumps(row) + "\n")
+    table = re.findall(r"^(\S+) +(\d+) +50 %", summarized(left_folder), re.MULTILINE)
+    assert table == [("self", "4"), ("past", "2"), ("random", "4")]
+
+
+def test_the_summary_of_a_run_that_was_left(left_folder: RunFolder) -> None:
+    text = summarized(left_folder)
+    head = "version 1 · 8 games · 20 trained turns · 3 forfeits · 1 failed · 3 min 05 s"
+    assert "interrupted" in text and head in text
+    evaluation = next(line for line in text.splitlines() if line.startswith("TicTacToe-v0"))
+    assert evaluation.split() == [
+        *("TicTacToe-v0", "minimax", "0.25", "0.10–0.45", "0.50", "0.30–0.70", "16", "100", "%")
+    ]
+    assert re.search(r"^self +4 +50 %", text, re.MULTILINE)
+    ratings = re.search(r"^minimax +(.*)\nmain@1 +(.*)$", text, re.MULTILINE)
+    assert ratings is not None
+    assert ratings[1].split() == ["30.0", "1.5", "1,300", "1,200", "100", "0", "0"]
+    assert ratings[2].split() == ["26.2", "2.0", "12", "6", "2", "4", "1"]
+
+
+def test_a_run_that_was_left_is_gone_on_with(left_folder: RunFolder) -> None:
+    tracker = make_tracker(left_folder.root)
+    assert [row["version"] for row in tracker.view.rows] == [0, 1]
+    assert tracker.view.version == 1
+    tracker.end_update(2)
+    tracker.close()
+    assert [line.get("format") for line in lines(left_folder.metrics)] == [1, 1, 1]
+    first, _, last = read_rows(left_folder.metrics)
+    assert set(first) < set(last) and "format" not in last
+    assert last["eval/TicTacToe-v0/minimax/sampled/score"] is None
+    assert "version 2 · 8 games" in summarized(left_folder)
+
+
+def test_rows_of_another_format_are_an_error_at_the_start(left_folder: RunFolder) -> None:
+    row = json.dumps({"format": 2, "version": 2})
+    left_folder.metrics.write_text(METRICS + row + "\n")
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 2 .*release"):
+        make_tracker(left_folder.root)
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 2 .*release"):
+        summarized(left_folder)
+
+
+def test_ratings_of_another_format_are_an_error_that_stops_no_run(left_folder: RunFolder) -> None:
+    left_folder.ratings.write_text(json.dumps(json.loads(RATINGS) | {"format": "3"}))
+    with pytest.raises(ConfigError, match=r"ratings\.json: format = '3' .*release"):
+        summarized(left_folder)
+    tracker = make_tracker(left_folder.root)
+    tracker.finish("all updates made")
+    assert "the summary cannot be written" in printed(tracker)
+    tracker.close()
+
+
+def test_the_summary_of_a_run_that_did_nothing(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
+    tracker.finish("no space is left", "failed")
+    assert "The run ended: failed" in printed(tracker)
+
+
+def test_a_terminal_that_goes_away_stops_nothing(tmp_path: Path) -> None:
+    """As with `run.sh | head -1`: Rich itself would end the process."""
+    code = (
+        "import sys; from pathlib import Path; from tests.helpers.tracking import *\n"
+        f"t = Tracker(make_config(), RunFolder(Path({str(tmp_path / 'run')!r})))\n"
+        "for i in range(2000): t.print('a line that nobody reads ' * 20)\n"
+        "t.finish('done'); t.close(); print('alive', file=sys.stderr)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert "alive" in process.stderr.read()
+    assert process.wait(60) == 0
+
+
+def test_logs_of_libraries_go_to_the_file_whenever_they_are_imported(tmp_path: Path) -> None:
+    script = f"""
+import logging, warnings
+from pathlib import Path
+early = logging.getLogger("early")
+early.addHandler(logging.StreamHandler())
+from unstable.records.folder import RunFolder
+from unstable.records.logs import setup_logging
+setup_logging(RunFolder(Path({str(tmp_path)!r})), "actor-0")
+import torch
+from transformers.utils import logging as transformers_logging
+early.warning("from early")
+logging.getLogger("torch.distributed").warning("from torch")
+transformers_logging.get_logger("transformers.modeling_utils").warning("from transformers")
+warnings.warn("from warnings")
+logging.getLogger("httpx").info("chatter")
+logging.getLogger("unstable.loop.train").info("from us")
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    text = (tmp_path / "logs" / "actor-0.log").read_text()
+    for source in ("early", "torch", "transformers", "warnings", "us"):
+        assert f"from {source}" in text
+    assert "chatter" not in text
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", text)
+
+
+def test_the_room_loads_neither_torch_nor_wandb() -> None:
+    script = (
+        "import sys, unstable.tracking.tracker\n"
+        "print([m for m in ('torch', 'wandb', 'textarena', 'ray') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.0, "0"), (99.96, "100"), (-1234.5, "−1,234"), (1e-4, "0.0001")],
+)
+def test_numbers(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_durations_and_sparklines() -> None:
+    assert [duration(s) for s in (0.4, 59.4, 59.6, 3599.6)] == [
+        "0 s",
+        "59 s",
+        "1 min 00 s",
+        "1 h 00 min",
+    ]
+    assert sparkline([], 5) == sparkline([None], 5) == ""
+    assert sparkline([1.0, 1.0], 5) == "▄▄"
+    assert sparkline([5.0, 0.0, None, 7.0], 3) == "▁ █"

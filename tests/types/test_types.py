@@ -1,0 +1,81 @@
+"""Who plays and who won: what evaluation, ratings and tables all rest on."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.builders import game
+from unstable.types import BASE, PlayerId
+
+NAMES = st.text(max_size=12)
+NEAR_NAMES = st.builds("".join, st.tuples(st.sampled_from(["main", "main@", "Main@", "@"]), NAMES))
+
+
+POLICIES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,20}", fullmatch=True)
+
+
+@given(POLICIES, st.integers(0, 10**12))
+def test_a_version_of_a_policy_is_read_back_from_its_name(policy: str, version: int) -> None:
+    player = PlayerId.policy(version, policy)
+    assert player.name == str(player) == f"{policy}@{version}"
+    assert PlayerId.parse(player.name) == player
+    assert (player.label, player.version) == (policy, version)
+
+
+def test_a_policy_is_main_unless_it_is_named() -> None:
+    assert PlayerId.policy(3) == PlayerId.parse("main@3") != PlayerId.parse("rival@3")
+
+
+@given(NAMES | NEAR_NAMES | st.integers().map("main@{}".format))
+def test_every_name_is_read_and_written_back_as_it_was(name: str) -> None:
+    player = PlayerId.parse(name)
+    assert player.name == name
+    assert PlayerId.parse(player.name) == player
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["openai:some@3", "checkpoint:warm@2", "a@b", "@3", "main", "main@", "main@-1", "main@3@4"]
+    + [
+        "main@03",
+        f"main@{10**18}",
+        "main@\u00b2",
+        "main@\u0663",
+        "main @3",
+        "3@3",
+        "m\u00e4in@3",
+        "",
+    ],
+)
+def test_a_player_that_never_changes_keeps_its_name_whole(name: str) -> None:
+    player = PlayerId.parse(name)
+    assert player == PlayerId(name)
+    assert (player.label, player.version, player.name) == (name, None, name)
+
+
+def test_players_are_values() -> None:
+    versions = [PlayerId.parse(f"main@{version}") for version in (1, 2, 1)]
+    assert len({*versions, PlayerId("random"), PlayerId.parse("random")}) == 3
+    assert PlayerId.parse("base") == BASE
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "forfeit", "standings"),
+    [
+        ((1, -1), None, ["win", "loss"]),
+        ((0, 0), None, ["draw", "draw"]),
+        ((-1, 0), 0, ["loss", "win"]),
+        ((0, 0), 0, ["loss", "win"]),  # a forfeit that is worth nothing is a loss all the same
+        ((0, -1, 0), 1, ["win", "loss", "win"]),
+        ((1, 1, -1, -1), None, ["win", "win", "loss", "loss"]),  # teams
+        ((1, 0, -1), None, ["win", "loss", "loss"]),
+        ((1,), None, ["win"]),
+        ((0.4,), None, ["draw"]),
+        ((0,), None, ["loss"]),
+        ((0.4,), 0, ["loss"]),
+    ],
+)
+def test_standings(outcomes: tuple[float, ...], forfeit: int | None, standings: list[str]) -> None:
+    players = [f"main@{seat}" for seat in range(len(outcomes))]
+    result = game(players, outcomes, turns=len(players), forfeit=forfeit)
+    assert [result.standing(seat) for seat in range(len(outcomes))] == standings
