@@ -155,7 +155,7 @@ async def test_a_short_run_learns_nim(tmp_path: Path) -> None:
     context = make_context(Path("tiny"), tmp_path / "run", **NIM)
     await train(context)
     rows = lines(context.folder.metrics)
-    score, low, high = (f"eval/Nim-v0/random/{name}" for name in ("score", "low", "high"))
+    score, low, high = (f"eval/Nim-v0/random/sampled/{name}" for name in ("score", "low", "high"))
     assert rows[0][low] < 0.5 < rows[0][high]  # as random play
     assert rows[-1][low] > rows[0][high] + 0.05
     assert rows[-1][score] > rows[0][score] + 0.2

@@ -195,9 +195,9 @@ def test_the_shipped_start_fits_the_default_model(tmp_path):
 
 
 def test_a_published_adapter_loads_by_peft_as_the_documents_say(tmp_path, monkeypatch, capsys):
-    """The line of README.md, for the tiny model: it gives the name in the adapter a folder."""
+    """The line of docs/export.md, for the tiny model: it gives the name in the adapter a folder."""
     documented = 'ln -s "$(unstable model smollm2-135m)" smollm2-135m'
-    assert documented in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert documented in (ROOT / "docs/export.md").read_text(encoding="utf-8")
     config = ModelConfig(name="tiny", dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
     adapter = export_adapter(attach_lora(load_model(config), config.adapter, 0), "x")
     pack_adapter(adapter, tmp_path / "a.zip", base=describe_base(config), card="")
