@@ -14,6 +14,7 @@ import pytest
 from unstable.commands import session, train
 from unstable.config import ConfigError, RunConfig, RunFailedError, parse
 from unstable.planning.plan import Plan
+from unstable.records import logs
 from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import in_time
 
@@ -97,6 +98,7 @@ def test_a_run_leaves_the_callers_logging_as_it_was(
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
     monkeypatch.setattr(train, "_train", loud)
+    monkeypatch.setattr(logs, "_takes_over", False)  # as another test's command line may have left
     run_dir = tmp_path / "run"
     data = {"model": {"name": str(tiny_folder)}, "tracking": {"run_dir": str(run_dir)}}
     logging.root.addHandler(handler)
