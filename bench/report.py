@@ -70,7 +70,7 @@ def make_game(number: int, prompt: int, answer: int) -> dict[str, Any]:
     return {
         **{"format": 1, "game": number, "purpose": "train", "env": "TicTacToe-v0", "seed": number},
         **{"version": 0, "actor": 0, "member": 0, "branches": 0, "fork": 0, "opening": 0},
-        **{"opener": None, "players": ["main@0"] * 2, "seats": [seat_of_policy] * 2},
+        **{"opener": None, "teams": [], "players": ["main@0"] * 2, "seats": [seat_of_policy] * 2},
         **{"payoffs": game.payoffs, "outcomes": game.outcomes, "forfeit": None, "raised": False},
         **{"truncated": False, "reason": game.reason, "seconds": 5.0, "turns": turns},
     }
