@@ -207,7 +207,7 @@ def test_a_run_shows_itself_and_is_watched(project: Path, columns: int, rows: in
         assert ("actor 0" in shown) == (columns == 200)
         with Screen(project, columns, rows, "watch", "run") as other:
             # It is a second behind, in which updates may go by.
-            other.sees(draws(r"policy@\d+ +\d+\.\d", r"update \d+ of 200"))
+            other.sees(draws(r"main@\d+ +\d+\.\d", r"update \d+ of 200"))
             own.press("\x03")
             assert own.end(120) == 130
             other.sees(lambda text: "interrupted · to go on: " in text)
