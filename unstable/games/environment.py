@@ -34,8 +34,11 @@ class Environment(ABC):
     the action was none of `legal_moves`.
     """
 
-    info: GameInfo = GameInfo(env="", name="")
-    """What is known of the game besides: an expert, compact form, size. Of a class, not a play."""
+    info: GameInfo = GameInfo()
+    """What is known of the game besides: an expert, compact form, size. Of a class, not a play.
+
+    A config's `games.N.info` takes its place.
+    """
 
     @property
     def raw(self) -> Any:
@@ -108,4 +111,4 @@ class Environment(ABC):
 
     def copied(self) -> Self:
         """Another play at the same position that goes its own way; only trees need it."""
-        return copy.deepcopy(self)
+        return copy.deepcopy(self, {id(self.info): self.info})
