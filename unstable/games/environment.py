@@ -28,7 +28,7 @@ class Environment(ABC):
     Chance comes from `random` and `numpy.random`, which within `__init__`, `reset`, `observe` and
     `step` are the game's own, or from generators that `reset` seeds. Moves of nature are made
     within `reset` and `step`. A game is solved exactly (`solving/tree.py`) only if all its draws
-    are whole numbers, choices and shuffles of `random`.
+    are whole numbers, choices and shuffles of `random`; any other is refused there.
 
     Whatever a method raises fails the game, but for `step`: there it is the mover's forfeit where
     the action was none of `legal_moves`.

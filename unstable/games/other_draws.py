@@ -9,6 +9,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -76,10 +77,11 @@ def _of(name: str) -> Callable[..., NoReturn]:
     """Refuses a method of a generator, in the words of what was called of the module `random`."""
 
     def refuse(generator: random.Random, *_: Any) -> NoReturn:
-        called, frame = name, sys._getframe(2)
+        called = name
+        frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_globals.get("__name__") == "random":
             called, frame = frame.f_code.co_name, frame.f_back
-        shared = generator is random._inst  # type: ignore[attr-defined]
+        shared = generator is random._inst
         own = f"{called} of a random.{type(generator).__name__} of its own"
         raise OtherDrawError(f"random.{called}" if shared else own)
 
