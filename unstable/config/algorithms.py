@@ -25,7 +25,7 @@ class AlgorithmConfig(Section):
     name: str = Field(description="the algorithm, or package.module:Class of your own")
     kl_reward: NonNegativeFloat = Field(
         0.0,
-        description="weight of a turn's KL to the reference, or of a whole trajectory's where these "
+        description="weight of a turn's KL to the reference, or a trajectory's where these "
         "are compared, taken off the reward; 0: none",
     )
     kl_opponents: bool = Field(
