@@ -103,7 +103,9 @@ def shaped_rewards(
     if config.kl_opponents:
         kl_S = opponents_kl(batch, kl_S, per_turn=per_turn or config.grouped)
     if config.grouped:
-        kl_S = np.bincount(batch.trajectories_S, weights=kl_S)[batch.trajectories_S]
+        kl_T = np.zeros(len(batch.trajectories))
+        np.add.at(kl_T, batch.trajectories_S, kl_S)
+        kl_S = kl_T[batch.trajectories_S]
     return rewards_S - weight * kl_S
 
 
