@@ -288,7 +288,8 @@ class Tracker:
         self.view.rows = (*self.view.rows, row)[-HISTORY:]
         self._emit("row", row)
         if self._dashboard is None and is_new:
-            self.print(update_line(row, self.view.config.loop.steps))
+            left_s = self.view.seconds_left(self.view.clock()) or 0.0
+            self.print(update_line(row, self.view.config.loop.steps, left_s))
 
     def state(self) -> TrackerState:
         """All that a resume needs."""
