@@ -88,7 +88,7 @@ class Hands(Liars):
         return super().step("")._replace(over=len(self.made) == 4, refused=False)
 
     def payoffs(self) -> list[float]:
-        return [0.0, 0.0]
+        return [1.0, -1.0]
 
 
 def test_positions_shown_alike_with_different_moves_are_an_error() -> None:

@@ -50,13 +50,20 @@ class Tree:
 def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
     """The tree of a game; raises `ConfigError` for one that cannot be solved exactly.
 
-    Where every seat sees all, positions that are shown alike are one, however they came about.
+    Where every seat sees all, positions that are shown alike after as many turns are one, however
+    they came about: `max_turns` cuts a game off by its turns, with what the env pays then.
     """
+    place = f"games = {config.key}"
     if (why := why_not_solved(config)) is not None:
-        raise ConfigError(f"games = {config.key}: {why}")
+        raise ConfigError(f"{place}: {why}")
     with all_chance_enumerated(config):
         grower = _Grower(config, most_nodes)
         root = grower.after(lambda: Game(config, seed=0))
+    if not grower.most:
+        raise ConfigError(
+            f"{place}: max_turns = {config.max_turns} leaves no game in which anybody wins "
+            "something, so that nothing can be exploited; set it to the longest game's turns"
+        )
     return Tree(
         root=root,
         seats=config.seats,
@@ -84,6 +91,7 @@ class _Grower:
         self._is_open = size is not None and size.is_open
         self._most_nodes = most_nodes
         self._numbers: dict[tuple[object, Shown], int] = {}
+        self._open: dict[tuple[int, Shown], Node] = {}  # by turns made, after which a cap comes
 
     def after(self, play: Callable[[], Game], memories: Memories = ()) -> Node:
         """The node that `play` leads to: a decision, an end, or what chance makes of it.
@@ -115,8 +123,8 @@ class _Grower:
         shown, actions = as_key(observation), tuple(game.legal_moves())
         if (known := self.shown.get(shown)) is not None:
             actions = self._in_order(actions, known)
-            if self._is_open:
-                return known
+        if self._is_open and (game.turns, shown) in self._open:
+            return self._open[game.turns, shown]
         memories, number = memories or (None,) * self.config.seats, -1
         if not self._is_open:
             number = self._numbers.setdefault((memories[seat], shown), len(self._numbers))
@@ -124,6 +132,7 @@ class _Grower:
             Node(seat=seat, actions=actions, observation=observation, information_set=number)
         )
         self.shown.setdefault(shown, node)
+        self._open[game.turns, shown] = node
         copy_of = game.copies()
         node.children = [
             self.after(
