@@ -24,11 +24,11 @@ from unstable.records.files import (
     json_line,
     new_folder,
     read_lines,
-    read_rows,
     write_lines,
     write_whole,
 )
 from unstable.records.games import answer_tokens, batch_records, game_record, read_game
+from unstable.records.reading import read_rows
 from unstable.types import (
     Answer,
     Batch,
@@ -324,8 +324,11 @@ def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, fo
     text = str(raised.value)
     assert text.startswith(f"{path}:4: format = {found!r} ") and "use the release" in text
     assert "\n" not in text
-    with pytest.raises(ConfigError, match=r"x\.jsonl:4: format"):
-        read_rows(path)
+    if isinstance(found, int):
+        with pytest.raises(ConfigError, match=r"x\.jsonl, byte \d+: format"):
+            read_rows(path)
+    else:
+        assert read_rows(path) == []
 
 
 @pytest.mark.parametrize(
@@ -355,10 +358,14 @@ def test_a_line_is_a_line_whatever_is_in_it(record: dict[str, Any]) -> None:
     assert json.loads(line) == {"format": 1, **record}
 
 
+def objects(path: Path) -> list[dict[str, Any]]:
+    return [row for _, row in read_lines(path)]
+
+
 def test_lines_are_split_where_they_were_written_and_nowhere_else(tmp_path: Path) -> None:
     records = [{"text": "a\u2028b\u0085c\x1cd\r\ne ✓"}, {"text": ""}]
     write_lines(tmp_path / "x.jsonl", records)
-    assert read_rows(tmp_path / "x.jsonl") == records
+    assert objects(tmp_path / "x.jsonl") == records
 
 
 def test_json_has_no_word_for_what_is_not_finite() -> None:
@@ -383,7 +390,7 @@ def test_a_torn_line_is_cut_when_the_file_is_opened_again(tmp_path: Path) -> Non
     with path.open("ab") as torn:
         torn.write(b'{"a":')
     LineFile(path).close()  # which is enough
-    assert read_rows(path) == [{"a": 1}, {"a": 2}]
+    assert objects(path) == [{"a": 1}, {"a": 2}]
 
 
 class FullDisk:
@@ -412,7 +419,7 @@ def test_half_a_line_is_an_error_and_gone_with_the_next_one(tmp_path: Path) -> N
     disk.room = None
     file.write({"a": 3})
     file.close()
-    assert read_rows(path) == [{"a": 1}, {"a": 3}]
+    assert objects(path) == [{"a": 1}, {"a": 3}]
 
 
 def test_a_record_that_cannot_be_written_leaves_no_trace(tmp_path: Path) -> None:
@@ -422,7 +429,7 @@ def test_a_record_that_cannot_be_written_leaves_no_trace(tmp_path: Path) -> None
         file.write({"a": float("inf")})
     file.write({"a": 1})
     file.close()
-    assert read_rows(path) == [{"a": 1}]
+    assert objects(path) == [{"a": 1}]
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(

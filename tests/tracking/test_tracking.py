@@ -28,9 +28,9 @@ from tests.helpers.tracking import (
     run_updates,
 )
 from unstable.config import ConfigError, parse
-from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
+from unstable.records.reading import read_rows
 from unstable.records.text import duration, number
 from unstable.tracking.metrics import EngineMetrics, Reducer, entropy, opponents
 from unstable.tracking.sft import SFTTracker
