@@ -52,23 +52,31 @@ from unstable.types import (
 NAMES = ["random", "base", "openai:some/model", "checkpoint:warm@2", "policy@best", "an Ä @ 3 ✓"]
 PURPOSES: list[Purpose] = ["train", "eval"]
 INTEGERS = st.integers(0, 2**40)
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.floats(-1e99, 1e99)
 PLAYERS = st.integers(0, 99_999).map(PlayerId.policy) | st.sampled_from(NAMES).map(PlayerId)
-IDS = st.lists(INTEGERS, min_size=1, max_size=3)
-COMPLETIONS = st.builds(
-    Completion,
-    token_ids=IDS,
-    scored=st.just(True),
-    logprobs=st.lists(NUMBERS, max_size=3),
-    finish_reason=st.sampled_from(["stop", "length"]),
-    adapter=st.none() | st.sampled_from(NAMES),
-    alternatives=st.none() | st.lists(st.lists(st.tuples(INTEGERS, NUMBERS), max_size=2)),
-)
+TOKEN_IDS = st.integers(0, 2**31 - 1)
+IDS = st.lists(TOKEN_IDS, min_size=1, max_size=3)
+
+
+@st.composite
+def completions(draw: st.DrawFn) -> Completion:
+    ids = draw(IDS)
+    likeliest = st.lists(st.tuples(TOKEN_IDS, NUMBERS), max_size=2)
+    return Completion(
+        token_ids=ids,
+        logprobs=[draw(NUMBERS) for _ in ids],
+        finish_reason=draw(st.sampled_from(["stop", "length"])),
+        adapter=draw(st.none() | st.sampled_from(NAMES)),
+        alternatives=draw(st.none() | st.just([draw(likeliest) for _ in ids])),
+    )
+
+
 INSERTED = st.builds(Segment, token_ids=IDS, scored=st.just(False))
+SEGMENTS = st.tuples(st.lists(completions() | INSERTED, max_size=2), completions())
 TOKENS = st.builds(
     SampledTokens,
-    prompt_ids=st.lists(INTEGERS, max_size=3),
-    segments=st.lists(COMPLETIONS | INSERTED, min_size=1, max_size=3).map(tuple),
+    prompt_ids=st.lists(TOKEN_IDS, max_size=3),
+    segments=SEGMENTS.map(lambda parts: (*parts[0], parts[1])),
     temperature=NUMBERS,
     version=st.none() | INTEGERS,
     prompt_cut=INTEGERS,
@@ -115,7 +123,7 @@ def games(draw: st.DrawFn) -> GameResult:
         member=draw(INTEGERS),
         branches=draw(INTEGERS),
         opening=draw(INTEGERS),
-        opener=draw(st.none() | SEATS),
+        opener=draw(SEATS),
     )
     return GameResult(
         spec=spec,
@@ -126,6 +134,7 @@ def games(draw: st.DrawFn) -> GameResult:
         truncated=draw(st.booleans()),
         reason=draw(st.text(max_size=5)),
         seconds=draw(NUMBERS),
+        stakes=draw(st.none() | NUMBERS),
         fork=draw(st.integers(0, len(turns))),
     )
 
@@ -325,7 +334,7 @@ def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, fo
     assert text.startswith(f"{path}:4: format = {found!r} ") and "use the release" in text
     assert "\n" not in text
     if isinstance(found, int):
-        with pytest.raises(ConfigError, match=r"x\.jsonl, byte \d+: format"):
+        with pytest.raises(ConfigError, match=r"x\.jsonl:4: format"):
             read_rows(path)
     else:
         assert read_rows(path) == []
