@@ -1,6 +1,7 @@
 """A run's dashboard in any terminal, from its folder alone: `unstable watch RUN`."""
 
 import contextlib
+import logging
 import os
 import select
 import sys
@@ -91,6 +92,7 @@ def watch(run_dir: Path, *, once: bool = False) -> None:
     Where there is no terminal it is printed once. Raises `ConfigError` for a folder that is no
     run's.
     """
+    logging.getLogger("unstable").addHandler(logging.NullHandler())  # what is drawn stays alone
     watched = Watched(existing_run(run_dir))
     console = Console()
     if once or not (console.is_terminal and sys.stdin.isatty()):

@@ -217,6 +217,26 @@ ENVIRONMENT = Shape(
 )
 """`environment.json`."""
 
+_OBJECT = core_schema.dict_schema()
+_ADAMW = _fields(
+    {
+        "state": core_schema.dict_schema(_INTEGER, _OBJECT),
+        "param_groups": _list(_fields({"params": _list(_COUNT)}, only=False), least=1),
+    },
+    only=False,
+)
+_OPTIMIZER = _fields({"adamw": _ADAMW, "steps": _COUNT, "scale": _FIGURE}, only=False)
+STATE = Shape(
+    _fields(
+        {
+            **{"version": _COUNT, "bad_updates": _COUNT},
+            **{"optimizer": _OPTIMIZER, "algorithm": _OBJECT},
+        },
+        only=False,
+    )
+)
+"""A learner's state, but for what its algorithm keeps and for tensors."""
+
 # Metrics
 
 _TOGETHER: tuple[tuple[type[MetricKey], str, tuple[str, ...]], ...] = (
