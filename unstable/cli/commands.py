@@ -10,6 +10,7 @@ from unstable.cli.options import (
     choice_of,
     folder_at,
     loaded,
+    loaded_run,
     number_of,
     run_and_version,
     scalar_of,
@@ -24,7 +25,7 @@ from unstable.config import ConfigError, dump, shown
 def _train(given: Given) -> None:
     resumed, forked = given["resume"], given["fork"]
     if resumed is None and forked is None:
-        config = loaded(given["config"], given.fields)
+        config = loaded_run(given["config"], given.fields)
         from unstable.commands.train import train
 
         train(config, given.typed)
@@ -63,7 +64,7 @@ def _world(given: Given) -> None:
 
 
 def _config(given: Given) -> None:
-    config = loaded(given["config"], given.fields)
+    config = loaded_run(given["config"], given.fields)
     from unstable.commands.prepare import prepare
 
     print(dump(prepare(config).config), end="")
@@ -71,7 +72,7 @@ def _config(given: Given) -> None:
 
 def _doctor(given: Given) -> int:
     if not given.words:
-        config = loaded(given["config"], given.fields)
+        config = loaded_run(given["config"], given.fields)
         from unstable.commands.doctor import doctor
 
         return doctor(config)
