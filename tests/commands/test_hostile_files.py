@@ -103,7 +103,8 @@ def test_a_learners_state_fits_or_is_one_line(model: ModelConfig, tmp_path: Path
     moments = state["optimizer"]["adamw"]["state"]
     for number in list(moments)[1:]:  # like the first one's
         del moments[number]
-    wrong, found = [None, "text", -1, [], {}, torch.zeros(3)], list(learners_places(state))
+    wrong: list[Any] = [None, "text", -1, [], {}, torch.zeros(3)]
+    found = list(learners_places(state))
     assert len(found) > 20
     for number, place in enumerate(found):
         changed = copy.deepcopy(state)
