@@ -183,7 +183,7 @@ def test_it_says_the_time_and_ends_when_enough_is_learned(tmp_path, capsys, monk
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_is_learned(tmp_path, capsys, monkeypatch, number):
-    steps = []
+    steps: list[int] = []
 
     def interrupted(*arguments: Any):
         steps.append(len(steps))
