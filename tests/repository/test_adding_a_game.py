@@ -1,6 +1,7 @@
 """docs/adding_a_game.md, tried as it is written."""
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -15,6 +16,9 @@ import yaml
 from unstable.commands.prepare import check_games
 from unstable.config import GameConfig, parse
 from unstable.games.game import Game
+from unstable.games.services import game_questions, prompt_style
+from unstable.solving.best_response import assess
+from unstable.solving.tree import grow
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/adding_a_game.md").read_text(encoding="utf-8")
@@ -28,13 +32,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, text in FILES:
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop("my_games", None)
+    for name in ("my_games", "my_cards"):
+        sys.modules.pop(name, None)
     yield tmp_path
-    sys.modules.pop("my_games", None)
+    for name in ("my_games", "my_cards"):
+        sys.modules.pop(name, None)
 
 
 def test_the_config_is_three_lines(folder: Path) -> None:
-    assert [name for name, _ in FILES] == ["my_games.py", "my.yaml"]
+    cards = ["my_cards.py", "brag.yaml", "brag_train.yaml"]
+    assert [name for name, _ in FILES] == ["my_games.py", "my.yaml", *cards]
     assert len(dict(FILES)["my.yaml"].splitlines()) == 3
 
 
@@ -87,3 +94,59 @@ def test_the_game_trains(folder: Path, tiny_folder: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (folder / "run/checkpoints/000001").is_dir()
+
+
+def brag(folder: Path) -> GameConfig:
+    config = parse(yaml.safe_load((folder / "brag.yaml").read_text(encoding="utf-8")))
+    check_games(config)
+    return config.games[0]
+
+
+def test_the_card_game_has_its_tree_and_its_questions(folder: Path) -> None:
+    game = brag(folder)
+    assert prompt_style(game).name == "compact" and len(game_questions(game)) == 3
+    for question in game_questions(game):
+        asked, answers = question.draw(random.Random(1))
+        assert asked and len(answers) == 1
+    tree = grow(game)
+    assert (len(tree.decisions), tree.most) == (10, 3.0)
+    # A deal, then of each: seat 0's decision, its check, seat 1's decision, its two ends.
+    assert tree.nodes == 1 + 20 * 5
+    uniform = {node.key: dict.fromkeys(node.actions, 0.5) for node in tree.decisions}
+    found = assess(tree, uniform, forfeits=True)
+    # Seat 0 wins 1/2 of a fold in half of half the games, and nothing of showdowns, on average.
+    assert found.values == pytest.approx((0.25, -0.25)) and found.exploitability > 0
+
+
+def run_in(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", START, *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_card_game_goes_from_a_world_to_an_exact_figure(folder: Path) -> None:
+    """The page's commands, in small."""
+    commands = re.findall(r"^unstable (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
+    smaller = {
+        "world": ["--world.steps", "20", "--world.games", "50", "--world.score_games", "0"],
+        "train": ["--loop.steps", "2", "--learner.batch_size", "32", "--actors.num", "1"],
+    }
+    smaller["train"] += ["--learner.micro_batch_size", "32", "--tracking.dashboard", "off"]
+    said = []
+    for command in commands:
+        words = command.replace("64:128", "0:2").split()
+        said.append(run_in(folder, *words, *smaller.get(words[0], [])))
+    world, _, table, average, policy = said
+    assert "20 steps take about" in world and (folder / "brag_base/config.json").exists()
+    figure = r"Brag: ([0-9. to]+) ·"
+    assert "exploitability of version 2 · Brag" in table
+    assert "exploitability of the average of 3 versions, 0 to 2" in average
+    assert re.findall(figure, policy) == re.findall(figure, table), "read back, it is the same"

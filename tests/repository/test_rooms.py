@@ -65,7 +65,7 @@ ALLOWED = {
         {
             *("types", "config", "records", "prompts", "models", "games", "engines", "collectors"),
             *("league", "rewards", "buffers", "learners", "datasets", "planning", "tracking"),
-            *("report", "loop", "runtime"),
+            *("report", "loop", "runtime", "solving"),
         },
     ),
     "cli": Allowed({"rich"}, {"config", "commands"}),

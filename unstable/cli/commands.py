@@ -16,6 +16,7 @@ from unstable.cli.options import (
     scalar_of,
     text_of,
     version_of,
+    versions_of,
     whole_number_of,
 )
 from unstable.cli.table import Command, Given
@@ -97,14 +98,32 @@ def _evaluate(given: Given) -> None:
 def _exploit(given: Given) -> None:
     folder, version = run_and_version("RUN_DIR", given.words[0])
     own = {name: value for name, value in given.own.items() if value is not None}
-    from unstable.commands.exploit import learn, measure
-
+    files = {name: folder_at(f"--{name}", own.pop(name)) for name in _FILES if name in own}
+    average = own.pop("average", None)
     if given.flags:
+        for option in (*files, "average", "nodes"):
+            if option in files or given[option] is not None:
+                raise ConfigError(f"--{option}: --learn solves nothing exactly; leave it out")
+        from unstable.commands.exploit import learn
+
         learn(folder, version, own | given.fields, given.typed)
         return
     games = own.pop("games", [])
-    samples = {f"eval.exploitability.{name}": value for name, value in own.items()}
-    measure(folder, version, [games] if isinstance(games, str) else games, given.fields | samples)
+    named = [games] if isinstance(games, str) else games
+    options = {f"eval.exploitability.{name}": value for name, value in own.items()} | given.fields
+    from unstable.commands.measure import measure, measure_table
+
+    if average is not None and version is not None:
+        raise ConfigError(f"--average: {given.words[0]} names a version; give one of the two")
+    if (policy := files.pop("policy", None)) is not None:
+        if files or average is not None or version is not None:
+            raise ConfigError("--policy takes the place of the run's versions; leave them out")
+        measure_table(folder, policy, named, options)
+        return
+    measure(folder, version, named, options, average=average, **files)
+
+
+_FILES = ("table", "policy")
 
 
 def _play(given: Given) -> None:
@@ -249,15 +268,23 @@ VERSION a number or best; --version VERSION is the same.
             "RUN_DIR[@VERSION] [--games NAME ...] [--samples N] [--FIELD VALUE ...]": (
                 "How far from an equilibrium?"
             ),
+            "RUN_DIR --average FROM:TO [--table FILE] [--games NAME ...]": "Of versions' average",
+            "RUN_DIR --policy FILE [--games NAME ...]": "Of a table's policy",
             "RUN_DIR[@VERSION] --learn [--FIELD VALUE ...]": "Train a best response to it",
         },
         """\
 Computes exactly how exploitable a version of a run (the newest, if none is given) is, in those of
 the run's games that can be solved exactly, or in the named ones. RUN_DIR is a folder that unstable
-train left. With --learn, for games of any size, a best response to the version is trained, from it
-on; what that wins is a lower bound. What it means is in docs/exploitability.md.""",
+train left. --table FILE (.csv or .json) writes the policy that was measured, and --policy FILE
+measures such a table. --average 150:200 measures the average of these versions, each weighted by
+how probable it makes that its seat gets to a position. --nodes N allows trees of N positions.
+With --learn, for games of any size, a best response to the version is trained, from it on; what
+that wins is a lower bound. What it means is in docs/exploitability.md.""",
         words=(1, 1),
-        own={"games": any_value, "samples": any_value},
+        own={
+            **{"games": any_value, "samples": any_value, "nodes": any_value},
+            **{"table": text_of, "policy": text_of, "average": versions_of},
+        },
         flags=("--learn",),
         takes_fields=True,
     ),

@@ -110,6 +110,16 @@ def version_of(option: str, value: Any) -> int | Literal["best"] | None:
     raise ConfigError(f"{option} = {shown(value)}: give a version's number, such as 12, or best")
 
 
+def versions_of(option: str, value: Any) -> tuple[int, int] | None:
+    """The first and the last version of FROM:TO; None where none are given."""
+    if value is None:
+        return None
+    ends = str(value).split(":")
+    if len(ends) != 2 or not all(end.isascii() and end.isdigit() for end in ends):
+        raise ConfigError(f"{option} = {shown(value)}: give two versions, such as 150:200")
+    return int(ends[0]), int(ends[1])
+
+
 def run_and_version(option: str, text: str) -> tuple[Path, int | Literal["best"] | None]:
     """The folder and the version in RUN@VERSION; None where no version is given."""
     path, at, number = text.rpartition("@")

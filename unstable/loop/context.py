@@ -53,14 +53,20 @@ async def sleeping(actors: Sequence[Actor], config: RunConfig) -> AsyncIterator[
 
 
 async def exploit(actors: Sequence[Actor], game: str, player: PlayerId) -> Exploitability:
-    """How exploitable a version is in a game that is solved exactly; each actor scores a part."""
-    began, count = time.time(), len(actors)
+    """How exploitable a version is in a game that is solved exactly."""
+    began = time.time()
+    probabilities = await decide(actors, game, player)
+    assert player.version is not None
+    return await actors[0].assess(game, player.version, probabilities, began)
+
+
+async def decide(actors: Sequence[Actor], game: str, player: PlayerId) -> dict[int, list[float]]:
+    """A version's probabilities at all decisions of such a game; each actor scores a part."""
+    count = len(actors)
     parts = await asyncio.gather(
         *(actor.decide(game, player, part, count) for part, actor in enumerate(actors))
     )
-    probabilities = {number: row for part in parts for number, row in part.items()}
-    assert player.version is not None
-    return await actors[0].assess(game, player.version, probabilities, began)
+    return {number: row for part in parts for number, row in part.items()}
 
 
 async def distribute(

@@ -7,12 +7,13 @@ much the seats would win together if each alone changed to its best response, sh
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from unstable.solving.tree import Node, Shown, Tree, as_key
+from unstable.solving.tree import Node, Tree
 
-Policy = Mapping[Shown, Mapping[str, float]]
-"""By what a seat is shown: the probability of each legal action. What lacks to 1 is the mass of
-illegal actions: answers that are none of them."""
+Policy = Mapping[Any, Mapping[str, float]]
+"""By what a seat is shown (`Shown`), or by the number of its information set: the probability of
+each legal action. What lacks to 1 is the mass of illegal actions: answers that are none of them."""
 _NEGLIGIBLE = 1e-12
 
 
@@ -46,6 +47,12 @@ def assess(tree: Tree, policy: Policy, *, forfeits: bool) -> Assessment:
     return Assessment(values.of(tree.root), tuple(best), values.illegal_mass(tree.root))
 
 
+def table_at(policy: Policy, node: Node) -> Mapping[str, float]:
+    """The policy at a position where a seat is to move."""
+    found = policy.get(node.information_set)
+    return policy[node.key] if found is None else found
+
+
 class PolicyValues:
     """The value of each position to each seat, the policy in all of them."""
 
@@ -70,8 +77,7 @@ class PolicyValues:
 
     def _given(self, node: Node) -> tuple[tuple[float, ...], float]:
         """The policy's probabilities of the legal actions, and its illegal mass."""
-        assert node.observation is not None
-        table = self._policy[as_key(node.observation)]
+        table = table_at(self._policy, node)
         given = tuple(table.get(action, 0.0) for action in node.actions)
         return given, max(0.0, 1 - sum(given))
 

@@ -35,6 +35,12 @@ class Node:
     information_set: int = -1  # number of what the seat has been shown; -1: the game is open
     children: list["Node"] = field(default_factory=list)
 
+    @property
+    def key(self) -> Shown:
+        """What a table of the policy is asked by, where a seat is to move."""
+        assert self.observation is not None
+        return as_key(self.observation)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
@@ -148,8 +154,9 @@ class _Grower:
         if set(actions) == set(known.actions):
             return known.actions
         assert known.observation is not None
+        seen = _quoted(known.observation)
         raise ConfigError(
-            f"games = {self.config.key}: seat {known.seat} is shown {_words(known.observation)} in "
+            f"games = {self.config.key}: seat {known.seat} is shown {seen} in "
             f"positions with different legal actions, {_listed(known.actions)} and "
             f"{_listed(actions)}; a position must show the seat all that decides what it may do, "
             "such as its own hand or its own moves until now: in the compact form's position, or "
@@ -161,10 +168,14 @@ def _with(memories: Memories, seat: int, memory: object) -> Memories:
     return (*memories[:seat], memory, *memories[seat + 1 :])
 
 
-def _words(observation: Observation) -> str:
+def in_words(observation: Observation) -> str:
     """What is shown, as far as it changes from position to position, in one line."""
     changing = [*observation.events, observation.board]
-    text = " ".join((observation.position or " ".join(changing)).split())
+    return " ".join((observation.position or " ".join(changing)).split())
+
+
+def _quoted(observation: Observation) -> str:
+    text = in_words(observation)
     return shown_text(text if len(text) <= _WORDS else f"...{text[-_WORDS:]}")
 
 

@@ -196,13 +196,13 @@ def payoff_text(score: EvalScore) -> str:
     return f" · pay-off {interval(score.payoff, score.payoff_low, score.payoff_high, signed)}"
 
 
-def exploitability_line(found: Exploitability) -> str:
-    """How exploitable a version is in one game, in words."""
+def exploitability_line(found: Exploitability, of: str | None = None) -> str:
+    """How exploitable a version is in one game, in words; `of` names what is no version."""
     prompts = f" by {found.prompts:,} prompts" if found.prompts < found.decisions else ""
     sampled = f" of {found.samples} answers each" if found.samples else ""
     figures = bounds(found.low, found.high)
     return (
-        f"exploitability of version {found.version} · {found.env}: {figures} · "
+        f"exploitability of {of or f'version {found.version}'} · {found.env}: {figures} · "
         f"{percent(found.illegal_mass)} of games against itself end by no legal action · "
         f"{found.decisions:,} decisions{prompts}{sampled} in {duration(found.seconds)}"
     )

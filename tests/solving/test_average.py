@@ -1,0 +1,139 @@
+"""Averages of policies, and policies as tables and files."""
+
+import random
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.liars import Liars
+from unstable.commands.tables import read_tables, write_tables
+from unstable.config import ConfigError, GameConfig
+from unstable.solving.average import averaged
+from unstable.solving.best_response import Policy, PolicyValues, assess
+from unstable.solving.table import TableRow, policy_of, tabulated
+from unstable.solving.tree import Tree, grow
+
+KUHN = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", args={"max_rounds": 1})
+
+
+@cache
+def kuhn() -> Tree:
+    return grow(KUHN)
+
+
+def drawn(tree: Tree, seed: int, legal: float = 1.0) -> Policy:
+    """Some policy, with so much of its mass on legal actions."""
+    rng = random.Random(seed)
+    policy = {}
+    for node in tree.decisions:
+        weights = [rng.random() ** 3 for _ in node.actions]
+        shares = (legal * each / sum(weights) for each in weights)
+        policy[node.key] = dict(zip(node.actions, shares, strict=True))
+    return policy
+
+
+@pytest.mark.parametrize(("legal", "forfeits"), [(1.0, True), (0.8, True), (0.8, False)])
+@pytest.mark.parametrize("game", [KUHN, GameConfig(env=f"{Liars.__module__}:Liars")])
+def test_the_average_wins_what_its_parts_win_on_average(
+    game: GameConfig, legal: float, forfeits: bool
+) -> None:
+    """One seat draws one of three policies before the game; the other plays a fourth."""
+    tree = kuhn() if game is KUHN else grow(game)
+    *parts, other = (drawn(tree, seed, legal) for seat, seed in enumerate(range(4)))
+    mean = averaged(tree, parts, forfeits=forfeits)
+    for seat in range(2):
+
+        def value(policy: Policy, seat: int = seat) -> float:
+            mixed = {}
+            for node in _all(tree):
+                own = policy if node.seat == seat else other
+                given = own.get(node.information_set)
+                mixed[node.information_set] = own[node.key] if given is None else given
+            values = PolicyValues(tree, mixed, forfeits)
+            return values.of(tree.root)[0]
+
+        assert value(mean) == pytest.approx(sum(map(value, parts)) / 3)
+
+
+def _all(tree: Tree):
+    waiting = [tree.root]
+    while waiting:
+        node = waiting.pop()
+        waiting += node.children
+        if node.seat >= 0:
+            yield node
+
+
+def test_one_policys_average_is_itself() -> None:
+    policy = drawn(kuhn(), 1)
+    mean = averaged(kuhn(), [policy, policy], forfeits=True)
+    found, expected = (assess(kuhn(), each, forfeits=True) for each in (mean, policy))
+    assert found.best == pytest.approx(expected.best)
+    assert found.values == pytest.approx(expected.values)
+
+
+def test_an_open_game_has_no_average() -> None:
+    tree = grow(GameConfig(env="Nim-v0", args={"piles": [1, 2]}))
+    with pytest.raises(ConfigError, match="in which every seat sees all has no average"):
+        averaged(tree, [drawn(tree, 0)], forfeits=True)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".json"])
+@pytest.mark.parametrize("env", ["kuhn", "Nim-v0", "average"])
+def test_a_policy_comes_back_from_its_file(tmp_path: Path, ending: str, env: str) -> None:
+    tree = grow(GameConfig(env=env, args={"piles": [1, 2]})) if env == "Nim-v0" else kuhn()
+    policy = drawn(tree, 3, legal=0.9)
+    if env == "average":
+        policy = averaged(tree, [policy, drawn(tree, 4)], forfeits=True)
+    path = tmp_path / f"policy{ending}"
+    write_tables(path, {"A": tabulated(tree, policy), "B": []})
+    read = read_tables(path)
+    again = policy_of(tree, read["A"], "--policy")
+    for forfeits in (True, False):
+        assert assess(tree, again, forfeits=forfeits) == assess(tree, policy, forfeits=forfeits)
+    with pytest.raises(ConfigError, match=f"policy{ending}' exists"):
+        write_tables(path, {}, check=True)
+
+
+def test_a_table_that_does_not_fit_is_one_line() -> None:
+    rows = tabulated(kuhn(), drawn(kuhn(), 0))
+    first, *rest = rows
+    named = f"seat {first.seat} at '{first.position}'"
+    for changed, words in (
+        (rest, f"T: lacks {named}"),
+        ([*rows, first], "T: has a position twice"),
+        ([*rows, first._replace(position="K")], f"T: seat {first.seat} never is at 'K'"),
+        ([first._replace(probabilities={"[run]": 1.0}), *rest], r"T: .* has '\[run\]'"),
+        (
+            [first._replace(probabilities={"[bet]": 1.5}), *rest],
+            f"T: probabilities of seat {first.seat}",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=words.replace("+", r"\+")):
+            policy_of(kuhn(), changed, "T")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.txt", "", "ends with .csv or .json"),
+        ("a.csv", "game,seat\nA,0\n", "is not a CSV file with the columns game, seat"),
+        ("a.json", "{", "is not a JSON list"),
+        ("a.json", "[1]", "is not a JSON list"),
+        ("none.json", None, "No such file"),
+    ],
+)
+def test_a_file_that_is_no_table_is_one_line(
+    tmp_path: Path, name: str, text: str | None, words: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        read_tables(tmp_path / name)
+
+
+def test_rows_say_what_a_seat_sees() -> None:
+    rows = tabulated(kuhn(), drawn(kuhn(), 0))
+    assert len(rows) == 12 and isinstance(rows[0], TableRow)
+    assert {row.position.partition(" ")[0] for row in rows} == {"J", "Q", "K"}
