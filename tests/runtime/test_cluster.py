@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.runtime import cluster
+from unstable.types.processes import ProcessId, started
 
 SCRIPT = """
 import logging, os, ray, signal, sys
@@ -70,30 +70,30 @@ class FakeRay:
 
 
 class Stopped:
-    """A process that is stopped, and says that it is on `host`."""
+    """A process that is stopped, known by an id that `change` makes another's."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, change: dict[str, Any]) -> None:
         self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         self.child.send_signal(signal.SIGSTOP)
-        where = asyncio.Future[tuple[str, int]]()
-        where.set_result((host, self.child.pid))
+        where = asyncio.Future[ProcessId]()
+        own = ProcessId.own()._replace(pid=self.child.pid, started=started(self.child.pid))
+        where.set_result(own._replace(**change))
         self.start = SimpleNamespace(remote=lambda: where)
 
 
-@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("change", [{}, {"space": "elsewhere"}, {"started": 1}])
 async def test_a_process_is_signalled_on_its_own_host_alone(
-    is_here: bool, monkeypatch: pytest.MonkeyPatch
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = FakeRay()
     monkeypatch.setattr(cluster, "ray", fake)
-    host = socket.gethostname() if is_here else "elsewhere"
-    process = cluster.Process(Stopped, (host,), Placement(LOOPBACK), threads=1)
+    process = cluster.Process(Stopped, (change,), Placement(LOOPBACK), threads=1)
     child = process.actor.child
     try:
         assert await process.start() == child.pid
         process.kill()
         assert fake.killed == [process.actor]
-        if is_here:
+        if not change:
             assert child.wait(timeout=20) == -signal.SIGKILL
         else:
             assert child.poll() is None

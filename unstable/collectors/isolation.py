@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
@@ -22,6 +21,7 @@ from unstable.collectors.players.base import Player
 from unstable.config import FixedOpponent, GameConfig
 from unstable.games.game import Game
 from unstable.types import GameFailure, GameResult, GameSpec, Observation, Turn
+from unstable.types.processes import ProcessId
 
 START_S = 120.0
 """Seconds until a game's process answers: the first one waits for imports."""
@@ -57,7 +57,7 @@ class Message(NamedTuple):
     """What a game's process says."""
 
     kind: Literal["begun", "turn", "ask", "result", "failure"]
-    content: Any = None  # a process id, nothing, an `Ask`, a `GameResult`, a `GameFailure`
+    content: Any = None  # a `ProcessId`, nothing, an `Ask`, a `GameResult`, a `GameFailure`
 
 
 class IsolatedGameError(Exception):
@@ -155,7 +155,7 @@ class _Process:
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, config: GameConfig
     ) -> None:
-        self.id: int | None = None
+        self.id: ProcessId | None = None
         self._reader, self._writer, self._config = reader, writer, config
 
     def send(self, value: object) -> None:
@@ -172,14 +172,12 @@ class _Process:
                 "and the game's process was ended"
             ) from None
         except (asyncio.IncompleteReadError, ConnectionError):
-            self.id = None
             raise RuntimeError(f"{self._config.key}: the game's process has ended") from None
 
     def end(self) -> None:
-        """Kill it; it waits for this when its game is over, so that the id is still its own."""
+        """Kill it, which waits for this when its game is over; one that has gone is left alone."""
         if self.id is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self.id, signal.SIGKILL)
+            self.id.send(signal.SIGKILL)
         self._writer.close()
 
 

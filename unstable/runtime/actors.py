@@ -19,11 +19,12 @@ from unstable.config import RunConfig, RunFailedError
 from unstable.engines.base import EngineDiedError
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime.cluster import MEMORY, Process, again, here, in_time
+from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.heartbeat import watch
 from unstable.runtime.local import LocalActor
 from unstable.tracking.status import Waits
 from unstable.types import GameFailure, GameResult, GameSpec, PlayerId
+from unstable.types.processes import ProcessId
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
@@ -45,7 +46,7 @@ class ActorProcess:
         self._folder = folder
         self._index = index
 
-    async def start(self) -> tuple[str, int]:
+    async def start(self) -> ProcessId:
         """Load the model; returns where this is. Raises as `LocalActor.start` does."""
         import torch
 
@@ -64,7 +65,7 @@ class ActorProcess:
         games = config.game_by_key
         Watch(lambda env: games[env].turn_timeout, self._blocked, lambda _: os._exit(1))
         collect_rarely()
-        return here()
+        return ProcessId.own()
 
     def _blocked(self, env: str) -> None:
         self._actor.collector.play_isolated(env)

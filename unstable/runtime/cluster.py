@@ -14,13 +14,13 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import psutil
 import ray
 
 from unstable.config import RunConfig
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime import reaper
+from unstable.types.processes import ProcessId
 
 MARK = "UNSTABLE_RUN"
 """The variable by which Ray's processes are known for a run's own, should its driver be killed."""
@@ -133,8 +133,8 @@ def _sigterm_kept() -> Iterator[None]:
 class Process:
     """An object in a process of its own, where `placement` says.
 
-    Its class has a method `start`, which returns `here()`, and `call` of a method and arguments.
-    `actor` is Ray's handle; `options` are Ray's too.
+    Its class has a method `start`, which returns `ProcessId.own()`, and `call` of a method and
+    arguments. `actor` is Ray's handle; `options` are Ray's too.
     """
 
     def __init__(
@@ -148,15 +148,12 @@ class Process:
     ) -> None:
         made: Any = ray.remote(**(_options(placement, threads) | options))(kind)
         self.actor = made.remote(*arguments)
-        self._on_this_host: psutil.Process | None = None  # once it has started, if it is
+        self._id: ProcessId | None = None  # once it has started
 
     async def start(self, *arguments: object) -> int:
         """Start the object; returns the process's id on its host."""
-        host, pid = await self.actor.start.remote(*arguments)
-        if host == socket.gethostname():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has died since
-                self._on_this_host = psutil.Process(pid)
-        return int(pid)
+        self._id = ProcessId(*await self.actor.start.remote(*arguments))
+        return self._id.pid
 
     async def call(self, method: str, *arguments: object) -> Any:
         """Call a method; an argument that is Ray's reference is the value there."""
@@ -165,14 +162,8 @@ class Process:
     def kill(self) -> None:
         """End it at once; on this host by a signal too, as Ray asks one that is stopped to end."""
         ray.kill(self.actor)
-        if self._on_this_host is not None:
-            with contextlib.suppress(psutil.NoSuchProcess):  # nor one that has its id by now
-                self._on_this_host.kill()
-
-
-def here() -> tuple[str, int]:
-    """The host of this process and its id there."""
-    return socket.gethostname(), os.getpid()
+        if self._id is not None:
+            self._id.send(signal.SIGKILL)
 
 
 def _options(placement: Placement, threads: int) -> dict[str, Any]:
