@@ -101,3 +101,68 @@ async def test_a_process_is_signalled_on_its_own_host_alone(
     finally:
         child.kill()
         child.wait()
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home folder, and an environment that says nothing of tokens."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_rays_token_is_its_owners_alone(home: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        cluster.keep_token()
+    finally:
+        os.umask(before)
+    token = home / ".ray/auth_token"
+    assert mode(token) == 0o600 and mode(token.parent) == 0o700
+    assert [*token.parent.iterdir()] == [token]
+    written = token.read_text()
+    assert len(bytes.fromhex(written)) == 32
+    token.chmod(0o644)  # as Ray itself has left it
+    cluster.keep_token()
+    assert mode(token) == 0o600 and token.read_text() == written
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("RAY_AUTH_MODE", "disabled"), ("RAY_AUTH_TOKEN_PATH", "/a/file")]
+)
+def test_a_token_is_left_to_who_has_said_where_it_is(
+    name: str, value: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    cluster.keep_token()
+    assert not (home / ".ray").exists()
+
+
+@pytest.mark.slow
+def test_rays_processes_are_as_nice_as_the_run_and_hear_no_hangup() -> None:
+    script = """
+import os, ray, signal
+from unstable.planning.machine import LOOPBACK, Placement
+from unstable.runtime.cluster import Process, cluster
+
+class Teller:
+    def nice(self):
+        return os.nice(0), signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+with cluster(1):
+    process = Process(Teller, (), Placement(LOOPBACK), threads=1)
+    print(os.nice(0), *ray.get(process.actor.nice.remote()))
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+    done = subprocess.run(
+        ["nice", "-n", "3", sys.executable, "-c", script], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    mine, theirs, held = done.stdout.splitlines()[-2].split()
+    assert mine == theirs and held == "True"
+    assert done.stdout.splitlines()[-1] == "set()"

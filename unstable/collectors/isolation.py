@@ -28,7 +28,7 @@ START_S = 120.0
 OPENER = -1
 """The opener's place among the players, which are else known by their seats."""
 _PROCESS = "unstable.collectors.game_process"
-_LENGTH = struct.Struct("!I")
+LENGTH = struct.Struct("!I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +71,30 @@ class IsolatedGameError(Exception):
 def frame(value: object) -> bytes:
     """A value as it goes between processes."""
     content = pickle.dumps(value)
-    return _LENGTH.pack(len(content)) + content
+    return LENGTH.pack(len(content)) + content
 
 
 def read_frame(read: Callable[[int], bytes]) -> Any:
     """The next value, where `read` gives so many bytes."""
-    return pickle.loads(read(_LENGTH.unpack(read(_LENGTH.size))[0]))
+    return pickle.loads(read(LENGTH.unpack(read(LENGTH.size))[0]))
+
+
+def start_process(module: str, *arguments: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+    """A module as a process, and the connection to it: it is given the socket's descriptor first.
+
+    It imports from where this process does, and hears no interrupt, which is ours to answer.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, str(theirs.fileno()), *arguments],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,
+        )
+    return ours, process
 
 
 class ForkServer:
@@ -99,16 +117,7 @@ class ForkServer:
         return ours
 
     def _begin(self) -> None:
-        self._control, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", _PROCESS, str(theirs.fileno()), *self._modules],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                start_new_session=True,  # an interrupt at the terminal is ours to answer
-            )
+        self._control, self._process = start_process(_PROCESS, *self._modules)
 
     def close(self) -> None:
         """End all games."""
@@ -164,7 +173,7 @@ class _Process:
     async def read(self, seconds: float) -> Message:
         try:
             async with asyncio.timeout(seconds):
-                size = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))[0]
+                size = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))[0]
                 return cast(Message, pickle.loads(await self._reader.readexactly(size)))
         except TimeoutError:
             raise TimeoutError(

@@ -154,9 +154,13 @@ class RemoteActor:
             threads=1,
             max_concurrency=10_000,
         )
-        with self._waits.on(f"{self.name}: start"):
-            async with in_time(self._config, self.name, self._folder):
-                self._waits.processes[self.name] = await process.start()
+        try:
+            with self._waits.on(f"{self.name}: start"):
+                async with in_time(self._config, self.name, self._folder):
+                    self._waits.processes[self.name] = await process.start()
+        except BaseException:
+            process.kill()
+            raise
         return process
 
     async def _numbers(self) -> dict[str, float] | None:
@@ -229,10 +233,12 @@ class RemoteActor:
     async def close(self) -> None:
         """End the engine in order; the process itself ends with the cluster.
 
-        One that does not answer, such as one that a game blocks, is left to that end.
+        One that does not answer, such as one that a game blocks, is left to that end. One that has
+        not started has been ended.
         """
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._watch is None:
+            return
+        self._watch.cancel()
         with contextlib.suppress(RayActorError, TimeoutError):  # nothing is left to end then
             async with asyncio.timeout(ANSWER_S):
                 await self._process.call("stats")

@@ -4,14 +4,17 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -44,8 +47,10 @@ def cluster(processes: int) -> Iterator[None]:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # more than ours; Ray's own default is 15
+    keep_token()
     with _logs_dropped(), _private_names() as private, _orphans_reaped() as marked:
-        with _sigterm_kept(), marked:
+        with _sigterm_kept(), _hangups_held(), marked:
             ray.init(
                 address="local",
                 num_cpus=processes,
@@ -59,6 +64,37 @@ def cluster(processes: int) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def keep_token() -> None:
+    """The token that guards Ray's ports is its owner's alone; Ray itself would let others read it.
+
+    Ray takes one that is there. Where the environment names another, or none is wanted, nothing is
+    done.
+    """
+    if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
+        return
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        return
+    path = Path.home() / ".ray" / "auth_token"
+    with contextlib.suppress(OSError):  # which Ray meets too, and says
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent) as scratch:  # which is its owner's alone
+            scratch.write(secrets.token_hex(32).encode("ascii"))
+            scratch.flush()
+            with contextlib.suppress(FileExistsError):
+                os.link(scratch.name, path)  # whole, or not at all
+        path.chmod(0o600)
+
+
+@contextlib.contextmanager
+def _hangups_held() -> Iterator[None]:
+    """What is started meanwhile does not end with the terminal: it is ours to end, in order."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
