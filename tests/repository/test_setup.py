@@ -217,7 +217,7 @@ def test_what_makes_a_card_slow_or_lonely_is_a_note(tmp_path: Path) -> None:
 
 
 PINS = {
-    canonicalize_name(name): version
+    str(canonicalize_name(name)): version
     for file in ("constraints.txt", "scripts/constraints_gpu.txt")
     for name, _, version in (
         line.partition("==") for line in (ROOT / file).read_text().splitlines()

@@ -76,7 +76,7 @@ class Stopped:
         self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         self.child.send_signal(signal.SIGSTOP)
         where = asyncio.Future[ProcessId]()
-        own = ProcessId.own()._replace(pid=self.child.pid, started=started(self.child.pid))
+        own = ProcessId.own()._replace(pid=self.child.pid, started=started(self.child.pid) or 0)
         where.set_result(own._replace(**change))
         self.start = SimpleNamespace(remote=lambda: where)
 

@@ -95,7 +95,7 @@ async def test_an_engine_is_closed_where_its_opponents_cannot_be_loaded(
         closed.append("engine")
 
     async def make(*_: object) -> tuple[Engine, Any]:
-        return SimpleNamespace(close=close), None  # type: ignore[return-value]
+        return SimpleNamespace(close=close), None
 
     async def refuse() -> None:
         raise ConfigError("opponents.fixed.0: does not fit")

@@ -133,7 +133,8 @@ async def _train(
 ) -> str:
     from unstable.runtime.processes import processes  # Ray takes a second
 
-    async with processes(config, plan, folder, tracker.phase, tracker.waits) as (actors, learner):
+    started = processes(config, plan, folder, tracker.phase, tracker.waits, tracker.print)
+    async with started as (actors, learner):
         schedule = Schedule(config)
         context = Context(
             config=config,

@@ -33,16 +33,17 @@ async def processes(
     folder: RunFolder,
     at: Callable[[str], None],
     waits: Waits | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[tuple[Sequence[Actor], Learner]]:
     """The actors and the learner of a config that is resolved by `plan`.
 
-    `at` is called with what the start has come to; `waits` says what is waited for. Raises what
-    kept one from starting.
+    `at` is called with what the start has come to; `waits` says what is waited for, and `say`
+    tells a person that an actor has died. Raises what kept one from starting.
     """
     at("starting Ray")
     with cluster(len(plan.actors) + len(plan.learners)):
         at("starting: loading the model")
-        actors = _actors(config, plan.actors, folder, waits)
+        actors = _actors(config, plan.actors, folder, waits, say)
         learner = RemoteLearner(config, folder, plan.learners, plan.learner_threads, waits)
         async with _closed(actors):
             starts = [actor.start() for actor in actors]
@@ -90,9 +91,10 @@ def _actors(
     placements: Sequence[Placement],
     folder: RunFolder,
     waits: Waits | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[RemoteActor]:
     return [
-        RemoteActor(config, folder, index, placement, waits)
+        RemoteActor(config, folder, index, placement, waits, say)
         for index, placement in enumerate(placements)
     ]
 
