@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
 from unstable.engines.base import EngineDiedError
@@ -24,6 +24,7 @@ from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.heartbeat import watch
 from unstable.runtime.local import LocalActor
+from unstable.runtime.memory import until_free
 from unstable.tracking.status import Waits
 from unstable.types import ActorState, GameFailure, GameResult, GameSpec, PlayerId
 from unstable.types.processes import ProcessId
@@ -269,25 +270,43 @@ class RemoteActor:
             async with asyncio.timeout(CLOSE_S):
                 await self._process.call("close")
 
-    async def _revive(self, dead: Process, error: RayActorError) -> None:
+    async def _revive(self, dead: Process, error: RayError) -> None:
         """Start the process again with all its versions, once however many calls saw it die."""
         async with self._reviving:
             if self._process is not dead:
                 return
-            self._restarts += 1
-            if self._restarts > MAX_RESTARTS:
-                raise RunFailedError(
-                    f"{self.name} has died {self._restarts} times; if its log does not say why, "
-                    f"{MEMORY}: lower actors.num or actors.games_in_flight; {again(self._folder)}"
-                ) from error
-            log.warning("%s died and is started again: %s", self.name, error)
-            differs = self._config.loop.mode == "sync" and not self._repeats
-            self._say(
-                f"{self.name} died and is started again; its games are played again"
-                + (", and may differ from those that it would have played" if differs else "")
-            )
-            dead.kill()
-            process = await self._begin()
+            while True:
+                self._count(error)
+                dead.kill()
+                try:
+                    self._process = await self._successor()
+                    return
+                except RayError as failure:  # it has died too, or its engine did not start
+                    error = failure
+
+    def _count(self, error: RayError) -> None:
+        """A death, which is said; raises `RunFailedError` where there were too many."""
+        self._restarts += 1
+        if self._restarts > MAX_RESTARTS:
+            raise RunFailedError(
+                f"{self.name} has died {self._restarts} times; if its log does not say why, "
+                f"{MEMORY}: lower actors.num or actors.games_in_flight; {again(self._folder)}"
+            ) from error
+        log.warning("%s died and is started again: %s", self.name, error)
+        differs = self._config.loop.mode == "sync" and not self._repeats
+        self._say(
+            f"{self.name} died and is started again; its games are played again"
+            + (", and may differ from those that it would have played" if differs else "")
+        )
+
+    async def _successor(self) -> Process:
+        """A process with what the dead one had: its memory, its versions, and what it knew."""
+        share = self._config.actors.gpu_memory
+        if self._placement.gpus and isinstance(share, float):
+            with self._waits.on(f"{self.name}: memory of GPU {'+'.join(self._placement.gpus)}"):
+                await until_free(self._placement.gpus, share)
+        process = await self._begin()
+        try:
             given: set[PlayerId] = set()
             while lacking := [version for version in self._published if version not in given]:
                 # Bounded as all calls are: the process is watched only once it is the actor's.
@@ -297,7 +316,10 @@ class RemoteActor:
             if self._state is not None:
                 async with in_time(self._config, self.name, self._folder):
                     await process.call("restore", self._state)
-            self._process = process
+        except BaseException:
+            process.kill()
+            raise
+        return process
 
 
 def _trained(result: GameResult | GameFailure) -> int:
