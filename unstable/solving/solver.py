@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from unstable.collectors.isolation import LENGTH, frame, read_frame, start_process
 from unstable.config import GameConfig
-from unstable.solving.tree import Tree, grow
+from unstable.solving.tree import MOST_NODES, Tree, grow
 
 T = TypeVar("T")
 _MODULE = "unstable.solving.solver"
@@ -42,14 +42,14 @@ class Solver(Protocol):
 class LocalSolver:
     """In this process, whose event loop waits meanwhile: where no games are in flight."""
 
-    def __init__(self, game: GameConfig) -> None:
-        self._game = game
+    def __init__(self, game: GameConfig, most_nodes: int = MOST_NODES) -> None:
+        self._game, self._most_nodes = game, most_nodes
         self._tree: Tree | None = None
 
     async def ask(self, question: Callable[[Tree], T]) -> T:
         """The answer."""
         if self._tree is None:
-            self._tree = grow(self._game)
+            self._tree = grow(self._game, self._most_nodes)
         return question(self._tree)
 
     def close(self) -> None:
@@ -59,8 +59,8 @@ class LocalSolver:
 class ProcessSolver:
     """In a process of its own, beside games in flight."""
 
-    def __init__(self, game: GameConfig) -> None:
-        self._game = game
+    def __init__(self, game: GameConfig, most_nodes: int = MOST_NODES) -> None:
+        self._game, self._most_nodes = game, most_nodes
         self._turn = asyncio.Lock()  # one question at a time
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._process: Any = None
@@ -90,7 +90,7 @@ class ProcessSolver:
     async def _begin(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         connection, self._process = start_process(_MODULE)
         self._streams = await asyncio.open_unix_connection(sock=connection)
-        self._streams[1].write(frame(self._game))
+        self._streams[1].write(frame((self._game, self._most_nodes)))
         return self._streams
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ def main(descriptor: int) -> None:
     connection = socket.socket(fileno=descriptor)
     threading.Thread(target=_end_with_asker, args=(descriptor,), daemon=True).start()
     stream = connection.makefile("rwb")
-    solver = LocalSolver(read_frame(stream.read))
+    solver = LocalSolver(*read_frame(stream.read))
     while True:
         question = read_frame(stream.read)
         answer, failure = None, None
