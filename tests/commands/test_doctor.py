@@ -81,7 +81,7 @@ def test_a_mistake_that_the_machine_has_no_part_in_is_printed_too(
     assert "error    games.0.env = 'TicTacTo-v0'" in capsys.readouterr().out
 
 
-LACKS = {
+LACKS: dict[str, dict[str, object]] = {
     "vLLM is not installed; run: pip install": {
         "packages": {name: version for name, version in VERSIONS.items() if name != "vllm"}
     },

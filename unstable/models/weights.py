@@ -115,12 +115,12 @@ def main(name: str) -> None:
     disable_progress_bars()
     files = HfApi().model_info(name, files_metadata=True).siblings or []
     safe = any(file.rfilename.endswith(".safetensors") for file in files)
-    needed = _NEEDED if safe else (*_NEEDED, "pytorch_model*.bin")
+    needed = [*_NEEDED] if safe else [*_NEEDED, "pytorch_model*.bin"]
     wanted = filter_repo_objects(files, allow_patterns=needed, key=lambda file: file.rfilename)
     cache = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"))
     told = {"bytes": sum(file.size or 0 for file in wanted), "cache": str(cache)}
     print(json.dumps(told), flush=True)
-    snapshot_download(name, allow_patterns=list(needed))
+    snapshot_download(name, allow_patterns=needed)
 
 
 if __name__ == "__main__":
