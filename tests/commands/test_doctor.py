@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,7 @@ def test_a_mistake_that_the_machine_has_no_part_in_is_printed_too(
     assert "error    games.0.env = 'TicTacTo-v0'" in capsys.readouterr().out
 
 
-LACKS: dict[str, dict[str, object]] = {
+LACKS: dict[str, dict[str, Any]] = {
     "vLLM is not installed; run: pip install": {
         "packages": {name: version for name, version in VERSIONS.items() if name != "vllm"}
     },
