@@ -208,6 +208,9 @@ COMMANDS = {
             "--resume RUN_DIR [--steps N ...]": "Go on where it ended",
             "--fork RUN_DIR[@VERSION] [--FIELD VALUE ...]": "Begin another from a version",
         },
+        """\
+Without --config it begins with first_run (SmolLM2 on TicTacToe, 12 updates, evaluated before and
+after), or with default where an option names a game, a model or an algorithm.""",
         own={**CONFIG, "resume": text_of, "fork": text_of, "fork_state": choice_of},
         takes_fields=True,
     ),
