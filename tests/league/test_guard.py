@@ -29,7 +29,7 @@ from unstable.league.rules import (
     grown,
     risen,
 )
-from unstable.records.files import read_rows
+from unstable.records.reading import read_rows
 from unstable.tracking.dashboard import screenshot
 from unstable.types import Alarm, EvalScore
 from unstable.types.intervals import wilson_interval

@@ -290,7 +290,9 @@ def test_two_runs_of_one_config_are_told_apart(
         shutil.copytree(page_file.parent, run, ignore=shutil.ignore_patterns("checkpoints"))
     make_report(runs, tmp_path / "report.html")
     found = Opened(browser, tmp_path / "report.html", width)
-    legend = found.page.locator(".plot").first.locator(".role-legend-label text").all_text_contents()
+    legend = (
+        found.page.locator(".plot").first.locator(".role-legend-label text").all_text_contents()
+    )
     assert legend == ["163000", "171500"]
     assert found.text("h1") == "No difference between 163000 and 171500 can be seen."
     assert "163000 (tiny-TicTacToe-v0-self-20261123-163000):" in found.text("header")

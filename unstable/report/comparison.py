@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from unstable.config import GameConfig
 from unstable.records.games import read_games
+from unstable.records.reading import Skipped
 from unstable.records.rows import Measured
-from unstable.records.text import interval, number, signed
+from unstable.records.text import fixed, interval, number, signed
 from unstable.report.run import Run, against
 from unstable.report.verdict import compared_exploitability, latest
 from unstable.types import WORTH, GameResult, PlayerId
@@ -115,11 +116,12 @@ def _of_scores(
         found = difference_interval(*(_interval(each) for each in (own, other)))
         games = ", ".join(number(each.figures["games"]) for each in (own, other))
     return Difference(
-        f"against {against(first, own.key)}",
-        *(f"{interval(*_interval(each))} at version {each.version}" for each in (own, other)),
-        interval(*found, signed),
-        games,
-        1 if found.low > 0 else -1 if found.high < 0 else 0,
+        what=f"against {against(first, own.key)}",
+        first=f"{interval(*_interval(own))} at version {own.version}",
+        second=f"{interval(*_interval(other))} at version {other.version}",
+        difference=interval(*found, signed),
+        games=games,
+        sign=1 if found.low > 0 else -1 if found.high < 0 else 0,
     )
 
 
@@ -131,7 +133,8 @@ def _scores(run: Run, found: Measured[EvalKey]) -> dict[_Game, float]:
     """What each game of an evaluation counted for; none where its games are not on file."""
     path = run.folder.games("eval", found.version)
     scores = {}
-    for result in (each.result for each in read_games(path)) if path.is_file() else ():
+    games = read_games(path, Skipped()) if path.is_file() else ()  # the survey counts what is lost
+    for result in (each.result for each in games):
         key, side = _key(result, found.version)
         if side and key == found.key:
             scores[result.spec.seed, side] = WORTH[result.standing(side[0])]
@@ -155,10 +158,19 @@ def _exploitabilities(first: Run, second: Run) -> list[Difference]:
     for key, other in {each.key: each for each in second.measured(ExploitKey, "low")}.items():
         if key in last:
             own = last[key]
-            ends = [(each.figures["low"], each.figures["high"]) for each in (own, other)]
-            sign, why = compared_exploitability(*ends)
-            shown = [
-                f"{number(each.figures['high'])} at version {each.version}" for each in (own, other)
-            ]
-            found.append(Difference(f"exploitability in {key.env}", *shown, why, "", sign))
+            (low, high), ends = _ends(own), _ends(other)
+            sign, why = compared_exploitability((low, high), ends)
+            each = Difference(
+                what=f"exploitability in {key.env}",
+                first=f"{fixed(high, 3)} at version {own.version}",
+                second=f"{fixed(ends[1], 3)} at version {other.version}",
+                difference=why,
+                games="",
+                sign=sign,
+            )
+            found.append(each)
     return found
+
+
+def _ends(found: Measured[ExploitKey]) -> tuple[float, float]:
+    return found.figures["low"], found.figures["high"]

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from unstable.config import ConfigError, RunConfig, load
 from unstable.records import text
-from unstable.records.files import read_lines, read_rows
 from unstable.records.folder import RunFolder
+from unstable.records.reading import Skipped, read_document, read_rows
 from unstable.records.rows import K, Measured, Row, measured
+from unstable.records.shapes import ENVIRONMENT
 from unstable.types.metrics import EvalKey
 
 LABEL = 24  # characters of a run's short name
@@ -27,6 +28,7 @@ class Run:
     config: RunConfig
     rows: list[Row]
     environment: Row | None  # None: it was not written down
+    skipped: Skipped = field(default_factory=Skipped)  # what of its files is damaged, as it is read
     short: str = ""  # what it is called where there is little room; "": by its name
 
     @property
@@ -118,13 +120,12 @@ def _read(folder: RunFolder, name: str, short: str) -> Run:
     place = f"RUN = {str(folder.root)!r}"
     if not folder.config.is_file():
         raise ConfigError(f"{place}: holds no config.yaml; give a folder that unstable train left")
-    rows = read_rows(folder.metrics)
+    skipped = Skipped()
+    rows = read_rows(folder.metrics, skipped)
     if not rows and not folder.game_files():  # `unstable play` leaves games alone
         raise ConfigError(f"{place}: holds no metrics yet; wait for the run's first update")
-    environment = None
-    if folder.environment.is_file():
-        environment = next((row for _, row in read_lines(folder.environment)), None)
-    return Run(name, folder, load(str(folder.config)), rows, environment, short)
+    environment = read_document(folder.environment, ENVIRONMENT, skipped)
+    return Run(name, folder, load(str(folder.config)), rows, environment, skipped, short)
 
 
 def against(run: Run, key: EvalKey) -> str:

@@ -125,10 +125,7 @@ class GameResult:
     reason: str  # the env's last word on why the game ended
     seconds: float
     stakes: float | None = None
-    """The most that a seat can win or lose, in the game's unit; None: a game without pay-offs.
-
-    Records of games do not hold it.
-    """
+    """The most that a seat can win or lose, in the game's unit; None: a game without pay-offs."""
     fork: int = 0  # of a branch: index of its first own turn
     branches: list["GameResult"] = field(default_factory=list)
 
