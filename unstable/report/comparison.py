@@ -43,7 +43,7 @@ def differences(first: Run, second: Run) -> list[Difference]:
         *(
             _of_scores(first, scores[each.key], second, each)
             for each in latest(second)
-            if each.key in scores and _is_same(first, second, each.key)
+            if each.key in scores and _is_same(first, second, each.key.env, each.key.opponent)
         ),
         *_exploitabilities(first, second),
     ]
@@ -87,13 +87,13 @@ def _said(first: Run, other: Run, found: Sequence[Difference]) -> str:
     return f"{ahead.label} is better than {behind.label}{by}."
 
 
-def _is_same(first: Run, second: Run, key: EvalKey) -> bool:
-    """Whether the game and the opponent of that name are the same in both."""
+def _is_same(first: Run, second: Run, env: str, opponent: str = "") -> bool:
+    """Whether the game, and the opponent, of that name are the same in both."""
 
     def what(run: Run) -> list[object]:
-        games = [game for game in run.config.games if part(game.key) == key.env]
+        games = [game for game in run.config.games if part(game.key) == env]
         known = {part(name): each for name, each in run.config.fixed_opponents.items()}
-        return [*map(_identity, games), known.get(key.opponent)]
+        return [*map(_identity, games), known.get(opponent)]
 
     return what(first) == what(second)
 
@@ -156,7 +156,7 @@ def _exploitabilities(first: Run, second: Run) -> list[Difference]:
     last = {each.key: each for each in first.measured(ExploitKey, "low")}
     found = []
     for key, other in {each.key: each for each in second.measured(ExploitKey, "low")}.items():
-        if key in last:
+        if key in last and _is_same(first, second, key.env):
             own = last[key]
             (low, high), ends = _ends(own), _ends(other)
             sign, why = compared_exploitability((low, high), ends)
