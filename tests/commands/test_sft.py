@@ -400,7 +400,7 @@ def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
             "it to 6",
         ),
         ({"sampling": {"max_prompt_tokens": 8}}, "sampling.max_prompt_tokens = 8: the prompt has"),
-        ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': its folder is not there"),
+        ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': no such folder"),
         (
             {"eval": {"opponents": ["expert"]}, "games": [{"env": "PigDice-v0"}]},
             "eval.opponents = 'expert' in PigDice-v0: it plays only TicTacToe,",

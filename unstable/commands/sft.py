@@ -38,6 +38,7 @@ from unstable.planning.plan import Plan
 from unstable.planning.resolve import UNDECIDED
 from unstable.prompts import PromptBuilder
 from unstable.records.environment import write_environment
+from unstable.records.files import check_target
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
 from unstable.report.run import read_runs
@@ -107,13 +108,7 @@ def _check_zip(config: RunConfig) -> None:
     if config.sft.zip is None:
         return
     weight_files(config.model)
-    path = Path(config.sft.zip).expanduser()
-    if not path.parent.is_dir():
-        raise ConfigError(
-            f"sft.zip = {config.sft.zip!r}: its folder is not there; make it, or give another"
-        )
-    if path.is_dir():
-        raise ConfigError(f"sft.zip = {config.sft.zip!r}: is a folder; give a file's name")
+    check_target(Path(config.sft.zip).expanduser(), "sft.zip")
 
 
 def _check_stop_token(config: RunConfig, tokenizer: Any) -> None:
