@@ -8,6 +8,7 @@ from typing import Any
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
 from unstable.records.text import duration
+from unstable.report.comparison import headline
 from unstable.report.games import Sources, packed_games
 from unstable.report.page import write_page
 from unstable.report.run import Run, read_runs
@@ -51,7 +52,7 @@ def write_report(
     report = {
         "title": f"{one.name} · report" if len(runs) == 1 else f"{several} · report",
         "kicker": f"unstable report · {', '.join(run.name for run in runs)}",
-        "headline": verdict(one).answer if len(runs) == 1 else several,
+        "headline": verdict(one).answer if len(runs) == 1 else headline(runs),
         "runs": [
             {**_summary(run, found), "state": _sentences(state(run.folder), damaged)}
             for run, found, damaged in zip(runs, surveys, damage, strict=True)
@@ -92,6 +93,7 @@ def _summary(run: Run, found: Survey) -> dict[str, Any]:
         commands.insert(0, f"{run.environment['command']}  # as it was begun")
     return {
         "name": run.name,
+        "label": run.label,
         "kind": kind,
         "answer": answer,
         "reasons": reasons,
@@ -115,5 +117,5 @@ def _packages(runs: Sequence[Run]) -> list[dict[str, Any]]:
         return [{"title": "Packages", "columns": [], "rows": [], "caption": caption}]
     rows = [[name, *(packages.get(name, "–") for packages in known)] for name in names]
     marked = [len(set(row[1:])) > 1 for row in rows]
-    columns = ["package", *(["version"] if len(runs) == 1 else [run.name for run in runs])]
+    columns = ["package", *(["version"] if len(runs) == 1 else [run.label for run in runs])]
     return [{"title": "Packages", "columns": columns, "rows": rows, "marked": marked}]

@@ -96,6 +96,8 @@ class Turn:
 
 
 Standing = Literal["win", "draw", "loss"]
+WORTH: dict[Standing, float] = {"win": 1.0, "draw": 0.5, "loss": 0.0}
+"""What counts for the score, which is wins plus half the draws, per game."""
 
 
 def standing(own: float, all_scores: Sequence[float]) -> Standing:
