@@ -193,7 +193,7 @@ def test_a_state_that_is_none_moves_no_cursor_and_raises_nothing(
 
 
 @pytest.mark.parametrize("number", ["NaN", "1e400", "-1e400", "1" + 400 * "0"])
-@pytest.mark.parametrize("state", ["running", "ended"])
+@pytest.mark.parametrize("state", ["running", "interrupted"])
 def test_what_is_no_number_in_a_state_is_left_out(
     number: str, state: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,7 +207,7 @@ def test_what_is_no_number_in_a_state_is_left_out(
     content["written"] = "NUMBER"
     folder.status.write_text(json.dumps(content).replace('"NUMBER"', number))
     assert said(folder, capsys)[1]["state"].split(":")[0] == (
-        "died" if state == "running" else "ended"
+        "died" if state == "running" else state
     )
 
 
