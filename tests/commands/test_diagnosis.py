@@ -102,6 +102,8 @@ def test_a_run_whose_process_is_stopped(
         process.send_signal(signal.SIGSTOP)
         put(folder, pid=process.pid, written=time.time() - 90)
         code, lines = said(folder, capsys)
+        put(folder, pid=process.pid, pid_started=1, written=time.time() - 90)
+        assert said(folder, capsys)[1]["state"].startswith("died")  # its id is another's by now
     finally:
         process.kill()
         process.wait()

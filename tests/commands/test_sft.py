@@ -66,7 +66,7 @@ class MortalLearner(LocalLearner):
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
     async def processes(
-        config: RunConfig, plan: Plan, folder: RunFolder, at: Any
+        config: RunConfig, plan: Plan, folder: RunFolder, at: Any, say: Any
     ) -> AsyncIterator[tuple[list[LocalActor], MortalLearner]]:
         yield [make_actor(config, folder)], MortalLearner(config, folder)
 

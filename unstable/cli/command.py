@@ -22,7 +22,7 @@ from unstable.config import ConfigError, RunFailedError, nearest, one_line
 def main() -> NoReturn:
     """Entry point of `unstable`.
 
-    Exits with 0, 1 (failed), 2 (user's mistake), 130 (interrupt) or 143 (SIGTERM).
+    Exits with 0, 1 (failed), 2 (user's mistake), 130 (interrupt) or 143 (SIGTERM, SIGHUP).
     """
     from unstable.commands.session import Terminated, as_program
 

@@ -1,6 +1,5 @@
 """What a run does, waits for and has come to, read from its folder alone: `unstable doctor RUN`."""
 
-import os
 import re
 import shlex
 import socket
@@ -14,6 +13,7 @@ from unstable.records.files import read_small_json
 from unstable.records.folder import RunFolder, existing_run
 from unstable.records.text import duration
 from unstable.tracking.text import phase_line
+from unstable.types.processes import started
 
 SILENT_S = 30.0
 """A run that goes on replaces its state every second; after so long it does not go on."""
@@ -81,7 +81,7 @@ def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condit
     since = f"nothing was written for {duration(silent)}"
     if state.get("host") != socket.gethostname():
         return Condition("died", f"{since} on {state.get('host')}", again, True)
-    if isinstance(pid, int) and pid > 0 and _is_there(pid):
+    if isinstance(pid, int) and pid > 0 and _is_there(pid, state.get("pid_started")):
         stopped = f"process {pid} is there, but {since}: it is stopped, or starved"
         return Condition("stopped", stopped, f"kill -CONT {pid}, or end it; then {again}", True)
     return Condition("died", f"process {pid} is gone, and {since}", again, True)
@@ -154,11 +154,7 @@ def _number(values: dict[str, Any], name: str, default: float = 0.0) -> float:
     return default
 
 
-def _is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+def _is_there(pid: int, ticks: object) -> bool:
+    """Whether the process runs that the run was, and none that has its id by now."""
+    found = started(pid)
+    return found is not None and (not isinstance(ticks, int) or found == ticks)

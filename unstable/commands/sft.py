@@ -37,6 +37,7 @@ from unstable.loop.sft import EPOCH, HELD_OUT_LOSS, Row, fine_tune
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import describe_base, pack_adapter, weight_files
 from unstable.models.base import load_tokenizer, model_path, named_stop_token_ids
+from unstable.models.weights import ready_weights
 from unstable.planning.plan import Plan
 from unstable.planning.resolve import UNDECIDED
 from unstable.prompts import PromptBuilder
@@ -169,6 +170,7 @@ def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
         with tracker.refreshing(), failures_logged(folder.log("sft")):
+            ready_weights(config.model, lambda what, done, of: tracker.phase(f"{what} {done}/{of}"))
             main = _train(config, resolved.plan, folder, task, tracker, rows)
             row = run_to_end(main, tracker.print)
             _write_result(config, folder, row, counts)
@@ -219,7 +221,8 @@ async def _train(
 ) -> Row:
     from unstable.runtime.processes import processes  # Ray takes a second
 
-    async with processes(config, plan, folder, tracker.phase) as (actors, learner):
+    started = processes(config, plan, folder, tracker.phase, say=tracker.print)
+    async with started as (actors, learner):
         saved = -1
         if versions := folder.versions():
             async with sleeping(actors, config):
