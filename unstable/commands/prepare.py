@@ -10,12 +10,11 @@ from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
 from unstable.engines.needs import NEEDS
 from unstable.games.catalog.defects import known_defect
 from unstable.games.catalog.table import EXACT_GAMES
-from unstable.games.check import check_constrained, check_game
+from unstable.games.check import check_constrained, check_game, settled
 from unstable.games.services import (
     can_be_solved,
     lists_legal_moves,
     prompt_style,
-    with_teams,
 )
 from unstable.models.archive import misfit, unpack_newer
 from unstable.models.base import check_model, model_path
@@ -40,16 +39,25 @@ class Resolved(NamedTuple):
 
 
 def prepare(config: RunConfig, *, learner: bool = True) -> Resolved:
-    """Plan a checked config for this machine and resolve it by the plan; name its games' teams.
+    """Plan a config for this machine and resolve it by the plan; its games are `settled`.
 
     Without a learner, as when a finished run is evaluated, the whole machine is the actors'.
     """
     machine = this_machine()
-    games = [with_teams(game) for game in config.games]
-    config = config.model_copy(update={"games": games})
+    config = settle(config)
     chosen = plan(config, [machine], NEEDS, learner=learner)
     start = starting_adapter(config) if config.model.init == "auto" else config.model.init
     return Resolved(resolve(config, chosen, start), chosen, machine)
+
+
+def settle(config: RunConfig) -> RunConfig:
+    """The config with what its envs decide: teams, and the form of actions.
+
+    A command asks nothing about a game before that, or `check`, has found its env. Raises
+    `ConfigError` for an env that is not there or cannot be made.
+    """
+    games = [settled(game, f"games.{index}") for index, game in enumerate(config.games)]
+    return config.model_copy(update={"games": games})
 
 
 def show_plan(resolved: Resolved) -> None:

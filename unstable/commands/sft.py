@@ -8,7 +8,7 @@ from typing import Any
 
 from unstable.commands.card import start_card
 from unstable.commands.evaluate import play_evaluation
-from unstable.commands.prepare import Resolved, check, prepare, show_plan
+from unstable.commands.prepare import Resolved, check, prepare, settle, show_plan
 from unstable.commands.session import (
     failures_logged,
     heeding_sigterm,
@@ -58,6 +58,7 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
     leaves, `resume` goes on with.
     """
     check(_evaluated(config))
+    config = settle(config)
     check_data(config)
     _check_zip(config)
     model_path(config.model)  # the embedded weights are unpacked once, before many processes ask

@@ -2,15 +2,20 @@
 
 import inspect
 import io
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from unstable.config import ConfigError, GameConfig, nearest, shown
 from unstable.config.plugins import FAULTS, check_target, described, load_target, time_limit
 from unstable.games.game import Game, SeatingError
-from unstable.games.screen import fitting_seats, screen
-from unstable.games.services import lists_legal_moves, make_environment, prompt_style
+from unstable.games.screen import action_form, fitting_seats, screen
+from unstable.games.services import (
+    lists_legal_moves,
+    make_environment,
+    prompt_style,
+    with_teams,
+)
 from unstable.games.textarena import env_class, is_env, known_ids
 from unstable.prompts import PARSERS, STYLES, PromptStyle
 from unstable.types import Observation
@@ -24,6 +29,42 @@ def check_game(config: GameConfig, field: str = "games") -> None:
     `field` is the game's place in the config, such as games.0. What an env prints is not shown. It
     has the time that a whole game has.
     """
+    with _tried(config, field):
+        _check_targets(config, field)
+        _check_start(config, field)
+        _check_play(config, field)
+
+
+def settled(config: GameConfig, field: str = "games") -> GameConfig:
+    """The game with what its env decides, for those who see no env: its teams and action form.
+
+    Raises `ConfigError` for an env that is not there or cannot be made.
+    """
+    with _tried(config, field):
+        try:
+            make_environment(config)
+            config = with_teams(config)
+            if config.action_form == "auto":
+                config = config.model_copy(update={"action_form": _form(config, field)})
+        except ConfigError:
+            raise
+        except FAULTS as error:
+            raise _complaint(f"{field}.env", config.env, error) from error
+    return config
+
+
+def _form(config: GameConfig, field: str) -> str:
+    try:
+        return action_form(config)
+    except ValueError as error:
+        place = "env" if config.legal_moves is None else "legal_moves"
+        given = shown(getattr(config, place))
+        raise ConfigError(f"{field}.{place} = {given}: {error}; list it so") from error
+
+
+@contextmanager
+def _tried(config: GameConfig, field: str) -> Iterator[None]:
+    """Meanwhile an env whose class is there is tried, for as long as a game may take."""
     over = (
         f"{field}.env = {config.env!r}: trying it is not over in {field}.timeout = "
         f"{config.timeout:g} s; mend it, or raise {field}.timeout"
@@ -32,9 +73,7 @@ def check_game(config: GameConfig, field: str = "games") -> None:
         with redirect_stdout(io.StringIO()), time_limit(config.timeout, over):
             _check_id(config.env, field)
             _check_class(config, field)
-            _check_targets(config, field)
-            _check_start(config, field)
-            _check_play(config, field)
+            yield
     except TimeoutError as error:
         raise ConfigError(over) from error
 

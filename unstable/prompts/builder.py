@@ -49,6 +49,7 @@ class PromptStyle:
     reasoning: bool  # the text around the action is private
     body: Callable[[Observation], str] = field(default=observation_text)
     parser: str = "brackets"  # that games.parser: auto stands for
+    form: str = "brackets"  # how the env takes an action: brackets or bare
 
     def render(self, observation: Observation) -> str:
         """The user text."""
@@ -61,7 +62,11 @@ class PromptStyle:
 
     def read_action(self, parser: str, text: str) -> "Action":
         """The action in an answer, as `parse_action` finds it; the parser `auto` is the style's."""
-        return parse_action(self.chosen(parser), text, reasoning=self.reasoning)
+        return parse_action(self.chosen(parser), text, reasoning=self.reasoning, form=self.form)
+
+    def of_form(self, form: str) -> "PromptStyle":
+        """The style as it is in a game whose env takes actions so; it asks for that form."""
+        return replace(self, form=form, **_BARE.get(self.name, {})) if form == "bare" else self
 
     def chosen(self, parser: str) -> str:
         """The parser's name; for `auto` the style's own."""
@@ -92,6 +97,16 @@ STYLES = {
         reasoning=True,
     ),
 }
+
+
+_BARE: dict[str, dict[str, Any]] = {
+    "answer": {"request": "Answer with only your action, nothing else.", "parser": "bare"},
+    "think": {
+        "request": "It is your turn. Reason step by step, then give one action as "
+        "\\boxed{action}.",
+    },
+}
+"""What built-in styles have instead where an env takes actions without brackets."""
 
 
 @cache
@@ -289,7 +304,8 @@ def write_answer(game: GameConfig, prompts: PromptBuilder, action: str, reason: 
     Raises `ConfigError` where the game's parser finds the action in no form of answer.
     """
     boxed, bare = rf"\boxed{{{action}}}", action.strip("[]")
-    forms = (boxed, action) if r"\boxed" in prompts.style.request else (action, boxed, bare)
+    plain = (action, boxed, bare, f"[{bare}]")
+    forms = (boxed, action) if r"\boxed" in prompts.style.request else plain
     for form in forms:
         answer = f"{reason}\n\n{form}" if reason else form
         if prompts.opens_reasoning:

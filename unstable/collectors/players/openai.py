@@ -80,7 +80,8 @@ class OpenAIPlayer(OpponentPlayer):
         text, cut = shorten(hide_secrets(reply))  # it may send its key back
         action = self._style.read_action(self._parser, text)
         if not action.formatted:  # it is not trained to stop where its action ends
-            action = parse_action("brackets", text, reasoning=self._style.reasoning)
+            style = self._style
+            action = parse_action("brackets", text, reasoning=style.reasoning, form=style.form)
         return Answer(
             observation=self._style.render(observation),
             text=text,

@@ -22,8 +22,7 @@ from unstable.commands.session import (
     run_to_end,
 )
 from unstable.config import GameConfig, RunConfig, RunFailedError
-from unstable.games.check import check_constrained, check_game
-from unstable.games.services import with_teams
+from unstable.games.check import check_constrained, check_game, settled
 from unstable.models.base import check_model
 from unstable.models.inspection import check_opponents
 from unstable.records.environment import write_environment
@@ -90,7 +89,7 @@ def _resolved(sitting: Sitting, model: bool) -> Sitting:
     if model:
         config = prepare(sitting.config, learner=False).config
     else:
-        config = sitting.config.model_copy(update={"games": [with_teams(sitting.game)]})
+        config = sitting.config.model_copy(update={"games": [settled(sitting.game)]})
     spec = replace(sitting.spec, teams=config.games[0].teams)
     return replace(sitting, config=config, spec=spec)
 
