@@ -16,7 +16,7 @@ from unstable.games.services import (
     lists_legal_moves,
     prompt_style,
 )
-from unstable.models.archive import misfit, unpack_newer
+from unstable.models.archive import made_for, misfit, unpack_newer
 from unstable.models.base import check_model, model_path
 from unstable.models.cache import cache_folder
 from unstable.models.inspection import check_opponents, check_start
@@ -60,6 +60,14 @@ def settle(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"games": games})
 
 
+def alone(config: RunConfig) -> RunConfig:
+    """The config without opponents, where nobody meets any."""
+    draw = config.opponents.draw.model_copy(update={"fixed": 0.0, "self": 1.0})
+    opponents = config.opponents.model_copy(update={"fixed": [], "draw": draw})
+    evaluation = config.eval.model_copy(update={"opponents": []})
+    return config.model_copy(update={"opponents": opponents, "eval": evaluation})
+
+
 def show_plan(resolved: Resolved) -> None:
     """Print on stderr the plan, where there is something in it that a person should know.
 
@@ -79,7 +87,7 @@ def show_plan(resolved: Resolved) -> None:
 
 
 def starting_adapter(config: RunConfig) -> str:
-    """The shipped adapter where it was made for this model, else a fresh one."""
+    """The shipped adapter where it was made for this model and a game of it, else a fresh one."""
     folder = LORA_FOLDER
     if not os.access(folder.parent, os.W_OK):  # a checkout that others own
         folder = cache_folder() / folder.name
@@ -88,7 +96,8 @@ def starting_adapter(config: RunConfig) -> str:
         return "fresh"
     problem = misfit(folder, config.model)
     if problem is None:
-        return str(folder)
+        known = made_for(folder)
+        return str(folder) if any(game.env in known for game in config.games) else "fresh"
     # On stderr: what `unstable config` prints must stay YAML.
     print(f"{folder} is not used, training starts fresh: {problem}", file=sys.stderr)
     return "fresh"

@@ -4,7 +4,7 @@ import logging
 import random
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,31 @@ def _play(
         if rng.random() >= expert_share[observation.seat]:
             action = rng.choice(legal)
         game.step(action)
+
+
+# Random play
+
+
+def random_examples(
+    game: GameConfig, prompts: PromptBuilder, *, number: int, seed: int
+) -> list[Example]:
+    """`number` positions of random games, as they come, each with a random legal move.
+
+    Raises `ConfigError` where the game's parser reads a legal move out of no form of answer, and
+    `ValueError` for a game that does not list them.
+    """
+    examples: list[Example] = []
+    for index in count():
+        rng = random.Random(derive_seed(seed, "random moves", game.key, index))
+        play = Game(game, derive_seed(seed, "random game", game.key, index))
+        while not play.done:
+            observation, action = play.observe(), rng.choice(play.legal_moves())
+            answer = write_answer(game, prompts, action)
+            examples.append(make_example(game, prompts, observation, answer))
+            if len(examples) == number:
+                return examples
+            play.step(action)
+    raise AssertionError("games are endless")
 
 
 # JSONL files
