@@ -244,7 +244,7 @@ class _Lesson:
             say(f"teaching the form of answers: legal moves {_shares(row)} after {row[EPOCH]:g}")
         elif not _is_enough([row]):
             say(
-                f"{self._model} does not know the form of answers (legal moves: {_shares(row)}): it "
-                f"is taught it first, by random legal moves, in at most {self._steps} steps; "
+                f"{self._model} does not know the form of answers (legal moves: {_shares(row)}): "
+                f"it is taught it first, by random legal moves, in at most {self._steps} steps; "
                 "--init fresh leaves that out"
             )

@@ -71,8 +71,8 @@ class GameConfig(Section):
     )
     action_form: Literal["auto", "brackets", "bare"] = Field(
         "auto",
-        description="how the env takes an action: brackets ([3]), bare (3), or auto: as it is found "
-        "where the game is tried",
+        description="how the env takes an action: brackets ([3]), bare (3), or auto: as it is "
+        "found where the game is tried",
     )
     max_turns: PositiveInt = Field(
         50, description="a game is cut off, and counted as truncated, after this many turns"

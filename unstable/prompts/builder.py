@@ -102,8 +102,7 @@ STYLES = {
 _BARE: dict[str, dict[str, Any]] = {
     "answer": {"request": "Answer with only your action, nothing else.", "parser": "bare"},
     "think": {
-        "request": "It is your turn. Reason step by step, then give one action as "
-        "\\boxed{action}.",
+        "request": "It is your turn. Reason step by step, then give one action as \\boxed{action}.",
     },
 }
 """What built-in styles have instead where an env takes actions without brackets."""
