@@ -94,10 +94,11 @@ def starting_adapter(config: RunConfig) -> str:
     unpack_newer(LORA_FOLDER.with_suffix(".zip"), folder)
     if not folder.is_dir():
         return "fresh"
+    if (known := made_for(folder)) and not any(game.env in known for game in config.games):
+        return "fresh"
     problem = misfit(folder, config.model)
     if problem is None:
-        known = made_for(folder)
-        return str(folder) if any(game.env in known for game in config.games) else "fresh"
+        return str(folder)
     # On stderr: what `unstable config` prints must stay YAML.
     print(f"{folder} is not used, training starts fresh: {problem}", file=sys.stderr)
     return "fresh"

@@ -156,13 +156,15 @@ def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
     folder, resolved = RunFolder(work), prepare(fine_tuned(config, task))
     tracker = _Lesson(resolved.config, steps=task.version(EPOCHS))
     try:
-        with heeding_sigterm(), logging_to(folder, "teach"), tracker.lines.refreshing():
-            with failures_logged(folder.log("teach")):
-                evaluate = partial(_ask, resolved.config)
-                main = run_fine_tuning(
-                    resolved, folder, task, tracker, evaluate, is_enough=_is_enough
-                )
-                row = run_to_end(main, say)
+        with (
+            heeding_sigterm(),
+            logging_to(folder, "teach"),
+            tracker.lines.refreshing(),
+            failures_logged(folder.log("teach")),
+        ):
+            evaluate = partial(_ask, resolved.config)
+            main = run_fine_tuning(resolved, folder, task, tracker, evaluate, is_enough=_is_enough)
+            row = run_to_end(main, say)
     except RunFailedError:
         raise
     except BaseException:

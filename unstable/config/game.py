@@ -67,7 +67,8 @@ class GameConfig(Section):
         "auto",
         description="text to action: brackets (last [...]), exact (nothing but [...]), bare "
         "(nothing but what stands in the brackets), boxed, raw, module:function, or auto: the "
-        "style's (answer: exact, compact: bare, think: brackets)",
+        "style's (answer: exact, compact: bare, think: brackets, and answer: bare, think: boxed "
+        "where the env takes actions without brackets)",
     )
     action_form: Literal["auto", "brackets", "bare"] = Field(
         "auto",

@@ -103,6 +103,7 @@ _BARE: dict[str, dict[str, Any]] = {
     "answer": {"request": "Answer with only your action, nothing else.", "parser": "bare"},
     "think": {
         "request": "It is your turn. Reason step by step, then give one action as \\boxed{action}.",
+        "parser": "boxed",
     },
 }
 """What built-in styles have instead where an env takes actions without brackets."""

@@ -49,8 +49,8 @@ def audit(found: Found) -> bool:
     terminal, again = Terminal(), _again(found)
     chosen = for_one_game(found.config, settled(found.game), again.opponents)
     if again.models:
-        settled = {**UNDECIDED, **FEW, "actors.engine": "embedded"}
-        whole = from_folder(found.folder, settled)
+        undecided = {**UNDECIDED, **FEW, "actors.engine": "embedded"}
+        whole = from_folder(found.folder, undecided)
         chosen = prepare(for_one_game(whole, found.game, again.opponents), learner=False).config
     terminal.show(found.title)
 
