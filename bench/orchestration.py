@@ -78,6 +78,8 @@ def free_cell(tokenizer: Any) -> Choose:
 class TextTokenizer:
     """Stands in for a tokenizer at almost no cost: one id per character."""
 
+    added_tokens_decoder: dict[int, Any] = {}
+
     def apply_chat_template(self, messages: list, **_: Any) -> str:
         return "".join(message["content"] for message in messages)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.hostile import ADAPTERS, CHECKED, FILES, OPTIONS, ZIPS, adapter_files, zip_file
 from unstable.cli import parse_options, run
+from unstable.cli.options import loaded_run
 from unstable.commands.prepare import check
 from unstable.config import CONFIGS, ConfigError, RunConfig, dump, fields, load
 from unstable.models.archive import misfit, unpack
@@ -29,6 +30,18 @@ def refused(error: object, expected: str) -> None:
 def test_the_table_is_long() -> None:
     tables: list[Sized] = [OPTIONS, FILES, CHECKED, ADAPTERS, ZIPS]
     assert sum(len(table) for table in tables) >= 130
+
+
+def test_what_is_named_decides_what_a_run_begins_with() -> None:
+    first, plain = load("first_run", {"seed": 4}), load("default", {"seed": 4})
+    assert loaded_run(None, {"seed": 4}) == first != plain == loaded_run("default", {"seed": 4})
+    for path, value in {
+        "games.0.env": "Nim-v0",
+        "games": [{"env": "Nim-v0"}],
+        "model.name": "tiny",
+        "learner.algorithm.name": "grpo",
+    }.items():
+        assert loaded_run(None, {path: value}) == load("default", {path: value})
 
 
 @pytest.mark.parametrize(("arguments", "line"), OPTIONS, ids=[" ".join(a)[:60] for a, _ in OPTIONS])

@@ -76,6 +76,19 @@ async def test_games_in_flight_are_bounded_and_shared_by_all_calls():
     assert shared.stats()["games"] == 24 and shared.stats()["games_in_flight"] == 0
 
 
+async def test_an_evaluation_gets_half_the_places_however_many_groups_are_played():
+    shared = collector(Scripted(), in_flight=6)
+    training = [asyncio.create_task(played(shared.play(specs(20)))) for _ in range(12)]
+    await asyncio.sleep(0)
+    evaluated = await played(shared.play(specs(30, purpose="eval")))
+    assert len(evaluated) == 30
+    beside = shared.stats()["games"] - 30
+    assert 15 <= beside <= 60, "as many games as the evaluation's; were calls equal, 240"
+    for task in training:
+        task.cancel()
+    await asyncio.gather(*training, return_exceptions=True)
+
+
 async def test_a_fault_costs_its_own_game_only():
     mixed = specs(9)
     mixed[4] = specs(5, players=("bot", "main@0"))[4]

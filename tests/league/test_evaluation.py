@@ -294,6 +294,60 @@ def test_a_difference_is_seen_four_times_of_five_in_the_games_that_it_needs() ->
     assert 0.74 < seen / 400 < 0.86
 
 
+def sure(score: float, other: float, games: int, times: int = 4000) -> float:
+    """How often Newcombe's interval of two shares' difference leaves 0 out, by simulation."""
+    random = np.random.default_rng(0)
+    centres, ends = [], []
+    for share in (score, other):
+        seen, found = np.unique(random.binomial(games, share, size=times), return_inverse=True)
+        table = np.array([wilson_interval(count / games, games) for count in seen])
+        centres.append(seen[found] / games)
+        ends.append(table[found])
+    gaps = [np.abs(each - centre[:, None]) for centre, each in zip(centres, ends, strict=True)]
+    difference = centres[0] - centres[1]
+    low = difference - np.hypot(gaps[0][:, 0], gaps[1][:, 1])
+    high = difference + np.hypot(gaps[0][:, 1], gaps[1][:, 0])
+    return float(np.mean((low > 0) | (high < 0)))
+
+
+@pytest.mark.parametrize(
+    ("won", "needed"), [(256, 150), (254, 196), (251, 264), (243, 436), (128, 1563), (5, 196 + 68)]
+)
+def test_scores_near_an_end_need_no_fewer_games_than_a_difference_does(
+    won: int, needed: int
+) -> None:
+    """A version that wins all says nothing of how much one varies that wins a little less."""
+    results = [
+        game(("main@2", "random"), (worth, -worth), purpose="eval")
+        for worth in [1.0] * won + [-1.0] * (256 - won)
+    ]
+    (row,) = evaluation_scores(2, results)
+    assert row.needed == pytest.approx(needed, abs=1)
+    share = won / 256
+    other = share + (0.05 if share < 0.5 else -0.05)
+    assert row.needed is not None
+    assert 0.77 < sure(share, other, row.needed) < 0.9
+
+
+@pytest.mark.parametrize(("differing", "needed"), [(0, 150), (1, 150), (64, 798)])
+def test_pairs_that_are_alike_need_as_many_games_as_a_gain_of_whole_wins(
+    differing: int, needed: int
+) -> None:
+    results = [
+        game(("main@2", "random"), (1.0, -1.0), purpose="eval", game_id=number)
+        for number in range(128)
+    ]
+    first = {number: float(number >= differing) for number in range(128)}
+    (row,) = evaluation_scores(2, results, first)
+    assert row.needed == pytest.approx(needed, rel=0.01)
+    if differing == 0:  # all the gains are 0 or 1 of 150, so that they can be gone through
+        chances = np.random.default_rng(0).binomial(150, 0.05, size=4000)
+        lows = {
+            k: mean_interval([1.0] * k + [0.0] * (150 - k), -1.0, 1.0).low for k in set(chances)
+        }
+        assert np.mean([lows[k] > 0 for k in chances]) > 0.75
+
+
 def test_paired_games_need_fewer() -> None:
     results = [
         game(("main@2", "random"), (worth, -worth), purpose="eval", game_id=number)

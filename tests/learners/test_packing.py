@@ -286,6 +286,28 @@ def test_micro_batches_keep_like_prompts_together():
     assert MicroBatches(3)(samples) == [MicroBatch([0, 2, 3], True), MicroBatch([1], True)]
 
 
+def test_gradients_of_many_samples_of_one_prompt_repeat_to_the_bit(policy):
+    generator = torch.Generator().manual_seed(0)
+    samples = [
+        token_sample([1, 2, 3], [int(i)]) for i in torch.randint(0, 9, (2048,), generator=generator)
+    ]
+    weights = torch.randn(len(samples), generator=generator)
+
+    def gradient():
+        policy.zero_grad()
+        scores = policy(pack_samples(samples))
+        (weights @ scores.logprobs_N + weights @ scores.states_SD.sum(1)).backward()
+        return torch.cat([parameter.grad.flatten() for parameter in policy.trained.parameters])
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)  # the order of sums is then a matter of chance, where it may be
+    try:
+        first, *others = (gradient() for _ in range(6))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(first, other) for other in others)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from unstable.learners.regularization import (
     coefficients_at,
     opponents_kl,
     regularized,
+    shaped_rewards,
 )
 from unstable.models.adapters import attach_lora, load_weights
 
@@ -445,6 +446,37 @@ def test_the_opponents_kl_by_hand():
     # What each turn costs, from it on, is what is left to go.
     assert own[:3][::-1].cumsum()[::-1].tolist() == pytest.approx(expected[:3])
     assert own[3:6][::-1].cumsum()[::-1].tolist() == pytest.approx(expected[3:6])
+
+
+@pytest.mark.parametrize("name", ["rloo", "grpo", "gspo", "cispo"])
+def test_a_group_compares_the_sum_of_a_trajectorys_kl(name):
+    """One nat counts the same in the first or the last of ten turns, or in the only one."""
+    places = [(0, 0, turn) for turn in range(10)] + [(1, 0, turn) for turn in range(10)]
+    batch = rounds([*places, (2, 0, 0), (3, 0, 0)])
+    kl = [1.0] + [0.0] * 18 + [1.0, 1.0, 0.0]
+    old = [torch.tensor([each]) for each in kl]
+    reference = [torch.zeros(1)] * len(kl)
+    shaped = shaped_rewards(
+        batch, settings(name=name, kl_reward=0.5), 0.5, old, reference, per_turn=False
+    )
+    assert batch.mean_T(shaped) == pytest.approx([0.5, 0.5, 0.5, 1.0])
+    plain = shaped_rewards(batch, settings(kl_reward=0.5), 0.5, old, reference, per_turn=False)
+    assert plain == pytest.approx(1 - 0.5 * np.array(kl))  # where turns have rewards of their own
+
+
+def test_a_group_compares_the_sum_of_the_opponents_kl_too():
+    turns = [(0, 0, 1), (0, 0, 3), (0, 0, 4), (0, 1, 0), (0, 1, 2), (0, 1, 5), (1, 0, 0), (1, 0, 2)]
+    batch, kl = rounds(turns), [1.0, 2.0, 4.0, 10.0, 20.0, 40.0, 0.5, 0.25]
+    shaped = shaped_rewards(
+        batch,
+        settings(name="rloo", kl_reward=1.0, kl_opponents=True),
+        1.0,
+        [torch.tensor([each]) for each in kl],
+        [torch.zeros(1)] * len(kl),
+        per_turn=False,
+    )
+    # What a seat pays from its first turn on, and gains by the other's turns after that.
+    assert batch.mean_T(shaped) == pytest.approx([1 - 7 + 60, 1 - 70 + 7, 0.25])
 
 
 @pytest.mark.parametrize("critic", [False, True])

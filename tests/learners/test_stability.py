@@ -277,6 +277,24 @@ def test_the_kl_to_the_old_policy_is_a_turns(model):
     assert found == pytest.approx(np.mean(turns), rel=1e-3)
 
 
+@pytest.mark.parametrize("old", ["learner", "engine"])
+def test_what_staleness_adds_ends_no_update(model, old):
+    """Samples of a policy that is far away, and steps that hardly move the one that is trained."""
+    options = {"epochs": 2, "steps_per_batch": 2, "micro_batch_size": 4, "learning_rate": 1e-7}
+    algorithm = NO_CRITIC | {"old_logprobs": old}
+    learner = make_learner(model, algorithm=algorithm, max_kl=1e-3, **options)
+    stale = batch_of()
+    for sample in stale.samples:
+        sample.tokens.logprobs[:] = [each - 1.5 for each in sample.tokens.logprobs]
+    found = learner.update(stale).metrics
+    assert found["learn/optimizer_steps"] == 4
+    assert 0 <= found["learn/kl_old"] < 1e-6
+    assert found["learn/mismatch_kl"] > 0.1
+    # Where the update does go far it ends, whatever the ratios refer to.
+    far = make_learner(model, algorithm=algorithm, max_kl=1e-3, **options | {"learning_rate": 1e-2})
+    assert far.update(batch_of()).metrics["learn/optimizer_steps"] < 4
+
+
 # Truncated turns.
 
 

@@ -356,6 +356,7 @@ def test_an_update_whose_batch_was_ready_says_so(tmp_path: Path) -> None:
     none = {name: 0 for name in row if name.startswith("collect/") and row[name] is not None}
     line = update_line(row | none | {"collect/reward": None, "version": 2}, steps=3)
     assert line.startswith("update 2/3 · its games were played before the last one · loss 0.042 ·")
+    assert update_line(row, steps=3, left_s=200).endswith(" · about 3 min 20 s left")
 
 
 def test_the_summary_holds_first_and_last_evaluation_and_says_where_all_lies(

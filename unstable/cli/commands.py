@@ -10,6 +10,7 @@ from unstable.cli.options import (
     choice_of,
     folder_at,
     loaded,
+    loaded_run,
     number_of,
     run_and_version,
     scalar_of,
@@ -24,7 +25,7 @@ from unstable.config import ConfigError, dump, shown
 def _train(given: Given) -> None:
     resumed, forked = given["resume"], given["fork"]
     if resumed is None and forked is None:
-        config = loaded(given["config"], given.fields)
+        config = loaded_run(given["config"], given.fields)
         from unstable.commands.train import train
 
         train(config, given.typed)
@@ -63,7 +64,7 @@ def _world(given: Given) -> None:
 
 
 def _config(given: Given) -> None:
-    config = loaded(given["config"], given.fields)
+    config = loaded_run(given["config"], given.fields)
     from unstable.commands.prepare import prepare
 
     print(dump(prepare(config).config), end="")
@@ -71,7 +72,7 @@ def _config(given: Given) -> None:
 
 def _doctor(given: Given) -> int:
     if not given.words:
-        config = loaded(given["config"], given.fields)
+        config = loaded_run(given["config"], given.fields)
         from unstable.commands.doctor import doctor
 
         return doctor(config)
@@ -207,6 +208,9 @@ COMMANDS = {
             "--resume RUN_DIR [--steps N ...]": "Go on where it ended",
             "--fork RUN_DIR[@VERSION] [--FIELD VALUE ...]": "Begin another from a version",
         },
+        """\
+Without --config it begins with first_run (SmolLM2 on TicTacToe, 12 updates, evaluated before and
+after), or with default where an option names a game, a model or an algorithm.""",
         own={**CONFIG, "resume": text_of, "fork": text_of, "fork_state": choice_of},
         takes_fields=True,
     ),

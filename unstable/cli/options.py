@@ -73,6 +73,13 @@ def loaded(name: str | None, options: dict[str, Any]) -> RunConfig:
     return load("default" if name is None else name, options)
 
 
+def loaded_run(name: str | None, options: dict[str, Any]) -> RunConfig:
+    """As `loaded`; but where no config, game, model or algorithm is named it is `first_run`."""
+    starts = ("games", "model", "learner.algorithm")
+    named = any(f"{path}.".startswith(f"{start}.") for path in options for start in starts)
+    return loaded("first_run" if name is None and not named else name, options)
+
+
 def typed(command: str, arguments: Sequence[str]) -> str:
     """What was typed, as a shell takes it again."""
     return shlex.join(["unstable", command, *arguments])

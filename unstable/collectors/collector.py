@@ -113,9 +113,9 @@ class Collector:
         With `enough`, a game is started only while the finished games' trained turns, and those
         to expect of the games in flight, are fewer; specs that were not started are left out, but
         never a part of a group: one that comes without members that were played elsewhere is played
-        to its end. What is started depends on the order of finishing alone, never on
-        who reads. Several calls share `games_in_flight` evenly. Closing the iterator cancels its
-        games. Raises `EngineDiedError`, since no other game can go on then.
+        to its end. What is started depends on the order of finishing alone, never on who reads.
+        Purposes share `games_in_flight` evenly, and so do the calls of one. Closing the iterator
+        cancels its games. Raises `EngineDiedError`, since no other game can go on then.
         """
         play = _Play(deque(specs), enough)
         async with self._beginning:
@@ -150,7 +150,10 @@ class Collector:
             hungry = [play for play in self._plays if play.wants_more(self._tally)]
             if not hungry:
                 return
-            play = min(hungry, key=lambda play: len(play.running))
+            running = Counter[str]()
+            for play in self._plays:
+                running[play.purpose] += play.games
+            play = min(hungry, key=lambda play: (running[play.purpose], len(play.running)))
             spec = play.waiting.popleft()
             played = (
                 play_branches(spec, self._play_game, self._config.seed, self._forks)
@@ -258,6 +261,7 @@ class _Play:
 
     def __init__(self, waiting: deque[GameSpec], enough: int | None) -> None:
         self.specs = tuple(waiting)
+        self.purpose = waiting[0].purpose if waiting else "train"
         self.waiting = waiting
         # In starting order.
         self.running: dict[asyncio.Task[GameResult], GameSpec] = {}

@@ -13,6 +13,7 @@ from unstable.games.catalog.table import EXACT_GAMES
 from unstable.games.check import check_constrained, check_game, settled
 from unstable.games.services import (
     can_be_solved,
+    is_zero_sum,
     lists_legal_moves,
     prompt_style,
 )
@@ -119,6 +120,7 @@ def check(config: RunConfig) -> None:
     check_games(config)
     check_openings(config)
     check_exact_games(config)
+    check_opponents_kl(config)
     check_sinks(config)
     Rewards(config.buffer.rewards)
     check_model(config.model)
@@ -166,6 +168,24 @@ def check_exact_games(config: RunConfig) -> None:
             f"{place}.every = {config.eval.exploitability.every}: no game of this run can be "
             f"solved exactly; set it to 0, or play one of these: {EXACT_GAMES}"
         )
+
+
+def check_opponents_kl(config: RunConfig) -> None:
+    """Raise `ConfigError` where `kl_opponents` is asked for in a game that it is not right in."""
+    if not config.learner.algorithm.kl_opponents:
+        return
+    for index, game in enumerate(map(with_teams, config.games)):
+        why = None
+        if game.seats != 2 or len(game.sides) != 2:
+            of_teams = " in teams" if game.teams else ""
+            why = f"games.{index}.seats = {game.seats}{of_teams}"
+        elif not is_zero_sum(game):
+            why = f"{game.key} pays its seats more or less than 0 together"
+        if why is not None:
+            raise ConfigError(
+                f"learner.algorithm.kl_opponents = true: {why}; it is for games of two seats in "
+                "which one wins what the other loses; leave it out"
+            )
 
 
 def check_openings(config: RunConfig) -> None:

@@ -24,12 +24,15 @@ class AlgorithmConfig(Section):
 
     name: str = Field(description="the algorithm, or package.module:Class of your own")
     kl_reward: NonNegativeFloat = Field(
-        0.0, description="weight of the KL to the reference, taken off the reward; 0: none"
+        0.0,
+        description="weight of a turn's KL to the reference, or a trajectory's where these "
+        "are compared, taken off the reward; 0: none",
     )
     kl_opponents: bool = Field(
         False,
         description="a turn's reward has the KL of its game's later turns too, taken off for the "
-        "seat's own and added for other seats' (R-NaD); needs kl_reward",
+        "seat's own and added for the other's (R-NaD); for two seats of which one wins what the "
+        "other loses; needs kl_reward",
     )
     kl_loss: NonNegativeFloat = Field(
         0.0,

@@ -54,8 +54,8 @@ class LearnerConfig(Section):
     epochs: PositiveInt = Field(1, description="times that a batch is gone through")
     max_kl: PositiveFloat | None = Field(
         None,
-        description="the first step that finds a turn's mean KL (k3) from the old policy to be "
-        "above this is the update's last; null: all are made",
+        description="the first step that finds a turn's mean KL (k3) from the policy that the "
+        "update began with to be above this is the update's last; null: all are made",
     )
     ema: Decay | None = Field(
         None,

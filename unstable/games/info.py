@@ -70,6 +70,8 @@ class Payoffs:
     """By seat, in an env that is over."""
     scale: Callable[[Any], float]
     """The most that can be won or lost, a constant of the variant; outcome = pay-off / scale."""
+    zero_sum: bool = True
+    """Whether the seats' pay-offs of a game add up to 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,12 @@ def can_be_solved(config: GameConfig) -> bool:
     return env.info.small_tree is not None and env.info.small_tree.fits(env.raw)
 
 
+def is_zero_sum(config: GameConfig) -> bool:
+    """False for a game that is known to pay its seats more, or less, than 0 together."""
+    known = game_info(config).payoffs
+    return config.payoffs is not None or known is None or known.zero_sum
+
+
 def programs(config: GameConfig) -> list[str]:
     """The kinds of opponents that play a game as it comes, the strongest first."""
     info = game_info(config)

@@ -141,7 +141,7 @@ def _with_gain(
         return row
     count = min(row.distinct, len(gains))
     gain = mean_interval(gains, -1.0, 1.0, count)
-    needed = _needed(gain, count) if count == len(gains) else None
+    needed = _needed(_variance(gain.mean, gains, -1.0, 1.0)) if count == len(gains) else None
     return replace(row, gain=gain.mean, gain_low=gain.low, gain_high=gain.high, needed=needed)
 
 
@@ -198,7 +198,10 @@ def _score(
     votes = results[0].spec.seats[pairs[0][1][0]].votes
     named = [turn.answer.votes / votes for turn in turns if turn.answer.votes is not None]
     distinct = distinct_games(version, results)
-    score = mean_interval([_WORTH[standing] for standing in standings], 0.0, 1.0, distinct)
+    scores = [_WORTH[standing] for standing in standings]
+    score = mean_interval(scores, 0.0, 1.0, distinct)
+    other = score.mean + (DIFFERENCE if score.mean < 0.5 else -DIFFERENCE)
+    spread = sum(_variance(mean, scores, 0.0, 1.0) for mean in (score.mean, other))
     return EvalScore(
         version=version,
         env=env,
@@ -216,8 +219,8 @@ def _score(
         score=score.mean,
         low=score.low,
         high=score.high,
-        # Of two scores like this one, in games that are not paired.
-        needed=2 * _needed(score, distinct) if distinct == len(results) else None,
+        # Of a score like this one and one that is nearer to a half, in games that are not paired.
+        needed=_needed(spread) if distinct == len(results) else None,
     )
 
 
@@ -254,14 +257,25 @@ def _answer_by_chance(results: Sequence[GameResult]) -> bool:
     return False
 
 
-def _needed(interval: Interval, count: int) -> int:
+def _variance(centre: float, values: Sequence[float], low: float, high: float) -> float:
+    """Of values with the mean `centre` that lie between `low` and `high` as these do.
+
+    That is, as far from the ends: p (1 - p) of a share. One more value counts as if it were at an
+    end, as in `mean_interval`.
+    """
+    inner = sum((value - low) * (high - value) for value in values) / (len(values) + 1)
+    return max(0.0, (centre - low) * (high - centre) - inner)
+
+
+def _needed(variance: float) -> int:
     """Games in which a true difference of `DIFFERENCE` is seen four times out of five.
 
-    Seen: a 95 % interval of the difference leaves 0 out. `interval` is what `count` games gave; its
-    width shrinks with the root of their number.
+    Seen: a 95 % interval of the difference leaves 0 out. `variance` is that of a game's difference:
+    of a gain, or of two scores together. It counts as no less than that of a difference which
+    consists of so many games that one wins and the other loses, all others being alike.
     """
-    half_width = (interval.high - interval.low) / 2
-    return math.ceil(count * (half_width / DIFFERENCE * (1 + POWER_Z / Z)) ** 2)
+    least = DIFFERENCE - DIFFERENCE**2
+    return math.ceil(max(variance, least) * ((Z + POWER_Z) / DIFFERENCE) ** 2)
 
 
 def mean(values: Iterable[float]) -> float:

@@ -30,6 +30,7 @@ class FrozenBatch:
     weights_N: Tensor | None = None  # of tokens' gradients, in [0, 1]; None: all are 1
     behaviour_logprobs_N: Tensor | None = None  # None: the policy's own
     old_logprobs_N: Tensor | None = None  # None: the policy's own, as the only step has them
+    first_logprobs_N: Tensor | None = None  # the policy's before the first step; None: the old ones
     reference_logprobs_N: Tensor | None = None  # None: no KL is asked for, or an exact one
     reference_ND: Tensor | None = None  # its hidden states, None: no exact KL is asked for
     values_S: Tensor | None = None  # of the critic, None without one, and what it is to learn

@@ -191,6 +191,7 @@ class Learner:
             weights_N=None if (weights_S == 1).all() else layout.repeated(weights_S),
             behaviour_logprobs_N=layout.joined(flat.behaviour_logprobs),
             old_logprobs_N=layout.joined(old if self._steps_use_old else None),
+            first_logprobs_N=layout.joined(self._first_logprobs(flat)),
             reference_logprobs_N=layout.joined(logprobs if states is None else None),
             reference_ND=layout.joined(states),
             values_S=None if estimate.values_S is None else self._floats(estimate.values_S),
@@ -217,6 +218,11 @@ class Learner:
         if self._steps_use_old or self.config.algorithm.kl_reward > 0:
             return self.scorer.logprobs(flat.token_samples)
         return None
+
+    def _first_logprobs(self, flat: FlatBatch) -> list[Tensor] | None:
+        """The policy's own, where an update's end depends on them and the old ones are others."""
+        watched = self.config.max_kl is not None and self.steps_per_update > 1
+        return self.scorer.logprobs(flat.token_samples) if watched and self._old_is_engine else None
 
     def _steps(self, frozen: FrozenBatch) -> Iterator[Ints]:
         """Indices of the samples of each optimizer step, epoch by epoch."""

@@ -190,4 +190,4 @@ def _sequence_sums(values_N: Tensor, sequences_N: Tensor, *, mean: bool) -> Tens
     sums_Q = values_N.new_zeros(num_sequences).index_add(0, sequences_N, values_N)
     if mean:
         sums_Q = sums_Q / torch.bincount(sequences_N, minlength=num_sequences).clamp(min=1)
-    return sums_Q[sequences_N]
+    return sums_Q.index_select(0, sequences_N)  # its gradient repeats to the bit

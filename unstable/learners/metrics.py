@@ -129,10 +129,15 @@ def step_metrics(reports: Sequence[StepReport]) -> Metrics:
 
 
 def old_kl(frozen: FrozenBatch, report: StepReport) -> float:
-    """k3 of a turn, a mean over the step's turns, of KL(old policy || the step's)."""
-    assert frozen.old_logprobs_N is not None
-    old_N = frozen.old_logprobs_N[frozen.layout.rows(report.chosen_C)]
-    return float(kl_estimates(report.columns[LOGPROBS], old_N).sum()) / len(report.chosen_C)
+    """k3 of a turn, a mean over the step's turns, of KL(first policy || the step's).
+
+    The first is the one that the update began with, or where that was not scored the old one.
+    """
+    own_N, old_N = frozen.first_logprobs_N, frozen.old_logprobs_N
+    first_N = old_N if own_N is None else own_N
+    assert first_N is not None
+    first_C = first_N[frozen.layout.rows(report.chosen_C)]
+    return float(kl_estimates(report.columns[LOGPROBS], first_C).sum()) / len(report.chosen_C)
 
 
 def is_far(frozen: FrozenBatch, report: StepReport, limit: float | None) -> bool:

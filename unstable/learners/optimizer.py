@@ -99,7 +99,7 @@ class PolicyOptimizer:
         weights = list(chain.from_iterable(self.groups))
         before = [weight.clone() for weight in weights]
         self.adamw.step()
-        if all(bool(weight.isfinite().all()) for weight in weights):
+        if bool(torch.stack([weight.isfinite().all() for weight in weights]).all()):  # one wait
             return None
         for weight, old in zip(weights, before, strict=True):
             weight.copy_(old)

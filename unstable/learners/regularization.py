@@ -90,8 +90,9 @@ def shaped_rewards(
 ) -> Floats:
     """Rewards [S] within their bounds, less `weight` times the KL of `old` to the reference.
 
-    `per_turn`: a trajectory's own reward is paid at its last turn (see `FlatBatch`). Logprobs are
-    None where the reward has no KL.
+    `per_turn`: a trajectory's own reward is paid at its last turn (see `FlatBatch`). An algorithm
+    that compares trajectories by the mean of their turns' rewards has the KL's sum in each of them.
+    Logprobs are None where the reward has no KL.
     """
     rewards_S = batch.turn_rewards_S if per_turn else batch.rewards_S
     if config.reward_clip is not None:
@@ -100,7 +101,11 @@ def shaped_rewards(
         return rewards_S
     kl_S = turn_kl(old, reference)
     if config.kl_opponents:
-        kl_S = opponents_kl(batch, kl_S, per_turn=per_turn)
+        kl_S = opponents_kl(batch, kl_S, per_turn=per_turn or config.grouped)
+    if config.grouped:
+        kl_T = np.zeros(len(batch.trajectories))
+        np.add.at(kl_T, batch.trajectories_S, kl_S)
+        kl_S = kl_T[batch.trajectories_S]
     return rewards_S - weight * kl_S
 
 

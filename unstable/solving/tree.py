@@ -47,7 +47,8 @@ class Tree:
 def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
     """The tree of a game; raises `ConfigError` for one that cannot be solved exactly.
 
-    Where every seat sees all, positions that are shown alike are one, however they came about.
+    Where every seat sees all, positions that are shown alike after as many turns are one, however
+    they came about: `max_turns` cuts a game off by its turns, with what the env pays then.
     """
     place = f"games = {config.key}"
     if not can_be_solved(config):
@@ -56,6 +57,11 @@ def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
         )
     grower = _Grower(config, most_nodes)
     root = grower.after(lambda: Game(config, seed=0))
+    if not grower.most:
+        raise ConfigError(
+            f"{place}: max_turns = {config.max_turns} leaves no game in which anybody wins "
+            "something, so that nothing can be exploited; set it to the longest game's turns"
+        )
     return Tree(
         root=root,
         seats=config.seats,
@@ -83,6 +89,7 @@ class _Grower:
         self._is_open = size is not None and size.is_open
         self._most_nodes = most_nodes
         self._numbers: dict[tuple[int, Shown], int] = {}
+        self._open: dict[tuple[int, Shown], Node] = {}  # by turns made, after which a cap comes
 
     def after(self, play: Callable[[], Game], information_sets: tuple[int, ...] = ()) -> Node:
         """The node that `play` leads to: a decision, an end, or what chance makes of it."""
@@ -110,8 +117,8 @@ class _Grower:
         observation, seat = game.observe(), game.seat
         shown = as_key(observation)
         if self._is_open:
-            if shown in self.shown:
-                return self.shown[shown]
+            if (game.turns, shown) in self._open:
+                return self._open[game.turns, shown]
         else:
             number = self._numbers.setdefault((information_sets[seat], shown), len(self._numbers))
             information_sets = _with(information_sets, seat, number)
@@ -124,6 +131,7 @@ class _Grower:
             )
         )
         self.shown.setdefault(shown, node)
+        self._open[game.turns, shown] = node
         node.children = [
             self.after(lambda action=action: _stepped(game, action), information_sets)  # type: ignore[misc]
             for action in node.actions

@@ -72,8 +72,11 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     )
 
 
-def update_line(row: Mapping[str, float | None], steps: int) -> str:
-    """An update in one line, for a terminal without a dashboard and for logs."""
+def update_line(row: Mapping[str, float | None], steps: int, left_s: float = 0.0) -> str:
+    """An update in one line, for a terminal without a dashboard and for logs.
+
+    `left_s` are the seconds that the rest of the run is likely to take, 0 at its end.
+    """
 
     def count(name: str) -> int:
         return int(row[name] or 0)
@@ -97,6 +100,8 @@ def update_line(row: Mapping[str, float | None], steps: int) -> str:
         if row.get(name) is not None:
             parts.append(f"{label} {number(row[name])}")
     parts.append(duration(row["time/total"] or 0.0))
+    if left_s >= 1:
+        parts.append(f"about {duration(left_s)} left")
     return " · ".join(parts)
 
 

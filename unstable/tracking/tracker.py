@@ -207,8 +207,7 @@ class Tracker:
         halvings = int(update.metrics.get("learn/out_of_memory") or 0)
         lines = [memory_line(update.version, halvings)] if halvings else []
         for line in [*lines, *([refusal_line(update)] if update.refusals else [])]:
-            logger.warning(line)
-            self.print(line)
+            self.warn(line)
 
     def log_samples(self, update: Update, batch: Batch) -> None:
         """Takes in the samples as `update` trained on them."""
@@ -242,8 +241,7 @@ class Tracker:
             self._row[f"guard/alarm/{alarm.rule}"] = alarm.figure
             self.view.alarm = alarm_line(alarm)
             self.view.alarms += 1
-            logger.warning(self.view.alarm)
-            self.print(self.view.alarm)
+            self.warn(self.view.alarm)
 
     def log_actions(
         self, actions: Sequence[str], best: int | None, shares: Mapping[str, float]
@@ -258,9 +256,7 @@ class Tracker:
         if "rollback" in actions:
             self._row["guard/rolled_back_to"] = best
         if actions:
-            line = action_line(actions, best, shares)
-            logger.warning(line)
-            self.print(line)
+            self.warn(action_line(actions, best, shares))
 
     def log_ratings(self, ratings: Sequence[Rating]) -> None:
         """Takes in everybody's rating, as of now."""
@@ -295,7 +291,8 @@ class Tracker:
         self.view.rows = (*self.view.rows, row)[-HISTORY:]
         self._emit("row", row)
         if self._dashboard is None and is_new:
-            self.print(update_line(row, self.view.config.loop.steps))
+            left_s = self.view.seconds_left(self.view.clock()) or 0.0
+            self.print(update_line(row, self.view.config.loop.steps, left_s))
 
     def state(self) -> TrackerState:
         """All that a resume needs."""
@@ -385,6 +382,11 @@ class Tracker:
         self.view.notice = line
         if self._dashboard is None:
             self._lines.say(line)
+
+    def warn(self, line: str) -> None:
+        """Shows a line that the log keeps too."""
+        logger.warning(line)
+        self.print(line)
 
     def _show(self, line: str) -> None:
         self._guard("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))

@@ -71,12 +71,12 @@ NEGOTIATION = GameInfo(
     name="SimpleNegotiation",
     legal_moves=trades,
     rules=rules.negotiation,
-    payoffs=Payoffs(gains, most_gain),
+    payoffs=Payoffs(gains, most_gain, zero_sum=False),
 )
 DILEMMA = GameInfo(
     env="IteratedPrisonersDilemmaEnv",
     name="IteratedPrisonersDilemma",
     legal_moves=choices,
     rules=rules.dilemma,
-    payoffs=Payoffs(points, most_points),
+    payoffs=Payoffs(points, most_points, zero_sum=False),
 )

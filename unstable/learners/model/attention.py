@@ -48,10 +48,11 @@ def _attend_shapes(
         _copied(heads, segments.keys_K, num_alone).split(sizes) for heads in (key_TGD, value_TGD)
     )
     outputs = []
-    for shape, *parts in zip(segments.shapes, queries, keys, values, strict=True):
+    shapes = zip(segments.shapes, segments.masks, queries, keys, values, strict=True)
+    for shape, mask, *parts in shapes:
         q, k, v = (rows.unflatten(0, (shape.num_segments, -1)).transpose(1, 2) for rows in parts)
         output = F.scaled_dot_product_attention(
-            q, k, v, shape.mask, is_causal=shape.alone, scale=scaling, enable_gqa=True
+            q, k, v, mask, is_causal=shape.alone, scale=scaling, enable_gqa=True
         )
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
@@ -68,7 +69,7 @@ def _attend_varlen(
     # torch 2.11 has no enable_gqa here, so the key heads are repeated.
     repeats = query.shape[1] // key.shape[1]
     keys_KHD, values_KHD = (
-        heads[0, :, segments.keys_K].repeat_interleave(repeats, dim=0).transpose(0, 1)
+        heads[0].index_select(1, segments.keys_K).repeat_interleave(repeats, dim=0).transpose(0, 1)
         for heads in (key, value)
     )
     output_THD = varlen_attn(

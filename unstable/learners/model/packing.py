@@ -8,6 +8,7 @@ logprobs and gradients are those of the samples one by one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise
 from typing import NamedTuple
 
@@ -33,15 +34,21 @@ class Shape(NamedTuple):
     num_segments: int
     num_queries: int  # of each
     num_keys: int  # of each
-    mask: Tensor | None  # [queries, keys] of branches of more than one token
 
     @property
     def alone(self) -> bool:
         """Whether the segments' keys are their own tokens and no others."""
         return self.num_queries == self.num_keys
 
+    def mask(self, device: torch.device) -> Tensor | None:
+        """What each query attends to, bool [queries, keys]; None where all or causal says it."""
+        if self.alone or self.num_queries == 1:
+            return None
+        ones = torch.ones(self.num_queries, self.num_keys, dtype=torch.bool, device=device)
+        return ones.tril(self.num_keys - self.num_queries)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Segments:
     """What attends to what: S segments of queries, each with the keys before it and its own.
 
@@ -56,14 +63,15 @@ class Segments:
     query_bounds: Tensor  # S + 1, int32
     key_bounds: Tensor  # S + 1, int32
 
+    @cached_property
+    def masks(self) -> list[Tensor | None]:
+        """A mask a shape, made when a layer first asks: kernels that know bounds never do."""
+        return [shape.mask(self.keys_K.device) for shape in self.shapes]
+
     def to(self, device: torch.device) -> "Segments":
         """The same on `device`."""
         return replace(
             self,
-            shapes=[
-                shape._replace(mask=None if shape.mask is None else shape.mask.to(device))
-                for shape in self.shapes
-            ],
             keys_K=self.keys_K.to(device),
             query_bounds=self.query_bounds.to(device),
             key_bounds=self.key_bounds.to(device),
@@ -180,7 +188,7 @@ class _Tree:
     def segments(self) -> Segments:
         query_lengths, key_lengths = self.queries.tolist(), self._ends.tolist()
         shapes = [
-            Shape(len(list(same)), queries, keys, _mask(queries, keys))
+            Shape(len(list(same)), queries, keys)
             for (queries, keys), same in groupby(zip(query_lengths, key_lengths, strict=True))
         ]
         return Segments(
@@ -228,12 +236,6 @@ def _common_lengths(ids: Ints, starts: Ints, lengths: Ints) -> Ints:
     places = np.append(np.flatnonzero(differs), len(differs))
     begins = np.cumsum(shorter) - shorter
     return np.minimum(places[np.searchsorted(places, begins)] - begins, shorter)
-
-
-def _mask(queries: int, keys: int) -> Tensor | None:
-    if queries in (1, keys):
-        return None
-    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
 
 
 def spans(starts: Ints, counts: Ints) -> Ints:

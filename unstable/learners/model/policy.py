@@ -101,7 +101,8 @@ class Policy(nn.Module):
             use_cache=False,
             segments=pack.segments,
         ).last_hidden_state
-        hidden_ND = hidden_1TD[0, pack.predictors_N]
+        # `index_select`, not `[...]`, whose gradient sums rows in an order that differs by run.
+        hidden_ND = hidden_1TD[0].index_select(0, pack.predictors_N)
         selected = selected_logprobs(
             hidden_ND,
             causal_model.get_output_embeddings().weight,
@@ -113,7 +114,7 @@ class Policy(nn.Module):
         return Scores(
             logprobs_N=selected.logprobs_N,
             entropies_N=selected.entropies_N,
-            states_SD=hidden_1TD[0, pack.states_S],
+            states_SD=hidden_1TD[0].index_select(0, pack.states_S),
             hidden_ND=hidden_ND,
             kl_N=selected.kl_N,
         )

@@ -1,0 +1,65 @@
+"""A game that its cap cuts off more often than not is a line, once."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.builders import game
+from tests.helpers.loop import make_context
+from unstable.config import parse
+from unstable.loop.capped import GAMES, Capped
+from unstable.types import GameResult
+
+CONFIG = parse({"games": [{"env": "Nim-v0"}, {"env": "PigDice-v0", "max_turns": 40}]})
+
+
+def ended(truncated: bool, env: str = "PigDice-v0") -> GameResult:
+    return replace(game(env=env), truncated=truncated)
+
+
+def test_a_game_that_is_mostly_cut_off_is_said_once() -> None:
+    capped = Capped(CONFIG)
+    lines = [capped.add(ended(number != 3)) for number in range(40)]
+    said = [(number, line) for number, line in enumerate(lines) if line is not None]
+    assert said == [
+        (
+            GAMES - 1,
+            "games.1.max_turns = 40 has cut off 15 of the last 16 games of PigDice-v0, in which "
+            "nobody wins anything; set it to the turns that a game may take (unstable games lists "
+            "the longest ones)",
+        )
+    ]
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_game_that_is_cut_off_now_and_then_is_none(every: int) -> None:
+    capped = Capped(CONFIG)
+    assert not any(capped.add(ended(number % every == 0)) for number in range(200))
+
+
+def test_games_that_come_to_be_cut_off_later_are_noticed() -> None:
+    capped = Capped(CONFIG)
+    assert not any(capped.add(ended(False)) for _ in range(1000))
+    lines = [capped.add(ended(True)) for _ in range(GAMES)]
+    assert sum(line is not None for line in lines) == 1
+
+
+def test_each_game_has_its_own_count_and_branches_are_games() -> None:
+    capped = Capped(CONFIG)
+    assert not any(capped.add(ended(True)) for _ in range(GAMES - 1))
+    assert not any(capped.add(ended(True, "Nim-v0")) for _ in range(GAMES - 1))
+    branched = replace(ended(False, "Nim-v0"), branches=[ended(True, "Nim-v0")])
+    line = capped.add(branched)
+    assert line is not None and line.startswith("games.0.max_turns = 50 has cut off 15 of the last")
+
+
+def test_the_run_says_it(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = make_context(tiny_folder, tmp_path / "run")
+    for number in range(GAMES + 5):
+        context.count(replace(game(game_id=number), truncated=True))
+    assert (
+        capsys.readouterr().out.count("games.0.max_turns = 50 has cut off 16 of the last 16") == 1
+    )
