@@ -16,6 +16,7 @@ from unstable.games.services import (
     is_zero_sum,
     lists_legal_moves,
     prompt_style,
+    with_teams,
 )
 from unstable.models.archive import made_for, misfit, unpack_newer
 from unstable.models.base import check_model, model_path

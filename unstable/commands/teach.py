@@ -49,8 +49,8 @@ EXAMPLES = 192
 """Random legal moves of each env; an epoch goes through them once."""
 EPOCHS = 4
 _LEARNER = {
-    "batch_size": 16,
-    "micro_batch_size": 16,
+    "batch_size": 8,
+    "micro_batch_size": 8,
     "learning_rate": 1e-3,
     "schedule": "constant",
     "final_rate": 0.0,
