@@ -262,10 +262,15 @@ def test_a_cut_off_or_forfeited_game_earns_no_trust() -> None:
 # What blocks the loop
 
 
+def slept(seconds: float) -> str:
+    time.sleep(seconds)
+    return "[1]"
+
+
 def in_a_bot(seconds: float) -> None:
     """A user's bot that takes so long."""
     bot = PythonPlayer("time:sleep")
-    bot._call = lambda _: str(time.sleep(seconds))
+    bot._call = lambda _: slept(seconds)
     observation = Observation(seat=0, rules="", events=[], board="", notice="")
     with suppress(StopIteration):
         bot.act(observation, cast(Game, None), 0).send(None)

@@ -89,15 +89,17 @@ def test_a_list_in_the_wrong_form_is_refused_in_one_line() -> None:
 def test_what_the_prompt_asks_for_is_read_as_the_game_takes_it(prompt: str, form: str) -> None:
     config = settled(game(form, prompt, forms="bare" if form == "bare" else "brackets"))
     style, play = prompt_style(config), Game(config, 0)
-    assert ("square brackets" in style.render(play.observe())) == (form == "bracketed")
+    asked = style.render(play.observe())
+    assert ("square brackets" in asked) == (form == "bracketed" and prompt == "think")
     builder = PromptBuilder(tiny_tokenizer(), style, {}, 4096)
     for move in play.legal_moves():
         answer = write_answer(config, builder, move)
         assert builder.read_action(config.parser, answer) == (move, True)
         assert not play.step(move).invalid
     if prompt != "think":
-        other = "[1]" if form == "bare" else "1"
-        assert not style.read_action("auto", other).formatted
+        for text in ("[1]", "1"):
+            assert style.read_action("auto", text) == (play.legal_moves()[0], True)
+        assert not style.read_action("auto", "I take [1]").formatted
 
 
 @pytest.mark.parametrize("parser", ["brackets", "exact", "bare", "boxed"])

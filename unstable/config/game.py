@@ -66,9 +66,9 @@ class GameConfig(Section):
     parser: str = Field(
         "auto",
         description="text to action: brackets (last [...]), exact (nothing but [...]), bare "
-        "(nothing but what stands in the brackets), boxed, raw, module:function, or auto: the "
-        "style's (answer: exact, compact: bare, think: brackets, and answer: bare, think: boxed "
-        "where the env takes actions without brackets)",
+        "(nothing but what stands in the brackets), plain (either), boxed, raw, module:function, "
+        "or auto: the style's (answer: plain, compact: bare, think: brackets; boxed where the env "
+        "takes actions without them)",
     )
     action_form: Literal["auto", "brackets", "bare"] = Field(
         "auto",

@@ -66,7 +66,11 @@ class PromptStyle:
 
     def of_form(self, form: str) -> "PromptStyle":
         """The style as it is in a game whose env takes actions so; it asks for that form."""
-        return replace(self, form=form, **_BARE.get(self.name, {})) if form == "bare" else self
+        if self.name == "think" and form == "bare":
+            request = self.request.replace("action, in its square brackets, as", "action as")
+            request = request.replace("[action]", "action")
+            return replace(self, form=form, request=request, parser="boxed")
+        return replace(self, form=form)
 
     def chosen(self, parser: str) -> str:
         """The parser's name; for `auto` the style's own."""
@@ -77,9 +81,9 @@ STYLES = {
     "answer": PromptStyle(
         "answer",
         system="",  # a small model follows the request better without one
-        request="Answer with only your action in square brackets, nothing else.",
+        request="Answer with only your action, nothing else.",
         reasoning=False,
-        parser="exact",
+        parser="plain",
     ),
     "compact": PromptStyle(
         "compact",
@@ -97,16 +101,6 @@ STYLES = {
         reasoning=True,
     ),
 }
-
-
-_BARE: dict[str, dict[str, Any]] = {
-    "answer": {"request": "Answer with only your action, nothing else.", "parser": "bare"},
-    "think": {
-        "request": "It is your turn. Reason step by step, then give one action as \\boxed{action}.",
-        "parser": "boxed",
-    },
-}
-"""What built-in styles have instead where an env takes actions without brackets."""
 
 
 @cache
@@ -304,7 +298,7 @@ def write_answer(game: GameConfig, prompts: PromptBuilder, action: str, reason: 
     Raises `ConfigError` where the game's parser finds the action in no form of answer.
     """
     boxed, bare = rf"\boxed{{{action}}}", action.strip("[]")
-    plain = (action, boxed, bare, f"[{bare}]")
+    plain = (bare, action, boxed, f"[{bare}]")
     forms = (boxed, action) if r"\boxed" in prompts.style.request else plain
     for form in forms:
         answer = f"{reason}\n\n{form}" if reason else form
@@ -314,6 +308,6 @@ def write_answer(game: GameConfig, prompts: PromptBuilder, action: str, reason: 
             return answer
     parser = prompts.style.chosen(game.parser)
     raise ConfigError(
-        f"games.parser = {parser!r}: reads {action!r} neither out of {forms[0]!r} nor out of "
-        f"{forms[1]!r}; choose another parser, or give the action as it should be read"
+        f"games.parser = {parser!r}: reads {action!r} neither out of {action!r} nor out of "
+        f"{boxed!r}; choose another parser, or give the action as it should be read"
     )

@@ -36,15 +36,20 @@ def _bare(text: str) -> str | None:
     return f"[{text}]" if text and not re.search(r"[\[\]\n]", text) else None
 
 
+def _plain(text: str) -> str | None:
+    return _exact(text) or _bare(text)
+
+
 PARSERS: dict[str, Callable[[str], str | None]] = {
     "brackets": _in_brackets,
     "exact": _exact,
     "bare": _bare,
+    "plain": _plain,
     "boxed": _boxed,
     "raw": _raw,
 }
-_STRICT = {"exact", "bare"}  # what they do not read is no action, even if an env finds one in it
-_BRACKETING = {"brackets", "exact", "bare", "boxed"}
+_STRICT = {"exact", "bare", "plain"}  # what they do not read is no action, even if an env finds one in it
+_BRACKETING = {"brackets", "boxed", *_STRICT}
 
 
 class Action(NamedTuple):
@@ -71,7 +76,7 @@ def parse_action(
     `form` is how the env takes an action: a built-in parser but `raw` gives it so.
 
     Where there is none, the answer itself on one short line, or nothing if it is `reasoning` or the
-    parser is strict (exact, bare): there, whatever else stands beside an action makes it none.
+    parser is strict (exact, bare, plain): there, whatever else stands beside an action makes it none.
     """
     answer = strip_reasoning(text).strip()
     action = (PARSERS.get(parser) or load_target(parser))(answer)

@@ -129,7 +129,8 @@ class OpenAIPlayer(OpponentPlayer):
         """
         from openai import APIConnectionError, APIStatusError
 
-        failed = 0
+        failed, pause = 0, None
+        last: APIConnectionError | APIStatusError
         refused = _REFUSED[(self._opponent.base_url, self._opponent.model)]
         while True:
             parameters = self._parameters(refused)
