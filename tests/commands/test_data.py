@@ -1,6 +1,7 @@
 """A run read as frames holds what its files hold, in documented columns, and nothing unasked."""
 
 import asyncio
+import json
 import re
 import shutil
 from pathlib import Path
@@ -17,6 +18,7 @@ from unstable.loop.train import train
 from unstable.records.data import GAME_COLUMNS, LIBRARIES, TURN_COLUMNS, TURN_KEYS, Library
 from unstable.records.files import read_lines, write_lines
 from unstable.records.folder import RunFolder
+from unstable.records.reading import Skipped
 from unstable.records.scan import read_advantages, read_game_at, scan_games
 
 ROOT = Path(__file__).parent.parent.parent
@@ -79,8 +81,8 @@ def test_nothing_is_read_before_it_is_asked_for(run: RunFolder, tmp_path: Path) 
     (tmp_path / "games/train-000000.jsonl").write_text("no JSON\n")
     data = unstable.read(tmp_path)
     assert len(data.metrics) == len(lines(run.metrics))
-    with pytest.raises(ConfigError, match="train-000000.jsonl, byte 0: not a recorded game"):
-        _ = data.games
+    with pytest.warns(UserWarning, match=r"left out: 1 in games/train-000000.jsonl \(line 1: not"):
+        assert len(data.games) == 0
 
 
 def test_a_scan_is_the_record_without_its_turns(run: RunFolder) -> None:
@@ -156,7 +158,30 @@ def test_a_line_of_something_else_is_no_game(run: RunFolder, tmp_path: Path) -> 
     folder = copied(run, tmp_path / "run")
     with folder.game_files()[-1].path.open("ab") as file:
         file.write(b'{"format":1,"game":5}\n')
-    with pytest.raises(ConfigError, match="not a recorded game"):
+    skipped = Skipped()
+    assert len(list(scan_games(folder, skipped))) == len(list(scan_games(run)))
+    assert len(skipped) == 1
+
+
+def test_a_game_in_the_words_of_another_writer_is_a_game(run: RunFolder, tmp_path: Path) -> None:
+    """With spaces, as `json.dumps` writes it, or with its turns first."""
+    folder = copied(run, tmp_path / "run")
+    for number, file in enumerate(folder.game_files()):
+        rows = [{"turns": row.pop("turns"), **row} for row in lines(file.path)]
+        separators = (",", ":") if number % 2 else None
+        text = "".join(json.dumps(row, separators=separators) + "\n" for row in rows)
+        file.path.write_text(text)
+    assert [row for _, row in scan_games(folder)] == [row for _, row in scan_games(run)]
+    assert [read_game_at(place) for place, _ in scan_games(folder)] == [
+        read_game_at(place) for place, _ in scan_games(run)
+    ]
+
+
+def test_games_of_another_format_are_refused(run: RunFolder, tmp_path: Path) -> None:
+    folder = copied(run, tmp_path / "run")
+    path = folder.game_files()[-1].path
+    path.write_text(path.read_text().replace('{"format":1', '{"format":2', 1))
+    with pytest.raises(ConfigError, match=r"jsonl:1: format = 2 is not the one .* use the release"):
         list(scan_games(folder))
 
 

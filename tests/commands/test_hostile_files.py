@@ -1,13 +1,17 @@
 """Nothing is unpickled or run that a run's folder, an adapter or a zip holds; no key is written."""
 
 import asyncio
+import copy
+import functools
 import json
 import logging
+import operator
 import os
 import pickle
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +19,11 @@ import pytest
 import torch
 
 from tests.helpers.endpoint import Reply, Server, ask, says
-from tests.helpers.learners import make_learner, save_model
+from tests.helpers.learners import make_batch, make_learner, make_sample, save_model
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.cli import run
 from unstable.commands.prepare import check
+from unstable.commands.resume import is_whole
 from unstable.config import ConfigError, ModelConfig, escape_control, keep_secret, parse
 from unstable.learners.checkpoint import read_checkpoint
 from unstable.models.adapters import read_adapter, write_adapter
@@ -77,6 +82,52 @@ def test_a_learners_state_is_not_run(
         assert str(error.value).startswith(f"{path}: holds more than a learner's state")
         assert "\n" not in str(error.value)
     assert not exploded.exists()
+
+
+def learners_places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where each value of a learner's state lies, but the state itself."""
+    items: Any = value.items() if isinstance(value, dict) else ()
+    items = enumerate(value) if isinstance(value, list) else items
+    for key, each in items:
+        yield (*before, key)
+        yield from learners_places(each, (*before, key))
+
+
+def test_a_learners_state_fits_or_is_one_line(model: ModelConfig, tmp_path: Path) -> None:
+    """Each value of it in turn is another one, or is not there."""
+    learner, folder = make_learner(model), tmp_path / "000001"
+    learner.update(make_batch([make_sample([1, 2], [3, 4]), make_sample([1], [5], group_id=1)]))
+    learner.save(folder)
+    path = folder / "learner.pt"
+    state = torch.load(path, weights_only=True)
+    moments = state["optimizer"]["adamw"]["state"]
+    for number in list(moments)[1:]:  # like the first one's
+        del moments[number]
+    wrong: list[Any] = [None, "text", -1, [], {}, torch.zeros(3)]
+    found = list(learners_places(state))
+    assert len(found) > 20
+    for number, place in enumerate(found):
+        changed = copy.deepcopy(state)
+        owner = functools.reduce(operator.getitem, place[:-1], changed)
+        if number % 7:
+            owner[place[-1]] = wrong[number % len(wrong)]
+        else:
+            del owner[place[-1]]
+        torch.save(changed, path)
+        try:
+            is_whole(folder)
+            learner.load(folder)
+        except ConfigError as error:
+            assert "learner.pt: " in str(error) and "\n" not in str(error)
+    for content in (b"", b"{}", path.read_bytes()[:-40]):
+        path.write_bytes(content)
+        assert not is_whole(folder)
+    for whole in ({}, {"format": None}, {**state, "optimizer": {}}, [state]):
+        torch.save(whole, path)
+        assert not is_whole(folder)
+    torch.save(state, path)
+    assert is_whole(folder)
+    learner.load(folder)
 
 
 def test_an_adapters_pickles_are_never_read(exploded: Path, tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from unstable.commands.runs import newest_score, runs
 from unstable.commands.session import make_folder
 from unstable.commands.watch import Watched, watch
 from unstable.config import ConfigError, dump
-from unstable.records.files import read_last_lines
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_last_rows
 from unstable.tracking.dashboard import Dashboard
 from unstable.tracking.view import View
 
@@ -155,11 +155,11 @@ def test_what_cannot_be_watched_is_one_line(tmp_path: Path) -> None:
 
 def test_the_last_lines_of_a_file_are_whole(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    assert read_last_lines(path, 3) == []
+    assert read_last_rows(path, 3) == []
     lines = "".join(f'{{"version": {number}}}\n' for number in range(100))
     path.write_text(lines + '{"version": 1')
-    assert [row["version"] for row in read_last_lines(path, 3)] == [97, 98, 99]
-    few = read_last_lines(path, 50, most_bytes=100)
+    assert [row["version"] for row in read_last_rows(path, 3)] == [97, 98, 99]
+    few = read_last_rows(path, 50, most_bytes=100)
     assert 1 < len(few) < 10
     assert [row["version"] for row in few] == [*range(100 - len(few), 100)]
 

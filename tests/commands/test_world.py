@@ -1,6 +1,8 @@
 """Small worlds: the tokenizer, the questions, how one is made, and the one that is shipped."""
 
 import random
+import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import unstable
-from unstable.commands.world import make_world
+from unstable.commands import world
+from unstable.commands.session import Terminated
+from unstable.commands.world import loss_of, make_world
 from unstable.config import ConfigError, GameConfig, ModelConfig, RunConfig, WorldConfig, load
 from unstable.datasets.world import constant_texts, question_examples, random_play
 from unstable.games.catalog.nim import what_is_left
@@ -29,8 +33,8 @@ SEEDS = st.integers(0, 2**32)
 
 
 def small(out: Path, **changes) -> RunConfig:
-    world = {"out": str(out), "games": 40, "steps": 6, "batch_size": 16, "score_games": 4}
-    return RunConfig(games=[TICTACTOE, NIM], world=WorldConfig(**world | changes))
+    settings = {"out": str(out), "games": 40, "steps": 6, "batch_size": 16, "score_games": 4}
+    return RunConfig(games=[TICTACTOE, NIM], world=WorldConfig(**settings | changes))
 
 
 @given(st.lists(st.sampled_from(["In brief.\n", "In", "brief", ".", "\n", "X1O", ">"])))
@@ -158,3 +162,38 @@ def test_the_shipped_one_moves_legally_and_without_a_strategy():
 def test_its_config_is_the_one_it_was_made_by():
     config = load("world", {})
     assert [game.env for game in config.games] == ["TicTacToe-v0", "Nim-v0"]
+
+
+def learned(out: Path, **changes) -> RunConfig:
+    """One small world without games to score it."""
+    config = small(out, **{"score_games": 0, "games": 10} | changes)
+    return config.model_copy(update={"games": [NIM]})
+
+
+def test_it_says_the_time_and_ends_when_enough_is_learned(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(world, "LOOK_EVERY", 12)
+    make_world(learned(tmp_path / "a", steps=60, legal=0.0, kl=1e9, right=0.0))
+    said = capsys.readouterr().err
+    assert re.search(r"60 steps take about \d+ s; Ctrl-C keeps what is", said)
+    assert "enough is learned at step 12; 1 more to settle" in said
+    assert "playing 10 random games of Nim-v0" in said and "questions: Nim, sizes" in said
+    make_world(learned(tmp_path / "b", steps=15, legal=0.999, kl=1e9, right=0.0))
+    assert "enough is learned" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_is_learned(tmp_path, capsys, monkeypatch, number):
+    steps: list[int] = []
+
+    def interrupted(*arguments: Any):
+        steps.append(len(steps))
+        if len(steps) == 3:
+            signal.raise_signal(number)
+        return loss_of(*arguments)
+
+    monkeypatch.setattr(world, "loss_of", interrupted)
+    with pytest.raises(Terminated if number == signal.SIGTERM else KeyboardInterrupt):
+        make_world(learned(tmp_path / "kept", steps=60))
+    assert len(steps) == 3
+    assert f"as it was by then is in {tmp_path / 'kept'}" in capsys.readouterr().out
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "kept").config.num_hidden_layers == 2

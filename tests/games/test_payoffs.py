@@ -16,17 +16,16 @@ from unstable.collectors.players.programs import ExpertPlayer, RandomPlayer, Rul
 from unstable.commands.card import Export, model_card
 from unstable.config import RunConfig, parse
 from unstable.league.evaluation import (
-    _student,
     evaluation_games,
     evaluation_scores,
     game_payoffs,
     game_scores,
-    student_interval,
 )
 from unstable.loop.train import state, train
 from unstable.report.run import Run
 from unstable.tracking.text import gain_text, payoff_text, score_line
 from unstable.types import GameResult, PlayerId
+from unstable.types.intervals import _student, student_interval
 
 LEDUC = {"env": "unstable.games.catalog.leduc:Leduc", "name": "Leduc"}
 KUHN = {"env": "unstable.games.catalog.kuhn:KuhnPoker", "name": "Kuhn", "args": {"max_rounds": 1}}

@@ -20,7 +20,7 @@ from unstable.games.catalog.table import GAMES as KNOWN
 from unstable.games.catalog.vetted import PACK
 from unstable.games.game import Game
 from unstable.games.services import game_info, lists_legal_moves, with_teams
-from unstable.league.evaluation import mean_interval
+from unstable.types.intervals import mean_interval
 from unstable.types.seeds import derive_seed
 
 

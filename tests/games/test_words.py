@@ -83,6 +83,6 @@ def test_basic_words_are_common_and_all_words_many() -> None:
 
 def test_dictionaries_are_read_once() -> None:
     make_raw(GameConfig(env="Wordle-v0", seats=1))
-    start = time.monotonic()
+    start = time.process_time()
     make_raw(GameConfig(env="Wordle-v0", seats=1))
-    assert time.monotonic() - start < 0.4
+    assert time.process_time() - start < 0.4

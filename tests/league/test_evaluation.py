@@ -15,11 +15,10 @@ from unstable.league.evaluation import (
     evaluation_games,
     evaluation_scores,
     game_scores,
-    mean_interval,
     rated_games,
-    wilson_interval,
 )
 from unstable.types import GameResult, PlayerId
+from unstable.types.intervals import mean_interval, wilson_interval
 
 
 def test_every_deal_is_played_from_every_seat_and_nothing_is_trained() -> None:

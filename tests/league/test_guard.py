@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.helpers.builders import game
 from tests.helpers.tracking import make_config, make_score, make_tracker, printed
 from unstable.config import ConfigError, Rule, RunConfig, parse
-from unstable.league.evaluation import wilson_interval
 from unstable.league.guard import Guard, GuardState, TrainingGames, entropy, mean_low
 from unstable.league.rules import (
     THRESHOLDS,
@@ -30,9 +29,10 @@ from unstable.league.rules import (
     grown,
     risen,
 )
-from unstable.records.files import read_rows
+from unstable.records.reading import read_rows
 from unstable.tracking.dashboard import screenshot
 from unstable.types import Alarm, EvalScore
+from unstable.types.intervals import wilson_interval
 
 ROOT = Path(__file__).parents[2]
 STEERING = ["warn", "opponents", "rollback", "learning_rate"]

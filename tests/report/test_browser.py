@@ -277,3 +277,28 @@ def test_greedy_games_are_named_and_filtered(browser: Any, page_file: Path) -> N
         "document.querySelector('#game h3').textContent.endsWith('temperature 0.7')"
     )
     found.page.close()
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_two_runs_of_one_config_are_told_apart(
+    browser: Any, page_file: Path, tmp_path: Path, width: int
+) -> None:
+    """Their folders differ in the last word; the page is no wider than a phone."""
+    name = "tiny-TicTacToe-v0-self-20261123-"
+    runs = [tmp_path / f"{name}{time}" for time in ("163000", "171500")]
+    for run in runs:
+        shutil.copytree(page_file.parent, run, ignore=shutil.ignore_patterns("checkpoints"))
+    make_report(runs, tmp_path / "report.html")
+    found = Opened(browser, tmp_path / "report.html", width)
+    legend = (
+        found.page.locator(".plot").first.locator(".role-legend-label text").all_text_contents()
+    )
+    assert legend == ["163000", "171500"]
+    assert found.text("h1") == "No difference between 163000 and 171500 can be seen."
+    assert "163000 (tiny-TicTacToe-v0-self-20261123-163000):" in found.text("header")
+    assert "4, paired" in found.text("#learning .card >> nth=0")
+    options = found.page.locator("#filter-run option").all_text_contents()
+    assert options[-2:] == ["163000", "171500"]
+    assert found.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert found.said == []
+    found.page.close()

@@ -18,7 +18,7 @@ from unstable.config import load
 from unstable.config.plugins import load_target
 from unstable.games.game import Game
 from unstable.prompts import load_style, observation_text
-from unstable.records.files import read_rows
+from unstable.records.files import read_lines
 
 ROOT = Path(__file__).parent.parent.parent
 START = "from unstable.cli import main; main()"
@@ -86,19 +86,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Concepts
 
 
+def objects(path: Path) -> list[dict[str, Any]]:
+    return [row for _, row in read_lines(path)]
+
+
 def test_the_values_on_the_page_of_concepts_are_those_of_its_run(folder: Path) -> None:
     text = page("concepts.md")
     shown = re.findall(r"^```json (\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(shown) == 5
     for name, part in shown:
-        rows = list(read_rows(folder / "outputs/datum" / name))
+        rows = objects(folder / "outputs/datum" / name)
         assert any(holds(row, json.loads(part)) for row in rows), part
     check_examples(text)
 
 
 def test_the_prompt_on_the_page_of_concepts_is_what_the_player_saw(folder: Path) -> None:
     prompt, loss = blocks("text", page("concepts.md"))
-    games = read_rows(folder / "outputs/datum/games/train-000000.jsonl")
+    games = objects(folder / "outputs/datum/games/train-000000.jsonl")
     (game,) = (game for game in games if game["game"] == 16)
     assert game["turns"][0]["observation"] == prompt.strip() and "min(ratio" in loss
 
@@ -106,8 +110,8 @@ def test_the_prompt_on_the_page_of_concepts_is_what_the_player_saw(folder: Path)
 def test_the_loss_is_the_sum_of_the_terms_that_the_page_gives(folder: Path) -> None:
     run = folder / "outputs/datum"
     samples, rows = (
-        list(read_rows(run / "train/000001.jsonl")),
-        list(read_rows(run / "metrics.jsonl")),
+        objects(run / "train/000001.jsonl"),
+        objects(run / "metrics.jsonl"),
     )
     lengths = [sample["completion_length"] for sample in samples]
     tokens = sum(lengths)

@@ -24,9 +24,9 @@ from tests.helpers.tracking import (
     run_updates,
 )
 from unstable.config import ConfigError, RunConfig
-from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record, game_record
+from unstable.records.reading import read_rows
 from unstable.tracking.sft import SFTTracker
 from unstable.tracking.sinks import check_sinks, own_sinks
 from unstable.tracking.sinks.base import Sink

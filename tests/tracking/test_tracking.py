@@ -28,9 +28,9 @@ from tests.helpers.tracking import (
     run_updates,
 )
 from unstable.config import ConfigError, parse
-from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
+from unstable.records.reading import read_rows
 from unstable.records.text import duration, number
 from unstable.tracking.metrics import EngineMetrics, Reducer, entropy, opponents
 from unstable.tracking.sft import SFTTracker
@@ -386,7 +386,8 @@ def metrics_row(version: int, games: int, **figures: float | None) -> dict[str, 
     counts |= {"collect/forfeits": 3 * bool(games), "collect/failures": int(bool(games))}
     results = dict.fromkeys(("draw", "loss", "forfeit"), None) | {"games": games // 2}
     results["win"] = 0.5 if games else None
-    scores = {"games": 16, "distinct": 16, "legal_moves": 1.0, **figures}
+    results_of_16 = {"games": 16, "wins": 4, "draws": 8, "losses": 4, "forfeits": 0}
+    scores = {**results_of_16, "distinct": 16, "legal_moves": 1.0, **figures}
     return {
         "format": 1,
         "version": version,
@@ -477,8 +478,8 @@ def test_rows_of_another_format_are_an_error_at_the_start(left_folder: RunFolder
 
 
 def test_ratings_of_another_format_are_an_error_that_stops_no_run(left_folder: RunFolder) -> None:
-    left_folder.ratings.write_text(json.dumps(json.loads(RATINGS) | {"format": "3"}))
-    with pytest.raises(ConfigError, match=r"ratings\.json: format = '3' .*release"):
+    left_folder.ratings.write_text(json.dumps(json.loads(RATINGS) | {"format": 3}))
+    with pytest.raises(ConfigError, match=r"ratings\.json: format = 3 .*release"):
         summarized(left_folder)
     tracker = make_tracker(left_folder.root)
     tracker.finish("all updates made")

@@ -223,7 +223,7 @@ def _failure(spec: GameSpec, error: BaseException) -> GameFailure | BaseExceptio
 
 def _users_modules(config: RunConfig) -> set[str]:
     """Those that games and opponents name, by targets."""
-    names = ("env", "legal_moves", "payoffs", "seating")
+    names = ("env", "info", "legal_moves", "payoffs", "seating")
     games = [getattr(game, name) for game in config.games for name in names]
     bots = [getattr(opponent, "target", None) for opponent in config.opponents.fixed]
     return {target.partition(":")[0] for target in (*games, *bots) if target and ":" in target}

@@ -16,8 +16,10 @@ from unstable.models.base import check_model, load_decoder, load_tokenizer, name
 from unstable.models.hub import check_push, push
 from unstable.models.inspection import inspect
 from unstable.models.merge import is_shipped, public_name, write_merged, write_tokenizer
-from unstable.records.files import new_folder, read_lines
+from unstable.records.files import new_folder
 from unstable.records.folder import RunFolder
+from unstable.records.reading import Skipped, read_records
+from unstable.records.shapes import GAME
 from unstable.report.run import read_runs
 from unstable.types import Adapter, PlayerId
 
@@ -159,7 +161,7 @@ def _examples(folder: RunFolder, config: RunConfig, version: int) -> dict[str, d
     looked = 0
     for purpose in ("eval", "train"):
         path = folder.games(purpose, version)
-        for _, game in read_lines(path) if path.is_file() else ():
+        for game in read_records(path, GAME, Skipped()):
             looked += 1
             turns = [turn for turn in game["turns"] if turn["player"] == player]
             turns = [turn for turn in turns if turn["sampled"]]

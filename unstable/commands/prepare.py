@@ -9,13 +9,13 @@ from unstable.collectors.players.kinds import player_class
 from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
 from unstable.engines.needs import NEEDS
 from unstable.games.catalog.defects import known_defect
-from unstable.games.catalog.table import EXACT_GAMES
 from unstable.games.check import check_constrained, check_game, settled
 from unstable.games.services import (
     can_be_solved,
     is_zero_sum,
     lists_legal_moves,
     prompt_style,
+    why_not_solved,
     with_teams,
 )
 from unstable.models.archive import made_for, misfit, unpack_newer
@@ -159,15 +159,14 @@ def check_exact_games(config: RunConfig) -> None:
         return
     place = "eval.exploitability"
     for index, name in enumerate(config.eval.exploitability.games):
-        if not can_be_solved(config.game_by_key[name]):
-            raise ConfigError(
-                f"{place}.games.{index} = {name!r}: cannot be solved exactly; these can, in small "
-                f"variants: {EXACT_GAMES}"
-            )
+        if (why := why_not_solved(config.game_by_key[name])) is not None:
+            raise ConfigError(f"{place}.games.{index} = {name!r}: {why}")
     if not exact_games(config):
+        found = "; ".join(f"{game.key} {why_not_solved(game)}" for game in config.games)
+        every = config.eval.exploitability.every
         raise ConfigError(
-            f"{place}.every = {config.eval.exploitability.every}: no game of this run can be "
-            f"solved exactly; set it to 0, or play one of these: {EXACT_GAMES}"
+            f"{place}.every = {every}: no game of this run can be solved exactly; set it to 0 "
+            f"({found})"
         )
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from unstable.commands.diagnosis import condition_of, status_of
+from unstable.commands.session import say
 from unstable.config import ConfigError, RunConfig, one_line
 from unstable.games.replay import is_known, replay
 from unstable.models.base import load_decoder
 from unstable.models.cache import cache_folder
 from unstable.prompts import TokenStrings
 from unstable.records.folder import RunFolder
-from unstable.records.games import Record
+from unstable.records.shapes import Record
 from unstable.report.games import Sources
 from unstable.report.page import plot_library
 from unstable.report.report import write_report
@@ -37,13 +38,16 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> None:
         raise ConfigError(f"--out = {str(path)!r}: no such folder; give one that is there")
     if path.is_dir():
         raise ConfigError(f"--out = {str(path)!r}: a folder; give the file that it shall be")
-    size = make_report(run_dirs, path)
+    size = make_report(run_dirs, path, say)
     print(f"report: {path} ({size / 1e6:.1f} MB)")
 
 
-def make_report(run_dirs: Sequence[Path], out: Path) -> int:
-    """Write the report of runs; returns its size in bytes. Errors as above."""
-    return write_report(run_dirs, out, plot_library(cache_folder()), sources, state)
+def make_report(run_dirs: Sequence[Path], out: Path, tell: Callable[[str], None] = say) -> int:
+    """Write the report of runs; returns its size in bytes. Errors as above.
+
+    `tell` is given a line on what of their files is damaged.
+    """
+    return write_report(run_dirs, out, plot_library(cache_folder()), sources, state, tell)
 
 
 def report_at_end(folder: RunFolder, tell: Callable[[str], None]) -> Path | None:
@@ -53,7 +57,7 @@ def report_at_end(folder: RunFolder, tell: Callable[[str], None]) -> Path | None
     """
     began = time.monotonic()
     try:
-        make_report([folder.root], folder.report)
+        make_report([folder.root], folder.report, tell)
     except Exception as error:  # it is like a sink: the run is over and whole
         line = f"no report was made ({error}); to try again: unstable report {folder.root}"
         logger.exception(line)

@@ -12,6 +12,7 @@ from unstable.commands.prepare import check, prepare, show_plan
 from unstable.commands.session import said, say
 from unstable.commands.train import go_on, train
 from unstable.config import (
+    FORMAT,
     AlgorithmConfig,
     ConfigError,
     LearnerConfig,
@@ -143,23 +144,35 @@ def find_point(folder: RunFolder, place: str) -> Point:
 
 def read_whole(folder: RunFolder, version: int) -> RunState | None:
     """The state kept with a version, or None if any of the files that go with it is not whole."""
-    path, learner = folder.state(version), folder.checkpoint(version) / LEARNERS_FILE
+    path = folder.state(version)
     try:
         text = path.read_bytes()
         content = json.loads(text)
         if not isinstance(content, dict):
             return None
-        inspect(folder.checkpoint(version))
-        with zipfile.ZipFile(learner) as archive:
-            if archive.testzip() is not None:
-                return None
-    except (OSError, ValueError, RecursionError, zipfile.BadZipFile):
+    except (OSError, ValueError, RecursionError):
+        return None
+    if type(content.get("format", FORMAT)) is not int or not is_whole(folder.checkpoint(version)):
         return None
     check_format(content, path)
     state = parse(text, version)
     if state is None or state.marks.keys() != folder.marks(version).keys():
         return None
     return state
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether adapter and learner's state of a version are; `ConfigError` for another format."""
+    from unstable.learners.checkpoint import damage_of  # torch takes seconds
+
+    try:
+        inspect(checkpoint)
+        with zipfile.ZipFile(checkpoint / LEARNERS_FILE) as archive:
+            if archive.testzip() is not None:
+                return False
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+    return damage_of(checkpoint) is None
 
 
 def rewind(folder: RunFolder, point: Point, *, is_synchronous: bool) -> None:

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.config import ConfigError, read_yaml
-from unstable.records.files import read_last_lines
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_last_rows
 from unstable.records.rows import measured
 from unstable.records.text import against, duration, fixed, number
 from unstable.tracking.lines import RunConsole
@@ -70,7 +70,7 @@ def _read(folder: RunFolder) -> Listed | None:
         state=condition_of(folder, status_of(folder), now).word,
         version=max(folder.versions(), default=0),
         versions=steps if isinstance(steps, int) else None,
-        score=newest_score(read_last_lines(folder.metrics, ROWS)),
+        score=_score(folder),
         age_s=now - max(each.stat().st_mtime for each in dates),
         tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
     )
@@ -88,6 +88,13 @@ def _at(value: Any, *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+def _score(folder: RunFolder) -> str:
+    try:
+        return newest_score(read_last_rows(folder.metrics, ROWS))
+    except ConfigError:  # another release's: it is listed all the same
+        return "of another release"
 
 
 def newest_score(rows: Sequence[dict[str, Any]]) -> str:

@@ -1,6 +1,7 @@
 """A run's dashboard in any terminal, from its folder alone: `unstable watch RUN`."""
 
 import contextlib
+import logging
 import os
 import select
 import sys
@@ -16,8 +17,8 @@ from rich.live import Live
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.session import Terminated
 from unstable.config import ConfigError, RunConfig, load
-from unstable.records.files import read_last_lines
 from unstable.records.folder import RunFolder, existing_run
+from unstable.records.reading import Skipped, read_last_rows
 from unstable.tracking.dashboard import Dashboard
 from unstable.tracking.metrics import Row
 from unstable.tracking.view import HISTORY, View
@@ -36,6 +37,7 @@ class Watched:
         self._folder = folder
         self._config: RunConfig = load(str(folder.config), {})
         self._rows: tuple[Row, ...] = ()
+        self._skipped = Skipped()
         self._read_of: tuple[int, int] | None = None  # the time and size of the rows' file
         self.view = self._read()
 
@@ -61,24 +63,26 @@ class Watched:
                 f"RUN_DIR = {str(folder.root)!r}: its state.json shows no dashboard; give a "
                 "run of unstable train"
             ) from error
+        view.notice = self._skipped.line or view.notice
         if not is_running:
             view.phase = view.phase._replace(name=condition.word)
             view.engine, view.actors, view.machine = {}, {}, {}  # of the last second that it had
             parts = [condition.line, condition.next]
             if condition.word == "failed":  # why is long, and the line is cut at its end
                 parts = [condition.word, condition.next, condition.why]
-            view.notice = " · ".join(filter(None, parts))
+            view.notice = " · ".join(filter(None, [*parts, self._skipped.line]))
             view.alarm = "" if condition.wrong else view.alarm
         return view
 
     def _newest_rows(self) -> tuple[Row, ...]:
         """The last rows of metrics, read again if there are more."""
         with contextlib.suppress(FileNotFoundError):
-            found = self._folder.metrics.stat()
-            is_of = (found.st_mtime_ns, found.st_size)
+            file = self._folder.metrics.stat()
+            is_of = (file.st_mtime_ns, file.st_size)
             if is_of != self._read_of:
-                self._rows = tuple(read_last_lines(self._folder.metrics, HISTORY))
-                self._read_of = is_of
+                self._skipped = Skipped()
+                found = read_last_rows(self._folder.metrics, HISTORY, self._skipped)
+                self._rows, self._read_of = tuple(found), is_of
         return self._rows
 
 
@@ -88,6 +92,7 @@ def watch(run_dir: Path, *, once: bool = False) -> None:
     Where there is no terminal it is printed once. Raises `ConfigError` for a folder that is no
     run's.
     """
+    logging.getLogger("unstable").addHandler(logging.NullHandler())  # what is drawn stays alone
     watched = Watched(existing_run(run_dir))
     console = Console()
     if once or not (console.is_terminal and sys.stdin.isatty()):

@@ -5,9 +5,13 @@ import contextlib
 import io
 import math
 import random
+import signal
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unstable.commands.prepare import prepare, settle
-from unstable.config import ConfigError, GameConfig, RunConfig
+from unstable.commands.session import Terminated, say
+from unstable.config import ConfigError, GameConfig, RunConfig, WorldConfig
 from unstable.datasets.world import (
     SyntheticExample,
     check_world,
@@ -29,14 +34,43 @@ from unstable.models.tiny import make_model, make_tokenizer
 from unstable.prompts import PromptBuilder
 from unstable.records.files import new_folder
 from unstable.records.folder import RunFolder
+from unstable.records.text import duration
 from unstable.runtime.local import LocalActor
 from unstable.tracking.lines import progress
 from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec
 
 QUESTIONS = 20_000
 """Of each kind at most, drawn once."""
+ESTIMATE_AFTER = 10
+"""Steps after which the time that all may take is said."""
+LOOK_EVERY = 100
+"""Steps between looks at whether enough is learned."""
+_LOOKED_AT = 100  # examples of each kind, then; 1,000 in the end
+_AT_ONCE = 32  # examples that are scored side by side
+_COOLING = 10  # one step in so many is made again, with a falling rate, once enough is learned
 _WARMUP = 50
 _IGNORED = -100
+
+
+class Learned(NamedTuple):
+    """What a model has learned, on average over examples."""
+
+    legal: float  # probability of legal answers
+    divergence: float  # KL of an even choice of the legal moves to the model's, nats
+    right: list[float]  # share of questions answered rightly, by kind
+
+    def suffices(self, wanted: WorldConfig) -> bool:
+        """Whether it is what the config asks for."""
+        sees = all(right >= wanted.right for right in self.right)
+        return self.legal >= wanted.legal and self.divergence <= wanted.kl and sees
+
+    def text(self) -> str:
+        """It in one line."""
+        seen = ", ".join(f"{each:.1%}" for each in self.right) or "none"
+        return (
+            f"legal answers {self.legal:.1%}, KL of an even choice of the legal moves to its own "
+            f"{self.divergence:.3f} nats; questions answered rightly: {seen}"
+        )
 
 
 class World(NamedTuple):
@@ -67,12 +101,15 @@ def make_world(config: RunConfig) -> Path:
         f"{sum(each.numel() for each in model.parameters()):,} weights; {len(world.play):,} "
         f"positions of random play, {len(world.questions)} kinds of questions"
     )
-    learn(model, world, config)
+    interrupted = learn(model, world, config)
     out.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(out) as folder, contextlib.redirect_stderr(io.StringIO()):  # bars
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    print(report(model, world))
+    if interrupted is not None:
+        print(f"interrupted: the model as it was by then is in {out}")
+        raise interrupted
+    print(measured(model, world, 1000).text())
     for game in config.games if config.world.score_games else ():
         score = asyncio.run(_score(config, game, str(out)))
         print(f"{game.key}: {score:.3f} against random in {config.world.score_games} games")
@@ -105,38 +142,88 @@ def gather(config: RunConfig, tokenizer: Any) -> World:
             config.model.chat_template,
             config.sampling.max_prompt_tokens,
         )
+        say(f"playing {config.world.games:,} random games of {game.key}")
         play += random_play(game, prompts, config.world.games, config.seed)
         for question in game_questions(game):
+            say(f"drawing {number:,} questions: {question.brief[:60]}")
             rng = random.Random(f"{config.seed} {question.brief}")
             questions.append(question_examples(question, prompts, number, rng))
     return World(play, questions)
 
 
-def learn(model: Any, world: World, config: RunConfig) -> None:
-    """Maximum likelihood of answers, each drawn evenly from the right ones."""
+def learn(model: Any, world: World, config: RunConfig) -> KeyboardInterrupt | None:
+    """Maximum likelihood of answers, each drawn evenly from the right ones.
+
+    Until all steps are made or enough is learned, when the rate falls in some last steps. Returns
+    what has interrupted it, if anything: the model is then as far as it was.
+    """
     settings = config.world
     rng = random.Random(f"{config.seed} batches")
     optimizer = torch.optim.AdamW(
         model.parameters(), settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
     )
-    questions = settings.questions if world.questions else 0.0
-    num_play = settings.batch_size - int(questions * settings.batch_size)
     torch.set_num_threads(1)  # rounds alike on any number of cores, and is as fast at this size
     model.train()
-    with progress("learning", settings.steps) as advance:
+    began, enough, end = time.monotonic(), settings.steps, settings.steps
+    with progress("learning", settings.steps) as advance, _interrupts() as interrupts:
         for step in range(settings.steps):
-            examples = rng.choices(world.play, k=num_play)
-            for index in range(settings.batch_size - num_play):
-                examples.append(rng.choice(world.questions[index % len(world.questions)]))
+            rate = _schedule(step, settings.steps) * min(1.0, (end - step) / (end - enough + 1))
             for group in optimizer.param_groups:
-                group["lr"] = settings.learning_rate * _schedule(step, settings.steps)
-            loss = loss_of(model, examples, rng)
+                group["lr"] = settings.learning_rate * rate
+            loss = loss_of(model, _drawn(world, settings, rng), rng)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             advance(loss.item())
+            if step + 1 == ESTIMATE_AFTER:
+                seconds = (time.monotonic() - began) / ESTIMATE_AFTER * settings.steps
+                say(
+                    f"{settings.steps:,} steps take about {duration(seconds)}; Ctrl-C keeps what is"
+                )
+            if interrupts or step + 1 == end:
+                break
+            looks = end == settings.steps and settings.legal < 1 and not (step + 1) % LOOK_EVERY
+            if looks and measured(model, world, _LOOKED_AT).suffices(settings):
+                enough = step + 1
+                end = min(settings.steps, enough + max(1, enough // _COOLING))
+                say(f"enough is learned at step {enough:,}; {end - enough} more to settle")
     model.eval()
+    return interrupts[0] if interrupts else None
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[KeyboardInterrupt]]:
+    """What interrupts meanwhile, once for all; the second time it is raised.
+
+    Where this is no main thread nothing can.
+    """
+    found: list[KeyboardInterrupt] = []
+
+    def note(number: int, _: object) -> None:
+        found.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
+        if len(found) > 1:
+            raise found[0]
+
+    if threading.current_thread() is not threading.main_thread():
+        yield found
+        return
+    before = {name: signal.signal(name, note) for name in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield found
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+def _drawn(world: World, settings: WorldConfig, rng: random.Random) -> list[SyntheticExample]:
+    """The examples of a step."""
+    share = settings.questions if world.questions else 0.0
+    num_questions = int(share * settings.batch_size)
+    examples = rng.choices(world.play, k=settings.batch_size - num_questions)
+    for index in range(num_questions):
+        examples.append(rng.choice(world.questions[index % len(world.questions)]))
+    return examples
 
 
 def loss_of(model: Any, examples: Sequence[SyntheticExample], rng: random.Random) -> Tensor:
@@ -165,40 +252,43 @@ def answer_logits(
     return model.lm_head(hidden_BTD[is_answer_BT]), targets_BT[is_answer_BT]
 
 
-@torch.no_grad()
-def report(model: Any, world: World) -> str:
-    """How much of its play is legal, how even it is, and how much it sees, in one line."""
+def measured(model: Any, world: World, most: int) -> Learned:
+    """How much of its play is legal, how even it is, and how much it sees, by `most` of each."""
     rng = random.Random(0)
-    examples = rng.sample(world.play, min(1000, len(world.play)))
-    legal = divergence = 0.0
-    for example in examples:
-        logits_NV, targets_N = answer_logits(
-            model, [example] * len(example.answers), example.answers
-        )
-        logprobs_N = logits_NV.log_softmax(-1).gather(1, targets_N[:, None])[:, 0]
-        sizes = [len(answer) for answer in example.answers]
-        logprobs_A = torch.stack([part.sum() for part in logprobs_N.split(sizes)])
-        legal += float(logprobs_A.exp().sum()) / len(examples)
-        even = -math.log(len(sizes))
-        divergence += float(even - logprobs_A.mean()) / len(examples)
-    right = [_accuracy(model, rng.sample(kind, min(1000, len(kind)))) for kind in world.questions]
-    seen = ", ".join(f"{each:.1%}" for each in right) or "none"
-    return (
-        f"legal answers {legal:.1%}, KL of an even choice of the legal moves to its own "
-        f"{divergence:.3f} nats; questions answered rightly: {seen}"
+    played = _scored(model, rng.sample(world.play, min(most, len(world.play))))
+    legal = mean(sum(math.exp(logprob) for logprob, _ in answers) for answers in played)
+    uneven = (
+        mean(logprob for logprob, _ in answers) + math.log(len(answers)) for answers in played
     )
+    right = []
+    for kind in world.questions:
+        asked = _scored(model, rng.sample(kind, min(most, len(kind))))
+        right.append(mean(any(is_given for _, is_given in answers) for answers in asked))
+    return Learned(legal, -mean(uneven), right)
 
 
-def _accuracy(model: Any, examples: Sequence[SyntheticExample]) -> float:
-    """The fraction of questions that are answered rightly, token by token the most probable."""
-    right = 0
-    for example in examples:
-        ids: list[int] = []
-        for _ in example.answers[0]:
-            context = torch.tensor([example.prompt_ids + ids])
-            ids.append(int(model(input_ids=context, use_cache=False).logits[0, -1].argmax()))
-        right += ids in example.answers
-    return right / len(examples)
+@torch.no_grad()
+def _scored(model: Any, examples: Sequence[SyntheticExample]) -> list[list[tuple[float, bool]]]:
+    """Of each example's right answers: the log-probability, and whether it is the greedy one."""
+    found: list[list[tuple[float, bool]]] = []
+    for first in range(0, len(examples), _AT_ONCE):
+        part = examples[first : first + _AT_ONCE]
+        pairs = [(example, answer) for example in part for answer in example.answers]
+        logits_NV, targets_N = answer_logits(
+            model, [example for example, _ in pairs], [answer for _, answer in pairs]
+        )
+        sizes = [len(answer) for _, answer in pairs]
+        logprobs_N = logits_NV.log_softmax(-1).gather(1, targets_N[:, None])[:, 0]
+        greedy_N = logits_NV.argmax(-1) == targets_N
+        scored = [
+            (float(logprobs.sum()), bool(greedy.all()))
+            for logprobs, greedy in zip(logprobs_N.split(sizes), greedy_N.split(sizes), strict=True)
+        ]
+        for example in part:
+            count = len(example.answers)
+            found.append(scored[:count])
+            scored = scored[count:]
+    return found
 
 
 async def _score(config: RunConfig, game: GameConfig, folder: str) -> float:

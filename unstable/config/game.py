@@ -96,6 +96,12 @@ class GameConfig(Section):
         None,
         description="module:function(env) -> actions, for games that do not list their legal moves",
     )
+    info: str | None = Field(
+        None,
+        description="module:INFO, a GameInfo (unstable.games): what is known of a game of your "
+        "own, such as a short form, questions, an expert, that its tree is small; default: as the "
+        "catalogue of games says",
+    )
     payoffs: str | None = Field(
         None,
         description="module:function(env) -> what a finished game is worth to each seat; default: "

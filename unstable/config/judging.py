@@ -44,6 +44,11 @@ class ExploitabilityConfig(Section):
         description="answers to each prompt that stand for the policy, for a model that reasons "
         "first; 0: answers are scored, exactly",
     )
+    nodes: PositiveInt = Field(
+        200_000,
+        description="the most positions that a game's tree may have; so many take about a minute "
+        "and a gigabyte",
+    )
 
 
 class EvalConfig(Section):

@@ -4,7 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from unstable.config.base import NonNegativeInt, PathText, PositiveFloat, PositiveInt, Section
+from unstable.config.base import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PathText,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+)
 
 
 class ExpertData(Section):
@@ -66,6 +73,9 @@ class SFTConfig(Section):
     zip: PathText | None = Field(None, description="also pack the result as this zip file")
 
 
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
 class WorldConfig(Section):
     """A small world: the model's size, and how long it learns to speak, move and see."""
 
@@ -76,7 +86,18 @@ class WorldConfig(Section):
     games: PositiveInt = Field(
         3000, description="games of random moves in each env whose positions are learned from"
     )
-    steps: PositiveInt = Field(4000, description="optimizer steps")
+    steps: PositiveInt = Field(4000, description="optimizer steps at most")
+    legal: Share = Field(
+        0.995,
+        description="share of legal answers with which learning ends, once kl and right are "
+        "reached as well; 1: all steps are made",
+    )
+    kl: NonNegativeFloat = Field(
+        0.01, description="the same of the KL of an even choice of legal moves to the model's, nats"
+    )
+    right: Share = Field(
+        0.98, description="the same of the share of right answers to each kind of question"
+    )
     batch_size: PositiveInt = Field(192, description="prompts of a step")
     questions: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.5, description="share of them that are questions on the rules; 0: legal moves alone"

@@ -59,13 +59,14 @@ def draw(items: list[T]) -> T:
 def all_draws(play: Callable[[], T]) -> Iterator[tuple[float, T]]:
     """Everything that `play` may return, with its probability, by every answer to every draw.
 
-    Draws are those of whole numbers, choices and shuffles from `random`; others are not answered.
+    Draws are those of whole numbers, choices and shuffles from `random`; others are not answered
+    (`other_draws.py` refuses them).
     """
     scripts: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
     while scripts:
         script, probability = scripts.pop()
         try:
-            with _answered(script):
+            with answered(_by(script)):
                 result = play()
         except _UndrawnError as draw:
             each = probability / draw.size
@@ -82,22 +83,25 @@ class _UndrawnError(BaseException):
 
 
 @contextlib.contextmanager
-def _answered(script: tuple[int, ...]) -> Iterator[None]:
-    """Draws meanwhile are answered by the script, one after another."""
-    answers = iter(script)
-
-    def draw(size: int) -> int:
-        if size == 1:
-            return 0
-        for answer in answers:
-            return answer
-        raise _UndrawnError(size)
-
-    _shared._randbelow = draw
+def answered(answer: Callable[[int], int]) -> Iterator[None]:
+    """Meanwhile `answer` says what is drawn, out of how many; draws of one are not asked for."""
+    _shared._randbelow = lambda size: 0 if size == 1 else answer(size)
     try:
         yield
     finally:
         del _shared._randbelow
+
+
+def _by(script: tuple[int, ...]) -> Callable[[int], int]:
+    """The script's answers, one after another."""
+    answers = iter(script)
+
+    def answer(size: int) -> int:
+        for each in answers:
+            return each
+        raise _UndrawnError(size)
+
+    return answer
 
 
 class _Words(ISeedSequence):

@@ -2,15 +2,20 @@
 
 import inspect
 import io
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from typing import Any
 
 from unstable.config import ConfigError, GameConfig, nearest, shown
 from unstable.config.plugins import FAULTS, check_target, described, load_target, time_limit
 from unstable.games.game import Game, SeatingError
-from unstable.games.screen import action_form, fitting_seats, screen
+from unstable.games.info import GameInfo, Question
+from unstable.games.screen import FormError, action_form, fitting_seats, screen
 from unstable.games.services import (
+    compact,
+    game_info,
     lists_legal_moves,
     make_environment,
     prompt_style,
@@ -56,7 +61,7 @@ def settled(config: GameConfig, field: str = "games") -> GameConfig:
 def _form(config: GameConfig, field: str) -> str:
     try:
         return action_form(config)
-    except ValueError as error:
+    except FormError as error:
         place = "env" if config.legal_moves is None else "legal_moves"
         given = shown(getattr(config, place))
         raise ConfigError(f"{field}.{place} = {given}: {error}; list it so") from error
@@ -112,6 +117,7 @@ def _check_start(config: GameConfig, field: str) -> None:
         raise _complaint(f"{field}.seats", config.seats, error) from error
     except FAULTS as error:
         raise _complaint(f"{field}.env", config.env, error) from error
+    _try_info(config, field, game)
     try:
         observation = game.observe()
     except FAULTS as error:
@@ -154,6 +160,48 @@ def _check_targets(config: GameConfig, field: str) -> None:
     for name in ("legal_moves", "payoffs", "seating"):
         if (own := getattr(config, name)) is not None:
             check_target(f"{field}.{name}", own, "give module:function(env)", "env")
+    if config.info is not None:
+        found = load_target(config.info, f"{field}.info")
+        if not isinstance(found, GameInfo):
+            raise ConfigError(
+                f"{field}.info = {shown(config.info)}: a {type(found).__name__}; name a GameInfo "
+                "(from unstable.games import GameInfo)"
+            )
+
+
+def _try_info(config: GameConfig, field: str, game: Game) -> None:
+    """Raise `ConfigError` where a function of a user's `GameInfo` fails at the first turn."""
+    if config.info is None:
+        return
+    info, raw = game_info(config), game.env.raw
+    trials: list[tuple[str, Callable[[], Any], str]] = []
+    if (short := compact(config, game.env)) is not None:
+        trials.append(("compact.position", partial(short.position, raw), "a text"))
+    if info.legal_moves is not None:
+        trials.append(("legal_moves", partial(info.legal_moves, raw), "texts, one at least"))
+    if info.expert is not None:
+        trials.append(("expert.moves", partial(info.expert.moves, raw), "a probability a move"))
+    for index, question in enumerate(info.questions):
+        draw = partial(_drawn, question)
+        trials.append((f"questions.{index}.draw", draw, "a text and its right answers, as texts"))
+    for name, call, wanted in trials:
+        place = f"{field}.info = {shown(config.info)}: its {name}"
+        try:
+            given = call()
+        except FAULTS as error:
+            raise ConfigError(f"{place} raises {described(error)}; mend it there") from error
+        texts = list(given) if isinstance(given, list | tuple | dict) else [given]
+        is_text = isinstance(given, str)
+        if is_text != (wanted == "a text") or not (
+            texts and all(isinstance(t, str) for t in texts)
+        ):
+            raise ConfigError(f"{place} returned {shown(given)}; return {wanted}")
+
+
+def _drawn(question: Question) -> list[str]:
+    """A question's text and its right answers, of a fixed draw."""
+    asked, answers = question.draw(random.Random(0))
+    return [asked, *answers] if answers else []
 
 
 def _try_targets(config: GameConfig, field: str, game: Game, observation: Observation) -> None:

@@ -28,14 +28,17 @@ class Environment(ABC):
     Chance comes from `random` and `numpy.random`, which within `__init__`, `reset`, `observe` and
     `step` are the game's own, or from generators that `reset` seeds. Moves of nature are made
     within `reset` and `step`. A game is solved exactly (`solving/tree.py`) only if all its draws
-    are whole numbers, choices and shuffles of `random`.
+    are whole numbers, choices and shuffles of `random`; any other is refused there.
 
     Whatever a method raises fails the game, but for `step`: there it is the mover's forfeit where
     the action was none of `legal_moves`.
     """
 
-    info: GameInfo = GameInfo(env="", name="")
-    """What is known of the game besides: an expert, compact form, size. Of a class, not a play."""
+    info: GameInfo = GameInfo()
+    """What is known of the game besides: an expert, compact form, size. Of a class, not a play.
+
+    A config's `games.N.info` takes its place.
+    """
 
     @property
     def raw(self) -> Any:
@@ -108,4 +111,4 @@ class Environment(ABC):
 
     def copied(self) -> Self:
         """Another play at the same position that goes its own way; only trees need it."""
-        return copy.deepcopy(self)
+        return copy.deepcopy(self, {id(self.info): self.info})

@@ -4,16 +4,17 @@ Envs draw from the process-wide `random`. Here each game owns its random state, 
 interleaved; it counts turns and invalid moves, and knows seats by their roles.
 """
 
-import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unstable.config import GameConfig
 from unstable.config.plugins import load_target
 from unstable.games import services
 from unstable.games.catalog.table import EXPERT_GAMES, RULE_GAMES
 from unstable.games.chance import Chance
+from unstable.games.copies import copies
 from unstable.games.info import Expert, GameInfo
 from unstable.prompts import shorten
 from unstable.types import Observation
@@ -172,9 +173,28 @@ class Game:
 
     def copied(self) -> "Game":
         """A copy that goes its own way, but draws from the same chance."""
-        memo: dict[int, object] = {id(self.env): self.env.copied()}
-        memo |= {id(each): each for each in (self.config, self._chance, self._compact)}
-        return copy.deepcopy(self, memo)
+        return self.copies()()
+
+    def copies(self) -> Callable[[], "Game"]:
+        """What makes such copies of the game as it is now, whatever becomes of it meanwhile."""
+        env, rest = copies(self.env), self._parts()
+
+        def copy_again() -> Game:
+            game = Game.__new__(Game)
+            for name, value in rest.items():
+                setattr(game, name, list(value) if isinstance(value, list) else value)
+            game.env = env()
+            return game
+
+        return copy_again
+
+    def _parts(self) -> dict[str, Any]:
+        """All that a game is besides its env; only lists change."""
+        return {
+            name: list(value) if isinstance(value, list) else value
+            for name, value in vars(self).items()
+            if name != "env"
+        }
 
     def again(self) -> "Game":
         """The same game as it was before the action at which the env raised: that env may be

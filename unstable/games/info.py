@@ -97,17 +97,20 @@ class SmallTree:
     """Every seat sees the whole position, so that positions that are shown alike are one."""
     fits: Callable[[Any], bool] = always
     """Whether a variant is small enough, an env before its reset."""
+    variants: str = ""
+    """Those that fit, for messages, such as args.max_rounds = 1; empty: all do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameInfo:
     """The services of a game; those that it lacks are None.
 
-    GameInfo(env="NimEnv", name="Nim", legal_moves=legal_moves, expert=Expert(moves, reason), ...)
+    A config names one of your own by `games.N.info`.
+    GameInfo(name="Sticks", legal_moves=legal_moves, expert=Expert(moves, reason), ...)
     """
 
-    env: str  # name of the env's class; those that extend it are meant too
-    name: str  # as messages call it
+    env: str = ""  # in the catalogue: name of the env's class; those that extend it are meant too
+    name: str = ""  # as messages call it
     legal_moves: Callable[[Any], list[str]] | None = None  # of the seat to move
     prints_moves: bool = False  # the board lists the legal moves
     board_shows_all: Callable[[Any], bool] = never  # so that past events can be left out

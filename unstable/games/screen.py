@@ -26,6 +26,10 @@ _PLACE = re.compile(r"\d+|\b[A-Z]\b|<[^<>]*>")  # what an action's form leaves o
 _USUAL_FORMS = ("[0]", "[0 0]", "[0,0]", "[A0 B0]", "0", "yes", "")
 
 
+class FormError(ValueError):
+    """That legal moves are listed in another form than the game takes them."""
+
+
 class _Trial(NamedTuple):
     seats: set[int]  # that came to move
     accepted: int  # actions
@@ -66,7 +70,7 @@ def action_form(config: GameConfig) -> Literal["brackets", "bare"]:
     """How the env takes an action, found by playing: in brackets, [3], or bare, 3.
 
     As the game lists its legal moves; without a list as it accepts what its text shows and words
-    of it, in brackets where it accepts both forms. Raises `ValueError` where what is listed is
+    of it, in brackets where it accepts both forms. Raises `FormError` where what is listed is
     refused and the other form of it accepted.
     """
     endless = InvalidMovesConfig(allowed=_TURNS)
@@ -97,7 +101,7 @@ def _listed_form(game: Game) -> Literal["brackets", "bare"]:
     form: Literal["brackets", "bare"] = "brackets" if "[" in move else "bare"
     other = move.strip("[]") if form == "brackets" else f"[{move}]"
     if not _is_accepted(game, move) and _is_accepted(game, other):
-        raise ValueError(f"lists {move!r}, which the game refuses, and it takes {other!r}")
+        raise FormError(f"lists {move!r}, which the game refuses, and it takes {other!r}")
     return form
 
 

@@ -1,7 +1,8 @@
 """What a config's game offers: its env, legal moves, teams, prompt style, questions."""
 
-from unstable.config import GameConfig
-from unstable.games.catalog.table import info_of
+from unstable.config import ConfigError, GameConfig, shown
+from unstable.config.plugins import load_target
+from unstable.games.catalog.table import EXACT_GAMES, info_of
 from unstable.games.environment import Environment
 from unstable.games.info import Compact, GameInfo, Question
 from unstable.games.textarena import TextArenaEnvironment, env_class
@@ -11,11 +12,27 @@ from unstable.prompts import PromptStyle, load_style
 def make_environment(config: GameConfig) -> Environment:
     """A new env, not yet reset; raises what its constructor raises."""
     cls = env_class(config)
-    return cls(**config.args) if issubclass(cls, Environment) else TextArenaEnvironment(config)
+    if not issubclass(cls, Environment):
+        return TextArenaEnvironment(config, game_info(config))
+    env = cls(**config.args)
+    if config.info is not None:
+        env.info = game_info(config)
+    return env
 
 
 def game_info(config: GameConfig) -> GameInfo:
-    """What is known of a config's game besides its env."""
+    """What is known of a config's game besides its env: `games.N.info`, or what the catalogue says.
+
+    Raises `ConfigError` where the config names what is no `GameInfo`.
+    """
+    if config.info is not None:
+        found = load_target(config.info, "games.info")
+        if not isinstance(found, GameInfo):
+            raise ConfigError(
+                f"games.info = {config.info!r}: a {type(found).__name__}; name a GameInfo (from "
+                "unstable.games import GameInfo)"
+            )
+        return found
     cls = env_class(config)
     return cls.info if issubclass(cls, Environment) else info_of(cls)
 
@@ -58,8 +75,25 @@ def game_questions(config: GameConfig) -> tuple[Question, ...]:
 
 def can_be_solved(config: GameConfig) -> bool:
     """Whether the variant's whole tree can be grown."""
+    return why_not_solved(config) is None
+
+
+def why_not_solved(config: GameConfig) -> str | None:
+    """Why the variant's tree cannot be grown, to follow the game's name; None where it can."""
     env = make_environment(config)
-    return env.info.small_tree is not None and env.info.small_tree.fits(env.raw)
+    tree = env.info.small_tree
+    if tree is None:
+        return (
+            "is not known as a game that can be solved exactly; these can, some in small variants "
+            f"alone: {EXACT_GAMES}, and your own by small_tree in its games.N.info"
+        )
+    if tree.fits(env.raw):
+        return None
+    fitting = f"set {tree.variants}" if tree.variants else "give a smaller one"
+    return (
+        f"can be solved exactly, but not in this variant (args = {shown(config.args)}), which is "
+        f"too large; {fitting}"
+    )
 
 
 def is_zero_sum(config: GameConfig) -> bool:

@@ -4,7 +4,6 @@ TextArena repeats every board to every seat and says all by messages. Here each 
 it needs, once. Nothing else in this package but the catalogue reads an env's state.
 """
 
-import copy
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +17,8 @@ from textarena.envs.registration import ENV_REGISTRY
 
 from unstable.config import GameConfig
 from unstable.config.plugins import load_target
-from unstable.games.catalog.table import info_of
 from unstable.games.environment import Environment, EnvStep
+from unstable.games.info import GameInfo
 from unstable.games.words import supply_words
 from unstable.prompts import MAX_EVENTS, shorten
 from unstable.types import Observation
@@ -72,12 +71,11 @@ def _offline() -> Iterator[None]:
 
 
 class TextArenaEnvironment(Environment):
-    """One play of a TextArena env; `info` is its entry in the catalogue, by its class."""
+    """One play of a TextArena env, with what is known of it."""
 
-    def __init__(self, config: GameConfig) -> None:
-        self._config = config
+    def __init__(self, config: GameConfig, info: GameInfo) -> None:
+        self._config, self.info = config, info
         self._env = make_raw(config)
-        self.info = info_of(type(self._env))
         self._views: list[_View] = []  # by number
 
     @property
@@ -165,10 +163,6 @@ class TextArenaEnvironment(Environment):
         for view in self._views:
             view.cut_characters = 0
         return cut
-
-    def copied(self) -> "TextArenaEnvironment":
-        """With a state of its own; what never changes is shared."""
-        return copy.deepcopy(self, {id(each): each for each in (self._config, self.info)})
 
     def _share_messages(self, mover: int | None, refused: bool) -> None:
         for number, queue in self._env.state.observations.items():

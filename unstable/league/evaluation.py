@@ -1,30 +1,20 @@
 """Which games an evaluation consists of, and what they amount to."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
 
 from unstable.config import RunConfig
-from unstable.types import EvalScore, GameResult, GameSpec, PlayerId, SeatSpec, Side
+from unstable.types import WORTH, EvalScore, GameResult, GameSpec, PlayerId, SeatSpec, Side
+from unstable.types.intervals import Z, mean, mean_interval, student_interval
 from unstable.types.seeds import derive_seed
 
-Z = 1.959964  # of a normal distribution's 95 %
-POWER_Z = 0.841621  # likewise, of its lower 80 %
+POWER_Z = 0.841621  # of a normal distribution's lower 80 %
 DIFFERENCE = 0.05
 """The difference of scores for which `needed` says how many games it takes."""
 ALONE = "alone"
 """The opponent's name in games with one seat."""
-_WORTH = {"win": 1.0, "draw": 0.5, "loss": 0.0}
-
-
-class Interval(NamedTuple):
-    """A mean and its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 def evaluation_games(config: RunConfig, version: int) -> list[GameSpec]:
@@ -81,8 +71,7 @@ def _seats(
 def game_scores(version: int, results: Sequence[GameResult]) -> dict[int, float]:
     """A version's score in each game: 1 for a win, a half for a draw, else 0."""
     return {
-        result.spec.game_id: _WORTH[result.standing(_side(version, result)[0])]
-        for result in results
+        result.spec.game_id: WORTH[result.standing(_side(version, result)[0])] for result in results
     }
 
 
@@ -198,7 +187,7 @@ def _score(
     votes = results[0].spec.seats[pairs[0][1][0]].votes
     named = [turn.answer.votes / votes for turn in turns if turn.answer.votes is not None]
     distinct = distinct_games(version, results)
-    scores = [_WORTH[standing] for standing in standings]
+    scores = [WORTH[standing] for standing in standings]
     score = mean_interval(scores, 0.0, 1.0, distinct)
     other = score.mean + (DIFFERENCE if score.mean < 0.5 else -DIFFERENCE)
     spread = sum(_variance(mean, scores, 0.0, 1.0) for mean in (score.mean, other))
@@ -276,73 +265,3 @@ def _needed(variance: float) -> int:
     """
     least = DIFFERENCE - DIFFERENCE**2
     return math.ceil(max(variance, least) * ((Z + POWER_Z) / DIFFERENCE) ** 2)
-
-
-def mean(values: Iterable[float]) -> float:
-    """The mean; 0 of nothing."""
-    listed = list(values)
-    return sum(listed) / len(listed) if listed else 0.0
-
-
-def mean_interval(
-    values: Sequence[float], low: float, high: float, count: int | None = None
-) -> Interval:
-    """Mean of one value at least, all between `low` and `high`, and its 95 % interval.
-
-    `count` is how many of the values are independent, by default all.
-
-    Wilson's interval of a share, with the values' own variance in place of a coin's: it never
-    leaves the range, knows that a draw is nearer to the mean than a win, and is a share's where all
-    values are ends of the range. The variance is seen as if one more value were at an end, so that
-    few values of one kind, such as sixteen draws, do not seem certain. Its coverage is shown by
-    tests/league/test_evaluation.py.
-    """
-    count, width = count or len(values), high - low
-    shares = [(value - low) / width for value in values]
-    inner = mean(share * (1 - share) for share in shares) * count / (count + 1)
-    centre = mean(shares)
-    below, above = _interval(centre, count, inner)
-    return Interval(low + width * centre, low + width * below, low + width * above)
-
-
-def student_interval(values: Sequence[float], count: int | None = None) -> Interval | None:
-    """Mean of values that have no range, and its 95 % interval.
-
-    Student's (1908, doi:10.2307/2331554). `count` is how many of the values are independent, by
-    default all. None for fewer than four, and where all are alike: such values do not say how far
-    others may be.
-    """
-    count, centre = count or len(values), mean(values)
-    variance = mean((value - centre) ** 2 for value in values)
-    if count < 4 or not variance:
-        return None
-    half = _student(count - 1) * math.sqrt(variance / (count - 1))
-    return Interval(centre, centre - half, centre + half)
-
-
-def _student(freedom: int, z: float = Z) -> float:
-    """Of Student's distribution what `z` is of the normal one, to 1 % from three degrees on.
-
-    Abramowitz and Stegun, 26.7.5.
-    """
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
-
-
-def wilson_interval(share: float, count: float, z: float = Z) -> tuple[float, float]:
-    """95 % interval of a share seen in `count` games (Wilson, 1927, doi:10.2307/2276774)."""
-    return _interval(share, count, 0.0, z)
-
-
-def _interval(share: float, count: float, inner: float, z: float = Z) -> tuple[float, float]:
-    """Means m in [0, 1] with (share - m)^2 <= z^2 (m (1 - m) - inner) / count.
-
-    `inner` is the mean of y (1 - y) over values y; their variance is m (1 - m) less it.
-    """
-    a, b = count + z * z, count * share + z * z / 2
-    half = math.sqrt(max(0.0, b * b - a * (count * share * share + z * z * inner)))
-    return max(0.0, (b - half) / a), min(1.0, (b + half) / a)

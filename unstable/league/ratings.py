@@ -2,11 +2,13 @@
 
 TrueSkill (Herbrich, Minka and Graepel, 2006, doi:10.7551/mitpress/7503.003.0076) through the
 `trueskill` package. One scripted opponent is the anchor: its rating never moves, so that the scale
-does not drift. Nobody is rated against itself; a forfeit is a loss, and counted apart.
+does not drift. Nobody is rated against itself; a forfeit is a loss, and counted apart. How often
+equal players draw is measured, env by env.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
 
 import trueskill
@@ -14,7 +16,11 @@ from pydantic import BaseModel
 
 from unstable.types import BASE, GameResult, PlayerId, Rating, Side, standing
 
-ENVIRONMENT = trueskill.TrueSkill(draw_probability=0.1)
+ENVIRONMENT = trueskill.TrueSkill()
+PRIOR_GAMES, PRIOR_DRAWS = 10, 1
+"""What an env's draw probability begins with, as if so many games had been played."""
+MOST_DRAWS = 0.95
+"""Of a draw probability: nearer to 1 a win says more than TrueSkill can calculate with."""
 ANCHOR_SIGMA = 0.01
 """TrueSkill cannot rate against a sigma of 0."""
 
@@ -24,6 +30,8 @@ class RegistryState(BaseModel):
 
     ratings: dict[str, tuple[float, float]]
     results: dict[str, dict[str, int]]
+    draws: dict[str, tuple[int, int]] = {}
+    """By env: sides that were next to each other at a game's end, and how many of them drew."""
 
 
 class Registry:
@@ -37,6 +45,7 @@ class Registry:
         if anchor is not None:
             self._ratings[anchor] = ENVIRONMENT.create_rating(ENVIRONMENT.mu, ANCHOR_SIGMA)
         self._results: dict[PlayerId, Counter[str]] = {}
+        self._draws: dict[str, tuple[int, int]] = {}
         self._versions: dict[str, list[PlayerId]] = {}  # by policy, ascending
         self._current: dict[str, PlayerId] = {}  # by policy
 
@@ -73,10 +82,14 @@ class Registry:
         whose first moves others made. A player that held several sides enters with their mean; a
         team is one side, and its player one skill, however many seats it has.
         """
+        if result.spec.opening:
+            return
+        draw_probability = self.draw_probability(result.spec.env)
+        self._count_draws(result)
         held: dict[PlayerId, list[Side]] = {}
         for side in result.spec.sides:
             held.setdefault(result.spec.seats[side[0]].player, []).append(side)
-        if result.spec.opening or len(held) < 2:
+        if len(held) < 2:
             return
         ranked = result.ranked_outcomes
         scores = {player: fmean(ranked[s[0]] for s in sides) for player, sides in held.items()}
@@ -85,15 +98,31 @@ class Registry:
             counts["games"] += 1
             counts[standing(scores[player], list(scores.values()))] += 1
             counts["forfeit"] += any(result.forfeit in side for side in sides)
-        self._rate(scores)
+        self._rate(scores, draw_probability)
 
-    def _rate(self, scores: dict[PlayerId, float]) -> None:
+    def draw_probability(self, env: str) -> float:
+        """How often equals draw: the share in the env's games so far.
+
+        Those of a player with itself, who is its own equal, are among them.
+        """
+        met, drawn = self._draws.get(env, (0, 0))
+        return min(MOST_DRAWS, (PRIOR_DRAWS + drawn) / (PRIOR_GAMES + met))
+
+    def _count_draws(self, result: GameResult) -> None:
+        """By neighbours in the order of the sides' outcomes, as TrueSkill compares them."""
+        ordered = sorted(result.ranked_outcomes[side[0]] for side in result.spec.sides)
+        met, drawn = self._draws.get(result.spec.env, (0, 0))
+        drawn += sum(low == high for low, high in pairwise(ordered))
+        self._draws[result.spec.env] = met + len(ordered) - 1, drawn
+
+    def _rate(self, scores: dict[PlayerId, float], draw_probability: float) -> None:
         """Rate one free-for-all."""
         players = list(scores)
         ranked = sorted(set(scores.values()), reverse=True)
         groups = [(self._ratings[player],) for player in players]
         ranks = [ranked.index(scores[player]) for player in players]
-        for player, (rating,) in zip(players, ENVIRONMENT.rate(groups, ranks), strict=True):
+        environment = trueskill.TrueSkill(draw_probability=draw_probability)
+        for player, (rating,) in zip(players, environment.rate(groups, ranks), strict=True):
             if player != self._anchor:
                 self._ratings[player] = rating
 
@@ -120,7 +149,7 @@ class Registry:
         """All that a resume needs."""
         ratings = {each.name: (rating.mu, rating.sigma) for each, rating in self._ratings.items()}
         results = {each.name: dict(counts) for each, counts in self._results.items()}
-        return RegistryState(ratings=ratings, results=results)
+        return RegistryState(ratings=ratings, results=results, draws=dict(self._draws))
 
     def restore(self, state: RegistryState) -> None:
         """Continue from what `state` returned; each policy's newest version becomes the current."""
@@ -129,6 +158,7 @@ class Registry:
         self._results = {
             PlayerId.parse(name): Counter(counts) for name, counts in state.results.items()
         }
+        self._draws = dict(state.draws)
         versions = [player for player in self._ratings if player.version is not None]
         self._versions = {}
         for player in sorted(versions, key=lambda player: player.version or 0):

@@ -11,7 +11,7 @@ from statistics import median
 from typing import NamedTuple
 
 from unstable.config import Rule
-from unstable.league.evaluation import wilson_interval
+from unstable.types.intervals import wilson_interval
 from unstable.types.metrics import VersusKey
 
 THRESHOLDS: dict[Rule, float] = {

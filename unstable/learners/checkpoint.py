@@ -1,17 +1,21 @@
 """A learner's checkpoint: the adapter in fp32, and the learner's state."""
 
+import contextlib
 import io
 import pickle
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from unstable.config import ConfigError
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.records.files import FORMAT, check_format, new_folder
+from unstable.records.reading import DamagedError
+from unstable.records.shapes import STATE
 from unstable.types import Adapter
 
 STATE_FILE = "learner.pt"
@@ -44,25 +48,70 @@ def write_checkpoint(
 
 
 def read_checkpoint(folder: Path) -> tuple[Adapter, dict[str, Any]]:
-    """The adapter and the learner's state; raises `ConfigError` for another format."""
-    state = _read_state(folder / STATE_FILE)
-    check_format(state, folder / STATE_FILE)
+    """The adapter and the learner's state; raises `ConfigError` for what is none."""
+    path = folder / STATE_FILE
+    try:
+        state = _read_state(path)
+    except DamagedError as error:
+        raise ConfigError(
+            f"{path}: holds more than a learner's state, or less, and is not read ({error}); "
+            "give a run whose files are its own"
+        ) from None
     return read_adapter(folder, folder.name), state
 
 
-def _read_state(path: Path) -> dict[str, Any]:
+def damage_of(folder: Path) -> str | None:
+    """What is wrong with the learner's state in a checkpoint; None where nothing is.
+
+    No tensor is read. Raises `ConfigError` for another format.
+    """
+    try:
+        _read_state(folder / STATE_FILE, mmap=True)
+    except DamagedError as error:
+        return str(error)
+    return None
+
+
+@contextlib.contextmanager
+def fitting(folder: Path) -> Iterator[None]:
+    """What a learner cannot take of a checkpoint's state is a `ConfigError`."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise ConfigError(
+            f"{folder / STATE_FILE}: does not fit this run's learner ({_short(error)}); remove "
+            f"{folder}, and the run goes on from the version before"
+        ) from error
+
+
+def _short(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def _read_state(path: Path, *, mmap: bool = False) -> dict[str, Any]:
     """Tensors and plain values of a file, in which nothing is run."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(
-            f"{path}: holds more than a learner's state, or less, and is not read ({reason}); "
-            "give a run whose files are its own"
-        ) from None
-    if not isinstance(state, dict):
-        raise ConfigError(f"{path}: holds more than a learner's state, or less; it is not read")
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, LookupError) as error:
+        raise DamagedError(_short(error)) from None
+    if not isinstance(state, dict) or type(state.get("format", FORMAT)) is not int:
+        raise DamagedError("no state")
+    check_format(state, path)
+    if problem := STATE.problem(state) or _moments_problem(state["optimizer"]["adamw"]):
+        raise DamagedError(problem)
     return state
+
+
+def _moments_problem(adamw: Mapping[str, Any]) -> str | None:
+    """What is wrong with what AdamW knows of each parameter; None where nothing is."""
+    known = sum(len(group["params"]) for group in adamw["param_groups"])
+    for number, moments in adamw["state"].items():
+        tensors = [moments.get(name) for name in ("step", "exp_avg", "exp_avg_sq")]
+        if number not in range(known) or not all(isinstance(each, Tensor) for each in tensors):
+            return f"optimizer.adamw.state.{number}: no moments of a parameter"
+    return None
 
 
 def read_average(folder: Path) -> Adapter:

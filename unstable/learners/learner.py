@@ -17,7 +17,12 @@ from unstable.config import AlgorithmConfig, LearnerConfig, ModelConfig
 from unstable.learners.algorithm import Imitation
 from unstable.learners.algorithms import algorithm_class
 from unstable.learners.batch import FlatBatch, Floats, Ints
-from unstable.learners.checkpoint import read_average, read_checkpoint, write_checkpoint
+from unstable.learners.checkpoint import (
+    fitting,
+    read_average,
+    read_checkpoint,
+    write_checkpoint,
+)
 from unstable.learners.columns import Columns, Layout
 from unstable.learners.critic import Critic, Estimate
 from unstable.learners.frozen import FrozenBatch, minibatch_atoms
@@ -385,7 +390,8 @@ class Learner:
         state = self._take(folder)
         self.version = state["version"]
         self.bad_updates = state["bad_updates"]
-        self.optimizer.load_state_dict(state["optimizer"])
+        with fitting(folder):
+            self.optimizer.load_state_dict(state["optimizer"])
 
     def restore(self, folder: Path) -> None:
         """Take back weights, AdamW's moments and the algorithm's state that `save` wrote.
@@ -394,7 +400,8 @@ class Learner:
         the schedules, what `scale_rate` made of the rate, and bad updates in a row.
         """
         state = self._take(folder)
-        self.optimizer.load_moments(state["optimizer"])
+        with fitting(folder):
+            self.optimizer.load_moments(state["optimizer"])
 
     def _take(self, folder: Path) -> dict[str, Any]:
         """Load all weights and the algorithm's state; returns the learner's whole state."""
@@ -403,9 +410,10 @@ class Learner:
         if self.average is not None:
             self.average.load(read_average(folder))
         algorithm = state["algorithm"]
-        self.algorithm.load_state_dict(algorithm)
-        if self.reference is not None:
-            self.reference.load_state_dict(algorithm["reference"])
-        if self.critic is not None:
-            self.critic.load_state_dict(algorithm["critic"])
+        with fitting(folder):
+            self.algorithm.load_state_dict(algorithm)
+            if self.reference is not None:
+                self.reference.load_state_dict(algorithm["reference"])
+            if self.critic is not None:
+                self.critic.load_state_dict(algorithm["critic"])
         return state

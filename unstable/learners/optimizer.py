@@ -116,7 +116,14 @@ class PolicyOptimizer:
         self.scale = state["scale"]
 
     def load_moments(self, state: dict[str, Any]) -> None:
-        """Restore AdamW alone: the schedule goes on where it is, and rates keep their scale."""
+        """Restore AdamW alone: the schedule goes on where it is, and rates keep their scale.
+
+        Raises `ValueError` for moments of other parameters.
+        """
+        moments, weights = state["adamw"]["state"], list(chain.from_iterable(self.groups))
+        for number, own in moments.items():
+            if any(own[name].shape != weights[number].shape for name in ("exp_avg", "exp_avg_sq")):
+                raise ValueError(f"moments of parameter {number} are of another shape")
         self.adamw.load_state_dict(state["adamw"])
 
 

@@ -28,17 +28,13 @@ from unstable.league.schedule import ScheduleState
 from unstable.loop.context import Context
 from unstable.records.files import json_line, write_whole
 from unstable.records.games import Recorded, read_games, read_spec, spec_record
+from unstable.records.reading import Skipped
 from unstable.tracking.tracker import TrackerState
 from unstable.types import ActorState, GameSpec, PlayerId, Trajectory
 
 
 def _read_spec(row: Any) -> GameSpec:
-    if isinstance(row, GameSpec):
-        return row
-    try:
-        return read_spec(row)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError("no game as it was decided on") from error
+    return row if isinstance(row, GameSpec) else read_spec(row)
 
 
 Spec = Annotated[GameSpec, PlainValidator(_read_spec), PlainSerializer(spec_record)]
@@ -134,11 +130,14 @@ async def restore(context: Context, state: RunState) -> None:
     if len(state.actors) == len(context.actors):
         kept = zip(context.actors, state.actors, strict=True)
         await asyncio.gather(*(actor.restore(own) for actor, own in kept))
-    if lost := context.buffer.restore(state.buffer, _recorded(context, state)):
+    skipped = Skipped()
+    if lost := context.buffer.restore(state.buffer, _recorded(context, state, skipped)):
         context.tracker.print(f"{lost} groups of the buffer are not on file whole, and left out")
     if context.config.loop.mode == "async":
         context.in_flight = {}
-        _go_on(context, state)
+        _go_on(context, state, skipped)
+    if skipped:
+        context.tracker.print(skipped.line)
 
 
 def _print_pairs(context: Context) -> None:
@@ -148,25 +147,27 @@ def _print_pairs(context: Context) -> None:
         context.tracker.print(line)
 
 
-def _recorded(context: Context, state: RunState) -> Mapping[tuple[int, int], Trajectory]:
+def _recorded(
+    context: Context, state: RunState, skipped: Skipped
+) -> Mapping[tuple[int, int], Trajectory]:
     """The trajectories that the buffer held, by game and seat, as far as they are on file."""
     groups = [places for _, places in state.buffer.groups]
     groups += [places for *_, places in state.buffer.waiting]
     needed = {game for places in groups for game, _ in places}
     found: dict[tuple[int, int], Trajectory] = {}
     for version in range(state.oldest, state.version + 1) if needed else ():
-        for recorded in read_games(context.folder.games("train", version)):
+        for recorded in read_games(context.folder.games("train", version), skipped):
             if needed & {game.spec.game_id for game in recorded.result.games}:
                 own = context.rewards.recorded(*recorded)
                 found |= {(each.game_id, each.seat): each for each in own}
     return found
 
 
-def _go_on(context: Context, state: RunState) -> None:
+def _go_on(context: Context, state: RunState, skipped: Skipped) -> None:
     """Let games count that ended after the state was taken, and deal the others again."""
     path = context.folder.games("train", state.version)
     mark = state.marks.get(context.folder.relative(path), 0)
-    ended: list[Recorded] = list(read_games(path, mark))
+    ended: list[Recorded] = list(read_games(path, skipped, mark))
     left = {spec.game_id: spec for spec in state.in_flight}
     last = max((each.result.spec.game_id for each in ended), default=-1)
     while context.schedule.next_game <= last:

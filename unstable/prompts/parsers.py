@@ -48,7 +48,11 @@ PARSERS: dict[str, Callable[[str], str | None]] = {
     "boxed": _boxed,
     "raw": _raw,
 }
-_STRICT = {"exact", "bare", "plain"}  # what they do not read is no action, even if an env finds one in it
+_STRICT = {
+    "exact",
+    "bare",
+    "plain",
+}  # what they do not read is no action, even if an env finds one in it
 _BRACKETING = {"brackets", "boxed", *_STRICT}
 
 
@@ -76,7 +80,7 @@ def parse_action(
     `form` is how the env takes an action: a built-in parser but `raw` gives it so.
 
     Where there is none, the answer itself on one short line, or nothing if it is `reasoning` or the
-    parser is strict (exact, bare, plain): there, whatever else stands beside an action makes it none.
+    parser is strict (exact, bare, plain): there, whatever stands beside an action makes it none.
     """
     answer = strip_reasoning(text).strip()
     action = (PARSERS.get(parser) or load_target(parser))(answer)

@@ -1,6 +1,8 @@
 """A run as data: its metrics, games and turns as frames of pandas or polars."""
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,17 +12,18 @@ from typing import Any, Literal
 import numpy as np
 
 from unstable.config import ConfigError
-from unstable.records.files import read_lines, read_rows
 from unstable.records.folder import GameFile, RunFolder
-from unstable.records.games import Record, answer_tokens
+from unstable.records.games import answer_tokens
+from unstable.records.reading import Skipped, read_records, read_rows
 from unstable.records.scan import Advantage, read_advantages, scan_games
+from unstable.records.shapes import GAME, Record
 
 Library = Literal["pandas", "polars"]
 LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
 GAME_COLUMNS = (
     *("game", "purpose", "env", "seed", "version", "actor", "member", "branches", "fork"),
-    *("opening", "players", "payoffs", "outcomes", "forfeit", "raised", "truncated", "reason"),
-    "seconds",
+    *("opening", "players", "payoffs", "stakes", "outcomes", "forfeit", "raised", "truncated"),
+    *("reason", "seconds"),
 )
 """Of the frame of games, which are keyed by `purpose`, `version` and `game`."""
 TURN_COLUMNS = (
@@ -37,7 +40,8 @@ _ABSENT: Record = {"prompt_ids": [], "temperature": None, "version": None, "prom
 class RunData:
     """A run as frames. Each is read when it is first asked for, and kept.
 
-    Columns are explained in docs/metrics.md. `turns` is the large one.
+    Columns are explained in docs/metrics.md. `turns` is the large one. What is damaged in the files
+    is left out, with a warning.
     """
 
     def __init__(self, folder: RunFolder, library: Library) -> None:
@@ -47,25 +51,28 @@ class RunData:
     @cached_property
     def metrics(self) -> Any:
         """A row an update, a column a metric."""
-        rows = read_rows(self.folder.metrics)
+        with _warning() as skipped:
+            rows = read_rows(self.folder.metrics, skipped)
         return self._frame(rows, dict.fromkeys(name for row in rows for name in row))
 
     @cached_property
     def games(self) -> Any:
         """A row a recorded game."""
-        records = [record for _, record in scan_games(self.folder)]
+        with _warning() as skipped:
+            records = [record for _, record in scan_games(self.folder, skipped)]
         return self._frame(records, GAME_COLUMNS)
 
     @cached_property
     def turns(self) -> Any:
         """A row a turn of a recorded game; ids and log-probabilities are arrays."""
-        advantages = read_advantages(self.folder)
-        rows = [
-            row
-            for file in self.folder.game_files()
-            for _, record in read_lines(file.path, whole=True)
-            for row in _turns(file, record, advantages)
-        ]
+        with _warning() as skipped:
+            advantages = read_advantages(self.folder, skipped=skipped)
+            rows = [
+                row
+                for file in self.folder.game_files()
+                for record in read_records(file.path, GAME, skipped)
+                for row in _turns(file, record, advantages)
+            ]
         terms = sorted({name for row in rows for name in row if name.startswith("reward/")})
         behind = ("update", "advantage", "outcome", "reward", *terms)
         return self._frame(rows, (*TURN_KEYS, *TURN_COLUMNS, *behind))
@@ -76,6 +83,15 @@ class RunData:
         if self._library == "polars":
             return library.DataFrame(columns, strict=False)
         return library.DataFrame(columns)
+
+
+@contextmanager
+def _warning() -> Iterator[Skipped]:
+    """Collects what is damaged, and warns of it in a line."""
+    skipped = Skipped()
+    yield skipped
+    if skipped:
+        warnings.warn(skipped.line, stacklevel=4)
 
 
 def _turns(

@@ -165,22 +165,16 @@ def whole_lines(file: Iterable[bytes]) -> Iterator[bytes]:
     return (line for line in file if line.endswith(b"\n"))
 
 
-def read_lines(
-    path: Path, start: int = 0, *, whole: bool = False
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each line's place, file:line, and the object in it; blank lines are left out.
 
-    From byte `start` on, where a line begins; lines are then counted from there. With `whole` a
-    last line without its end is left out too, as a run leaves it that dies.
-
-    Raises `ConfigError` for a file that is not there and for a line that is no JSON object or one
-    of another format.
+    For a file that a person gives; a run's own are read by `records.reading`. Raises `ConfigError`
+    for a file that is not there and for a line that is no JSON object or one of another format.
     """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give a JSONL file")
     with path.open("rb") as lines:
-        lines.seek(start)
-        for number, line in enumerate(whole_lines(lines) if whole else lines, start=1):
+        for number, line in enumerate(lines, start=1):
             place = f"{path}:{number}"
             if not line.strip():
                 continue
@@ -195,25 +189,3 @@ def read_lines(
                 raise ConfigError(f"{place}: a {type(row).__name__}; write an object a line")
             check_format(row, place)
             yield place, row
-
-
-def read_last_lines(path: Path, count: int, most_bytes: int = 2**22) -> list[dict[str, Any]]:
-    """The objects of the last `count` lines that are whole, as far as they lie in `most_bytes`."""
-    if not path.is_file():
-        return []
-    with path.open("rb") as file:
-        start = max(path.stat().st_size - most_bytes, 0)
-        file.seek(start)
-        lines = file.read(most_bytes).split(b"\n")
-    whole = lines[1 if start else 0 : -1]  # the first may be cut, the last is being written
-    found = []
-    for line in whole[-count:]:
-        with contextlib.suppress(ValueError, RecursionError):
-            row = json.loads(line)
-            found += [row] if isinstance(row, dict) else []
-    return found
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a `metrics.jsonl`, oldest first; none where there is no such file."""
-    return [row for _, row in read_lines(path, whole=True)] if path.exists() else []

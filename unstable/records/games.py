@@ -3,6 +3,7 @@
 A turn's `sampled` has the tokens of a local model; it is null where none answered.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable.config import ConfigError
-from unstable.records.files import read_lines
+from unstable.records.reading import Skipped, read_records
+from unstable.records.shapes import GAME, SPEC, Record
 from unstable.types import (
     Answer,
     Batch,
@@ -28,7 +30,6 @@ from unstable.types import (
     Turn,
 )
 
-Record = dict[str, Any]
 SEAT_FIELDS = tuple(field.name for field in fields(SeatSpec) if field.name != "player")
 ANSWER_FIELDS = tuple(
     field.name for field in fields(Answer) if field.name not in ("player", "sampled")
@@ -61,6 +62,7 @@ def game_record(
         "fork": result.fork,
         "players": [seat.player.name for seat in spec.seats],
         "payoffs": result.payoffs,
+        "stakes": result.stakes,
         "outcomes": result.outcomes,
         "forfeit": result.forfeit,
         "raised": result.raised,
@@ -153,15 +155,15 @@ def read_game(place: str, row: Record) -> GameResult:
     """What `game_record` wrote; raises `ConfigError`, with its place, for anything else."""
     if "turns" not in row:
         raise ConfigError(f"{place}: not a recorded game; give games/train-*.jsonl of a run")
-    try:
-        return _game(row)
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"{place}: not a whole record of a game ({error!r})") from None
+    if problem := GAME.problem(row):
+        raise ConfigError(f"{place}: not a whole record of a game ({problem})")
+    return game_of(row)
 
 
-def _game(row: Record) -> GameResult:
+def game_of(row: Record) -> GameResult:
+    """The game of a record that has its shape."""
     return GameResult(
-        spec=read_spec(row),
+        spec=_spec(row),
         turns=[_read_turn(turn) for turn in row["turns"]],
         payoffs=row["payoffs"],
         outcomes=row["outcomes"],
@@ -170,12 +172,19 @@ def _game(row: Record) -> GameResult:
         truncated=row["truncated"],
         reason=row["reason"],
         seconds=row["seconds"],
+        stakes=row.get("stakes"),
         fork=row["fork"],
     )
 
 
 def read_spec(row: Record) -> GameSpec:
-    """What `spec_record` made, alone or as part of a game's record."""
+    """What `spec_record` made; raises `ValueError` for anything else."""
+    if problem := SPEC.problem(row):
+        raise ValueError(problem)
+    return _spec(row)
+
+
+def _spec(row: Record) -> GameSpec:
     return GameSpec(
         game_id=row["game"],
         purpose=row["purpose"],
@@ -197,33 +206,30 @@ class Recorded(NamedTuple):
     rewards: dict[tuple[int, int], dict[str, Reward]]  # of trained turns, by game and turn
 
 
-def read_games(path: Path, start: int = 0) -> Iterator[Recorded]:
+def read_games(path: Path, skipped: Skipped, start: int = 0) -> Iterator[Recorded]:
     """The games of a training file from byte `start` on, each with its branches.
 
-    One whose branches are not all there, since the run ended as they were written, is left out.
-    Raises `ConfigError` as `read_lines` does.
+    One whose branches are not all there is left out: the run ended as they were written, or they
+    are damaged, and so are branches of a game that is. Raises `ConfigError` for another format.
     """
-    lines = read_lines(path, start, whole=True) if path.is_file() else ()
-    rows = [_Row(*line) for line in lines]
+    rows = deque(read_records(path, GAME, skipped, start))
+    is_branching = any(row["branches"] for row in rows)
     while rows:
-        parent = rows.pop(0)
-        result = read_game(*parent)
+        parent = rows.popleft()
+        result = game_of(parent)
         last = result.spec.game_id + result.spec.branches
         branches = []
-        while rows and result.spec.game_id < rows[0].row["game"] <= last:
-            branches.append(rows.pop(0))
+        while rows and result.spec.game_id < rows[0]["game"] <= last:
+            branches.append(rows.popleft())
         if branches and len(branches) < result.spec.branches:
             continue
         if not branches and result.spec.branches and any(map(result.seat_turns, _trained(result))):
             continue
-        result.branches = [read_game(*branch) for branch in branches]
-        rewards = chain(*(_read_rewards(each.row) for each in (parent, *branches)))
+        if is_branching and result.spec.member:
+            continue
+        result.branches = [game_of(branch) for branch in branches]
+        rewards = chain(*(_read_rewards(each) for each in (parent, *branches)))
         yield Recorded(result, dict(rewards))
-
-
-class _Row(NamedTuple):
-    place: str
-    row: Record
 
 
 def _trained(result: GameResult) -> list[int]:

@@ -1,18 +1,18 @@
 """Quick passes over a run's largest files, which hold far more than a table or a report needs."""
 
-import json
+import contextlib
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from unstable.config import ConfigError, check_format
-from unstable.records.files import read_lines, whole_lines
+from unstable.records.files import whole_lines
 from unstable.records.folder import GameFile, RunFolder
-from unstable.records.games import Record
+from unstable.records.reading import DamagedError, Skipped, parse_record, read_records
+from unstable.records.shapes import GAME, HEAD, SAMPLE, Record
 
 _TURNS = b',"turns":['  # no text of a record holds this: its quotation marks are escaped
-_GAME = re.compile(rb'"game":(\d+)[,}]')
+_GAME = re.compile(rb'"game":\s*(\d+)[,}\s]')
 
 
 class Place(NamedTuple):
@@ -30,58 +30,67 @@ class Advantage(NamedTuple):
     value: float
 
 
-def scan_games(folder: RunFolder) -> Iterator[tuple[Place, Record]]:
+def scan_games(folder: RunFolder, skipped: Skipped | None = None) -> Iterator[tuple[Place, Record]]:
     """Each recorded game without its turns, which are not parsed: a tenth of the time.
 
-    Raises `ConfigError` for a line that is no recorded game.
+    What is no recorded game is left out. Raises `ConfigError` for one of another format.
     """
+    left_out = Skipped() if skipped is None else skipped
     for file in folder.game_files():
         offset = 0
         with file.path.open("rb") as lines:
-            for line in whole_lines(lines):
-                head, _, _ = line.partition(_TURNS)
-                if line.strip():
-                    record = _parsed(head + b"}", file.path, offset)
-                    yield Place(file, offset, record.get("game", -1)), record
+            for number, line in enumerate(whole_lines(lines), start=1):
+                try:
+                    if line.strip():
+                        head = _head(line, f"{file.path}:{number}")
+                        yield Place(file, offset, head["game"]), head
+                except DamagedError as error:
+                    left_out.add(file.path, f"line {number}", error)
                 offset += len(line)
 
 
+def _head(line: bytes, place: str) -> Record:
+    head, found, _ = line.partition(_TURNS)
+    with contextlib.suppress(DamagedError):
+        if found:
+            return parse_record(head + b"}", HEAD, place)
+    record = parse_record(line, HEAD, place)  # by another writer, with spaces or in another order
+    record.pop("turns", None)
+    return record
+
+
 def read_game_at(place: Place) -> Record:
-    """The whole record of the game there."""
+    """The whole record of the game there.
+
+    Raises `DamagedError` for what is none, and `ConfigError` for one of another format.
+    """
     with place.file.path.open("rb") as lines:
         lines.seek(place.offset)
-        return _parsed(lines.readline(), place.file.path, place.offset)
-
-
-def _parsed(line: bytes, path: Path, offset: int) -> Record:
-    where = f"{path}, byte {offset}"
-    try:
-        record = json.loads(line)
-        check_format(record, where)
-        if not {"players", "outcomes"} <= record.keys():
-            raise ValueError("a line of something else")
-        return record
-    except (ValueError, AttributeError):
-        raise ConfigError(f"{where}: not a recorded game; give a folder of a run") from None
+        return parse_record(lines.readline(), GAME, f"{place.file.path}, byte {place.offset}")
 
 
 def read_advantages(
-    folder: RunFolder, games: Collection[int] | None = None
+    folder: RunFolder, games: Collection[int] | None = None, skipped: Skipped | None = None
 ) -> dict[tuple[int, int], Advantage]:
     """By game and turn, what was trained on; of the given games alone, or of all."""
     found = {}
+    left_out = Skipped() if skipped is None else skipped
     for update, path in folder.sample_files():
-        for record in _samples(path, games):
+        for record in _samples(path, games, left_out):
             found[record["game"], record["turn"]] = Advantage(update, record["advantage"])
     return found
 
 
-def _samples(path: Path, games: Collection[int] | None) -> Iterator[Record]:
+def _samples(path: Path, games: Collection[int] | None, skipped: Skipped) -> Iterator[Record]:
+    """The samples of a file; of some games alone, where a line names its game before it is read."""
     if games is None:
-        yield from (record for _, record in read_lines(path, whole=True))
+        yield from read_records(path, SAMPLE, skipped)
         return
     with path.open("rb") as lines:
-        for line in whole_lines(lines):
+        for number, line in enumerate(whole_lines(lines), start=1):
             named = _GAME.search(line)
             if named is not None and int(named[1]) in games:
-                yield json.loads(line)
+                try:
+                    yield parse_record(line, SAMPLE, f"{path}:{number}")
+                except DamagedError as error:
+                    skipped.add(path, f"line {number}", error)

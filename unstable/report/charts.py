@@ -50,7 +50,7 @@ def _colour(names: Sequence[str]) -> Spec:
         "orient": "top",
         "title": None,
         "columns": 3 if max(map(len, names)) <= SHORT else 2,
-        "labelLimit": 160,
+        "labelLimit": 180,
         "symbolType": "circle",
         "symbolOpacity": 1,
     }

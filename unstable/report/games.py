@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from unstable.records.games import Record, answer_tokens, read_game
+from unstable.records.games import answer_tokens, game_of
+from unstable.records.reading import DamagedError
 from unstable.records.scan import Advantage, Place, read_advantages, read_game_at
+from unstable.records.shapes import Record
 from unstable.report.page import as_json
 from unstable.report.run import Run
 from unstable.report.survey import Survey
@@ -48,9 +50,10 @@ def packed_games(
     rules = []
     for number, run in enumerate(runs):
         places = chosen(surveys[number].places, MOST_GAMES // len(runs))
-        late = 0
+        late = shown = 0
         for row, game in _games(run, places, sources[number]):
             rows.append({**row, "run": number})
+            shown += 1
             if game["positions"] is None:
                 game["positions"] = []
                 late += 1
@@ -58,7 +61,8 @@ def packed_games(
             if len(waiting) == CHUNK:
                 chunks.append(_pack(waiting))
                 waiting = []
-        rules.append(rule(len(places), len(surveys[number].places)) + _boardless(late))
+        damaged = len(places) - shown
+        rules.append(rule(shown, len(surveys[number].places) - damaged) + _boardless(late))
     if waiting:
         chunks.append(_pack(waiting))
     pairs = zip(runs, rules, strict=True)
@@ -82,10 +86,14 @@ def _games(
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Each game's line of the index, and all of it."""
     trained = {place.game for place in places if place.file.purpose == "train"}
-    advantages = read_advantages(run.folder, trained)
+    advantages = read_advantages(run.folder, trained, run.skipped)
     for place in places:
-        record = read_game_at(place)
-        result = read_game(str(place.file.path), record)
+        try:
+            record = read_game_at(place)
+        except DamagedError as error:
+            run.skipped.add(place.file.path, f"byte {place.offset}", error)
+            continue
+        result = game_of(record)
         own = advantages if place.file.purpose == "train" else {}
         yield _row(place, result), _game(record, own, sources)
 

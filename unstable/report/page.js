@@ -93,7 +93,7 @@ function headline() {
     const state = run.state ? make("p", { class: "state" }, run.state) : null;
     if (report.runs.length === 1) return [state, reasons, facts];
     return make("section", { class: "run-answer" },
-      make("h3", {}, `${run.name}: `, make("span", { class: run.kind }, run.answer)), state, reasons, facts);
+      make("h3", {}, run.label === run.name ? `${run.name}: ` : `${run.label} (${run.name}): `, make("span", { class: run.kind }, run.answer)), state, reasons, facts);
   });
   return make("header", {}, make("p", { class: "kicker" }, report.kicker),
     make("h1", { class: report.runs.length === 1 ? report.runs[0].kind : null }, report.headline), answers);

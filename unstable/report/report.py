@@ -8,6 +8,7 @@ from typing import Any
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
 from unstable.records.text import duration
+from unstable.report.comparison import headline
 from unstable.report.games import Sources, packed_games
 from unstable.report.page import write_page
 from unstable.report.run import Run, read_runs
@@ -32,25 +33,29 @@ def write_report(
     library: str,
     sources: Callable[[RunConfig], Sources] = lambda _: Sources(),
     state: Callable[[RunFolder], str] = lambda _: "",
+    tell: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Write the report of the runs in these folders to `out`; returns its size in bytes.
 
     `library` is the plotting library's JavaScript; `sources` says what else is known of a run's
-    games, `state` how a run ended or what it is at, "" for what nothing is known of. Raises
-    `ConfigError` for what is no run.
+    games, `state` how a run ended or what it is at, "" for what nothing is known of; `tell` is
+    given a line on damaged records, which are left out. Raises `ConfigError` for what is no run.
     """
     runs = read_runs(roots)
     surveys = [survey(run) for run in runs]
     one = runs[0]
     several = f"{len(runs)} runs compared"
     games, chunks = packed_games(runs, surveys, [sources(run.config) for run in runs])
+    damage = [run.skipped.line for run in runs]
+    for line in filter(None, damage):
+        tell(line)
     report = {
         "title": f"{one.name} · report" if len(runs) == 1 else f"{several} · report",
         "kicker": f"unstable report · {', '.join(run.name for run in runs)}",
-        "headline": verdict(one).answer if len(runs) == 1 else several,
+        "headline": verdict(one).answer if len(runs) == 1 else headline(runs),
         "runs": [
-            {**_summary(run, found), "state": state(run.folder)}
-            for run, found in zip(runs, surveys, strict=True)
+            {**_summary(run, found), "state": _sentences(state(run.folder), damaged)}
+            for run, found, damaged in zip(runs, surveys, damage, strict=True)
         ],
         "sections": [*sections(runs, surveys), _settings(runs)],
         "games": games,
@@ -58,6 +63,11 @@ def write_report(
         "footer": FOOTER,
     }
     return write_page(out, report, chunks, library)
+
+
+def _sentences(state: str, damage: str) -> str:
+    said = f"{damage[0].upper()}{damage[1:]}." if damage else ""
+    return " ".join(filter(None, (state, said)))
 
 
 def _summary(run: Run, found: Survey) -> dict[str, Any]:
@@ -83,6 +93,7 @@ def _summary(run: Run, found: Survey) -> dict[str, Any]:
         commands.insert(0, f"{run.environment['command']}  # as it was begun")
     return {
         "name": run.name,
+        "label": run.label,
         "kind": kind,
         "answer": answer,
         "reasons": reasons,
@@ -106,5 +117,5 @@ def _packages(runs: Sequence[Run]) -> list[dict[str, Any]]:
         return [{"title": "Packages", "columns": [], "rows": [], "caption": caption}]
     rows = [[name, *(packages.get(name, "–") for packages in known)] for name in names]
     marked = [len(set(row[1:])) > 1 for row in rows]
-    columns = ["package", *(["version"] if len(runs) == 1 else [run.name for run in runs])]
+    columns = ["package", *(["version"] if len(runs) == 1 else [run.label for run in runs])]
     return [{"title": "Packages", "columns": columns, "rows": rows, "marked": marked}]

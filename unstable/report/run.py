@@ -1,15 +1,19 @@
 """A run as a report sees it: its config, its rows of metrics and what follows from them."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from unstable.config import ConfigError, RunConfig, load
 from unstable.records import text
-from unstable.records.files import read_lines, read_rows
 from unstable.records.folder import RunFolder
+from unstable.records.reading import Skipped, read_document, read_rows
 from unstable.records.rows import K, Measured, Row, measured
+from unstable.records.shapes import ENVIRONMENT
 from unstable.types.metrics import EvalKey
+
+LABEL = 24  # characters of a run's short name
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,13 @@ class Run:
     config: RunConfig
     rows: list[Row]
     environment: Row | None  # None: it was not written down
+    skipped: Skipped = field(default_factory=Skipped)  # what of its files is damaged, as it is read
+    short: str = ""  # what it is called where there is little room; "": by its name
+
+    @property
+    def label(self) -> str:
+        """Its name in charts and tables of several runs: what parts it from the others."""
+        return self.short or self.name
 
     @property
     def is_training(self) -> bool:
@@ -57,7 +68,9 @@ class Run:
 def read_runs(roots: Sequence[Path]) -> list[Run]:
     """The runs of these folders; raises `ConfigError` for one that holds no run."""
     names = _names([root.expanduser().resolve() for root in roots])
-    return [_read(RunFolder(root), name) for root, name in zip(roots, names, strict=True)]
+    shorts = labels(names) if len(names) > 1 else [""]
+    named = zip(roots, names, shorts, strict=True)
+    return [_read(RunFolder(root), name, short) for root, name, short in named]
 
 
 def _names(roots: Sequence[Path]) -> list[str]:
@@ -69,17 +82,50 @@ def _names(roots: Sequence[Path]) -> list[str]:
     raise ConfigError(f"RUN = {str(roots[0])!r} is given twice; leave one out")
 
 
-def _read(folder: RunFolder, name: str) -> Run:
+def labels(names: Sequence[str]) -> list[str]:
+    """The names, all different, without the words with which all begin, and all end.
+
+    >>> labels(["tiny-Nim-v0-20261123-163000", "tiny-Nim-v0-20261123-171500"])
+    ['163000', '171500']
+    >>> labels(["tiny", "tiny-2"])
+    ['tiny', 'tiny-2']
+    """
+    words = [re.findall(r"[-_/. ]|[^-_/. ]+", name) for name in names]
+    spare = min(map(len, words)) - 1
+    begin = _alike(words, spare)
+    end = _alike([list(reversed(each)) for each in words], spare - begin)
+    shown = ["".join(each[begin : len(each) - end]) for each in words]
+    shown = [_shortened(text) for text in shown]
+    if len(set(shown)) == len(shown):
+        return shown
+    return [f"{number}: {text}" for number, text in enumerate(shown, 1)]
+
+
+def _shortened(text: str) -> str:
+    half = LABEL // 2
+    return text if len(text) <= LABEL else f"{text[:half]}…{text[1 - half :]}"
+
+
+def _alike(words: Sequence[Sequence[str]], most: int) -> int:
+    """How many of the first words all have, up to `most`, as far as a separator ends them."""
+    count = 0
+    while count < most and len({each[count] for each in words}) == 1:
+        count += 1
+    while count and words[0][count - 1] not in "-_/. ":
+        count -= 1
+    return count
+
+
+def _read(folder: RunFolder, name: str, short: str) -> Run:
     place = f"RUN = {str(folder.root)!r}"
     if not folder.config.is_file():
         raise ConfigError(f"{place}: holds no config.yaml; give a folder that unstable train left")
-    rows = read_rows(folder.metrics)
+    skipped = Skipped()
+    rows = read_rows(folder.metrics, skipped)
     if not rows and not folder.game_files():  # `unstable play` leaves games alone
         raise ConfigError(f"{place}: holds no metrics yet; wait for the run's first update")
-    environment = None
-    if folder.environment.is_file():
-        environment = next((row for _, row in read_lines(folder.environment)), None)
-    return Run(name, folder, load(str(folder.config)), rows, environment)
+    environment = read_document(folder.environment, ENVIRONMENT, skipped)
+    return Run(name, folder, load(str(folder.config)), rows, environment, skipped, short)
 
 
 def against(run: Run, key: EvalKey) -> str:

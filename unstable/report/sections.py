@@ -14,6 +14,7 @@ from unstable.report.charts import (
     line_chart,
     thinned,
 )
+from unstable.report.comparison import CAPTION, difference_rows
 from unstable.report.run import Run, against
 from unstable.report.survey import Survey, payoff_cells
 from unstable.report.verdict import latest
@@ -34,7 +35,10 @@ def sections(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Section]:
     """All but the games and the settings; what a run did not measure is left out."""
     trained = [run for run in runs if run.rows]
     found = [
-        _section("learning", "How good it became", _learning(runs), _scores(runs)),
+        _section(
+            *("learning", "How good it became", _learning(runs)),
+            [*_differences(runs), *_scores(runs)],
+        ),
         _section("players", "Who it met", _players(runs, surveys), []),
         _section("training", "How training went", _training(runs), _alarms(trained)),
     ]
@@ -54,7 +58,7 @@ def _compared(
     zero: bool = False,
 ) -> list[Chart]:
     """One chart of a run's curves; of several runs, a chart a curve, over each other."""
-    picked = {run.name: pick(run) for run in runs}
+    picked = {run.label: pick(run) for run in runs}
     if len(runs) == 1:
         (curves,) = picked.values()
         return [line_chart(title, unit, curves, caption, zero)] if curves else []
@@ -135,7 +139,7 @@ def _players(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Chart]:
     )
     several = len({env for found in surveys for env in found.games}) > 1
     for run, found in zip(runs, surveys, strict=True):
-        of = f": {run.name}" if len(runs) > 1 else ""
+        of = f": {run.label}" if len(runs) > 1 else ""
         opponents = _opponents(run)
         if len(opponents) > 1:
             caption = "Share of the training games, by who was played against."
@@ -197,7 +201,7 @@ def _training(runs: Sequence[Run]) -> list[Chart]:
         ),
     ]
     for run in runs:
-        of = f": {run.name}" if len(runs) > 1 else ""
+        of = f": {run.label}" if len(runs) > 1 else ""
         seconds = _seconds(run)
         start = run.total("time/starting")
         caption = f"Seconds of an update by what was waited for; the start took {start:.0f} s."
@@ -217,6 +221,14 @@ def _table(title: str, columns: Sequence[str], rows: list[list[str]], caption: s
     return {"title": title, "columns": list(columns), "rows": rows, "caption": caption}
 
 
+def _differences(runs: Sequence[Run]) -> list[Table]:
+    """How the other runs' last measures differ from the first one's."""
+    rows = difference_rows(runs)
+    first = runs[0].label
+    columns = ["run", "measure", first, "the other run", "difference", "games", "better"]
+    return [_table(f"Compared with {first}", columns, rows, CAPTION)] if rows else []
+
+
 def _scores(runs: Sequence[Run]) -> list[Table]:
     """The last evaluation against each opponent."""
     rows, newest = [], [(run, each) for run in runs for each in latest(run)]
@@ -224,7 +236,7 @@ def _scores(runs: Sequence[Run]) -> list[Table]:
     for run, (version, key, values) in newest:
         rows.append(
             [
-                *([run.name] if len(runs) > 1 else []),
+                *([run.label] if len(runs) > 1 else []),
                 against(run, key),
                 f"{version}",
                 interval(values["score"], values["low"], values["high"]),
@@ -258,7 +270,7 @@ def _alarms(runs: Sequence[Run]) -> list[Table]:
                 more = f" and {len(at) - 10} more" if len(at) > 10 else ""
                 figure = number(at[-1][1]) if what == "alarm" else ""
                 row = [f"{what}: {name.removeprefix(prefix)}", first + more, figure]
-                rows.append([run.name, *row] if len(runs) > 1 else row)
+                rows.append([run.label, *row] if len(runs) > 1 else row)
     columns = ["what", "at versions", "last figure"]
     if len(runs) > 1:
         columns.insert(0, "run")

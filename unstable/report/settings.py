@@ -63,7 +63,7 @@ def config_tables(runs: Sequence[Run]) -> list[dict[str, Any]]:
         ("Worked out from auto", [path for path in fields if path in decided]),
     ):
         rows = [[path, *_cells(fields[path])] for path in paths]
-        names = ["value"] if len(runs) == 1 else [run.name for run in runs]
+        names = ["value"] if len(runs) == 1 else [run.label for run in runs]
         marked = [len(runs) > 1 and len(set(row[1:-1])) > 1 for row in rows]
         columns = ["field", *names, "default"]
         if rows:

@@ -7,8 +7,8 @@ from itertools import permutations
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from unstable.records.games import Record
 from unstable.records.scan import Place, scan_games
+from unstable.records.shapes import Record
 from unstable.records.text import signed
 from unstable.report.run import Run
 from unstable.types import PlayerId
@@ -40,7 +40,7 @@ class Survey:
 def survey(run: Run) -> Survey:
     """Every recorded game of a run, in the order of versions."""
     found = Survey()
-    for place, game in scan_games(run.folder):
+    for place, game in scan_games(run.folder, run.skipped):
         found.places.append(place)
         found.games[game["env"]] += 1
         _add(found.pairs.setdefault(game["env"], {}), game)

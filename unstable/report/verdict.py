@@ -95,7 +95,7 @@ def _exploitabilities(run: Run) -> list[_Finding]:
             continue
         ends = found[0], found[-1]
         first, last = ((each.figures["low"], each.figures["high"]) for each in ends)
-        sign, why = _compared(first, last)
+        sign, why = compared_exploitability(first, last)
         then, now = (f"{fixed(each.figures['high'], 3)} at version {each.version}" for each in ends)
         text = (
             f"Exploitability in {key.env}: {then}, {now}, {why} (upper bounds, in the game's "
@@ -105,8 +105,10 @@ def _exploitabilities(run: Run) -> list[_Finding]:
     return findings
 
 
-def _compared(first: tuple[float, float], last: tuple[float, float]) -> tuple[int, str]:
-    """A finding's sign, and why, of an exploitability's lower and upper bounds, first and last."""
+def compared_exploitability(
+    first: tuple[float, float], last: tuple[float, float]
+) -> tuple[int, str]:
+    """Whether the last is better (1), and why, by an exploitability's lower and upper bounds."""
     (low, high), (last_low, last_high) = first, last
     if last_low <= high and low <= last_high:
         ends = (bounds(*each, between="–") for each in (first, last))

@@ -28,7 +28,7 @@ function sampling(row) {
 }
 
 const filters = {
-  run: { label: "Run", of: (row) => [report.runs[row.run].name] },
+  run: { label: "Run", of: (row) => [report.runs[row.run].label] },
   env: { label: "Game", of: (row) => [row.env] },
   purpose: { label: "Purpose", of: (row) => [row.purpose], words: { train: "training", eval: "evaluation" } },
   sampling: { label: "Sampling", of: (row) => sampling(row) },
@@ -73,7 +73,7 @@ function filterGames() {
   list.replaceChildren(...view.shown.map(({ row }, place) => make("div",
     { role: "option", id: `game-${place}`, class: "game-row", "aria-selected": "false", onclick: () => choose(place) },
     make("span", { class: "mono soft" }, `v${row.version}`),
-    make("span", { class: "grow" }, `${report.runs.length > 1 ? `${report.runs[row.run].name} · ` : ""}${row.purpose} ${row.game} · ${row.against}`),
+    make("span", { class: "grow" }, `${report.runs.length > 1 ? `${report.runs[row.run].label} · ` : ""}${row.purpose} ${row.game} · ${row.against}`),
     row.forfeit === null ? null : make("span", { class: "soft" }, "forfeit"),
     make("span", { class: row.result }, RESULTS[row.result]))));
   document.getElementById("game-count").textContent =

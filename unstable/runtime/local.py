@@ -109,6 +109,7 @@ class LocalActor:
                 self.engine,
                 config.sampling.max_tokens,
                 config.eval.exploitability.samples,
+                config.eval.exploitability.nodes,
             )
         return self._exploiters[game]
 

@@ -8,15 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from unstable.config import ConfigError, GameConfig
-from unstable.games.catalog.table import EXACT_GAMES
+from unstable.config import shown as shown_text
 from unstable.games.chance import all_draws
 from unstable.games.game import Game
-from unstable.games.services import can_be_solved, game_info
+from unstable.games.services import game_info, why_not_solved
+from unstable.solving.chance import all_chance_enumerated
 from unstable.types import Observation
 
 MOST_NODES = 200_000
-"""Positions of a tree; more take minutes and gigabytes."""
+"""Positions of a tree, where nothing else is said."""
 Shown = tuple[object, ...]
+Memories = tuple[object, ...]
+_WORDS, _ACTIONS = 120, 6  # characters and actions that a message quotes
 _TEXTS = ("rules", "board", "notice", "brief", "position")
 
 
@@ -51,12 +54,11 @@ def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
     they came about: `max_turns` cuts a game off by its turns, with what the env pays then.
     """
     place = f"games = {config.key}"
-    if not can_be_solved(config):
-        raise ConfigError(
-            f"{place}: is not known as a game that can be solved exactly; these can: {EXACT_GAMES}"
-        )
-    grower = _Grower(config, most_nodes)
-    root = grower.after(lambda: Game(config, seed=0))
+    if (why := why_not_solved(config)) is not None:
+        raise ConfigError(f"{place}: {why}")
+    with all_chance_enumerated(config):
+        grower = _Grower(config, most_nodes)
+        root = grower.after(lambda: Game(config, seed=0))
     if not grower.most:
         raise ConfigError(
             f"{place}: max_turns = {config.max_turns} leaves no game in which anybody wins "
@@ -88,65 +90,92 @@ class _Grower:
         size = game_info(config).small_tree
         self._is_open = size is not None and size.is_open
         self._most_nodes = most_nodes
-        self._numbers: dict[tuple[int, Shown], int] = {}
+        self._numbers: dict[tuple[object, Shown], int] = {}
         self._open: dict[tuple[int, Shown], Node] = {}  # by turns made, after which a cap comes
 
-    def after(self, play: Callable[[], Game], information_sets: tuple[int, ...] = ()) -> Node:
-        """The node that `play` leads to: a decision, an end, or what chance makes of it."""
+    def after(self, play: Callable[[], Game], memories: Memories = ()) -> Node:
+        """The node that `play` leads to: a decision, an end, or what chance makes of it.
+
+        `memories`: by seat, the number of what it was shown last, and what it did then.
+        """
         outcomes = list(all_draws(play))
         if len(outcomes) == 1:
-            return self._position(outcomes[0][1], information_sets)
+            return self._position(outcomes[0][1], memories)
         node = self._count(Node(probabilities=tuple(probability for probability, _ in outcomes)))
-        node.children = [self._position(game, information_sets) for _, game in outcomes]
+        node.children = [self._position(game, memories) for _, game in outcomes]
         return node
 
     def _count(self, node: Node) -> Node:
         self.nodes += 1
         if self.nodes > self._most_nodes:
             raise ConfigError(
-                f"games = {self.config.key}: has more than {self._most_nodes:,} positions; give a "
-                "smaller variant, such as one hand, or a prompt style that leaves events out"
+                f"games = {self.config.key}: has more than {self._most_nodes:,} positions, which "
+                "eval.exploitability.nodes (exploit --nodes) allows; raise it, or give a smaller "
+                "variant, such as one hand, or a prompt style that leaves events out"
             )
         return node
 
-    def _position(self, game: Game, information_sets: tuple[int, ...]) -> Node:
-        information_sets = information_sets or (-1,) * self.config.seats
+    def _position(self, game: Game, memories: Memories) -> Node:
         if game.done:
             self.most = max(self.most, *map(abs, game.payoffs))
             return self._count(Node(payoffs=tuple(game.payoffs)))
         observation, seat = game.observe(), game.seat
-        shown = as_key(observation)
-        if self._is_open:
-            if (game.turns, shown) in self._open:
-                return self._open[game.turns, shown]
-        else:
-            number = self._numbers.setdefault((information_sets[seat], shown), len(self._numbers))
-            information_sets = _with(information_sets, seat, number)
+        shown, actions = as_key(observation), tuple(game.legal_moves())
+        if (known := self.shown.get(shown)) is not None:
+            actions = self._in_order(actions, known)
+        if self._is_open and (game.turns, shown) in self._open:
+            return self._open[game.turns, shown]
+        memories, number = memories or (None,) * self.config.seats, -1
+        if not self._is_open:
+            number = self._numbers.setdefault((memories[seat], shown), len(self._numbers))
         node = self._count(
-            Node(
-                seat=seat,
-                actions=tuple(game.legal_moves()),
-                observation=observation,
-                information_set=information_sets[seat],
-            )
+            Node(seat=seat, actions=actions, observation=observation, information_set=number)
         )
         self.shown.setdefault(shown, node)
         self._open[game.turns, shown] = node
+        copy_of = game.copies()
         node.children = [
-            self.after(lambda action=action: _stepped(game, action), information_sets)  # type: ignore[misc]
-            for action in node.actions
+            self.after(
+                lambda action=action: _stepped(copy_of(), action),  # type: ignore[misc]
+                _with(memories, seat, (number, action)),
+            )
+            for action in actions
         ]
         return node
 
+    def _in_order(self, actions: tuple[str, ...], known: Node) -> tuple[str, ...]:
+        """The actions as at a position that is shown alike, where they must be the same."""
+        if set(actions) == set(known.actions):
+            return known.actions
+        assert known.observation is not None
+        raise ConfigError(
+            f"games = {self.config.key}: seat {known.seat} is shown {_words(known.observation)} in "
+            f"positions with different legal actions, {_listed(known.actions)} and "
+            f"{_listed(actions)}; a position must show the seat all that decides what it may do, "
+            "such as its own hand or its own moves until now: in the compact form's position, or "
+            "in the board and the events of other prompt styles"
+        )
 
-def _with(numbers: tuple[int, ...], seat: int, number: int) -> tuple[int, ...]:
-    return (*numbers[:seat], number, *numbers[seat + 1 :])
+
+def _with(memories: Memories, seat: int, memory: object) -> Memories:
+    return (*memories[:seat], memory, *memories[seat + 1 :])
 
 
-def _stepped(game: Game, action: str) -> Game:
-    """A copy of the game after a legal action."""
-    after = game.copied()
+def _words(observation: Observation) -> str:
+    """What is shown, as far as it changes from position to position, in one line."""
+    changing = [*observation.events, observation.board]
+    text = " ".join((observation.position or " ".join(changing)).split())
+    return shown_text(text if len(text) <= _WORDS else f"...{text[-_WORDS:]}")
+
+
+def _listed(actions: tuple[str, ...]) -> str:
+    more = f" and {len(actions) - _ACTIONS} more" if len(actions) > _ACTIONS else ""
+    return " ".join(actions[:_ACTIONS]) + more
+
+
+def _stepped(after: Game, action: str) -> Game:
+    """The game after a legal action."""
     result = after.step(action)
     if result.invalid:
-        raise ConfigError(f"games = {game.config.key}: lists {action} as legal and refuses it")
+        raise ConfigError(f"games = {after.config.key}: lists {action} as legal and refuses it")
     return after

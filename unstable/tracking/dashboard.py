@@ -117,7 +117,7 @@ class _Fit:
             yield self._draw(options.max_width, options.height or console.height)
         except Exception as error:  # a sink: what it cannot show must not freeze what it can
             _report(self._draw, error)
-            yield Text("cannot be shown; see logs/loop.log", style="dim")
+            yield Text(f"cannot be shown ({type(error).__name__})", style="dim")
 
 
 _reported: set[str] = set()

@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from unstable.config import RunConfig
-from unstable.records.files import LineFile, read_rows, write_lines
+from unstable.records.files import LineFile, write_lines
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
 from unstable.records.rows import measured
 from unstable.records.text import number
 from unstable.tracking.lines import LATER_S, Lines, RunConsole, progress_bar

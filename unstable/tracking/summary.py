@@ -1,16 +1,15 @@
 """What came out of a run, read from its files alone: so it holds for a resumed run as well."""
 
-import json
 import shlex
 from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from unstable.config import check_format
-from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
+from unstable.records.reading import Skipped, read_document, read_rows
 from unstable.records.rows import by_key, measured
+from unstable.records.shapes import RATINGS
 from unstable.records.text import against, bounds, difference, duration, fixed, number, percent
 from unstable.tracking.metrics import Row
 from unstable.tracking.text import Text, table
@@ -27,14 +26,18 @@ def summary(folder: RunFolder, reason: str, *, reported: bool = False) -> Render
 
     `reported`: a report is made next, and is one of the files.
     """
-    rows = read_rows(folder.metrics)
+    skipped = Skipped()
+    rows = read_rows(folder.metrics, skipped)
     parts: list[RenderableType] = [Text(""), _head(rows, reason)]
-    tables = (_results(rows), _evaluations(rows), _exploitability(rows), _ratings(folder.ratings))
+    ratings = _ratings(folder.ratings, skipped)
+    tables = (_results(rows), _evaluations(rows), _exploitability(rows), ratings)
     for each in tables:
         if each.row_count:
             parts += [Text(""), each]
     if guarded := _guard(rows):
         parts += [Text(""), Text("\n".join(guarded))]
+    if skipped:
+        parts += [Text(""), Text(skipped.line)]
     return Group(*parts, Text(""), _places(folder, reason, reported))
 
 
@@ -43,7 +46,7 @@ def _total(rows: list[Row], name: str) -> int:
 
 
 def _head(rows: list[Row], reason: str) -> Text:
-    seconds = sum(row["time/total"] or 0.0 for row in rows)
+    seconds = sum(row.get("time/total") or 0.0 for row in rows)
     parts = [
         f"version {rows[-1]['version'] if rows else 0}",
         f"{_total(rows, 'collect/games'):,} games",
@@ -68,7 +71,7 @@ def _results(rows: list[Row]) -> Table:
         if not games or key.opponent in SUMS:
             continue
         shares = (
-            sum(each.figures["games"] * (each.figures[share] or 0) for each in found) / games
+            sum(each.figures["games"] * (each.figures.get(share) or 0) for each in found) / games
             for share in RESULTS
         )
         shown.add_row(Text(key.opponent), f"{games:,.0f}", *map(percent, shares))
@@ -90,11 +93,11 @@ def _evaluations(rows: list[Row]) -> Table:
             ends = bounds(figures["low"], figures["high"], between="–", digits=2)
             cells += [fixed(figures["score"]), ends]
         last = scored[-1].figures
-        games, distinct = last["games"], last["distinct"]
+        games, distinct = last["games"], last.get("distinct", last["games"])
         repeated = f" ({number(distinct)} distinct)" if distinct != games else ""
         cells += [f"{number(games)}{repeated}", percent(last["legal_moves"])]
         if pays:
-            cells.append("" if last["payoff"] is None else difference(last, "payoff"))
+            cells.append("" if last.get("payoff") is None else difference(last, "payoff"))
         shown.add_row(Text(key.env), Text(against(key.opponent, key.mode)), *cells)
     return shown
 
@@ -110,8 +113,8 @@ def _exploitability(rows: list[Row]) -> Table:
             Text(key.env),
             *(bounds(figures["low"], figures["high"], between="–") for figures in ends),
             str(found[-1].version),
-            percent(last["illegal_mass"]),
-            number(last["decisions"]),
+            percent(last.get("illegal_mass")),
+            number(last.get("decisions")),
         )
     return shown
 
@@ -129,12 +132,10 @@ def _guard(rows: list[Row]) -> list[str]:
     return lines
 
 
-def _ratings(path: Path) -> Table:
+def _ratings(path: Path, skipped: Skipped) -> Table:
     """The strongest players."""
     shown = table("Ratings", "player", "mu", "sigma", "games", "won", "drawn", "lost", "forfeits")
-    table_file = json.loads(path.read_bytes()) if path.exists() else {}
-    check_format(table_file, path)
-    players = table_file.get("players", [])
+    players = (read_document(path, RATINGS, skipped) or {"players": []})["players"]
     for player in sorted(players, key=lambda player: -player["mu"])[:TOP_RATINGS]:
         counts = (player[name] for name in ("games", "wins", "draws", "losses", "forfeits"))
         rating = (f"{player['mu']:.1f}", f"{player['sigma']:.1f}")

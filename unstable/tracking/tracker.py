@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.live import Live
 
 from unstable.config import ConfigError, RunConfig
-from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
 from unstable.records.games import batch_records, game_record
+from unstable.records.reading import Skipped, read_rows
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
 from unstable.tracking.illegal import Illegal
@@ -132,9 +132,12 @@ class Tracker:
                 f"tracking.run_dir = '{folder.root}': cannot be written ({error.strerror}); "
                 "choose another folder"
             ) from None
-        if rows := read_rows(folder.metrics):  # the run is resumed
+        skipped = Skipped()
+        if rows := read_rows(folder.metrics, skipped):  # the run is resumed
             self._names.update(dict.fromkeys(rows[-1]))
             self.view.resume(rows)
+        if skipped:
+            self.print(skipped.line)
         for sink in self._sinks:
             if sink.url is not None:
                 self.print(f"{name_of(sink)}: {sink.url}")

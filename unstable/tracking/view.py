@@ -207,7 +207,7 @@ class View:
     def seconds_left(self, now: float) -> float | None:
         """Until the last update, by the mean of the last eight; None before there is one."""
         config = self.config.loop
-        times = [row["time/total"] or 0.0 for row in self.rows if row["version"]][-8:]
+        times = [row.get("time/total") or 0.0 for row in self.rows if row["version"]][-8:]
         if not times:
             return None
         left = (config.steps - self.version) * sum(times) / len(times)

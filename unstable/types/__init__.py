@@ -15,6 +15,7 @@ from unstable.types.answers import (
     TopLogprobs,
 )
 from unstable.types.games import (
+    WORTH,
     ActorState,
     GameFailure,
     GameResult,

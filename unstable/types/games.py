@@ -96,6 +96,8 @@ class Turn:
 
 
 Standing = Literal["win", "draw", "loss"]
+WORTH: dict[Standing, float] = {"win": 1.0, "draw": 0.5, "loss": 0.0}
+"""What counts for the score, which is wins plus half the draws, per game."""
 
 
 def standing(own: float, all_scores: Sequence[float]) -> Standing:
@@ -123,10 +125,7 @@ class GameResult:
     reason: str  # the env's last word on why the game ended
     seconds: float
     stakes: float | None = None
-    """The most that a seat can win or lose, in the game's unit; None: a game without pay-offs.
-
-    Records of games do not hold it.
-    """
+    """The most that a seat can win or lose, in the game's unit; None: a game without pay-offs."""
     fork: int = 0  # of a branch: index of its first own turn
     branches: list["GameResult"] = field(default_factory=list)
 

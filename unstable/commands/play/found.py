@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unstable.commands.finished import Version, checkpoint_of
+from unstable.commands.session import say
 from unstable.config import ConfigError, GameConfig, RunConfig, load, nearest
 from unstable.records.folder import RunFolder, existing_run
-from unstable.records.games import Record, read_game
+from unstable.records.games import game_of
+from unstable.records.reading import DamagedError, Skipped
 from unstable.records.scan import Place, read_game_at, scan_games
+from unstable.records.shapes import Record
 from unstable.types import GameResult
 
 
@@ -45,11 +48,14 @@ def find(root: Path, game: int, purpose: str | None, version: Version | None) ->
         raise ConfigError(f"--purpose = {purpose!r}: give train or eval")
     if version == "best":
         version = checkpoint_of(folder, version)
+    skipped = Skipped()
     places = [
         each
-        for each, _ in scan_games(folder)
+        for each, _ in scan_games(folder, skipped)
         if purpose in (None, each.file.purpose) and version in (None, each.file.version)
     ]
+    if skipped:
+        say(skipped.line)
     if not places:
         if purpose is None and version is None:
             raise ConfigError(f"{place} holds no recorded games; give a run that has played some")
@@ -62,8 +68,12 @@ def find(root: Path, game: int, purpose: str | None, version: Version | None) ->
     if len(meant) != 1:
         raise ConfigError(f"GAME = {game}: {_several(meant) if meant else _none(places)}")
     config = load(str(folder.config))
-    row = read_game_at(meant[0])
-    result = read_game(str(meant[0].file.path), row)
+    try:
+        row = read_game_at(meant[0])
+    except DamagedError as error:
+        where = f"{meant[0].file.path}, byte {meant[0].offset}"
+        raise ConfigError(f"GAME = {game}: its record is damaged ({where}: {error})") from None
+    result = game_of(row)
     if result.spec.env not in config.game_by_key:
         hint = nearest(result.spec.env, list(config.game_by_key))
         raise ConfigError(f"{folder.config}: no game {result.spec.env!r} is in it; {hint}")

@@ -12,8 +12,8 @@ from typing import Any
 
 from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 
-from unstable.games.catalog import poker
-from unstable.games.catalog.poker import chips, line_of_play
+from unstable.games import questions
+from unstable.games.catalog.poker import chips
 from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question, SmallTree
 
 _ALPHA = 1 / 3  # how often the opener bluffs with a jack
@@ -140,12 +140,12 @@ def which_card(rng: Random) -> tuple[str, list[str]]:
 
 def named_move(rng: Random) -> tuple[str, list[str]]:
     """A line, another mark and a legal move, which is the answer."""
-    return poker.named_move(_line(rng), rng)
+    return questions.named_move(_line(rng), rng)
 
 
 def _line(rng: Random) -> str:
     env = KuhnPoker(max_rounds=rng.choice([1, 3]))
-    return line_of_play(env, position, legal_moves, 3 * env.max_rounds, rng)
+    return questions.line_of_play(env, position, legal_moves, 3 * env.max_rounds, rng)
 
 
 def most_chips(env: Any) -> float:
@@ -173,7 +173,9 @@ INFO = GameInfo(
     env="KuhnPoker",
     name="unstable.games.catalog.kuhn:KuhnPoker",
     legal_moves=legal_moves,
-    small_tree=SmallTree(is_open=False, fits=lambda env: env.max_rounds == 1),
+    small_tree=SmallTree(
+        is_open=False, fits=lambda env: env.max_rounds == 1, variants="args.max_rounds = 1"
+    ),
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(_BRIEF, position),

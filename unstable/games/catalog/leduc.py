@@ -18,8 +18,8 @@ from typing import Any
 import textarena
 from textarena import ObservationType
 
-from unstable.games.catalog import poker
-from unstable.games.catalog.poker import chips, line_of_play
+from unstable.games import questions
+from unstable.games.catalog.poker import chips
 from unstable.games.chance import draw
 from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question, SmallTree
 
@@ -267,11 +267,11 @@ def which_hand(rng: Random) -> tuple[str, list[str]]:
 
 def named_move(rng: Random) -> tuple[str, list[str]]:
     """A line, another mark and a legal move, which is the answer."""
-    return poker.named_move(_line(rng), rng)
+    return questions.named_move(_line(rng), rng)
 
 
 def _line(rng: Random) -> str:
-    return line_of_play(Leduc(), position, legal_moves, 8, rng)
+    return questions.line_of_play(Leduc(), position, legal_moves, 8, rng)
 
 
 def most_chips(env: Any) -> float:
@@ -291,7 +291,9 @@ INFO = GameInfo(
     name="unstable.games.catalog.leduc:Leduc",
     legal_moves=legal_moves,
     board_shows_all=lambda env: env.max_rounds == 1,  # of the present hand
-    small_tree=SmallTree(is_open=False, fits=lambda env: env.max_rounds == 1),
+    small_tree=SmallTree(
+        is_open=False, fits=lambda env: env.max_rounds == 1, variants="args.max_rounds = 1"
+    ),
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(_BRIEF, position),

@@ -15,6 +15,7 @@ from unstable.games.catalog import (
 )
 from unstable.games.info import GameInfo
 
+_THEIRS = "textarena"
 GAMES: tuple[GameInfo, ...] = (
     tic_tac_toe.INFO,
     tic_tac_toe.WILD,
@@ -32,8 +33,11 @@ GAMES: tuple[GameInfo, ...] = (
     codenames.INFO,
     secret_mafia.INFO,
 )
-_BY_ENV = {info.env: info for info in GAMES}
-_NOTHING = GameInfo(env="", name="")
+_BY_ENV = {
+    (info.name.partition(":")[0] if ":" in info.name else _THEIRS, info.env): info for info in GAMES
+}
+"""By the module of a class of ours, or TextArena's package, and the class."""
+_NOTHING = GameInfo()
 EXPERT_GAMES = ", ".join(info.name for info in GAMES if info.expert is not None)
 """The games with an expert, for messages."""
 RULE_GAMES = ", ".join(info.name for info in GAMES if info.rules is not None)
@@ -43,5 +47,13 @@ EXACT_GAMES = ", ".join(info.name for info in GAMES if info.small_tree is not No
 
 
 def info_of(env: type) -> GameInfo:
-    """What is known of an env's class, or else of the nearest one that it extends."""
-    return next((_BY_ENV[c.__name__] for c in env.__mro__ if c.__name__ in _BY_ENV), _NOTHING)
+    """What is known of an env's class, or else of the nearest one that it extends.
+
+    A class of another module is not meant, whatever its name.
+    """
+    return next((_BY_ENV[key] for key in map(_place, env.__mro__) if key in _BY_ENV), _NOTHING)
+
+
+def _place(cls: type) -> tuple[str, str]:
+    module = cls.__module__
+    return _THEIRS if module.startswith(f"{_THEIRS}.") else module, cls.__name__

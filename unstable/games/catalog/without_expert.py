@@ -85,7 +85,9 @@ TAK = GameInfo(
     legal_moves=tic_tac_toe.legal_moves,
     rules=rules.tak,
     board_shows_all=always,
-    small_tree=SmallTree(is_open=True, fits=lambda env: env.board_size <= 3),
+    small_tree=SmallTree(
+        is_open=True, fits=lambda env: env.board_size <= 3, variants="args.board_size = 3"
+    ),
     compact=Compact(
         "SimpleTak: a path of your stones from one edge of the board to the opposite one wins; "
         "cells touch sideways and up and down. The cells of each row, rows apart by a /: X is "

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from unstable.config import ConfigError
-from unstable.records.files import read_rows
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
 from unstable.tracking.sinks.base import Row, Sink
 
 

@@ -1,0 +1,46 @@
+"""Copies of an env at a position, which a tree needs by the hundred thousand."""
+
+import copyreg
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from unstable.config import GameConfig
+from unstable.games.environment import Environment
+from unstable.games.info import GameInfo
+
+_shared: dict[int, Any] = {}  # by id: what never changes and is not copied
+_not_pickled: set[type] = set()
+
+
+def copies(env: Environment) -> Callable[[], Environment]:
+    """What makes plays that begin where `env` is now, whatever becomes of it meanwhile.
+
+    By pickling it once, several times as fast as `copy.deepcopy`; by `env.copied` where a class has
+    a `copied` of its own, or holds what cannot be pickled.
+    """
+    kind = type(env)
+    if kind.copied is Environment.copied and kind not in _not_pickled:
+        file = io.BytesIO()
+        try:
+            _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(env)
+        except Exception:  # of any class that an env may hold
+            _not_pickled.add(kind)
+        else:
+            text = file.getvalue()
+            return lambda: pickle.loads(text)
+    return env.copied().copied
+
+
+def _keep(constant: Any) -> tuple[Callable[[int], Any], tuple[int]]:
+    _shared[id(constant)] = constant
+    return _kept, (id(constant),)
+
+
+def _kept(number: int) -> Any:
+    return _shared[number]
+
+
+class _Pickler(pickle.Pickler):
+    dispatch_table = copyreg.dispatch_table | {GameConfig: _keep, GameInfo: _keep}

@@ -1,0 +1,135 @@
+"""Whatever is read back from a run's folder, checked; what is damaged is left out and counted.
+
+A record of another format is no damage: it is refused, by `ConfigError`.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from unstable.config import FORMAT, check_format, shown
+from unstable.records.files import whole_lines
+from unstable.records.shapes import METRICS, Record, Shape
+
+_TAIL_BYTES = 2**22
+
+
+class DamagedError(ValueError):
+    """A record that cannot be read; its text says why in a few words."""
+
+
+class Skipped:
+    """What was left out while a run's files were read: how much of which file, and why first."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Path] = Counter()
+        self._first: dict[Path, str] = {}
+
+    def add(self, path: Path, where: str, error: DamagedError) -> None:
+        """Take in a damaged record; `where` is its place in the file, such as "line 3"."""
+        self._counts[path] += 1
+        self._first.setdefault(path, f"{where}: {error}")
+
+    def __len__(self) -> int:
+        """Number of damaged records."""
+        return self._counts.total()
+
+    @property
+    def line(self) -> str:
+        """All of it in a line; empty where nothing was left out."""
+        parts = [
+            f"{count} in {path.parent.name}/{path.name} ({self._first[path]})"
+            for path, count in self._counts.items()
+        ]
+        more = f", and more in {len(parts) - 3} other files" if len(parts) > 3 else ""
+        return f"damaged records are left out: {', '.join(parts[:3])}{more}" if parts else ""
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+
+
+def parse_record(content: bytes, shape: Shape, place: str) -> Record:
+    """The record in a line or a document, without its format.
+
+    Raises `DamagedError` for what is none, and `ConfigError` for one of another format.
+    """
+    try:
+        record = _DECODER.decode(content.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise DamagedError("not JSON") from None
+    if not isinstance(record, dict):
+        raise DamagedError("no object")
+    found = record.get("format", FORMAT)
+    if type(found) is not int:
+        raise DamagedError(f"format: {shown(found)}")
+    check_format(record, place)
+    if problem := shape.problem(record):
+        raise DamagedError(problem)
+    return record
+
+
+def read_records(path: Path, shape: Shape, skipped: Skipped, start: int = 0) -> Iterator[Record]:
+    """The records of a run's JSONL file from byte `start` on; none where there is no such file.
+
+    A line without its end is none: it is being written, or the run died in it. Lines are counted
+    from `start` on.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as lines:
+        lines.seek(start)
+        for number, line in enumerate(whole_lines(lines), start=1):
+            if line.strip():
+                try:
+                    yield parse_record(line, shape, f"{path}:{number}")
+                except DamagedError as error:
+                    skipped.add(path, f"line {number}", error)
+
+
+def read_document(path: Path, shape: Shape, skipped: Skipped) -> Record | None:
+    """The record that a file is; None where it is not there or damaged."""
+    if not path.is_file():
+        return None
+    try:
+        return parse_record(path.read_bytes(), shape, str(path))
+    except DamagedError as error:
+        skipped.add(path, "its object", error)
+        return None
+
+
+def read_rows(path: Path, skipped: Skipped | None = None) -> list[dict[str, Any]]:
+    """The rows of a `metrics.jsonl`, oldest first; none where there is no such file."""
+    left_out = Skipped() if skipped is None else skipped
+    return list(read_records(path, METRICS, left_out))
+
+
+def read_last_rows(
+    path: Path, count: int, skipped: Skipped | None = None, most_bytes: int = _TAIL_BYTES
+) -> list[dict[str, Any]]:
+    """The rows of the last `count` lines that are whole, as far as they lie in `most_bytes`."""
+    if not path.is_file():
+        return []
+    left_out = Skipped() if skipped is None else skipped
+    start = max(path.stat().st_size - most_bytes, 0)
+    with path.open("rb") as file:
+        file.seek(start)
+        content = file.read(most_bytes)
+    if start:  # the first line may be cut
+        start, content = start + content.find(b"\n") + 1, content.partition(b"\n")[2]
+    lines = content.split(b"\n")[:-1]  # the last is being written
+    start += sum(len(line) + 1 for line in lines[:-count])
+    found = []
+    for line in lines[-count:]:
+        try:
+            if line.strip():
+                found.append(parse_record(line, METRICS, f"{path}, byte {start}"))
+        except DamagedError as error:
+            left_out.add(path, f"byte {start}", error)
+        start += len(line) + 1
+    return found

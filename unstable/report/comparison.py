@@ -1,0 +1,176 @@
+"""Which of several runs is better, by their last evaluations: game by game where they can be."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from unstable.config import GameConfig
+from unstable.records.games import read_games
+from unstable.records.reading import Skipped
+from unstable.records.rows import Measured
+from unstable.records.text import fixed, interval, number, signed
+from unstable.report.run import Run, against
+from unstable.report.verdict import compared_exploitability, latest
+from unstable.types import WORTH, GameResult, PlayerId
+from unstable.types.intervals import Interval, difference_interval, mean_interval
+from unstable.types.metrics import EvalKey, ExploitKey, part, sampling_mode
+
+MOST_NAMED = 3
+"""Runs, beside the first, that the headline speaks of one by one."""
+ALONE = "alone"
+CAPTION = (
+    "Less the first run's. Where both played the same deals from the same seats, the difference is "
+    "that of the games one by one, else that of two scores. Intervals are of 95 % and of the games "
+    "alone: another seed of the same config may differ by more."
+)
+_Game = tuple[int, tuple[int, ...]]  # its seed, and the seats of the run's version
+
+
+class Difference(NamedTuple):
+    """A measure of two runs, and how much better the second one's is: in score, or by a sign."""
+
+    what: str
+    first: str
+    second: str
+    difference: str
+    games: str
+    sign: int  # 1: the second is better, -1: the first, 0: no difference can be seen
+
+
+def differences(first: Run, second: Run) -> list[Difference]:
+    """By each evaluation, and each exploitability, that both have."""
+    scores = {each.key: each for each in latest(first)}
+    return [
+        *(
+            _of_scores(first, scores[each.key], second, each)
+            for each in latest(second)
+            if each.key in scores and _is_same(first, second, each.key.env, each.key.opponent)
+        ),
+        *_exploitabilities(first, second),
+    ]
+
+
+def headline(runs: Sequence[Run]) -> str:
+    """Which run is better, in a sentence for each that is compared with the first."""
+    first, *others = runs
+    if len(others) > MOST_NAMED:
+        return f"{len(runs)} runs compared"
+    said = [_said(first, other, differences(first, other)) for other in others]
+    return " ".join(said)
+
+
+def difference_rows(runs: Sequence[Run]) -> list[list[str]]:
+    """Of a table: the other run, the measure, both figures, the difference, the games, who won."""
+    first, *others = runs
+    return [
+        [
+            *(other.label, each.what, each.first, each.second, each.difference, each.games),
+            {1: other.label, -1: first.label, 0: "–"}[each.sign],
+        ]
+        for other in others
+        for each in differences(first, other)
+    ]
+
+
+def _said(first: Run, other: Run, found: Sequence[Difference]) -> str:
+    names = f"{first.label} and {other.label}"
+    if not found:
+        return f"{names} have no evaluation in common."
+    better, worse = (sum(each.sign == sign for each in found) for sign in (1, -1))
+    if better and worse:
+        of = f"{better} of {len(found)} measures, worse by {worse}"
+        return f"{names}: {other.label} is better by {of}."
+    if not better and not worse:
+        return f"No difference between {names} can be seen."
+    ahead, behind = (other, first) if better else (first, other)
+    count = max(better, worse)
+    by = "" if count == len(found) else f" by {count} of {len(found)} measures"
+    return f"{ahead.label} is better than {behind.label}{by}."
+
+
+def _is_same(first: Run, second: Run, env: str, opponent: str = "") -> bool:
+    """Whether the game, and the opponent, of that name are the same in both."""
+
+    def what(run: Run) -> list[object]:
+        games = [game for game in run.config.games if part(game.key) == env]
+        known = {part(name): each for name, each in run.config.fixed_opponents.items()}
+        return [*map(_identity, games), known.get(opponent)]
+
+    return what(first) == what(second)
+
+
+def _identity(game: GameConfig) -> tuple[object, ...]:
+    return game.env, game.args, game.seats, game.teams, game.payoffs
+
+
+def _of_scores(
+    first: Run, own: Measured[EvalKey], second: Run, other: Measured[EvalKey]
+) -> Difference:
+    before, after = _scores(first, own), _scores(second, other)
+    shared = [game for game in after if game in before]
+    distinct = min(len(shared), *(int(each.figures["distinct"]) for each in (own, other)))
+    if shared and len(shared) >= min(len(before), len(after)) / 2:
+        gains = [after[game] - before[game] for game in shared]
+        found = mean_interval(gains, -1.0, 1.0, distinct)
+        games = f"{len(shared)}, paired"
+    else:
+        found = difference_interval(*(_interval(each) for each in (own, other)))
+        games = ", ".join(number(each.figures["games"]) for each in (own, other))
+    return Difference(
+        what=f"against {against(first, own.key)}",
+        first=f"{interval(*_interval(own))} at version {own.version}",
+        second=f"{interval(*_interval(other))} at version {other.version}",
+        difference=interval(*found, signed),
+        games=games,
+        sign=1 if found.low > 0 else -1 if found.high < 0 else 0,
+    )
+
+
+def _interval(each: Measured[EvalKey]) -> Interval:
+    return Interval(*(each.figures[name] for name in ("score", "low", "high")))
+
+
+def _scores(run: Run, found: Measured[EvalKey]) -> dict[_Game, float]:
+    """What each game of an evaluation counted for; none where its games are not on file."""
+    path = run.folder.games("eval", found.version)
+    scores = {}
+    games = read_games(path, Skipped()) if path.is_file() else ()  # the survey counts what is lost
+    for result in (each.result for each in games):
+        key, side = _key(result, found.version)
+        if side and key == found.key:
+            scores[result.spec.seed, side] = WORTH[result.standing(side[0])]
+    return scores
+
+
+def _key(result: GameResult, version: int) -> tuple[EvalKey, tuple[int, ...]]:
+    """What a game is an evaluation of, and the seats of the version in it."""
+    policy, seats = PlayerId.policy(version), result.spec.seats
+    side = tuple(number for number, seat in enumerate(seats) if seat.player == policy)
+    others = [seat.player.name for seat in seats if seat.player != policy]
+    temperature = seats[side[0]].temperature if side else 1.0
+    opponent = others[0] if others else ALONE
+    return EvalKey(result.spec.env, opponent, sampling_mode(temperature)), side
+
+
+def _exploitabilities(first: Run, second: Run) -> list[Difference]:
+    """The last ones of the games that both have."""
+    last = {each.key: each for each in first.measured(ExploitKey, "low")}
+    found = []
+    for key, other in {each.key: each for each in second.measured(ExploitKey, "low")}.items():
+        if key in last and _is_same(first, second, key.env):
+            own = last[key]
+            (low, high), ends = _ends(own), _ends(other)
+            sign, why = compared_exploitability((low, high), ends)
+            each = Difference(
+                what=f"exploitability in {key.env}",
+                first=f"{fixed(high, 3)} at version {own.version}",
+                second=f"{fixed(ends[1], 3)} at version {other.version}",
+                difference=why,
+                games="",
+                sign=sign,
+            )
+            found.append(each)
+    return found
+
+
+def _ends(found: Measured[ExploitKey]) -> tuple[float, float]:
+    return found.figures["low"], found.figures["high"]

@@ -1,0 +1,78 @@
+"""That a game has no chance but what a tree enumerates: else its exploitability would be wrong."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from numpy.random import default_rng
+
+from unstable.config import ConfigError, GameConfig
+from unstable.games.chance import answered
+from unstable.games.game import Game
+from unstable.games.other_draws import OtherDrawError, refused
+
+_PAIRS = 200  # of games under different seeds, whose draws and moves are the same
+_REMEDY = (
+    "draw with randrange, randint, choice, shuffle or sample of the module random, which is the "
+    "game's own and seeded, so that all outcomes can be counted"
+)
+
+
+@contextmanager
+def all_chance_enumerated(config: GameConfig) -> Iterator[None]:
+    """Raise `ConfigError` for a draw meanwhile that `all_draws` does not answer.
+
+    Some generators cannot be watched. So games are played first in pairs of different seeds, with
+    the same draws of `random` and the same moves: what they differ in comes from elsewhere.
+    """
+    place = f"games = {config.key}"
+    try:
+        with refused() as made:
+            rng = default_rng(0)
+            for pair in range(_PAIRS):
+                if _differ(config, 2 * pair + 1, rng):
+                    what = ", ".join(dict.fromkeys(made)) or "a generator of its own, or the clock"
+                    raise ConfigError(
+                        f"{place}: has chance that is not drawn from random ({what}), which cannot "
+                        f"be solved exactly; {_REMEDY}"
+                    )
+            yield
+    except OtherDrawError as call:
+        raise ConfigError(
+            f"{place}: draws by {call}, which cannot be solved exactly; {_REMEDY}"
+        ) from None
+
+
+def _differ(config: GameConfig, seed: int, rng: Any) -> bool:
+    """Whether two games, of this seed and the next, go apart."""
+    sizes, asked, answers = list[int](), list[int](), list[int]()
+
+    def draw(size: int) -> int:
+        sizes.append(size)
+        answers.append(int(rng.integers(size)))
+        return answers[-1]
+
+    def draw_again(size: int) -> int:
+        place = len(asked)
+        asked.append(size)
+        return answers[place] if place < len(answers) and sizes[place] == size else 0
+
+    with answered(draw):
+        first = Game(config, seed)
+    with answered(draw_again):
+        second = Game(config, seed + 1)
+    while sizes == asked and _seen(first) == _seen(second):
+        if first.done:
+            return False
+        moves = first.legal_moves()
+        move = moves[int(rng.integers(len(moves)))]
+        with answered(draw):
+            first.step(move)
+        with answered(draw_again):
+            second.step(move)
+    return True
+
+
+def _seen(game: Game) -> tuple[object, ...]:
+    """All that a tree takes from a game at a position."""
+    return (True, *game.payoffs) if game.done else (game.observe(), game.legal_moves())
