@@ -45,9 +45,11 @@ KNOWN = 0.5
 """A model that makes so many of its moves legal learns the rest by playing."""
 TAUGHT = 0.95
 """Of legal moves, with which teaching ends."""
-EXAMPLES = 192
+EXAMPLES = 128
 """Random legal moves of each env; an epoch goes through them once."""
-EPOCHS = 4
+EPOCHS = 12
+MOST_S = 600.0
+"""After which no further epoch begins."""
 _LEARNER = {
     "batch_size": 8,
     "micro_batch_size": 8,
@@ -155,6 +157,10 @@ def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
     )
     folder, resolved = RunFolder(work), prepare(fine_tuned(config, task))
     tracker = _Lesson(resolved.config, steps=task.version(EPOCHS))
+
+    def is_over(rows: Sequence[Row]) -> bool:
+        return _is_enough(rows) or time.monotonic() - began > MOST_S
+
     try:
         with (
             heeding_sigterm(),
@@ -163,7 +169,7 @@ def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
             failures_logged(folder.log("teach")),
         ):
             evaluate = partial(_ask, resolved.config)
-            main = run_fine_tuning(resolved, folder, task, tracker, evaluate, is_enough=_is_enough)
+            main = run_fine_tuning(resolved, folder, task, tracker, evaluate, is_enough=is_over)
             row = run_to_end(main, say)
     except RunFailedError:
         raise
