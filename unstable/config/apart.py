@@ -38,7 +38,7 @@ def apart(work: Callable[[], T]) -> T:
     is_error, value = pickle.loads(content)
     if is_error:
         raise ConfigError(value)
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _answer(writing: int, work: Callable[[], object]) -> NoReturn:
