@@ -1,5 +1,6 @@
 """`unstable train` with a real model in real processes: killed, interrupted, resumed, forked."""
 
+import json
 import os
 import random
 import re
@@ -14,6 +15,7 @@ import yaml
 
 from tests.helpers.cli import children, no_developers_lines, rows, start, unstable
 from tests.helpers.resume import TIMED, weights
+from tests.helpers.screens import PseudoTerminal
 from unstable.records.folder import RunFolder
 
 KILLS = 3
@@ -133,3 +135,24 @@ def test_a_fork_begins_where_its_origin_was(project: Path) -> None:
     lacks = unstable(project, "train", "--fork", "run@2", "--run_dir", "third")
     assert lacks.returncode == 2
     assert "its optimizer is not kept any more" in lacks.stderr
+
+
+@pytest.mark.slow
+def test_a_run_whose_terminal_is_closed_ends_in_order(project: Path) -> None:
+    """With a summary nobody sees, and without anybody left behind."""
+    run = ["train", "--config", "small.yaml", "--run_dir", "run", "--steps", "100000"]
+    metrics = project / "run/metrics.jsonl"
+    with PseudoTerminal(project, 80, 24, *run, "--eval.every", "0") as terminal:
+        deadline = time.monotonic() + 120
+        while not (metrics.is_file() and len(rows(metrics)) > 1):
+            assert terminal.process.poll() is None and time.monotonic() < deadline, terminal.text
+            terminal.watch(0.2)
+        family = psutil.Process(terminal.process.pid).children(recursive=True)
+        terminal.hang_up()
+        assert terminal.process.wait(timeout=90) == 143
+    psutil.wait_procs(family, timeout=30)
+    assert not [child for child in family if child.is_running()]
+    state = json.loads((project / "run/state.json").read_text())
+    assert state["state"] == "interrupted"
+    assert (project / "run/report.html").is_file()
+    assert "Traceback" not in (project / "run/logs/loop.log").read_text()

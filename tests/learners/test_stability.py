@@ -333,6 +333,19 @@ def test_the_largest_atoms_by_hand():
     assert top_advantage_atoms([], advantages, 0.5) == []
 
 
+@pytest.mark.parametrize(("share", "expected"), [(1.0, -0.025), (0.5, -0.025), (0.25, 0.425)])
+def test_the_largest_are_no_fair_choice(share, expected):
+    """The figures of docs/algorithms.md: a sure 1, against 3 in three of ten, played equally."""
+    rewards = np.array([1.0] * 50 + [3.0] * 15 + [0.0] * 35)
+    score = np.array([-0.5] * 50 + [0.5] * 50)  # of the second move's logit
+    advantages = rewards - rewards.mean()
+    kept = top_advantage_atoms([np.array([i]) for i in range(100)], advantages, share)
+    chosen = np.concatenate(kept)
+    assert (advantages * score)[chosen].mean() == pytest.approx(expected)
+    if share == 0.25:
+        assert (advantages * score)[chosen].sum() / 100 == pytest.approx(0.106, abs=0.001)
+
+
 @pytest.mark.parametrize(("name", "whole"), [("reinforce", False), ("rloo", True)])
 def test_the_largest_alone_are_trained_on(model, monkeypatch, name, whole):
     gradients = spy_on_gradients(monkeypatch)

@@ -563,4 +563,5 @@ def test_durations_and_sparklines() -> None:
     ]
     assert sparkline([], 5) == sparkline([None], 5) == ""
     assert sparkline([1.0, 1.0], 5) == "▄▄"
+    assert sparkline([-4.77e-18, 3e-17, 0.0], 5) == "▄▄▄"  # of centred advantages
     assert sparkline([5.0, 0.0, None, 7.0], 3) == "▁ █"

@@ -31,6 +31,7 @@ from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import made_for, weight_files
 from unstable.models.base import load_tokenizer, model_path
 from unstable.models.cache import cache_folder
+from unstable.models.weights import ready_weights
 from unstable.prompts import PromptBuilder
 from unstable.records.files import new_folder, write_whole
 from unstable.records.folder import RunFolder
@@ -76,6 +77,9 @@ def taught(resolved: Resolved) -> Resolved:
     games = [game for game in config.games if _is_new(game, config)]
     if not games:
         return resolved
+    lines = Lines(say)
+    with lines.refreshing():
+        ready_weights(config.model, lambda what, done, of: lines.phase(f"{what} {done}/{of}"))
     teaching = _teaching(config, games)
     examples = [example for game in games for example in _examples(teaching, game)]
     place = cache_folder() / "starts" / _key(teaching, examples)
@@ -235,6 +239,9 @@ class _Lesson:
     def __init__(self, config: RunConfig, steps: int) -> None:
         self.lines = Lines(say)
         self._model, self._steps = config.model.name, steps
+
+    def print(self, line: str) -> None:
+        say(line)
 
     def phase(self, name: str) -> None:
         what = "asking the model for moves" if name == "playing" else name

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from unstable.config import escape_control
 from unstable.records.text import (
+    TINY,
     against,
     bounds,
     duration,
@@ -58,6 +59,8 @@ def wrapped(text: str, width: int) -> list[str]:
 def sparkline(values: Sequence[float | None], width: int) -> str:
     """The last `width` values as blocks, from the least to the greatest of them.
 
+    All alike where they differ by rounding alone.
+
     >>> sparkline([0.0, None, 1.0, 0.5], width=4)
     '▁ █▄'
     """
@@ -67,7 +70,7 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
         return ""
     low, span = min(known), max(known) - min(known)
     return "".join(
-        " " if value is None else BLOCKS[int((value - low) / span * 7) if span else 3]
+        " " if value is None else BLOCKS[int((value - low) / span * 7) if span > TINY else 3]
         for value in shown
     )
 

@@ -1,0 +1,95 @@
+"""Ratios on the pages follow from the figures beside them.
+
+A page says what one is of in a comment, `<!-- ratios: 185 / 83 = 2.22; 3.10 / 2.73 = +14 % -->`:
+what is written is recomputed, as far as rounding allows. `24.5 measured` is a ratio whose figures
+the page does not give.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+COMMENT = re.compile(r"<!-- ratios: (.*?) -->", re.DOTALL)
+TIMES = re.compile(
+    r"(?<![\w.,])([\d,]+(?:\.\d+)?) x(?= |\n|$|\.|;|,)(?! (?:\d|hidden|w\b|layer|\())"
+)
+GROWTH = re.compile(r"\| ([+−-]\d+ %) \|")
+SCORE = re.compile(r"(\d+), (\d+), (\d+): (0\.\d+|1\.0+) \(")
+
+
+class Ratio(NamedTuple):
+    """Two figures and what is written of them, or that alone. Ratio("185", "83", "2.22")"""
+
+    above: str
+    below: str
+    written: str
+
+
+def ratios(text: str) -> list[Ratio]:
+    found = []
+    for comment in COMMENT.findall(text):
+        for each in comment.split(";"):
+            if each.strip().endswith(" measured"):
+                found.append(Ratio("", "", each.strip().removesuffix(" measured")))
+                continue
+            figures, _, written = each.partition("=")
+            above, _, below = figures.partition("/")
+            found.append(Ratio(above.strip(), below.strip(), written.strip()))
+    return found
+
+
+def ends(figure: str) -> tuple[float, float]:
+    """What a figure as it is written may be, before it was rounded."""
+    plain = figure.replace(",", "").replace("−", "-").removesuffix(" %")
+    half = 0.5 * 10.0 ** -len(plain.partition(".")[2])
+    return float(plain) - half, float(plain) + half
+
+
+def follows(ratio: Ratio) -> bool:
+    """Whether some figures that are rounded to those written have the ratio that is written."""
+    (above, most), (below, largest) = ends(ratio.above), ends(ratio.below)
+    low, high = above / largest, most / below
+    if ratio.written.endswith("%"):
+        base = ratio.written[0] in "+−-"
+        low, high = 100 * (low - base), 100 * (high - base)
+    least, greatest = ends(ratio.written)
+    return low <= greatest and least <= high
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_is_written_follows_from_the_figures_beside_it(name: str) -> None:
+    text = (DOCS / name).read_text(encoding="utf-8")
+    shown = COMMENT.sub("", text)
+    for ratio in ratios(text):
+        for figure in filter(None, ratio):
+            assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d%])", shown), (ratio, figure)
+        assert not ratio.above or follows(ratio), ratio
+
+
+@pytest.mark.parametrize("name", ["benchmarks.md", "memory.md", "results.md", "small_worlds.md"])
+def test_each_ratio_says_what_it_is_of(name: str) -> None:
+    text = (DOCS / name).read_text(encoding="utf-8")
+    shown, known = COMMENT.sub("", text), {ratio.written for ratio in ratios(text)}
+    formulas = name == "memory.md"  # which has products, such as 12 x hidden
+    written = set(GROWTH.findall(shown)) | (set() if formulas else set(TIMES.findall(shown)))
+    assert written <= known
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_scores_are_those_of_the_games_beside_them(name: str) -> None:
+    for won, drawn, lost, score in SCORE.findall((DOCS / name).read_text(encoding="utf-8")):
+        games = int(won) + int(drawn) + int(lost)
+        low, high = ends(score)
+        assert low - 1e-9 <= (int(won) + int(drawn) / 2) / games <= high + 1e-9, (won, score)
+
+
+def test_a_wrong_ratio_is_noticed() -> None:
+    assert follows(Ratio("185", "83", "2.22")) and not follows(Ratio("185", "83", "2.32"))
+    assert follows(Ratio("3.10", "2.73", "+14 %")) and not follows(Ratio("3.10", "2.73", "+16 %"))
+    assert follows(Ratio("15", "590", "2.5 %")) and not follows(Ratio("15", "590", "6 %"))
+    assert follows(Ratio("0.14", "0.27", "0.50"))  # both are rounded
+    assert not follows(Ratio("5,903", "9,566", "0.64"))
