@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.helpers.cli import children, no_developers_lines, rows, start, unstable
+from tests.helpers.loop import played
 from tests.helpers.resume import TIMED, weights
 from tests.helpers.screens import PseudoTerminal
 from unstable.records.folder import RunFolder
@@ -69,6 +70,25 @@ def test_a_run_that_is_killed_three_times_ends_as_one_that_was_not(project: Path
     again = unstable(project, "train", "--resume", "run", "--learner.learning_rate", "1")
     assert again.returncode == 2
     assert "learner.learning_rate = 1.0: cannot change in a run that goes on" in again.stderr
+
+
+@pytest.mark.slow
+def test_a_synchronous_run_whose_actors_are_killed_is_the_one_whose_were_not(project: Path) -> None:
+    """Two actors, killed twice in the midst of play."""
+    two = [*("--steps", "12", "--loop.mode", "sync"), *("--num_actors", "2", "--eval.every", "4")]
+    whole = unstable(project, "train", "--config", "small.yaml", "--run_dir", "whole", *two)
+    assert whole.returncode == 0, whole.stderr
+    process = start(project, *two)
+    for _ in range(2):
+        children(process, "ActorProcess")[-1].kill()
+        time.sleep(2)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert "died and is started again; its games are played again" in output
+    one, other = RunFolder(project / "whole"), RunFolder(project / "run")
+    assert weights(one, 12) == weights(other, 12)
+    for purpose in ("train", "eval"):
+        assert played(other, purpose) == played(one, purpose) != []
 
 
 @pytest.mark.slow

@@ -162,8 +162,9 @@ def test_cards_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("error", [NoDriverError(), NoLibraryError()])
 def test_without_a_driver_there_is_no_card(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(machine_module, "_DEVICES", tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlInit=error))
     here = this_machine()
     assert (here.gpus, here.nvml_error, here.cuda_problem) == ((), None, None)
