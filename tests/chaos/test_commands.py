@@ -1,5 +1,6 @@
 """`unstable train` with a real model in real processes: killed, interrupted, resumed, forked."""
 
+import json
 import os
 import random
 import re
@@ -13,7 +14,9 @@ import pytest
 import yaml
 
 from tests.helpers.cli import children, no_developers_lines, rows, start, unstable
+from tests.helpers.loop import played
 from tests.helpers.resume import TIMED, weights
+from tests.helpers.screens import PseudoTerminal
 from unstable.records.folder import RunFolder
 
 KILLS = 3
@@ -67,6 +70,25 @@ def test_a_run_that_is_killed_three_times_ends_as_one_that_was_not(project: Path
     again = unstable(project, "train", "--resume", "run", "--learner.learning_rate", "1")
     assert again.returncode == 2
     assert "learner.learning_rate = 1.0: cannot change in a run that goes on" in again.stderr
+
+
+@pytest.mark.slow
+def test_a_synchronous_run_whose_actors_are_killed_is_the_one_whose_were_not(project: Path) -> None:
+    """Two actors, killed twice in the midst of play."""
+    two = [*("--steps", "12", "--loop.mode", "sync"), *("--num_actors", "2", "--eval.every", "4")]
+    whole = unstable(project, "train", "--config", "small.yaml", "--run_dir", "whole", *two)
+    assert whole.returncode == 0, whole.stderr
+    process = start(project, *two)
+    for _ in range(2):
+        children(process, "ActorProcess")[-1].kill()
+        time.sleep(2)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert "died and is started again; its games are played again" in output
+    one, other = RunFolder(project / "whole"), RunFolder(project / "run")
+    assert weights(one, 12) == weights(other, 12)
+    for purpose in ("train", "eval"):
+        assert played(other, purpose) == played(one, purpose) != []
 
 
 @pytest.mark.slow
@@ -133,3 +155,24 @@ def test_a_fork_begins_where_its_origin_was(project: Path) -> None:
     lacks = unstable(project, "train", "--fork", "run@2", "--run_dir", "third")
     assert lacks.returncode == 2
     assert "its optimizer is not kept any more" in lacks.stderr
+
+
+@pytest.mark.slow
+def test_a_run_whose_terminal_is_closed_ends_in_order(project: Path) -> None:
+    """With a summary nobody sees, and without anybody left behind."""
+    run = ["train", "--config", "small.yaml", "--run_dir", "run", "--steps", "100000"]
+    metrics = project / "run/metrics.jsonl"
+    with PseudoTerminal(project, 80, 24, *run, "--eval.every", "0") as terminal:
+        deadline = time.monotonic() + 120
+        while not (metrics.is_file() and len(rows(metrics)) > 1):
+            assert terminal.process.poll() is None and time.monotonic() < deadline, terminal.text
+            terminal.watch(0.2)
+        family = psutil.Process(terminal.process.pid).children(recursive=True)
+        terminal.hang_up()
+        assert terminal.process.wait(timeout=90) == 143
+    psutil.wait_procs(family, timeout=30)
+    assert not [child for child in family if child.is_running()]
+    state = json.loads((project / "run/state.json").read_text())
+    assert state["state"] == "interrupted"
+    assert (project / "run/report.html").is_file()
+    assert "Traceback" not in (project / "run/logs/loop.log").read_text()

@@ -394,6 +394,12 @@ def test_what_a_command_says_of_its_options_is_what_it_takes(
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("word", ["--version", "-V", "version"])
+def test_a_release_says_which_it_is(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([word]) == 0
+    assert re.fullmatch(r"unstable \d+\.\d+\S*\n", capsys.readouterr().out)
+
+
 def test_all_commands_fit_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     shown = capsys.readouterr().out.splitlines()

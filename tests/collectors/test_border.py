@@ -1,9 +1,12 @@
 """The border of a game: whatever an env or a bot does costs that game alone, and in its time."""
 
 import asyncio
+import importlib
+import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -12,6 +15,7 @@ import pytest
 from tests.helpers.collector import Scripted
 from tests.helpers.models import tiny_tokenizer
 from tests.helpers.unruly import BOTS
+from unstable.collectors import collector as collector_module
 from unstable.collectors import trust
 from unstable.collectors.collector import Collector
 from unstable.collectors.trust import Trust
@@ -285,3 +289,36 @@ async def test_a_game_that_blocks_is_found_out() -> None:
 
 async def test_no_game_is_blamed_for_what_others_do() -> None:
     assert await watched(3.0, 0.5, "a forward pass") == ([], [])
+
+
+async def test_what_games_import_is_imported_before_any_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An import on the actor's event loop would be a game that blocks."""
+    (tmp_path / "slow_game.py").write_text("import textarena\n\nclass Mine(textarena.Env): pass\n")
+    (tmp_path / "slow_bot.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("slow_game", "slow_bot", "openai"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    imported: list[str] = []
+    remote = {"kind": "openai", "name": "remote", "model": "any", "base_url": "http://nowhere"}
+    config = parse(
+        {
+            "games": [{"env": "slow_game:Mine"}],
+            "opponents": {"fixed": [remote, {"kind": "python", "target": "slow_bot:Bot"}]},
+            "actors": {"games_in_flight": 8},
+        }
+    )
+    assert collector_module._users_modules(config) == {"slow_game", "slow_bot"}
+    assert collector_module._libraries(config) == {"openai"}
+    monkeypatch.setattr(importlib, "import_module", imported.append)
+    collector_module._import_all({"slow_game", "slow_bot"})
+    assert imported == ["slow_bot", "slow_game"]
+    monkeypatch.undo()
+    sys.path.insert(0, str(tmp_path))
+    try:
+        collector_module._import_all({"slow_game", "slow_bot"})
+        assert "slow_game" in sys.modules  # though the other one ends its importer
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("slow_game", None)

@@ -69,10 +69,7 @@ def test_a_run_of_sft_is_gone_on_with_by_sft(
     folder.examples.touch()
     checkpoint(folder)
     code, lines = said(folder, capsys)
-    assert (code, lines["state"]) == (
-        0,
-        "unknown: it has no state.json, as unstable sft writes none",
-    )
+    assert (code, lines["state"]) == (0, "unknown: it has no state.json")
     assert lines["next"] == f"to go on: unstable sft --resume {folder.root}"
     folder.adapter.mkdir()
     code, lines = said(folder, capsys)
@@ -105,6 +102,8 @@ def test_a_run_whose_process_is_stopped(
         process.send_signal(signal.SIGSTOP)
         put(folder, pid=process.pid, written=time.time() - 90)
         code, lines = said(folder, capsys)
+        put(folder, pid=process.pid, pid_started=1, written=time.time() - 90)
+        assert said(folder, capsys)[1]["state"].startswith("died")  # its id is another's by now
     finally:
         process.kill()
         process.wait()
@@ -145,8 +144,22 @@ def test_a_run_that_is_over(
     assert lines["next"].startswith(then)
 
 
-def test_the_last_error_of_each_log(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_run_has_outlived_is_not_told(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error from before it was resumed; and of a run that ended, what it did last."""
+    folder.log("loop").parent.mkdir()
+    folder.log("loop").write_text("2026-11-22 10:00:00,001 ERROR   unstable: the first\n")
     put(folder)
+    assert "error" not in said(folder, capsys)[1]
+    put(folder, started=0.0)
+    assert "error" in said(folder, capsys)[1]
+    put(folder, state="ended", started=0.0)
+    assert not {"error", "doing"} & said(folder, capsys)[1].keys()
+
+
+def test_the_last_error_of_each_log(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    put(folder, started=0.0)
     folder.log("loop").parent.mkdir()
     folder.log("loop").write_text(
         "2026-11-22 10:00:00,001 ERROR   unstable: the first\n"
@@ -182,7 +195,7 @@ def test_a_state_that_is_none_moves_no_cursor_and_raises_nothing(
 
 
 @pytest.mark.parametrize("number", ["NaN", "1e400", "-1e400", "1" + 400 * "0"])
-@pytest.mark.parametrize("state", ["running", "ended"])
+@pytest.mark.parametrize("state", ["running", "interrupted"])
 def test_what_is_no_number_in_a_state_is_left_out(
     number: str, state: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,7 +209,7 @@ def test_what_is_no_number_in_a_state_is_left_out(
     content["written"] = "NUMBER"
     folder.status.write_text(json.dumps(content).replace('"NUMBER"', number))
     assert said(folder, capsys)[1]["state"].split(":")[0] == (
-        "died" if state == "running" else "ended"
+        "died" if state == "running" else state
     )
 
 

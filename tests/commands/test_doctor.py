@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_a_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[
     [
         (machine(1, 8.0), ["error", "GB", "use a smaller model"]),
         (machine(2, packages=VERSIONS | {"vllm": "0.11.0"}), ["vllm 0.11.0", "pip install 'vllm<"]),
-        (machine(packages={}), ["torch is not installed", "pip install 'torch>=2.11'"]),
+        (machine(packages={}), ["torch is not installed", "pip install 'torch"]),
     ],
 )
 def test_what_cannot_run_is_printed_with_a_remedy_and_exit_code_1(
@@ -81,12 +82,46 @@ def test_a_mistake_that_the_machine_has_no_part_in_is_printed_too(
     assert "error    games.0.env = 'TicTacTo-v0'" in capsys.readouterr().out
 
 
-def test_a_gpu_without_vllm_runs_and_what_is_missing_is_printed(
+LACKS: dict[str, dict[str, Any]] = {
+    "vLLM is not installed; run: pip install": {
+        "packages": {name: version for name, version in VERSIONS.items() if name != "vllm"}
+    },
+    "no C compiler, which vLLM needs as it starts; run: apt install gcc": {"compiler": False},
+    "no Python.h, which vLLM needs as it starts": {"headers": False},
+    "GPUs cannot be used: driver 535.1 runs CUDA 12.2, but": {
+        "driver": "535.1",
+        "driver_cuda": "12.2",
+    },
+    "GPUs cannot be used: torch 2.13.0 is a build without CUDA": {"torch_cuda": None},
+}
+
+
+@pytest.mark.parametrize("line", LACKS)
+def test_a_gpu_is_not_left_unused_in_silence(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What could be mended is an error, unless the processor is asked for."""
+    here = machine(1, **LACKS[line])
+    assert examine(load("default"), here, lambda _: None) == 1
+    printed = capsys.readouterr().out
+    assert f"error    {line}" in printed and "actors.engine to embedded" in printed
+    embedded = load("default", {"actors.engine": "embedded"})
+    assert examine(embedded, here, lambda _: None) == 0
+    assert "on the processor, embedded engine" in capsys.readouterr().out
+
+
+def test_what_a_card_makes_slow_is_a_note_and_what_cannot_be_shared_an_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    packages = {name: version for name, version in VERSIONS.items() if name != "vllm"}
-    assert examine(load("default"), machine(1, packages=packages), check) == 0
-    assert "vLLM is not installed; run: pip install" in capsys.readouterr().out
+    small = machine(1, shared_bytes=64_000_000, disk_bytes=1_000_000_000)
+    assert examine(load("default"), small, lambda _: None) == 0
+    printed = capsys.readouterr().out
+    assert "note     /dev/shm has 64 MB" in printed and "1.0 GB of disk are free" in printed
+    gpus = tuple(replace(gpu, mode="exclusive") for gpu in machine(2).gpus)
+    assert examine(load("default"), machine(2, gpus=gpus), lambda _: None) == 0
+    assert examine(load("default"), machine(1, gpus=gpus[:1]), lambda _: None) == 1
+    assert "GPU 0: the compute mode is exclusive" in capsys.readouterr().out
+    gpus = tuple(replace(gpu, mode="prohibited") for gpu in gpus)
+    assert examine(load("default"), machine(2, gpus=gpus), lambda _: None) == 1
+    assert "GPU 0's compute mode is prohibited" in capsys.readouterr().out
 
 
 def test_what_an_old_card_cannot_do_is_printed(

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -117,20 +118,29 @@ def test_a_run_leaves_the_callers_logging_as_it_was(
     assert "ours" in text and "on purpose" in text and "the caller's" not in text
 
 
-def test_sigterm_ends_what_runs_in_order() -> None:
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """SIGHUP as at a terminal, though the tests may run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_what_runs_in_order(kind: signal.Signals, hangups: None) -> None:
     """Whether the event loop runs or not, and whatever Ctrl-C is set to."""
     ended: list[str] = []
     said: list[str] = []
 
     async def run() -> None:
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert said == ["SIGTERM: the run ends in order; a second one ends it now"]
+            os.kill(os.getpid(), kind)
+            assert said == [f"{kind.name}: the run ends in order; a second one ends it now"]
             await asyncio.sleep(20)
         finally:
             ended.append("in order")
 
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(kind), signal.getsignal(signal.SIGINT)
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of a script's background job
         with pytest.raises(session.Terminated), session.heeding_sigterm():
@@ -138,10 +148,45 @@ def test_sigterm_ends_what_runs_in_order() -> None:
     finally:
         signal.signal(signal.SIGINT, before[1])
     assert ended == ["in order"]
+    signal.signal(kind, before[0])
     with pytest.raises(session.Terminated), session.heeding_sigterm():
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), kind)
         time.sleep(20)
-    assert signal.getsignal(signal.SIGTERM) == before[0]
+
+
+def test_a_terminal_that_closes_may_say_so_more_than_once(hangups: None) -> None:
+    ended: list[str] = []
+
+    async def run() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(20)
+        finally:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0)
+            ended.append("in order")
+
+    with pytest.raises(session.Terminated), session.heeding_sigterm():
+        try:
+            session.run_to_end(run())
+        finally:
+            os.kill(os.getpid(), signal.SIGHUP)
+            ended.append("to its end")
+    assert ended == ["in order", "to its end"]
+
+
+def test_under_nohup_a_closed_terminal_is_nothing(hangups: None) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with session.heeding_sigterm():
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_sigterm_is_the_callers_again() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with session.heeding_sigterm():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_second_signal_does_not_wait_for_the_end() -> None:

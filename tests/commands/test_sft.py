@@ -23,8 +23,10 @@ from tests.helpers.datasets import recorded_game
 from tests.helpers.loop import lines, make_actor
 from tests.helpers.models import heed_interrupts, tiny_model, tiny_tokenizer
 from unstable.cli import run
-from unstable.commands.runs import newest_score
+from unstable.commands.diagnosis import condition_of, status_of
+from unstable.commands.runs import newest_score, runs
 from unstable.commands.sft import resume, sft
+from unstable.commands.watch import Watched
 from unstable.config import ConfigError, ModelConfig, RunConfig, dump, load, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.league.evaluation import evaluation_games
@@ -34,8 +36,9 @@ from unstable.models.archive import describe_base
 from unstable.models.base import load_model
 from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
+from unstable.report.report import write_report
 from unstable.report.run import read_runs
-from unstable.report.verdict import latest
+from unstable.report.verdict import latest, verdict
 from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.types import GameResult, Observation, PlayerId, TokenSample, Update
 
@@ -63,7 +66,7 @@ class MortalLearner(LocalLearner):
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
     async def processes(
-        config: RunConfig, plan: Plan, folder: RunFolder, at: Any
+        config: RunConfig, plan: Plan, folder: RunFolder, at: Any, say: Any
     ) -> AsyncIterator[tuple[list[LocalActor], MortalLearner]]:
         yield [make_actor(config, folder)], MortalLearner(config, folder)
 
@@ -184,6 +187,17 @@ def test_the_files_of_a_run(tiny_folder: Path, tmp_path: Path) -> None:
     assert {key.mode for _, key, _ in latest(run)} == {"greedy", "sampled"}
     assert {each.version for each in latest(run)} == {2 * steps}
     assert newest_score(run.rows).endswith("against random, greedy")
+    found = verdict(run)
+    assert found.answer.startswith("Taught by examples: the held-out loss went from ")
+    assert found.reasons[0].startswith("Score against random, greedy: ")
+    assert write_report([folder.root], tmp_path / "page.html", "") > 1000
+    text = (tmp_path / "page.html").read_text()
+    assert "unstable sft --config" in text and "training games" not in text
+    assert condition_of(folder, status_of(folder), time.time()).word == "ended"
+    watched = Watched(folder).view
+    assert watched.scores[0].version == 2 * steps and watched.phase.name == "ended"
+    (listed,) = runs(tmp_path)
+    assert (listed.state, listed.version, listed.versions) == ("ended", 2 * steps, 2 * steps)
     chosen = min(epochs(folder), key=lambda row: row[HELD_OUT_LOSS])
     best_one = read_adapter(folder.checkpoint(chosen["version"]), "best")
     assert read_adapter(folder.adapter, "result").weights == best_one.weights
@@ -237,6 +251,21 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
         one, two = (read_adapter(run.checkpoint(version), "x") for run in (whole, halved))
         assert one.weights == two.weights
     assert read_adapter(halved.adapter, "x").weights == read_adapter(whole.adapter, "x").weights
+
+
+def test_a_checkpoint_that_is_damaged_is_made_again(tiny_folder: Path, tmp_path: Path) -> None:
+    whole = sft(make_config(tiny_folder, tmp_path / "whole", eval={"games": 2}))
+    shutil.copytree(whole.root, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    last = folder.versions()[-1]
+    (folder.checkpoint(last) / "learner.pt").write_bytes(b"{}")
+    resume(folder.root)
+    assert folder.versions() == whole.versions()
+    assert timeless(folder.metrics) == timeless(whole.metrics)
+    rows = folder.metrics.read_text().splitlines(keepends=True)
+    folder.metrics.write_text("".join(["{}\n", *rows[1:]]))
+    with pytest.raises(ConfigError, match="the row of an epoch is damaged or missing; begin"):
+        resume(folder.root)
 
 
 def test_a_run_goes_on_where_other_things_fit(
@@ -400,7 +429,7 @@ def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
             "it to 6",
         ),
         ({"sampling": {"max_prompt_tokens": 8}}, "sampling.max_prompt_tokens = 8: the prompt has"),
-        ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': its folder is not there"),
+        ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': no such folder"),
         (
             {"eval": {"opponents": ["expert"]}, "games": [{"env": "PigDice-v0"}]},
             "eval.opponents = 'expert' in PigDice-v0: it plays only TicTacToe,",

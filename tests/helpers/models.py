@@ -72,9 +72,10 @@ def random_adapter(model: PreTrainedModel, name: str, seed: int, rank: int = 4) 
 
 
 def heed_interrupts() -> None:
-    """For `Popen(preexec_fn=...)`: what a shell starts in the background ignores Ctrl-C, and so do
-    its children, tests and their processes among them."""
+    """For `Popen(preexec_fn=...)`: what a shell starts in the background ignores Ctrl-C, what nohup
+    starts SIGHUP, and so do its children, tests and their processes among them."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def top_logprobs(

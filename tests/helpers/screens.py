@@ -43,6 +43,7 @@ class PseudoTerminal:
             preexec_fn=_at_terminal,
         )
         os.close(theirs)
+        self._is_open = True
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +57,7 @@ class PseudoTerminal:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        os.close(self._own)
+        self.hang_up()
 
     @property
     def lines(self) -> list[str]:
@@ -87,6 +88,18 @@ class PseudoTerminal:
         while self._read(end - time.monotonic()):
             pass
         return self.process.wait(timeout=10)
+
+    def watch(self, seconds: float) -> None:
+        """Read on for so long."""
+        end = time.monotonic() + seconds
+        while self._read(end - time.monotonic()):
+            pass
+
+    def hang_up(self) -> None:
+        """Close the terminal, as a person does its window."""
+        if self._is_open:
+            os.close(self._own)
+        self._is_open = False
 
     def _size(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self._own, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

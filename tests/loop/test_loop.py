@@ -16,7 +16,7 @@ from tests.helpers.builders import game
 from tests.helpers.loop import lines, make_context, played
 from unstable.config import RunConfig, parse
 from unstable.loop.context import distribute, sleeping
-from unstable.loop.train import evaluate, train
+from unstable.loop.train import evaluate, retire_unused, train
 from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalActor, LocalLearner
@@ -71,6 +71,28 @@ async def test_the_start_stays_when_other_old_versions_go(
         "adapter_config.json",
         "adapter_model.safetensors",
     }
+
+
+async def test_every_second_version_stays_where_that_is_asked_for(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        opponents={"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": [], "pool_size": 1},
+        tracking={"dashboard": "off", "keep_checkpoints": 1, "keep_every": 2},
+        loop={"mode": "sync", "steps": 0},
+    )
+    folder = context.folder
+    for version in range(6):
+        for name in ("adapter_config.json", "adapter_model.safetensors", "learner.pt"):
+            folder.checkpoint(version).mkdir(parents=True, exist_ok=True)
+            (folder.checkpoint(version) / name).touch()
+        context.registry.announce(context.player(version))
+    await retire_unused(context)
+    assert folder.versions() == [0, 2, 4, 5]
+    assert not (folder.checkpoint(4) / "learner.pt").exists()
+    context.tracker.close()
 
 
 async def test_what_is_trained_on_is_what_was_sampled(tiny_folder: Path, tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ def nvml(**fails: Exception) -> ModuleType:
         nvmlDeviceGetMemoryInfo=lambda handle: memory,
         nvmlDeviceGetCudaComputeCapability=lambda handle: (7, 5),
         nvmlDeviceGetName=lambda handle: "Tesla T4",
+        nvmlDeviceGetComputeMode=lambda handle: 3,
     )
     for name, error in fails.items():
         setattr(module, name, lambda *_, error=error: fail(error))
@@ -153,7 +154,7 @@ def test_cards_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml())
     here = this_machine()
     (gpu,) = here.gpus
-    assert (gpu.id, gpu.name, gpu.bfloat16) == ("0", "Tesla T4", False)
+    assert (gpu.id, gpu.name, gpu.bfloat16, gpu.mode) == ("0", "Tesla T4", False, "exclusive")
     assert (gpu.total_bytes, gpu.free_bytes) == (24_000_000_000, 23_000_000_000)
     assert (here.driver, here.driver_cuda) == ("580.82.07", "13.2")
     assert here.summary.endswith("1 x Tesla T4")
@@ -161,8 +162,9 @@ def test_cards_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("error", [NoDriverError(), NoLibraryError()])
 def test_without_a_driver_there_is_no_card(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(machine_module, "_DEVICES", tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlInit=error))
     here = this_machine()
     assert (here.gpus, here.nvml_error, here.cuda_problem) == ((), None, None)
@@ -178,10 +180,31 @@ def test_cards_that_do_not_answer_are_no_silent_absence(
     here = this_machine()
     assert here.usable_gpus == ()
     assert "NVML cannot read the GPUs (GPU is lost)" in str(here.cuda_problem)
-    assert examine(load("default"), here, lambda _: None) == 0
+    assert examine(load("default"), here, lambda _: None) == 1
     printed = capsys.readouterr().out
     assert "no GPU" not in printed
-    assert "note     GPUs are not used: NVML cannot read the GPUs (GPU is lost)" in printed
+    assert "error    GPUs cannot be used: NVML cannot read the GPUs (GPU is lost)" in printed
+    embedded = load("default", {"actors.engine": "embedded"})
+    assert examine(embedded, here, lambda _: None) == 0
+    assert "note     GPUs are not used: NVML cannot" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("chosen", [None, ""])
+def test_a_card_that_nothing_can_ask_is_no_silent_absence(
+    chosen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without nvidia-ml-py; who hides all cards has said so."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    monkeypatch.setattr(machine_module, "_DEVICES", tmp_path)
+    (tmp_path / "nvidia0").touch()
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    here = this_machine()
+    assert (here.nvml_error is None) == (chosen == "")
+    if chosen is None:
+        assert "nvidia0 is there, but no driver or no nvidia-ml-py" in str(here.cuda_problem)
 
 
 def test_cards_that_torch_cannot_use_come_with_a_remedy() -> None:

@@ -71,6 +71,14 @@ def test_little_memory_means_fewer_actors_games_and_smaller_micro_batches() -> N
     assert 1 <= tight.games_in_flight < 32
 
 
+def test_a_tiny_model_learns_on_the_processor_where_it_plays() -> None:
+    """Launching kernels takes longer than its arithmetic."""
+    chosen = plan(load("tiny"), [machine(1)], NEEDS)
+    assert chosen.actors == at(()) * len(chosen.actors) and chosen.learners == at(())
+    large = SMALL | {"model.dtype": "float32"}
+    assert planned(machine(1), large).learners == at(("0",))
+
+
 @pytest.mark.parametrize(("cards", "actors"), [(2, 1), (4, 3), (8, 7)])
 def test_actors_get_the_cards_that_the_learner_leaves(cards: int, actors: int) -> None:
     chosen = planned(machine(cards, 80.0), LARGE)
@@ -215,10 +223,12 @@ def test_a_processor_computes_in_what_it_is_fast_at(fast: bool) -> None:
 
 
 def test_without_vllm_the_learner_alone_uses_the_gpu() -> None:
-    chosen = planned(machine(2, packages={"torch": "2.13.0"}), SMALL)
+    embedded = SMALL | {"actors.engine": "embedded"}
+    chosen = planned(machine(2, packages={"torch": "2.13.0"}), embedded)
     assert (chosen.engine, chosen.actors, chosen.learners) == ("embedded", at(()) * 4, at(("0",)))
-    assert any("vLLM is not installed; run: pip install" in note for note in chosen.notes)
-    built = planned(machine(2, torch_cuda=None), SMALL)
+    with pytest.raises(ConfigError, match="vLLM is not installed; run: pip install"):
+        planned(machine(2, packages={"torch": "2.13.0"}), SMALL)
+    built = planned(machine(2, torch_cuda=None), embedded)
     assert built.learners == at(())
     assert any("GPUs are not used" in note for note in built.notes)
     with pytest.raises(ConfigError, match="actors.engine = 'vllm': torch .* without CUDA"):

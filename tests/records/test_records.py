@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from unstable.loop.train import publish
 from unstable.records import files
 from unstable.records.files import (
     LineFile,
+    check_target,
     json_line,
     new_folder,
     read_lines,
@@ -365,6 +367,32 @@ def test_a_line_is_a_line_whatever_is_in_it(record: dict[str, Any]) -> None:
     line = json_line(record)
     assert line.count(b"\n") == 1 and b"\r" not in line
     assert json.loads(line) == {"format": 1, **record}
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda path: path.symlink_to(path.with_name("other")), "a link"),
+        (lambda path: path.symlink_to("/dev/full"), "a link"),
+        (os.mkfifo, "a device, a pipe or the like"),
+        (Path.mkdir, "a folder"),
+    ],
+)
+def test_a_file_is_put_through_no_link_and_no_device(
+    tmp_path: Path, make: Callable[[Path], None], why: str
+) -> None:
+    path = tmp_path / "report.html"
+    check_target(path, "--out")
+    path.touch()
+    check_target(path, "--out")
+    path.unlink()
+    make(path)
+    with pytest.raises(ConfigError, match=f"--out = '.*report.html': {why}; give"):
+        check_target(path, "--out")
+    with pytest.raises(ConfigError, match="no such folder"):
+        check_target(tmp_path / "none/report.html", "--out")
+    with pytest.raises(ConfigError, match="a device"):
+        check_target(Path("/dev/full"), "--out")
 
 
 def objects(path: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.runtime import cluster
+from unstable.types.processes import ProcessId, started
 
 SCRIPT = """
 import logging, os, ray, signal, sys
@@ -70,30 +70,30 @@ class FakeRay:
 
 
 class Stopped:
-    """A process that is stopped, and says that it is on `host`."""
+    """A process that is stopped, known by an id that `change` makes another's."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, change: dict[str, Any]) -> None:
         self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         self.child.send_signal(signal.SIGSTOP)
-        where = asyncio.Future[tuple[str, int]]()
-        where.set_result((host, self.child.pid))
+        where = asyncio.Future[ProcessId]()
+        own = ProcessId.own()._replace(pid=self.child.pid, started=started(self.child.pid) or 0)
+        where.set_result(own._replace(**change))
         self.start = SimpleNamespace(remote=lambda: where)
 
 
-@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("change", [{}, {"space": "elsewhere"}, {"started": 1}])
 async def test_a_process_is_signalled_on_its_own_host_alone(
-    is_here: bool, monkeypatch: pytest.MonkeyPatch
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = FakeRay()
     monkeypatch.setattr(cluster, "ray", fake)
-    host = socket.gethostname() if is_here else "elsewhere"
-    process = cluster.Process(Stopped, (host,), Placement(LOOPBACK), threads=1)
+    process = cluster.Process(Stopped, (change,), Placement(LOOPBACK), threads=1)
     child = process.actor.child
     try:
         assert await process.start() == child.pid
         process.kill()
         assert fake.killed == [process.actor]
-        if is_here:
+        if not change:
             assert child.wait(timeout=20) == -signal.SIGKILL
         else:
             assert child.poll() is None
@@ -101,3 +101,68 @@ async def test_a_process_is_signalled_on_its_own_host_alone(
     finally:
         child.kill()
         child.wait()
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home folder, and an environment that says nothing of tokens."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_rays_token_is_its_owners_alone(home: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        cluster.keep_token()
+    finally:
+        os.umask(before)
+    token = home / ".ray/auth_token"
+    assert mode(token) == 0o600 and mode(token.parent) == 0o700
+    assert [*token.parent.iterdir()] == [token]
+    written = token.read_text()
+    assert len(bytes.fromhex(written)) == 32
+    token.chmod(0o644)  # as Ray itself has left it
+    cluster.keep_token()
+    assert mode(token) == 0o600 and token.read_text() == written
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("RAY_AUTH_MODE", "disabled"), ("RAY_AUTH_TOKEN_PATH", "/a/file")]
+)
+def test_a_token_is_left_to_who_has_said_where_it_is(
+    name: str, value: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    cluster.keep_token()
+    assert not (home / ".ray").exists()
+
+
+@pytest.mark.slow
+def test_rays_processes_are_as_nice_as_the_run_and_hear_no_hangup() -> None:
+    script = """
+import os, ray, signal
+from unstable.planning.machine import LOOPBACK, Placement
+from unstable.runtime.cluster import Process, cluster
+
+class Teller:
+    def nice(self):
+        return os.nice(0), signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+with cluster(1):
+    process = Process(Teller, (), Placement(LOOPBACK), threads=1)
+    print(os.nice(0), *ray.get(process.actor.nice.remote()))
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+    done = subprocess.run(
+        ["nice", "-n", "3", sys.executable, "-c", script], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    mine, theirs, held = done.stdout.splitlines()[-2].split()
+    assert mine == theirs and held == "True"
+    assert done.stdout.splitlines()[-1] == "set()"

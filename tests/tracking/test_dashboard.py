@@ -299,3 +299,21 @@ def test_off_and_not_on_a_terminal_there_is_none(tmp_path: Path) -> None:
         run_updates(tracker)
         tracker.close()
         assert "\x1b[?1049h" not in file.getvalue() and "update 1/3" in file.getvalue()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60)])
+def test_no_pane_is_empty_before_there_is_anything_to_show(
+    tmp_path: Path, width: int, height: int
+) -> None:
+    config = make_config(opponents={"fixed": [{"kind": "random"}]})
+    tracker = make_tracker(tmp_path, config)
+    tracker.phase("starting: loading the model of actor-0")
+    console = Console(width=width, height=height, file=io.StringIO())
+    console.print(Dashboard(tracker.view), height=height)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for words in ("shown as soon as", "after the first games", "random", "first figures"):
+        assert words in text
+    assert "each 4 updates, from" in text or width < 100
+    assert "starting: loading the model of actor-0" in text
+    tracker.close()

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from typing import NoReturn
 
 from unstable.cli.commands import COMMANDS
@@ -12,6 +13,7 @@ from unstable.cli.options import (
     EXIT_TERMINATED,
     EXIT_USER_ERROR,
     HELP,
+    VERSION,
 )
 from unstable.cli.table import carry_out, overview
 from unstable.config import ConfigError, RunFailedError, nearest, one_line
@@ -20,7 +22,7 @@ from unstable.config import ConfigError, RunFailedError, nearest, one_line
 def main() -> NoReturn:
     """Entry point of `unstable`.
 
-    Exits with 0, 1 (failed), 2 (user's mistake), 130 (interrupt) or 143 (SIGTERM).
+    Exits with 0, 1 (failed), 2 (user's mistake), 130 (interrupt) or 143 (SIGTERM, SIGHUP).
     """
     from unstable.commands.session import Terminated, as_program
 
@@ -46,10 +48,13 @@ def main() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out a command line; raises `ConfigError` for a mistake in it."""
-    if not arguments or arguments[0] in HELP:
+    if not arguments or arguments[0] in (*HELP, "help"):
         print(overview(COMMANDS))
         return 0 if arguments else EXIT_USER_ERROR
     name, *rest = arguments
+    if name in VERSION:
+        print(f"unstable {metadata.version('unstable')}")
+        return 0
     if name not in COMMANDS:
         raise ConfigError(f"command {name!r} is unknown; {nearest(name, list(COMMANDS))}")
     return carry_out(name, COMMANDS[name], rest)

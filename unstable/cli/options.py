@@ -21,6 +21,7 @@ SHORT_FORMS = {
     "--tags": "tracking.tags",
 }
 HELP = ("-h", "--help")
+VERSION = ("--version", "-V", "version")
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130

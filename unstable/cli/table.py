@@ -99,7 +99,8 @@ def overview(commands: Mapping[str, Command]) -> str:
     return (
         "usage: " + "\n       ".join(lines) + f"\n\n{short}\n"
         "Every field has its own option, such as --learner.learning_rate 2e-5 or --games.0.env "
-        "Nim-v0;\nunstable train --help learner lists those of a section, --help all everything."
+        "Nim-v0;\nunstable train --help learner lists those of a section, --help all everything.\n"
+        "unstable --version says which release this is."
     )
 
 

@@ -1,9 +1,10 @@
 """Many games at once on one event loop: started in order, bounded, each its own fault border."""
 
 import asyncio
+import importlib
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from unstable.collectors.factory import PlayerFactory
 from unstable.collectors.isolation import OPENER, ForkServer, IsolatedGameError, Job, play_isolated
 from unstable.collectors.play import contained, play_game
 from unstable.collectors.players.base import Player
+from unstable.collectors.players.kinds import player_class
 from unstable.collectors.trust import Trust
 from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
@@ -46,7 +48,10 @@ class Collector:
         self._isolated = {key for key, game in self._games.items() if game.isolated}
 
     async def start(self) -> None:
-        """Let games name the fixed opponents that are adapters."""
+        """Import what games need, and let them name the fixed opponents that are adapters."""
+        await asyncio.to_thread(
+            _import_all, _users_modules(self._config) | _libraries(self._config)
+        )
         await self.players.start()
 
     async def publish(self, version: PlayerId, adapter: Adapter) -> None:
@@ -227,6 +232,19 @@ def _users_modules(config: RunConfig) -> set[str]:
     games = [getattr(game, name) for game in config.games for name in names]
     bots = [getattr(opponent, "target", None) for opponent in config.opponents.fixed]
     return {target.partition(":")[0] for target in (*games, *bots) if target and ":" in target}
+
+
+def _libraries(config: RunConfig) -> set[str]:
+    """What the fixed opponents' players import."""
+    kinds = map(player_class, config.fixed_opponents.values())
+    return {library for kind in kinds for library in kind.libraries}
+
+
+def _import_all(modules: Iterable[str]) -> None:
+    """Before any game, whose event loop an import would block."""
+    for module in sorted(modules):
+        with suppress(Exception, SystemExit):  # a game that needs it fails, and says so
+            importlib.import_module(module)
 
 
 class _Tally:

@@ -23,6 +23,7 @@ from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.opening import with_opening
 from unstable.games.game import Game
 from unstable.types import Answer, GameFailure, Observation, SeatSpec
+from unstable.types.processes import ProcessId
 
 
 class _Connection:
@@ -98,7 +99,7 @@ async def _play(job: Job, connection: _Connection) -> None:
 
 def _serve(connection: _Connection) -> None:
     """Play the one game of this process."""
-    connection.send("begun", os.getpid())
+    connection.send("begun", ProcessId.own())
     asyncio.run(_play(connection.read(), connection))
 
 

@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
@@ -22,13 +21,14 @@ from unstable.collectors.players.base import Player
 from unstable.config import FixedOpponent, GameConfig
 from unstable.games.game import Game
 from unstable.types import GameFailure, GameResult, GameSpec, Observation, Turn
+from unstable.types.processes import ProcessId
 
 START_S = 120.0
 """Seconds until a game's process answers: the first one waits for imports."""
 OPENER = -1
 """The opener's place among the players, which are else known by their seats."""
 _PROCESS = "unstable.collectors.game_process"
-_LENGTH = struct.Struct("!I")
+LENGTH = struct.Struct("!I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Message(NamedTuple):
     """What a game's process says."""
 
     kind: Literal["begun", "turn", "ask", "result", "failure"]
-    content: Any = None  # a process id, nothing, an `Ask`, a `GameResult`, a `GameFailure`
+    content: Any = None  # a `ProcessId`, nothing, an `Ask`, a `GameResult`, a `GameFailure`
 
 
 class IsolatedGameError(Exception):
@@ -71,12 +71,30 @@ class IsolatedGameError(Exception):
 def frame(value: object) -> bytes:
     """A value as it goes between processes."""
     content = pickle.dumps(value)
-    return _LENGTH.pack(len(content)) + content
+    return LENGTH.pack(len(content)) + content
 
 
 def read_frame(read: Callable[[int], bytes]) -> Any:
     """The next value, where `read` gives so many bytes."""
-    return pickle.loads(read(_LENGTH.unpack(read(_LENGTH.size))[0]))
+    return pickle.loads(read(LENGTH.unpack(read(LENGTH.size))[0]))
+
+
+def start_process(module: str, *arguments: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+    """A module as a process, and the connection to it: it is given the socket's descriptor first.
+
+    It imports from where this process does, and hears no interrupt, which is ours to answer.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, str(theirs.fileno()), *arguments],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,
+        )
+    return ours, process
 
 
 class ForkServer:
@@ -99,16 +117,7 @@ class ForkServer:
         return ours
 
     def _begin(self) -> None:
-        self._control, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", _PROCESS, str(theirs.fileno()), *self._modules],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                start_new_session=True,  # an interrupt at the terminal is ours to answer
-            )
+        self._control, self._process = start_process(_PROCESS, *self._modules)
 
     def close(self) -> None:
         """End all games."""
@@ -155,7 +164,7 @@ class _Process:
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, config: GameConfig
     ) -> None:
-        self.id: int | None = None
+        self.id: ProcessId | None = None
         self._reader, self._writer, self._config = reader, writer, config
 
     def send(self, value: object) -> None:
@@ -164,7 +173,7 @@ class _Process:
     async def read(self, seconds: float) -> Message:
         try:
             async with asyncio.timeout(seconds):
-                size = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))[0]
+                size = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))[0]
                 return cast(Message, pickle.loads(await self._reader.readexactly(size)))
         except TimeoutError:
             raise TimeoutError(
@@ -172,14 +181,12 @@ class _Process:
                 "and the game's process was ended"
             ) from None
         except (asyncio.IncompleteReadError, ConnectionError):
-            self.id = None
             raise RuntimeError(f"{self._config.key}: the game's process has ended") from None
 
     def end(self) -> None:
-        """Kill it; it waits for this when its game is over, so that the id is still its own."""
+        """Kill it, which waits for this when its game is over; one that has gone is left alone."""
         if self.id is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self.id, signal.SIGKILL)
+            self.id.send(signal.SIGKILL)
         self._writer.close()
 
 

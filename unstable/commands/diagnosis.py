@@ -1,7 +1,7 @@
 """What a run does, waits for and has come to, read from its folder alone: `unstable doctor RUN`."""
 
-import os
 import re
+import shlex
 import socket
 import time
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from unstable.records.files import read_small_json
 from unstable.records.folder import RunFolder, existing_run
 from unstable.records.text import duration
 from unstable.tracking.text import phase_line
+from unstable.types.processes import started
 
 SILENT_S = 30.0
 """A run that goes on replaces its state every second; after so long it does not go on."""
@@ -21,7 +22,7 @@ STILL_S = 60.0
 _MOST = 1e12
 """No time and no count of a run comes to that; neither infinity nor what is no number is less."""
 _TAIL_BYTES = 2**18
-_RECORD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ (\w+) ")
+_RECORD = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d+ (\w+) ")
 
 
 class Condition(NamedTuple):
@@ -58,17 +59,16 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
 
 def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condition:
     """What a run is that has last said `state` of itself."""
-    is_sft = folder.examples.is_file()
-    resume = f"unstable {'sft' if is_sft else 'train'} --resume {folder.root}"
+    is_sft, root = folder.examples.is_file(), shlex.quote(str(folder.root))
+    resume = f"unstable {'sft' if is_sft else 'train'} --resume {root}"
     again = f"to go on: {resume}" if folder.versions() else "it has no checkpoint; begin anew"
     if not state:
         if folder.adapter.is_dir():  # which a run of sft ends with
             return Condition("ended", f"its adapter is in {folder.adapter}", "nothing to do")
-        why = ", as unstable sft writes none" if is_sft else ""
-        return Condition("unknown", f"it has no state.json{why}", again)
+        return Condition("unknown", "it has no state.json", again)
     word, reason = str(state.get("state")), str(state.get("reason"))
     if word == "ended":
-        return Condition("ended", reason, f"unstable eval {folder.root}")
+        return Condition("ended", reason, "nothing to do" if is_sft else f"unstable eval {root}")
     if word != "running":
         return Condition(word, reason, again, word == "failed")
     silent, pid = now - _number(state, "written"), state.get("pid")
@@ -81,7 +81,7 @@ def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condit
     since = f"nothing was written for {duration(silent)}"
     if state.get("host") != socket.gethostname():
         return Condition("died", f"{since} on {state.get('host')}", again, True)
-    if isinstance(pid, int) and pid > 0 and _is_there(pid):
+    if isinstance(pid, int) and pid > 0 and _is_there(pid, state.get("pid_started")):
         stopped = f"process {pid} is there, but {since}: it is stopped, or starved"
         return Condition("stopped", stopped, f"kill -CONT {pid}, or end it; then {again}", True)
     return Condition("died", f"process {pid} is gone, and {since}", again, True)
@@ -97,7 +97,8 @@ def _lines(
         phase = state["phase"] if isinstance(state.get("phase"), dict) else {}
         total, done = _number(phase, "total"), _number(phase, "done")
         seconds = max(0.0, at - _number(phase, "since", at))
-        yield "doing", phase_line(str(phase.get("name")), done, total or None, seconds)
+        if condition.word != "ended":
+            yield "doing", phase_line(str(phase.get("name")), done, total or None, seconds)
         waits = state.get("waits")
         for wait in waits if isinstance(waits, list) else []:
             if isinstance(wait, dict):
@@ -112,13 +113,17 @@ def _lines(
         written = now - folder.checkpoint(versions[-1]).stat().st_mtime
         yield "checkpoint", f"{versions[-1]}, {duration(max(0.0, written))} ago"
     for path in sorted((folder.root / "logs").glob("*.log")):
-        if (error := _last_error(path)) is not None:
+        error = _last_error(path, _number(state, "started"))
+        if error is not None and condition.word != "ended":
             yield "error", f"{path.name}: {error}"
     yield "next", condition.next
 
 
-def _last_error(path: Path) -> str | None:
-    """The last error of a log, with what its traceback ends with; only the log's end is read."""
+def _last_error(path: Path, since: float) -> str | None:
+    """The last error of a log, with what its traceback ends with; only the log's end is read.
+
+    What was logged before `since`, a time in seconds, is of a start that the run has outlived.
+    """
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
@@ -128,10 +133,18 @@ def _last_error(path: Path) -> str | None:
     starts = [index for index, line in enumerate(lines) if _RECORD.match(line)] + [len(lines)]
     for begin, end in reversed(list(zip(starts, starts[1:], strict=False))):
         found = _RECORD.match(lines[begin])
-        if found and found[1] in ("ERROR", "CRITICAL"):
+        if found and found[2] in ("ERROR", "CRITICAL") and _time(found[1]) >= since - 1:
             raised = [line for line in lines[begin + 1 : end] if re.match(r"[\w.]+(:|$)", line)]
             return lines[begin] + (f" ({raised[-1][:300]})" if raised else "")
     return None
+
+
+def _time(text: str) -> float:
+    """A log's time in seconds, 0 for none."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def _number(values: dict[str, Any], name: str, default: float = 0.0) -> float:
@@ -141,11 +154,7 @@ def _number(values: dict[str, Any], name: str, default: float = 0.0) -> float:
     return default
 
 
-def _is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+def _is_there(pid: int, ticks: object) -> bool:
+    """Whether the process runs that the run was, and none that has its id by now."""
+    found = started(pid)
+    return found is not None and (not isinstance(ticks, int) or found == ticks)

@@ -49,6 +49,8 @@ def _machine_lines(machine: Machine) -> Iterator[str]:
     for gpu in machine.gpus:
         size = f"{gpu.total_bytes / GB:.1f} GB ({gpu.free_bytes / GB:.1f} free)"
         yield f"         GPU {gpu.id}: {gpu.name}, {size}"
+    if machine.disk_bytes is not None:
+        yield f"         {machine.disk_bytes / GB:.1f} GB of disk free here"
     if machine.gpus:
         yield f"         driver {machine.driver}, which runs CUDA up to {machine.driver_cuda}"
     elif machine.nvml_error is not None:

@@ -68,7 +68,8 @@ def export(
 
 
 def _check_out(out: Path) -> None:
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    is_empty = out.is_dir() and not out.is_symlink() and not any(out.iterdir())
+    if (out.exists() or out.is_symlink()) and not is_empty:
         raise ConfigError(f"--out = {str(out)!r} is there already; give a folder that is not")
 
 

@@ -8,6 +8,7 @@ from unstable.commands.prepare import Resolved
 from unstable.commands.session import failures_logged, heeding_sigterm, run_to_end, say
 from unstable.config import ConfigError, RunConfig, load
 from unstable.loop.protocols import Actor
+from unstable.models.weights import ready_weights
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.folder import RunFolder, existing_run
 from unstable.records.logs import logging_to
@@ -62,14 +63,19 @@ def run_on_actors(
     interrupt raises.
     """
 
+    def downloading(what: str, done: int, total: int) -> None:
+        lines.phase(f"{what}, {done:,} of {total:,}")
+
+    lines = Lines(say)
+
     async def main() -> T:
         from unstable.runtime.processes import acting  # Ray takes a second
 
-        lines = Lines(say)
-        with lines.refreshing():
-            async with acting(resolved.config, resolved.plan.actors, folder, lines.phase) as actors:
-                await asyncio.gather(*(actor.publish(PlayerId.policy(version)) for actor in actors))
-                return await work(actors, lines)
+        async with acting(resolved.config, resolved.plan.actors, folder, lines.phase) as actors:
+            await asyncio.gather(*(actor.publish(PlayerId.policy(version)) for actor in actors))
+            return await work(actors, lines)
 
-    with heeding_sigterm(), logging_to(folder, component), failures_logged(folder.log(component)):
+    at_log = failures_logged(folder.log(component))
+    with heeding_sigterm(), logging_to(folder, component), at_log, lines.refreshing():
+        ready_weights(resolved.config.model, downloading)
         return run_to_end(main(), say)

@@ -8,11 +8,12 @@ from typing import Any
 
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.session import say
-from unstable.config import ConfigError, RunConfig, one_line
+from unstable.config import RunConfig, one_line
 from unstable.games.replay import is_known, replay
 from unstable.models.base import load_decoder
 from unstable.models.cache import cache_folder
 from unstable.prompts import TokenStrings
+from unstable.records.files import check_target
 from unstable.records.folder import RunFolder
 from unstable.records.shapes import Record
 from unstable.report.games import Sources
@@ -34,10 +35,8 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> None:
     if out is None and len(run_dirs) == 1:
         RunFolder(run_dirs[0]).check_links()
     path = out or (RunFolder(run_dirs[0]).report if len(run_dirs) == 1 else SEVERAL)
-    if out is not None and not path.parent.is_dir():
-        raise ConfigError(f"--out = {str(path)!r}: no such folder; give one that is there")
-    if path.is_dir():
-        raise ConfigError(f"--out = {str(path)!r}: a folder; give the file that it shall be")
+    if out is not None or len(run_dirs) > 1:
+        check_target(path, "--out")
     size = make_report(run_dirs, path, say)
     print(f"report: {path} ({size / 1e6:.1f} MB)")
 

@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import os
+import select
 import shutil
 import signal
+import stat
 import sys
 import threading
 import time
@@ -127,15 +130,15 @@ def _first_line(error: Exception) -> str:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: a run ends in order, as by Ctrl-C."""
+    """SIGTERM, or SIGHUP of a terminal that was closed: a run ends in order, as by Ctrl-C."""
 
 
 @contextlib.contextmanager
 def heeding_sigterm() -> Iterator[None]:
-    """SIGTERM raises `Terminated` meanwhile."""
+    """SIGTERM and SIGHUP raise `Terminated` meanwhile."""
 
     def end(number: int, _: object) -> NoReturn:
-        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
     with _handled(end):
         yield
@@ -143,7 +146,7 @@ def heeding_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_program() -> Iterator[None]:
-    """This process is ours: libraries log where the run does, and SIGTERM raises `Terminated`."""
+    """This process is ours: libraries log where the run does, and SIGTERM ends it in order."""
     take_over()
     with heeding_sigterm():
         yield
@@ -154,7 +157,7 @@ def run_to_end(
     say: Callable[[str], None] = lambda _: None,
     interrupt: "Interrupt | None" = None,
 ) -> T:
-    """`asyncio.run` of a run's coroutine, which Ctrl-C and SIGTERM cancel, and `say` so.
+    """`asyncio.run` of a run's coroutine, which Ctrl-C, SIGTERM and SIGHUP cancel, and `say` so.
 
     Ctrl-C lets it finish the step that defers `interrupt`. Then it raises `KeyboardInterrupt` or
     `Terminated`; a second signal raises it at once.
@@ -172,7 +175,7 @@ def run_to_end(
             name, first = signal.Signals(number).name, ""
             if number == signal.SIGINT and interrupt is not None:
                 interrupt.wanted, first = True, interrupt.deferred_by
-            stop = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+            stop = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
             if not first:
                 loop.call_soon_threadsafe(task.cancel)
             once = first and f" once {first} is finished"
@@ -191,16 +194,36 @@ def run_to_end(
 
 @contextlib.contextmanager
 def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """SIGTERM and, unless it is ignored, Ctrl-C call the handler meanwhile."""
+    """SIGTERM, Ctrl-C and SIGHUP call the handler meanwhile, those that are not ignored (nohup)."""
     if threading.current_thread() is not threading.main_thread():  # only that one may
         yield
         return
-    heeded = [signal.SIGTERM, signal.SIGINT]
+
+    def heard(number: int, frame: object) -> None:
+        if number == signal.SIGHUP:  # shell and system may both say so, and more than once
+            signal.signal(number, signal.SIG_IGN)
+            _leave_terminal()
+        handler(number, frame)
+
+    heeded = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
     before = {n: signal.getsignal(n) for n in heeded if signal.getsignal(n) != signal.SIG_IGN}
     for number in before:
-        signal.signal(number, handler)
+        signal.signal(number, heard)
     try:
         yield
     finally:
         for number, former in before.items():
-            signal.signal(number, former)
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, former)
+
+
+def _leave_terminal() -> None:
+    """What is printed to a terminal that has been closed goes nowhere, and is no error."""
+    with open(os.devnull, "r+b") as nowhere:
+        for descriptor in (0, 1, 2):
+            with contextlib.suppress(OSError):  # it is closed
+                look = select.poll()
+                look.register(descriptor, 0)
+                is_terminal = stat.S_ISCHR(os.fstat(descriptor).st_mode)
+                if is_terminal and any(told & select.POLLHUP for _, told in look.poll(0)):
+                    os.dup2(nowhere.fileno(), descriptor)

@@ -1,6 +1,7 @@
 """A run of `unstable sft`: examples are gathered, a LoRA learns them, the result is packed."""
 
 import asyncio
+import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from unstable.commands.card import start_card
 from unstable.commands.evaluate import play_evaluation
 from unstable.commands.prepare import Resolved, check, prepare, show_plan
+from unstable.commands.resume import is_whole
 from unstable.commands.session import (
     failures_logged,
     heeding_sigterm,
@@ -16,8 +18,9 @@ from unstable.commands.session import (
     removed_if_empty,
     run_to_end,
     said,
+    say,
 )
-from unstable.config import ConfigError, GameConfig, RFTConfig, RunConfig, load
+from unstable.config import ConfigError, GameConfig, RFTConfig, RunConfig, load, one_line
 from unstable.datasets.examples import (
     FineTuning,
     Split,
@@ -34,16 +37,20 @@ from unstable.loop.sft import EPOCH, HELD_OUT_LOSS, Row, fine_tune
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import describe_base, pack_adapter, weight_files
 from unstable.models.base import load_tokenizer, model_path, named_stop_token_ids
+from unstable.models.weights import ready_weights
 from unstable.planning.plan import Plan
 from unstable.planning.resolve import UNDECIDED
 from unstable.prompts import PromptBuilder
 from unstable.records.environment import write_environment
+from unstable.records.files import check_target
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
+from unstable.records.reading import read_rows
 from unstable.report.run import read_runs
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker, rewind
 from unstable.tracking.sinks import own_sinks
+from unstable.tracking.status import Ending
 from unstable.types import PlayerId
 
 TEMPERATURES = (0.0, 1.0)
@@ -107,13 +114,7 @@ def _check_zip(config: RunConfig) -> None:
     if config.sft.zip is None:
         return
     weight_files(config.model)
-    path = Path(config.sft.zip).expanduser()
-    if not path.parent.is_dir():
-        raise ConfigError(
-            f"sft.zip = {config.sft.zip!r}: its folder is not there; make it, or give another"
-        )
-    if path.is_dir():
-        raise ConfigError(f"sft.zip = {config.sft.zip!r}: is a folder; give a file's name")
+    check_target(Path(config.sft.zip).expanduser(), "sft.zip")
 
 
 def _check_stop_token(config: RunConfig, tokenizer: Any) -> None:
@@ -161,25 +162,53 @@ def _fine_tuned(config: RunConfig, task: FineTuning) -> RunConfig:
 def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     """Train, from the newest checkpoint on if there is one, and write the result."""
     config, task = resolved.config, _task(resolved.config, sides)
-    versions = folder.versions()
-    rows = rewind(folder, versions[-1] if versions else -1)
+    rows = rewind(folder, _newest_whole(folder))
     tracker = SFTTracker(config, folder, steps=config.loop.steps, sinks=own_sinks(config))
+    ending: Ending = "failed"
+    reason = ""
     counts = {"to train on": len(sides[0]), "held out": len(sides[1])}
     tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
         with tracker.refreshing(), failures_logged(folder.log("sft")):
+            ready_weights(config.model, lambda what, done, of: tracker.phase(f"{what} {done}/{of}"))
             main = _train(config, resolved.plan, folder, task, tracker, rows)
             row = run_to_end(main, tracker.print)
             _write_result(config, folder, row, counts)
-        tracker.print(f"the adapter of epoch {row[EPOCH]} is in {folder.adapter}")
+        ending, reason = "ended", f"the adapter of epoch {row[EPOCH]} is in {folder.adapter}"
+        tracker.print(reason)
         if config.sft.zip is not None:
             tracker.print(f"packed as {config.sft.zip}")
     except KeyboardInterrupt:
+        ending = "interrupted"
         if folder.versions():
             tracker.print(f"interrupted; to go on: unstable sft --resume {folder.root}")
         raise
+    except Exception as error:
+        reason = one_line(str(error)) or type(error).__name__
+        raise
     finally:
+        tracker.finish(reason, ending)
         tracker.close()
+
+
+def _newest_whole(folder: RunFolder) -> int:
+    """The newest version that is on file whole, -1 for none; those after it are deleted.
+
+    Raises `ConfigError` where the row of an epoch before it is damaged.
+    """
+    version = -1
+    for number in reversed(folder.versions()):
+        if is_whole(folder.checkpoint(number)):
+            version = number
+            break
+        say(f"checkpoint {number} is not whole and is left out, with all that came after it")
+        shutil.rmtree(folder.checkpoint(number))
+    epochs = [row[EPOCH] for row in read_rows(folder.metrics) if HELD_OUT_LOSS in row]
+    if epochs != list(range(len(epochs))):
+        raise ConfigError(
+            f"{folder.metrics}: the row of an epoch is damaged or missing; begin the run again"
+        )
+    return version
 
 
 async def _train(
@@ -192,7 +221,8 @@ async def _train(
 ) -> Row:
     from unstable.runtime.processes import processes  # Ray takes a second
 
-    async with processes(config, plan, folder, tracker.phase) as (actors, learner):
+    started = processes(config, plan, folder, tracker.phase, say=tracker.print)
+    async with started as (actors, learner):
         saved = -1
         if versions := folder.versions():
             async with sleeping(actors, config):

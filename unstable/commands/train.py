@@ -30,7 +30,7 @@ from unstable.loop.context import Context, sleeping
 from unstable.loop.interrupt import Interrupt
 from unstable.loop.state import RunState, restore
 from unstable.loop.train import train as run_loop
-from unstable.models.base import model_path
+from unstable.models.weights import ready_weights
 from unstable.planning.plan import Plan
 from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
@@ -78,9 +78,7 @@ def go_on(
 
     Shows what came out of it unless nothing was made.
     """
-    config = resolved.config
     with heeding_sigterm(), logging_to(folder, "loop"):
-        model_path(config.model)  # the embedded weights are unpacked once, before many ask
         sinks = own_sinks(resolved.config, callbacks)
         tracker = Tracker(resolved.config, folder, device=resolved.machine.summary, sinks=sinks)
         with contextlib.closing(tracker):
@@ -93,6 +91,7 @@ def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: RunStat
     reason, shown = "", True
     try:
         with tracker.refreshing(), failures_logged(folder.log("loop")), _needing(folder):
+            ready_weights(resolved.config.model, tracker.phase)  # once, before many ask
             training = _train(resolved.config, resolved.plan, folder, tracker, interrupt, state)
             reason = run_to_end(training, tracker.print, interrupt)
         ending = "ended"
@@ -133,7 +132,8 @@ async def _train(
 ) -> str:
     from unstable.runtime.processes import processes  # Ray takes a second
 
-    async with processes(config, plan, folder, tracker.phase, tracker.waits) as (actors, learner):
+    started = processes(config, plan, folder, tracker.phase, tracker.waits, tracker.print)
+    async with started as (actors, learner):
         schedule = Schedule(config)
         context = Context(
             config=config,

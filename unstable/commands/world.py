@@ -120,7 +120,7 @@ def _check(config: RunConfig, out: Path) -> None:
     for index, game in enumerate(config.games):
         check_game(game, f"games.{index}")
         check_world(game, f"games.{index}")
-    if out.exists():
+    if out.exists() or out.is_symlink():
         raise ConfigError(f"world.out = {config.world.out!r} exists; give a folder that does not")
     if config.world.hidden % (2 * config.world.heads):
         raise ConfigError(

@@ -250,6 +250,9 @@ class TrackingConfig(Section):
         5,
         description="newest checkpoints kept; of older ones adapters of opponents, start and best",
     )
+    keep_every: NonNegativeInt = Field(
+        0, description="the adapter of each version divisible by it is kept too; 0: of none"
+    )
     alternatives: int = Field(
         0,
         ge=0,

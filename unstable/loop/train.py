@@ -247,11 +247,15 @@ async def retire_unused(context: Context) -> None:
     """Delete checkpoints that nothing needs, and have actors forget versions that no game names.
 
     A version's checkpoint stays until the version after it retires: an actor that is started again
-    loads it for games in flight. The start and the best version stay for comparison.
+    loads it for games in flight. The start, the best version and each `tracking.keep_every`-th
+    one stay for comparison.
     """
     best, openers = context.guard.best, map(context.player, context.config.openings.versions)
     playing = {context.current, *context.registry.past(context.policy), *openers}
     compared = {context.player(0), *([] if best is None else [context.player(best)])}
+    if every := context.config.tracking.keep_every:
+        versions = range(0, context.version + 1, every)
+        compared |= set(map(context.player, versions))
     context.folder.prune(
         context.config.tracking.keep_checkpoints,
         adapters=playing | context.published | compared,

@@ -7,11 +7,13 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import shutil
+import sysconfig
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import psutil
 from packaging.utils import canonicalize_name
@@ -23,6 +25,15 @@ LOOPBACK = "127.0.0.1"
 """Where this machine is for itself: a run's processes talk to each other there."""
 _CGROUP = Path("/sys/fs/cgroup")
 _BFLOAT16_SINCE = 8  # CUDA compute capability of Ampere
+_SHARED = Path("/dev/shm")
+_DEVICES = Path("/dev")
+_SHARED_BYTES = 1_000_000_000
+_DISK_BYTES = 2_000_000_000
+_MODES: Mapping[int, Literal["exclusive", "prohibited"]] = {
+    1: "exclusive",  # of a thread, on old drivers
+    2: "prohibited",
+    3: "exclusive",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +45,7 @@ class GPU:
     total_bytes: int
     free_bytes: int
     bfloat16: bool = True  # computes it natively
+    mode: Literal["shared", "exclusive", "prohibited"] = "shared"  # among processes
 
 
 class Placement(NamedTuple):
@@ -63,6 +75,10 @@ class Machine:
     driver: str | None = None
     driver_cuda: str | None = None  # newest CUDA that the driver runs
     nvml_error: str | None = None  # why cards that may be there could not be read
+    compiler: bool = True  # a C compiler is there, which vLLM needs as it starts
+    headers: bool = True  # and Python's own headers
+    shared_bytes: int | None = None  # of /dev/shm; None: there is none
+    disk_bytes: int | None = None  # free where the run is started
 
     @property
     def summary(self) -> str:
@@ -81,6 +97,9 @@ class Machine:
             )
         if not self.gpus:
             return None
+        for gpu in self.gpus:
+            if gpu.mode == "prohibited":
+                return f"GPU {gpu.id}'s compute mode is prohibited; run: nvidia-smi -c DEFAULT"
         if self.torch_cuda is None:
             return (
                 f"torch {self.packages.get('torch', 'is missing,')} is a build without CUDA; "
@@ -93,6 +112,31 @@ class Machine:
                 f"{self.torch_cuda}; install a newer driver"
             )
         return None
+
+    @property
+    def build_problem(self) -> str | None:
+        """Why what compiles as it starts, as vLLM does on a GPU, cannot; None where it can."""
+        if not self.compiler:
+            return "no C compiler, which vLLM needs as it starts; run: apt install gcc"
+        if not self.headers:
+            return "no Python.h, which vLLM needs as it starts; run: apt install python3-dev"
+        return None
+
+    @property
+    def notes(self) -> list[str]:
+        """What makes it slow, or fail later, with the remedy."""
+        found = []
+        shared = self.shared_bytes
+        if self.usable_gpus and shared is not None and shared < _SHARED_BYTES:
+            megabytes = shared // 1_000_000
+            found.append(
+                f"/dev/shm has {megabytes} MB: Ray is slow then, and several GPUs for one model "
+                "fail; give it 8 GB (Docker: --shm-size=8g)"
+            )
+        if self.disk_bytes is not None and self.disk_bytes < _DISK_BYTES:
+            gigabytes = self.disk_bytes / 1e9
+            found.append(f"{gigabytes:.1f} GB of disk are free here; make room for the run's files")
+        return found
 
     @property
     def usable_gpus(self) -> tuple[GPU, ...]:
@@ -118,8 +162,19 @@ def this_machine() -> Machine:
         bfloat16=computes_bfloat16(),
         packages=_packages(),
         torch_cuda=_torch_cuda(),
+        compiler=bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")),
+        headers=Path(sysconfig.get_path("include"), "Python.h").is_file(),
+        shared_bytes=_disk(_SHARED, "total"),
+        disk_bytes=_disk(Path(), "free"),
         **_nvidia(),
     )
+
+
+def _disk(folder: Path, which: Literal["total", "free"]) -> int | None:
+    try:
+        return int(getattr(shutil.disk_usage(folder), which))
+    except OSError:
+        return None
 
 
 def _cores() -> int:
@@ -177,7 +232,7 @@ def _nvidia() -> dict[str, Any]:
     try:
         with opened_nvml() as nvml:
             if nvml is None:
-                return {}
+                return _unread()
             cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
             return {
                 "gpus": tuple(_gpu(nvml, id) for id in _visible(nvml.nvmlDeviceGetCount())),
@@ -186,6 +241,14 @@ def _nvidia() -> dict[str, Any]:
             }
     except NVMLError as error:
         return {"nvml_error": str(error)}
+
+
+def _unread() -> dict[str, Any]:
+    """Cards whose devices are here, though nothing can ask them."""
+    nodes = sorted(_DEVICES.glob("nvidia[0-9]*"))
+    if not nodes or not _visible(len(nodes)):
+        return {}
+    return {"nvml_error": f"{nodes[0]} is there, but no driver or no nvidia-ml-py"}
 
 
 def _visible(count: int) -> list[str]:
@@ -209,4 +272,5 @@ def _gpu(nvml: Any, id: str) -> GPU:
         total_bytes=memory.total,
         free_bytes=memory.free,
         bfloat16=major >= _BFLOAT16_SINCE,
+        mode=_MODES.get(nvml.nvmlDeviceGetComputeMode(handle), "shared"),
     )

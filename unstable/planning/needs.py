@@ -10,6 +10,10 @@ from unstable.planning.machine import Machine
 from unstable.planning.memory import EngineMemory
 
 Dtype = Literal["bfloat16", "float32"]
+_ON_PROCESSOR = (
+    "or set actors.engine to embedded to play on the processor, or CUDA_VISIBLE_DEVICES= to have "
+    "all there"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +38,17 @@ class EngineNeeds:
     most_on_processor: int | None = None
     """How many of them a processor is good for; None: one a core."""
 
-    def problem(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
-        """Why it cannot serve a config on a machine, with a remedy; None where it can."""
+    def lack(self, machine: Machine) -> str | None:
+        """What it needs and a machine could be given, with how; None where nothing lacks."""
         return None
+
+    def misfit(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
+        """Why it cannot serve a config on such a machine at all; None where it can."""
+        return None
+
+    def problem(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
+        """Either, with a remedy."""
+        return self.lack(machine) or self.misfit(config, machine, dtype)
 
     def check(self, config: RunConfig) -> None:
         """Raise `ConfigError` for what it cannot serve on any machine."""
@@ -52,24 +64,32 @@ def choose_engine(
     """One of the engines by its name, and what a person should know of its choice.
 
     Left to choose, it is one that uses GPUs where there are some that it can use, else the embedded
-    one. Raises `ConfigError` for what the engine that is asked for cannot do here.
+    one. Raises `ConfigError` for what the engine that is asked for cannot do here; and, left to
+    choose, where there are GPUs that could be used once the machine is mended.
     """
     asked, gpus = config.actors.engine, machine.usable_gpus
+    if asked == "auto" and machine.cuda_problem:
+        raise ConfigError(f"GPUs cannot be used: {machine.cuda_problem}; {_ON_PROCESSOR}")
     notes = [f"GPUs are not used: {machine.cuda_problem}"] if machine.cuda_problem else []
     dtype = choose_dtype(config, machine)
     engine = "embedded" if asked == "auto" else asked
     if asked == "auto" and gpus:
         on_gpus = {name: needs for name, needs in engines.items() if needs.uses_gpus}
-        problems = {name: needs.problem(config, machine, dtype) for name, needs in on_gpus.items()}
-        engine = next((name for name, problem in problems.items() if problem is None), engine)
+        misfits = {name: needs.misfit(config, machine, dtype) for name, needs in on_gpus.items()}
+        fitting = [name for name, misfit in misfits.items() if misfit is None]
+        lacks = {name: on_gpus[name].lack(machine) for name in fitting}
+        engine = next((name for name, lack in lacks.items() if lack is None), engine)
+        if engine == "embedded" and fitting:
+            raise ConfigError(f"{lacks[fitting[0]]}; {_ON_PROCESSOR}")
         if engine == "embedded":
-            notes.append(f"actors play on the processor: {next(iter(problems.values()))}")
+            notes.append(f"actors play on the processor: {next(iter(misfits.values()))}")
     needs = engines[engine]
     if (problem := needs.problem(config, machine, dtype)) is not None:
         raise ConfigError(
             f"actors.engine = {engine!r}: {problem}, or set actors.engine to embedded"
         )
     needs.check(config)
+    notes += machine.notes
     if config.actors.share_gpu in ("split", "sleep") and not (needs.uses_gpus and gpus):
         raise ConfigError(
             f"actors.share_gpu = {config.actors.share_gpu!r}, but actors play on the processor; "

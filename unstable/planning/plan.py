@@ -41,6 +41,8 @@ EMBEDDED_GAMES = 32
 """Games in flight on one embedded engine."""
 VLLM_GAMES = 384
 """Most games in flight on one vLLM engine; beyond that its front end is the limit."""
+SMALL = 20_000_000
+"""Parameters below which launching a GPU's kernels takes longer than a processor's arithmetic."""
 PLANNED = 0.95
 """Share of a GPU's free memory that is planned with: estimates err, and allocators lose some."""
 
@@ -187,6 +189,7 @@ def _plan(config: RunConfig, machine: Machine, engines: Engines, learner: bool) 
     on_gpus = case.engine.uses_gpus and bool(machine.usable_gpus)
     placed = _on_gpus(case) if on_gpus else _on_processor(case)
     budget = placed.budget
+    _check_sharing(case, budget.share)
     batches, learner_uses = _learner_uses(case, placed)
     if batches.checkpointing and config.learner.gradient_checkpointing == "auto":
         notes.append("learner.gradient_checkpointing is on: activations would not fit without")
@@ -208,6 +211,16 @@ def _plan(config: RunConfig, machine: Machine, engines: Engines, learner: bool) 
         uses=(Use("actor", _names(placed.actors), parts, budget.engine_bytes), *learner_uses),
         notes=tuple(notes),
     )
+
+
+def _check_sharing(case: _Case, share: Share) -> None:
+    """Raise `ConfigError` where two processes would be on a card that takes one."""
+    alone = [gpu.id for gpu in case.machine.usable_gpus if gpu.mode == "exclusive"]
+    if share != "off" and alone:
+        raise ConfigError(
+            f"GPU {', '.join(alone)}: the compute mode is exclusive, so that actor and learner "
+            "cannot share it; run: nvidia-smi -c DEFAULT"
+        )
 
 
 def _learner_threads(machine: Machine, placed: _Placed) -> int:
@@ -253,8 +266,10 @@ def _case(config: RunConfig, machine: Machine, engine: EngineNeeds, ranks: int) 
 
 
 def _on_processor(case: _Case) -> _Placed:
-    """Actors on the processor; the learner on the GPUs, if there are any."""
-    config, machine, gpus = case.config, case.machine, case.machine.usable_gpus
+    """Actors on the processor; the learner on the GPUs, if there are any and the model is large."""
+    config, machine = case.config, case.machine
+    small = case.shape.parameters < SMALL and case.dtype == "float32"
+    gpus = () if small else machine.usable_gpus
     ranks, asked = case.ranks, config.actors
     if 0 < len(gpus) < ranks:
         raise _too_few(f"learner.num = {ranks}", ranks, gpus, f"learner.num to {len(gpus)}")

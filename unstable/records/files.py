@@ -48,6 +48,22 @@ def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
     os.replace(draft, path)
 
 
+def check_target(path: Path, field: str) -> None:
+    """Raise `ConfigError` unless a file can be put there, or take the place of a file.
+
+    Nothing is written through a link, nor to a device. `field` is how a message names the path.
+    """
+    place = f"{field} = {str(path)!r}"
+    if not path.parent.is_dir():
+        raise ConfigError(f"{place}: no such folder; give one that is there")
+    if path.is_symlink():
+        raise ConfigError(f"{place}: a link; give the file that it shall be")
+    if path.is_dir():
+        raise ConfigError(f"{place}: a folder; give the file that it shall be")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{place}: a device, a pipe or the like; give a file's name")
+
+
 @contextlib.contextmanager
 def new_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
     """A scratch folder that becomes `folder`, with all that was put into it; or nothing does.

@@ -87,7 +87,11 @@ def _summary(run: Run, found: Survey) -> dict[str, Any]:
             ("seed", f"{run.config.seed}"),
         ]
     )
-    again = f"unstable train --config {shlex.quote(str(run.folder.config))}"
+    if run.is_taught:
+        taught = [("epochs", f"{run.total_epochs}"), ("steps", f"{run.version:,}")]
+        facts = [*taught, *(fact for fact in facts if fact[0] in ("model", "seed"))]
+    name = "sft" if run.is_taught else "train"
+    again = f"unstable {name} --config {shlex.quote(str(run.folder.config))}"
     commands = [again] if run.is_training else []
     if run.environment is not None and run.environment.get("command"):
         commands.insert(0, f"{run.environment['command']}  # as it was begun")

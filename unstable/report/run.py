@@ -13,6 +13,9 @@ from unstable.records.rows import K, Measured, Row, measured
 from unstable.records.shapes import ENVIRONMENT
 from unstable.types.metrics import EvalKey
 
+EPOCH, HELD_OUT_LOSS = "sft/epoch", "sft/held_out_loss"
+"""Metrics of a run of `unstable sft`."""
+
 LABEL = 24  # characters of a run's short name
 
 
@@ -42,6 +45,11 @@ class Run:
         return bool(self.rows) or self.folder.checkpoints.is_dir()
 
     @property
+    def is_taught(self) -> bool:
+        """Whether it is one of `unstable sft`, which learns from examples."""
+        return any(EPOCH in row for row in self.rows)
+
+    @property
     def version(self) -> int:
         """The last version."""
         return self.rows[-1]["version"] if self.rows else 0
@@ -50,6 +58,11 @@ class Run:
     def updates(self) -> list[Row]:
         """The rows of updates: without the start, whose time and games are not those of one."""
         return [row for row in self.rows if row["version"] > 0]
+
+    @property
+    def total_epochs(self) -> int:
+        """Epochs of training on examples that are over."""
+        return max((row[EPOCH] for row in self.rows if HELD_OUT_LOSS in row), default=0)
 
     def total(self, name: str) -> float:
         """Of all rows."""

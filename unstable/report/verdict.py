@@ -4,8 +4,8 @@ from collections import Counter
 from typing import Literal, NamedTuple
 
 from unstable.records.rows import Measured, by_key
-from unstable.records.text import bounds, fixed, signed
-from unstable.report.run import Run, against
+from unstable.records.text import bounds, fixed, number, signed
+from unstable.report.run import HELD_OUT_LOSS, Run, against
 from unstable.types.metrics import EvalKey, ExploitKey
 
 Kind = Literal["better", "mixed", "same", "worse", "unknown"]
@@ -30,6 +30,8 @@ def verdict(run: Run) -> Verdict:
     """By the last paired gain against each opponent, and by exploitability if it was measured."""
     if not run.is_training:
         return Verdict("unknown", "Games that were played.", ["Nothing was trained here."])
+    if run.is_taught:
+        return _taught(run)
     findings = [*_gains(run), *_exploitabilities(run)]
     if not findings:
         why = (
@@ -39,6 +41,25 @@ def verdict(run: Run) -> Verdict:
         return Verdict("unknown", answer, [f"{why}{_measured(run)}."])
     counts = Counter(finding.sign for finding in findings)
     return Verdict(*_answer(counts), [finding.text for finding in findings])
+
+
+def _taught(run: Run) -> Verdict:
+    """Of a run on examples: the loss of those that were held out, and the scores by epoch."""
+    losses = [row for row in run.rows if row.get(HELD_OUT_LOSS) is not None]
+    reasons = []
+    for key, found in by_key(run.measured(EvalKey, "score")).items():
+        ends = (f"{fixed(each.figures['score'])} at step {each.version}" for each in found[:1])
+        last = found[-1]
+        now = f"{fixed(last.figures['score'])} at step {last.version}"
+        reasons.append(f"Score against {against(run, key)}: {', '.join([*ends, now])}.")
+    if len(losses) < 2:
+        return Verdict("unknown", "Taught by examples.", reasons)
+    first, best = losses[0], min(losses, key=lambda row: row[HELD_OUT_LOSS])
+    answer = (
+        f"Taught by examples: the held-out loss went from {number(first[HELD_OUT_LOSS])} to "
+        f"{number(best[HELD_OUT_LOSS])}, the least, at step {best['version']}."
+    )
+    return Verdict("unknown", answer, reasons)
 
 
 def _answer(counts: Counter[int]) -> tuple[Kind, str]:

@@ -1,6 +1,8 @@
 """Actors: each a process of its own, and how the loop calls it.
 
 A dead actor is started again, gets its adapters back and plays its unfinished games once more.
+Where play and learning take turns with our own engine, it plays the whole call once more, from what
+the dead one knew as it began: so its games are those of a run without that death, to the bit.
 """
 
 import asyncio
@@ -8,22 +10,24 @@ import contextlib
 import gc
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
 from unstable.engines.base import EngineDiedError
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime.cluster import MEMORY, Process, again, here, in_time
+from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.heartbeat import watch
 from unstable.runtime.local import LocalActor
+from unstable.runtime.memory import until_free
 from unstable.tracking.status import Waits
-from unstable.types import GameFailure, GameResult, GameSpec, PlayerId
+from unstable.types import ActorState, GameFailure, GameResult, GameSpec, PlayerId
+from unstable.types.processes import ProcessId
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
@@ -45,7 +49,7 @@ class ActorProcess:
         self._folder = folder
         self._index = index
 
-    async def start(self) -> tuple[str, int]:
+    async def start(self) -> ProcessId:
         """Load the model; returns where this is. Raises as `LocalActor.start` does."""
         import torch
 
@@ -64,7 +68,7 @@ class ActorProcess:
         games = config.game_by_key
         Watch(lambda env: games[env].turn_timeout, self._blocked, lambda _: os._exit(1))
         collect_rarely()
-        return here()
+        return ProcessId.own()
 
     def _blocked(self, env: str) -> None:
         self._actor.collector.play_isolated(env)
@@ -72,11 +76,12 @@ class ActorProcess:
 
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncIterator[list[GameResult | GameFailure]]:
-        """`LocalActor.play`, with all results at once that are there."""
+    ) -> AsyncIterator[list[GameResult | GameFailure] | ActorState]:
+        """`LocalActor.play`, with all results at once that are there, and its `state` last."""
         with _ends_with_engine():
             async for results in self._actor.collector.play_together(specs, enough):
                 yield results
+        yield self._actor.collector.state()
 
     async def call(self, method: str, *arguments: object) -> Any:
         """Another method of `LocalActor`."""
@@ -117,11 +122,14 @@ class RemoteActor:
         index: int,
         placement: Placement,
         waits: Waits | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._folder = folder
         self._index = index
         self._placement = placement
+        self._say = say
+        self._state: ActorState | None = None  # after its last call of `play`
         self._published: list[PlayerId] = []
         self._restarts = 0
         self._reviving = asyncio.Lock()
@@ -153,9 +161,13 @@ class RemoteActor:
             threads=1,
             max_concurrency=10_000,
         )
-        with self._waits.on(f"{self.name}: start"):
-            async with in_time(self._config, self.name, self._folder):
-                self._waits.processes[self.name] = await process.start()
+        try:
+            with self._waits.on(f"{self.name}: start"):
+                async with in_time(self._config, self.name, self._folder):
+                    self._waits.processes[self.name] = await process.start()
+        except BaseException:
+            process.kill()
+            raise
         return process
 
     async def _numbers(self) -> dict[str, float] | None:
@@ -169,24 +181,42 @@ class RemoteActor:
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncIterator[GameResult | GameFailure]:
         """Play games; what a dead process left unfinished is played again, from the same seeds."""
-        left = {spec.game_id: spec for spec in specs}
-        while True:
+        given: dict[int, GameResult | GameFailure] = {}  # by game
+        asked, wanted = list(specs), enough
+        while asked:
             process = self._process
-            stream = process.actor.play.remote(list(left.values()), enough)
+            stream = process.actor.play.remote(asked, wanted)
             try:
-                with self._waiting(f"{len(left)} {specs[0].purpose} games"):
+                with self._waiting(f"{len(asked)} {specs[0].purpose} games"):
                     async for reference in stream:
-                        for result in await reference:
-                            del left[result.spec.game_id]
-                            if enough is not None and isinstance(result, GameResult):
-                                enough -= result.num_trained
-                            yield result
-                return
+                        results = await reference
+                        if isinstance(results, ActorState):
+                            self._state = results
+                            continue
+                        for result in results:
+                            if result.spec.game_id not in given:
+                                given[result.spec.game_id] = result
+                                yield result
+                # Groups that a dead process had begun and the next one, otherwise lucky, did not.
+                asked, wanted = _unfinished(asked, given), None
             except RayActorError as error:
                 await self._revive(process, error)
+                if not self._repeats:
+                    asked = [spec for spec in specs if spec.game_id not in given]
+                    wanted = enough and max(0, enough - sum(map(_trained, given.values())))
             except (asyncio.CancelledError, GeneratorExit):
                 ray.cancel(stream)
                 raise
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether games that are played again are the same to the bit."""
+        return self._config.loop.mode == "sync" and self._config.actors.engine == "embedded"
+
+    async def restore(self, state: ActorState) -> None:
+        """Continue from what `state` returned."""
+        self._state = state
+        await self._call("restore", state)
 
     async def publish(self, version: PlayerId) -> None:
         """Make a version playable that has a checkpoint, whatever becomes of the process."""
@@ -228,34 +258,77 @@ class RemoteActor:
     async def close(self) -> None:
         """End the engine in order; the process itself ends with the cluster.
 
-        One that does not answer, such as one that a game blocks, is left to that end.
+        One that does not answer, such as one that a game blocks, is left to that end. One that has
+        not started has been ended.
         """
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._watch is None:
+            return
+        self._watch.cancel()
         with contextlib.suppress(RayActorError, TimeoutError):  # nothing is left to end then
             async with asyncio.timeout(ANSWER_S):
                 await self._process.call("stats")
             async with asyncio.timeout(CLOSE_S):
                 await self._process.call("close")
 
-    async def _revive(self, dead: Process, error: RayActorError) -> None:
+    async def _revive(self, dead: Process, error: RayError) -> None:
         """Start the process again with all its versions, once however many calls saw it die."""
         async with self._reviving:
             if self._process is not dead:
                 return
-            self._restarts += 1
-            if self._restarts > MAX_RESTARTS:
-                raise RunFailedError(
-                    f"{self.name} has died {self._restarts} times; if its log does not say why, "
-                    f"{MEMORY}: lower actors.num or actors.games_in_flight; {again(self._folder)}"
-                ) from error
-            log.warning("%s died and is started again: %s", self.name, error)
-            dead.kill()
-            process = await self._begin()
+            while True:
+                self._count(error)
+                dead.kill()
+                try:
+                    self._process = await self._successor()
+                    return
+                except RayError as failure:  # it has died too, or its engine did not start
+                    error = failure
+
+    def _count(self, error: RayError) -> None:
+        """A death, which is said; raises `RunFailedError` where there were too many."""
+        self._restarts += 1
+        if self._restarts > MAX_RESTARTS:
+            raise RunFailedError(
+                f"{self.name} has died {self._restarts} times; if its log does not say why, "
+                f"{MEMORY}: lower actors.num or actors.games_in_flight; {again(self._folder)}"
+            ) from error
+        log.warning("%s died and is started again: %s", self.name, error)
+        differs = self._config.loop.mode == "sync" and not self._repeats
+        self._say(
+            f"{self.name} died and is started again; its games are played again"
+            + (", and may differ from those that it would have played" if differs else "")
+        )
+
+    async def _successor(self) -> Process:
+        """A process with what the dead one had: its memory, its versions, and what it knew."""
+        share = self._config.actors.gpu_memory
+        if self._placement.gpus and isinstance(share, float):
+            with self._waits.on(f"{self.name}: memory of GPU {'+'.join(self._placement.gpus)}"):
+                await until_free(self._placement.gpus, share)
+        process = await self._begin()
+        try:
             given: set[PlayerId] = set()
             while lacking := [version for version in self._published if version not in given]:
                 # Bounded as all calls are: the process is watched only once it is the actor's.
                 async with in_time(self._config, self.name, self._folder):
                     await process.call("publish", lacking[0])
                 given.add(lacking[0])
-            self._process = process
+            if self._state is not None:
+                async with in_time(self._config, self.name, self._folder):
+                    await process.call("restore", self._state)
+        except BaseException:
+            process.kill()
+            raise
+        return process
+
+
+def _trained(result: GameResult | GameFailure) -> int:
+    return result.num_trained if isinstance(result, GameResult) else 0
+
+
+def _unfinished(specs: Sequence[GameSpec], given: Container[int]) -> list[GameSpec]:
+    """Members that lack of groups of which some are given."""
+    begun = {spec.game_id - spec.member for spec in specs if spec.game_id in given}
+    return [
+        spec for spec in specs if spec.game_id not in given and spec.game_id - spec.member in begun
+    ]

@@ -4,23 +4,26 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 
 from unstable.config import RunConfig
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime import reaper
+from unstable.types.processes import ProcessId
 
 MARK = "UNSTABLE_RUN"
 """The variable by which Ray's processes are known for a run's own, should its driver be killed."""
@@ -44,8 +47,10 @@ def cluster(processes: int) -> Iterator[None]:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # more than ours; Ray's own default is 15
+    keep_token()
     with _logs_dropped(), _private_names() as private, _orphans_reaped() as marked:
-        with _sigterm_kept(), marked:
+        with _sigterm_kept(), _hangups_held(), marked:
             ray.init(
                 address="local",
                 num_cpus=processes,
@@ -59,6 +64,37 @@ def cluster(processes: int) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def keep_token() -> None:
+    """The token that guards Ray's ports is its owner's alone; Ray itself would let others read it.
+
+    Ray takes one that is there. Where the environment names another, or none is wanted, nothing is
+    done.
+    """
+    if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
+        return
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        return
+    path = Path.home() / ".ray" / "auth_token"
+    with contextlib.suppress(OSError):  # which Ray meets too, and says
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent) as scratch:  # which is its owner's alone
+            scratch.write(secrets.token_hex(32).encode("ascii"))
+            scratch.flush()
+            with contextlib.suppress(FileExistsError):
+                os.link(scratch.name, path)  # whole, or not at all
+        path.chmod(0o600)
+
+
+@contextlib.contextmanager
+def _hangups_held() -> Iterator[None]:
+    """What is started meanwhile does not end with the terminal: it is ours to end, in order."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
@@ -133,8 +169,8 @@ def _sigterm_kept() -> Iterator[None]:
 class Process:
     """An object in a process of its own, where `placement` says.
 
-    Its class has a method `start`, which returns `here()`, and `call` of a method and arguments.
-    `actor` is Ray's handle; `options` are Ray's too.
+    Its class has a method `start`, which returns `ProcessId.own()`, and `call` of a method and
+    arguments. `actor` is Ray's handle; `options` are Ray's too.
     """
 
     def __init__(
@@ -148,15 +184,12 @@ class Process:
     ) -> None:
         made: Any = ray.remote(**(_options(placement, threads) | options))(kind)
         self.actor = made.remote(*arguments)
-        self._on_this_host: psutil.Process | None = None  # once it has started, if it is
+        self._id: ProcessId | None = None  # once it has started
 
     async def start(self, *arguments: object) -> int:
         """Start the object; returns the process's id on its host."""
-        host, pid = await self.actor.start.remote(*arguments)
-        if host == socket.gethostname():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has died since
-                self._on_this_host = psutil.Process(pid)
-        return int(pid)
+        self._id = ProcessId(*await self.actor.start.remote(*arguments))
+        return self._id.pid
 
     async def call(self, method: str, *arguments: object) -> Any:
         """Call a method; an argument that is Ray's reference is the value there."""
@@ -165,14 +198,8 @@ class Process:
     def kill(self) -> None:
         """End it at once; on this host by a signal too, as Ray asks one that is stopped to end."""
         ray.kill(self.actor)
-        if self._on_this_host is not None:
-            with contextlib.suppress(psutil.NoSuchProcess):  # nor one that has its id by now
-                self._on_this_host.kill()
-
-
-def here() -> tuple[str, int]:
-    """The host of this process and its id there."""
-    return socket.gethostname(), os.getpid()
+        if self._id is not None:
+            self._id.send(signal.SIGKILL)
 
 
 def _options(placement: Placement, threads: int) -> dict[str, Any]:

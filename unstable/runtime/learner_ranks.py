@@ -11,9 +11,10 @@ from ray.exceptions import RayActorError, RayError
 from unstable.config import RunConfig, RunFailedError
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime.cluster import MEMORY, Process, again, here, in_time
+from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.local import LocalLearner
 from unstable.tracking.status import Waits
+from unstable.types.processes import ProcessId
 
 GRACE_S = 5.0
 """How long after a rank's error another rank's death, which may be its cause, is waited for."""
@@ -36,7 +37,7 @@ class LearnerProcess:
         self._store = listen(LOOPBACK)
         return LOOPBACK, self._store.port
 
-    def start(self, meeting: tuple[str, int] | None) -> tuple[str, int]:
+    def start(self, meeting: tuple[str, int] | None) -> ProcessId:
         """Meet the other ranks, if any, and load the model; returns where this is.
 
         Raises `ConfigError` as `LocalLearner` does.
@@ -53,7 +54,7 @@ class LearnerProcess:
             store = self._store or torch.distributed.TCPStore(*meeting)
             ranks = join(self._index, self._config.learner.num, store)
         self._learner = LocalLearner(self._config, self._folder, ranks)
-        return here()
+        return ProcessId.own()
 
     def call(self, method: str, *arguments: object) -> Any:
         """A method of `LocalLearner`, in the process's main thread."""

@@ -53,7 +53,11 @@ class LocalActor:
         Raises `ConfigError` where the model cannot be served.
         """
         actor = cls(config, folder, *await make_engine(config, log))
-        await actor.collector.start()
+        try:
+            await actor.collector.start()
+        except BaseException:
+            await actor.close()
+            raise
         return actor
 
     def play(
@@ -98,7 +102,7 @@ class LocalActor:
         self, game: str, version: int, shares: Mapping[int, list[float]], began: float
     ) -> Exploitability:
         """How exploitable a version is, where `shares` are those of all decisions."""
-        return self._exploiter(game).assess(version, shares, began)
+        return await self._exploiter(game).assess(version, shares, began)
 
     def _exploiter(self, game: str) -> Exploiter:
         if game not in self._exploiters:
@@ -122,7 +126,9 @@ class LocalActor:
         await self.engine.wake()
 
     async def close(self) -> None:
-        """End the engine and the games' processes; no game may be in flight."""
+        """End the engine and the processes of games and trees; no game may be in flight."""
+        for exploiter in self._exploiters.values():
+            exploiter.close()
         self.collector.close()
         await self.engine.close()
 

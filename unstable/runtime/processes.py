@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from itertools import chain
+from typing import Any
 
 from unstable.config import RunConfig
 from unstable.engines.probe import (
@@ -32,25 +33,26 @@ async def processes(
     folder: RunFolder,
     at: Callable[[str], None],
     waits: Waits | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[tuple[Sequence[Actor], Learner]]:
     """The actors and the learner of a config that is resolved by `plan`.
 
-    `at` is called with what the start has come to; `waits` says what is waited for. Raises what
-    kept one from starting.
+    `at` is called with what the start has come to; `waits` says what is waited for, and `say`
+    tells a person that an actor has died. Raises what kept one from starting.
     """
     at("starting Ray")
     with cluster(len(plan.actors) + len(plan.learners)):
         at("starting: loading the model")
-        actors = _actors(config, plan.actors, folder, waits)
+        actors = _actors(config, plan.actors, folder, waits, say)
         learner = RemoteLearner(config, folder, plan.learners, plan.learner_threads, waits)
-        starting = asyncio.gather(*(actor.start() for actor in actors))
-        if plan.share == "off":
-            await asyncio.gather(starting, learner.start())
-        else:  # engines first: they do not start where their share of the memory is not free
-            await starting
-            async with sleeping(actors, config):
-                await learner.start()
         async with _closed(actors):
+            starts = [actor.start() for actor in actors]
+            if plan.share == "off":
+                await _together(*starts, learner.start())
+            else:  # engines first: they do not start where their share of the memory is not free
+                await _together(*starts)
+                async with sleeping(actors, config):
+                    await learner.start()
             at("starting: comparing engines and learner")
             await _probe(config, actors, learner)
             yield actors, learner
@@ -68,9 +70,20 @@ async def acting(
     with cluster(len(placements)):
         at("starting: loading the model")
         actors = _actors(config, placements, folder)
-        await asyncio.gather(*(actor.start() for actor in actors))
         async with _closed(actors):
+            await _together(*(actor.start() for actor in actors))
             yield actors
+
+
+async def _together(*starts: Coroutine[Any, Any, None]) -> None:
+    """All of them at once; the error of one ends the others, and is raised when they have ended."""
+    tasks = [asyncio.ensure_future(each) for each in starts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _actors(
@@ -78,9 +91,10 @@ def _actors(
     placements: Sequence[Placement],
     folder: RunFolder,
     waits: Waits | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[RemoteActor]:
     return [
-        RemoteActor(config, folder, index, placement, waits)
+        RemoteActor(config, folder, index, placement, waits, say)
         for index, placement in enumerate(placements)
     ]
 

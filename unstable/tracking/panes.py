@@ -1,5 +1,6 @@
 """The dashboard's panes: each draws a part of a `View` for the room that it is given."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
@@ -8,6 +9,7 @@ from rich.table import Table
 
 from unstable.prompts import load_style
 from unstable.records.text import bounds, duration, fixed, number, percent
+from unstable.tracking.coming import evaluation_to_come, learning_to_come, players_to_come
 from unstable.tracking.metrics import current_policy
 from unstable.tracking.text import Text, opponent_text, sparkline
 from unstable.tracking.view import View
@@ -15,6 +17,7 @@ from unstable.types import Rating
 from unstable.types.metrics import SUMS
 
 LEARNER_FIRST = (
+    "sft/held_out_loss",
     "collect/reward",
     "learn/loss",
     "learn/grad_norm",
@@ -43,6 +46,15 @@ def grid(*justify: str) -> Table:
 def _cells(*cells: str, style: str = "") -> list[Text]:
     """Cells whose brackets are no markup."""
     return [Text(cell, style=style) for cell in cells]
+
+
+def _to_come(facts: Mapping[str, str]) -> Table:
+    """What will stand here, by name."""
+    table = grid("left", "left")
+    table.columns[0].ratio, table.columns[1].ratio = None, 1
+    for name, value in facts.items():
+        table.add_row(*_cells(name, value, style="dim"))
+    return table
 
 
 def head(view: View) -> RenderableType:
@@ -79,7 +91,8 @@ def foot(view: View, width: int) -> RenderableType:
     steps, phase = view.config.loop.steps, view.phase
     left = view.seconds_left(view.clock())
     table = Table.grid(padding=(0, 1), expand=True)
-    table.add_column(width=min(28, width // 3), no_wrap=True)
+    least, most = min(28, width // 3), width // 2
+    table.add_column(width=min(max(least, len(phase.name) + 2), most), no_wrap=True)
     table.add_column(ratio=1)
     table.add_column(justify="right", no_wrap=True)
     table.add_row(
@@ -206,7 +219,8 @@ def game_pane(view: View, width: int, height: int) -> RenderableType:
     """The last training game: who played, every move, and the board before the last one."""
     game = view.newest_game()
     if game is None:
-        return Text("none yet", style="dim")
+        games = {f"game {at}": each.key for at, each in enumerate(view.config.games, start=1)}
+        return _to_come({"last game": "shown as soon as one is over", **games})
     text = Text(overflow="ellipsis")
     styles: dict[int, str] = {}  # by seat
     for place, (side, player, outcome) in enumerate(game.sides):
@@ -231,6 +245,8 @@ def game_pane(view: View, width: int, height: int) -> RenderableType:
 
 def ratings_pane(view: View, width: int, height: int) -> RenderableType:
     """Players by strength; share is that of recent games that had them as the opponent."""
+    if not view.ratings:
+        return _to_come({"ratings": "after the first games", **players_to_come(view.config)})
     wide = width >= 46
     header = ["player", "mu", "±", *(["games", "won", "lost"] if wide else []), "share"]
     table = grid("left", *(["right"] * (len(header) - 1)))
@@ -253,7 +269,7 @@ def ratings_pane(view: View, width: int, height: int) -> RenderableType:
 
 def learner_pane(view: View, width: int, height: int) -> RenderableType:
     """The learner's last numbers and how they came about."""
-    last = view.rows[-1] if view.rows else {}
+    last = {name: value for row in view.rows[-2:] for name, value in row.items()}
     rest = sorted(name for name in last if name.startswith("learn/"))
     names = dict.fromkeys([*(name for name in LEARNER_FIRST if name in last), *rest])
     table = grid("left", "right", "left")
@@ -261,16 +277,16 @@ def learner_pane(view: View, width: int, height: int) -> RenderableType:
         series = view.series(name)
         known = [value for value in series if value is not None]
         curve = sparkline(series, max(width - 30, 6))
-        label = name.removeprefix("learn/").removeprefix("collect/")
+        label = name.partition("/")[2]
         value = number(known[-1] if known else None)
         table.add_row(Text(label), Text(value), Text(curve, style="cyan"))
-    return table if names else Text("no update yet", style="dim")
+    return table if names else _to_come(learning_to_come(view.config))
 
 
 def evaluation_pane(view: View, width: int, height: int) -> RenderableType:
     """Exploitability from the first to the newest, and the newest evaluations with intervals."""
     if not view.scores and not view.exploitability:
-        return Text("none yet", style="dim")
+        return _to_come(evaluation_to_come(view.config))
     wide = width >= 46
     falls = _exploitability(view, wide)
     if not view.scores:

@@ -1,7 +1,9 @@
 """Supervised training as a person sees it: a row a step and an epoch, a bar, the results."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -16,7 +18,9 @@ from unstable.tracking.lines import LATER_S, Lines, RunConsole, progress_bar
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import MetricsFile, SinkMaker, open_watchers
 from unstable.tracking.sinks.base import Guard, Sink
+from unstable.tracking.status import Ending, StatusFile, Waits, state_of
 from unstable.tracking.text import Text, needed_text, payoff_text, refusal_line, score_text
+from unstable.tracking.view import HISTORY, Phase, View
 from unstable.types import EvalScore, Update
 from unstable.types.metrics import EvalKey
 
@@ -42,18 +46,45 @@ class SFTTracker:
         self._guard = Guard(self.print)
         self._sinks: list[Sink] = [MetricsFile(folder), *open_watchers(config, folder, sinks)]
         shown = config.tracking.dashboard
+        now = time.monotonic()
+        self.view = View(
+            config=config,
+            name=config.tracking.name or folder.root.name,
+            device="",
+            started=now,
+            row_started=now,
+            phase=Phase("starting", 0, None, now),
+        )
+        self._waits = Waits()
+        self._state = StatusFile(folder, self._at, self._guard)
+        if rows := read_rows(folder.metrics):
+            self.view.resume(rows)
         self._bar: Progress | None = None
         if shown == "on" or (shown == "auto" and self._console.is_terminal):
             self._bar = progress_bar(self._console)
             self._task = self._bar.add_task("starting", total=steps)
             self._bar.start()
 
-    def refreshing(self) -> AbstractContextManager[None]:
-        """Meanwhile no silence is long: there is a bar, or lines are printed."""
-        return self._lines.refreshing() if self._bar is None else nullcontext()
+    @contextmanager
+    def refreshing(self) -> Iterator[None]:
+        """Meanwhile no silence is long: there is a bar, or lines are printed.
+
+        `state.json` is replaced every second.
+        """
+        lines = self._lines.refreshing() if self._bar is None else nullcontext()
+        with self._state.refreshing(), lines:
+            yield
+
+    def finish(self, reason: str, ending: Ending = "ended") -> None:
+        """Take in that the run is over, and why."""
+        self._state.write(ending, reason)
+
+    def _at(self) -> dict[str, Any]:
+        return {**state_of(self.view, self._waits), "view": self.view.record()}
 
     def print(self, line: str) -> None:
         """Show a line to the person at the terminal."""
+        self.view.notice = line
         self._lines.say(line)
 
     def _show(self, line: str) -> None:
@@ -62,6 +93,7 @@ class SFTTracker:
     def phase(self, name: str) -> None:
         """Say what goes on besides steps."""
         self._lines.phase(name)
+        self._at_phase(name, 0, None)
         if self._bar is not None:
             self._bar.update(self._task, description=name)
 
@@ -71,6 +103,7 @@ class SFTTracker:
         line = f"epoch {row['sft/epoch']} · loss {number(row['learn/loss'])}"
         if self._bar is not None:
             self._bar.update(self._task, description=line, completed=row["version"])
+        self._at_phase("training", row["version"] or 0, self._steps)
         self._lines.patience_s = LATER_S
         self._lines.phase(f"{line} · step {row['version']}/{self._steps}")
 
@@ -87,6 +120,7 @@ class SFTTracker:
         for each in measured(EvalKey, [row], "score"):
             env, opponent, mode = each.key.env, each.key.opponent, each.key.mode
             score = EvalScore(version=each.version, env=env, opponent=opponent, **each.figures)
+            self.view.scores = (score, *self.view.scores)
             result = f"{score_text(score)}{payoff_text(score)}{needed_text(score)}"
             self.print(f"  {mode}, {env} against {opponent}: {result}")
 
@@ -96,7 +130,15 @@ class SFTTracker:
             self._bar.stop()
         self._guard.emit(self._sinks, "close")
 
+    def _at_phase(self, name: str, done: float, total: float | None) -> None:
+        same = name == self.view.phase.name
+        started = self.view.phase.started if same else time.monotonic()
+        self.view.phase = Phase(name, done, total, started)
+        self._waits.move()
+
     def _write(self, row: Row) -> None:
+        self.view.rows = (*self.view.rows, row)[-HISTORY:]
+        self.view.version = int(row["version"] or 0)
         self._guard.emit(self._sinks, "row", row)
 
 

@@ -3,8 +3,6 @@
 `unstable doctor RUN` reads it, and so may anything else that watches a run from outside.
 """
 
-import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from unstable.records.files import json_line, write_whole
 from unstable.records.folder import RunFolder
 from unstable.tracking.lines import repeated
 from unstable.tracking.view import View
+from unstable.types.processes import ProcessId
 
 EVERY_S = 1.0
 Ending = Literal["ended", "interrupted", "failed"]
@@ -95,7 +94,8 @@ class StatusFile:
         guard: Callable[[str, Callable[[], None]], None],
     ) -> None:
         self._path, self._read, self._guard = folder.status, read, guard
-        self._own = {"host": socket.gethostname(), "pid": os.getpid(), "started": time.time()}
+        host, _, pid, ticks = ProcessId.own()
+        self._own = {"host": host, "pid": pid, "pid_started": ticks, "started": time.time()}
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:

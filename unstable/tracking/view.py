@@ -207,7 +207,8 @@ class View:
     def seconds_left(self, now: float) -> float | None:
         """Until the last update, by the mean of the last eight; None before there is one."""
         config = self.config.loop
-        times = [row.get("time/total") or 0.0 for row in self.rows if row["version"]][-8:]
+        taken = [row.get("time/total") for row in self.rows if row["version"]]
+        times = [seconds for seconds in taken if seconds is not None][-8:]
         if not times:
             return None
         left = (config.steps - self.version) * sum(times) / len(times)

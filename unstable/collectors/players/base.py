@@ -34,6 +34,8 @@ class OpponentPlayer:
     """Whether each game needs one of its own; else all games of an env share one."""
     waits = False
     """Whether it may wait for something, and so is given `games.turn_timeout` for a turn."""
+    libraries: tuple[str, ...] = ()
+    """What it imports, which is done before any game: it may take seconds."""
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:

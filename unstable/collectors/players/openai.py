@@ -25,6 +25,7 @@ class OpenAIPlayer(OpponentPlayer):
     """A remote model that is asked with the same chat as a local one; it cannot be seeded."""
 
     waits = True
+    libraries = ("openai",)
 
     def __init__(self, opponent: OpenAIOpponent, game: GameConfig, temperature: float) -> None:
         from openai import AsyncOpenAI  # takes half a second

@@ -24,12 +24,17 @@ class VLLMNeeds(EngineNeeds):
     uses_gpus = True
     most_on_processor = 1
 
-    def problem(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
-        """Why vLLM cannot serve this config here, with a remedy."""
+    def lack(self, machine: Machine) -> str | None:
+        """Its package, and what compiles its kernels."""
         gpus = machine.usable_gpus
         if not machine.has_vllm:
             command = "pip install 'unstable[gpu]'" if gpus else "bash scripts/vllm_cpu.sh"
             return machine.cuda_problem or f"vLLM is not installed; run: {command}"
+        return machine.build_problem if gpus else None
+
+    def misfit(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
+        """Why vLLM cannot serve this config on such cards, with a remedy."""
+        gpus = machine.usable_gpus
         if not gpus:
             return None
         need = "vLLM computes LoRA on a GPU in bfloat16 alone"

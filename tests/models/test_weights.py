@@ -1,0 +1,101 @@
+"""A hub's weights come once, in a process of their own, with progress and a line for what fails."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from unstable.config import ConfigError, ModelConfig
+from unstable.models import weights
+from unstable.models.weights import ready_weights
+
+NAME = "someone/a-model"
+CHILD = """
+import json, pathlib, sys, time
+blobs = pathlib.Path({cache!r}, "blobs")
+print(json.dumps({{"bytes": 3_000_000, "cache": {cache!r}}}), flush=True)
+blobs.mkdir(parents=True)
+for number in range(3):
+    (blobs / f"{{number}}.incomplete").write_bytes(bytes(1_000_000))
+    time.sleep(0.05)
+{then}
+"""
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the hub is on this machine, and looks are short."""
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    monkeypatch.setattr(weights, "_EVERY_S", 0.01)
+
+
+def child(tmp_path: Path, then: str = "") -> list[str]:
+    return [sys.executable, "-c", CHILD.format(cache=str(tmp_path / "models--x"), then=then)]
+
+
+def test_what_is_downloaded_is_told(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    ready_weights(ModelConfig(name=NAME), lambda *what: told.append(what), child(tmp_path))
+    assert {name for name, *_ in told} == {f"downloading {NAME} (MB)"}
+    done = [each for _, each, _ in told]
+    assert done == sorted(done) and {total for *_, total in told} == {3}
+
+
+def test_what_fails_there_is_a_line(tmp_path: Path) -> None:
+    command = child(tmp_path, "sys.exit('401 Client Error: it is gated')")
+    with pytest.raises(ConfigError) as error:
+        ready_weights(ModelConfig(name=NAME), lambda *_: None, command)
+    assert str(error.value) == (
+        f"model.name = '{NAME}': its weights cannot be downloaded (401 Client Error: it is gated); "
+        "check the network, or give the folder of a model"
+    )
+
+
+def test_a_disk_that_is_too_small_is_a_line_before_anything_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("Usage", (), {"free": 1_000_000})
+    monkeypatch.setattr(weights.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(ConfigError, match="take 0.5 GB, and 0.0 are free in .* set HF_HOME"):
+        ready_weights(ModelConfig(name=NAME), lambda *_: None, child(tmp_path, "time.sleep(600)"))
+
+
+def test_an_interrupt_ends_the_download(tmp_path: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ready_weights(ModelConfig(name=NAME), interrupt, child(tmp_path, "time.sleep(600)"))
+
+
+@pytest.mark.parametrize(
+    ("there", "cached"),
+    [
+        (["model.safetensors"], True),
+        (["model.safetensors.index.json", "a.safetensors", "b.safetensors"], True),
+        (["model.safetensors.index.json", "a.safetensors"], False),
+        (["pytorch_model.bin"], True),
+        (["config.json"], False),
+    ],
+)
+def test_weights_that_are_there_are_not_asked_for(
+    there: list[str], cached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in there:
+        shards = {"one": "a.safetensors", "two": "b.safetensors"}
+        (tmp_path / name).write_text(json.dumps({"weight_map": shards}))
+
+    def load(name: str, file: str) -> str | None:
+        assert name == NAME
+        return str(tmp_path / file) if (tmp_path / file).is_file() else None
+
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", load)
+    assert weights._are_cached(NAME) == cached
+    if cached:
+        ready_weights(ModelConfig(name=NAME), lambda *_: None, ["/nowhere"])
+
+
+def test_a_folder_and_a_shipped_model_need_no_hub(tiny_folder: Path) -> None:
+    for name in (str(tiny_folder), "tiny"):
+        ready_weights(ModelConfig(name=name), lambda *_: None, ["/nowhere"])

@@ -1,0 +1,108 @@
+"""Whatever fails as a run starts, what has started by then is closed."""
+
+import asyncio
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from unstable.config import ConfigError, parse
+from unstable.engines.base import Engine
+from unstable.planning.machine import LOOPBACK, Placement
+from unstable.records.folder import RunFolder
+from unstable.runtime import actors as actors_module
+from unstable.runtime import local, processes
+
+
+class Started:
+    """A process that notes what is done with it; the one with number `fails` does not start."""
+
+    made: list["Started"] = []
+    fails: int | None = None
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.number, self.ended = len(self.made), ""
+        self.made.append(self)
+
+    async def start(self, *_: object) -> int:
+        if self.number == self.fails:
+            await asyncio.sleep(0.05)
+            raise ConfigError("model.adapter: does not fit")
+        if self.fails is not None and self.number > self.fails:
+            await asyncio.sleep(600)  # as one that still loads its model
+        return 1
+
+    async def call(self, method: str, *_: object) -> dict[str, float]:
+        self.ended = method if method == "close" else self.ended
+        return {}
+
+    def kill(self) -> None:
+        self.ended = "killed"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
+    """The processes that are made, without Ray."""
+
+    @contextmanager
+    def no_cluster(_: int):
+        yield
+
+    monkeypatch.setattr(Started, "made", [])
+    monkeypatch.setattr(Started, "fails", None)
+    monkeypatch.setattr(actors_module, "Process", Started)
+    monkeypatch.setattr(processes, "cluster", no_cluster)
+    return Started.made
+
+
+PLACES = [Placement(LOOPBACK)] * 3
+
+
+async def test_what_has_started_is_closed_where_another_does_not_start(
+    made: list[Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Started, "fails", 1)
+    with pytest.raises(ConfigError, match="does not fit"):
+        async with processes.acting(parse({}), PLACES, RunFolder(tmp_path), lambda _: None):
+            raise AssertionError("it has not started")
+    assert [each.ended for each in made] == ["close", "killed", "killed"]
+
+
+async def test_what_has_started_is_closed_where_the_learner_does_not_start(
+    made: list[Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse() -> None:
+        await asyncio.sleep(0.05)
+        raise ConfigError("learner.state: does not fit")
+
+    learner = SimpleNamespace(start=refuse)
+    monkeypatch.setattr(processes, "RemoteLearner", lambda *_: learner)
+    plan: Any = SimpleNamespace(actors=PLACES, learners=PLACES[:1], learner_threads=1, share="off")
+    with pytest.raises(ConfigError, match="learner.state"):
+        async with processes.processes(parse({}), plan, RunFolder(tmp_path), lambda _: None):
+            raise AssertionError("it has not started")
+    assert [each.ended for each in made] == ["close"] * 3
+
+
+async def test_an_engine_is_closed_where_its_opponents_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+
+    async def close() -> None:
+        closed.append("engine")
+
+    async def make(*_: object) -> tuple[Engine, Any]:
+        return SimpleNamespace(close=close), None
+
+    async def refuse() -> None:
+        raise ConfigError("opponents.fixed.0: does not fit")
+
+    collector = SimpleNamespace(start=refuse, close=lambda: closed.append("games"))
+    monkeypatch.setattr(local, "make_engine", make)
+    monkeypatch.setattr(local, "Collector", lambda *_: collector)
+    with pytest.raises(ConfigError, match="opponents.fixed.0"):
+        await local.LocalActor.start(parse({}), RunFolder(tmp_path), tmp_path / "log")
+    assert closed == ["games", "engine"]

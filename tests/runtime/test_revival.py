@@ -1,0 +1,174 @@
+"""A synchronous run's games are the same to the bit, whatever becomes of an actor meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError
+
+from tests.helpers.loop import make_actor
+from unstable.config import RunConfig, parse
+from unstable.planning.machine import LOOPBACK, Placement
+from unstable.records.folder import RunFolder
+from unstable.runtime import actors as actors_module
+from unstable.runtime.actors import RemoteActor
+from unstable.runtime.memory import until_free
+from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec
+
+
+class Mortal:
+    """An actor of this process, which dies after so many results of its calls of `play`."""
+
+    dies_after: list[int] = []  # of each that is made
+
+    def __init__(self, _: type, arguments: tuple[Any, ...], *__: Any, **___: Any) -> None:
+        config, folder, _ = arguments
+        self.left = self.dies_after.pop(0) if self.dies_after else 10**9
+        self._actor = make_actor(config, folder)
+        self.actor = SimpleNamespace(play=SimpleNamespace(remote=self._play))
+
+    async def start(self) -> int:
+        return 1
+
+    def kill(self) -> None:
+        pass
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        if self.left <= 0:
+            raise RayActorError
+        return await getattr(self._actor, method)(*arguments)
+
+    async def _play(
+        self, specs: Sequence[GameSpec], enough: int | None
+    ) -> AsyncIterator[Awaitable[Any]]:
+        async for result in self._actor.collector.play(specs, enough):
+            self.left -= 1
+            if self.left < 0:
+                raise RayActorError
+            yield ready([result])
+        if self.left <= 0:
+            raise RayActorError
+        yield ready(self._actor.collector.state())
+
+
+def ready(value: object) -> Awaitable[Any]:
+    future = asyncio.get_running_loop().create_future()
+    future.set_result(value)
+    return future
+
+
+def group(first: int, size: int) -> list[GameSpec]:
+    seat = SeatSpec(player=BASE, temperature=1.0, group_id=first, group_size=size)
+    other = SeatSpec(player=PlayerId("random"), temperature=1.0)
+    return [
+        GameSpec(
+            game_id=first + member,
+            env="TicTacToe-v0",
+            seed=first,
+            seats=(seat, other),
+            purpose="train",
+            member=member,
+        )
+        for member in range(size)
+    ]
+
+
+async def played(
+    config: RunConfig, folder: RunFolder, monkeypatch: pytest.MonkeyPatch, *dies_after: int
+) -> tuple[list[list[GameResult]], list[str]]:
+    """Three calls of `play` on one actor, and what a person was told."""
+    monkeypatch.setattr(Mortal, "dies_after", [*dies_after])
+    monkeypatch.setattr(actors_module, "Process", Mortal)
+    said: list[str] = []
+    actor = RemoteActor(config, folder, 0, Placement(LOOPBACK), say=said.append)
+    await actor.start()
+    calls = []
+    for call in range(3):
+        specs = [spec for n in range(8) for spec in group(100 * call + 2 * n, 2)]
+        results = [each async for each in actor.play(specs, 20)]
+        games = [each for each in results if isinstance(each, GameResult)]
+        assert len(games) == len(results)
+        calls.append(sorted(games, key=lambda each: each.spec.game_id))
+    await actor.close()
+    return calls, said
+
+
+def content(calls: list[list[GameResult]]) -> list[list[Any]]:
+    """All of the games but how long they took."""
+    return [
+        [
+            (each.spec, each.outcomes, [replace(turn, seconds=0.0) for turn in each.turns])
+            for each in results
+        ]
+        for results in calls
+    ]
+
+
+def config_of(tiny_folder: Path, **changes: Any) -> RunConfig:
+    data = {
+        "model": {"name": str(tiny_folder), "dtype": "float32", "init": "fresh"},
+        "sampling": {"max_tokens": 4},
+        "actors": {"num": 1, "games_in_flight": 6, "engine": "embedded"},
+        "loop": {"mode": "sync"},
+        **changes,
+    }
+    return parse(data)
+
+
+@pytest.mark.parametrize("dies_after", [(0,), (3,), (13,), (25, 0, 2)])
+async def test_an_actor_that_dies_changes_no_game_of_a_synchronous_run(
+    dies_after: tuple[int, ...],
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before its first game, in the midst of a call, or after the last game of one."""
+    config, folder = config_of(tiny_folder), RunFolder(tmp_path)
+    whole, nothing = await played(config, folder, monkeypatch)
+    calls, said = await played(config, folder, monkeypatch, *dies_after)
+    assert content(calls) == content(whole)
+    assert nothing == []
+    assert said == [
+        "actor-0 died and is started again; its games are played again" for _ in dies_after
+    ]
+
+
+async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_so(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tiny_folder, actors={"num": 1, "games_in_flight": 6, "engine": "vllm"})
+    calls, said = await played(config, RunFolder(tmp_path), monkeypatch, 3)
+    for results in calls:
+        ids = {each.spec.game_id for each in results}
+        assert len(ids) == len(results) and {number ^ 1 for number in ids} == ids  # whole groups
+    assert said[0].endswith("and may differ from those that it would have played")
+
+
+@pytest.mark.parametrize(
+    ("free", "found"),
+    [
+        ([0.1, 0.1, 0.5, 0.9, 0.9], True),  # given back little by little
+        ([0.95, 0.95], True),
+        ([], True),  # NVML does not answer: the engine will say
+        ([0.1], False),
+    ],
+)
+async def test_a_successor_waits_for_the_memory_that_the_dead_one_held(
+    free: list[float], found: bool
+) -> None:
+    looks = iter(free)
+
+    def read(gpus: Sequence[str]) -> list[float]:
+        assert gpus == ("0", "1")
+        if not free:
+            return []
+        now = next(looks, free[-1])
+        return [0.97, now]
+
+    wait_s = 60.0 if found else 0.0
+    assert await until_free(("0", "1"), 0.9, read, wait_s=wait_s, look_s=0) == found
+    assert next(looks, None) is None

@@ -1,0 +1,53 @@
+"""A tree in a process of its own answers as one in this process; what goes wrong is a line."""
+
+import asyncio
+import os
+import signal
+from functools import partial
+
+import pytest
+
+from unstable.config import ConfigError, GameConfig
+from unstable.solving.exploiter import bounds, decisions
+from unstable.solving.solver import LocalSolver, ProcessSolver
+from unstable.solving.tree import Tree
+
+GAME = GameConfig(env="Nim-v0", args={"piles": [1, 2]})
+
+
+def fail(tree: Tree) -> None:
+    raise ConfigError(f"{tree.nodes} positions")
+
+
+def end(tree: Tree) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def test_a_process_answers_as_this_one_does_and_the_loop_goes_on() -> None:
+    """What a question raises is raised here; a process that ends is started again."""
+    here, apart = LocalSolver(GAME), ProcessSolver(GAME)
+    asked, rounds = asyncio.create_task(apart.ask(decisions)), 0
+    while not asked.done():
+        await asyncio.sleep(0.001)
+        rounds += 1
+    assert rounds > 10
+    assert await asked == await here.ask(decisions)
+    even = {n: [1 / len(each.actions)] * len(each.actions) for n, each in enumerate(await asked)}
+    question = partial(bounds, probabilities=even)
+    assert await apart.ask(question) == await here.ask(question)
+    with pytest.raises(ConfigError, match="positions"):
+        await apart.ask(fail)
+    with pytest.raises(RuntimeError, match="the process that solves it has ended"):
+        await apart.ask(end)
+    asked = asyncio.create_task(apart.ask(decisions))
+    await asyncio.sleep(0.01)
+    asked.cancel()  # an answer that nobody waits for is not the next question's
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert apart._process is None
+    apart.close()
+
+
+async def test_a_game_that_cannot_be_solved_is_refused_there_too() -> None:
+    with pytest.raises(ConfigError, match="not known as a game that can be solved"):
+        await LocalSolver(GameConfig(env="ConnectFour-v0")).ask(decisions)

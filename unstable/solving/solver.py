@@ -1,0 +1,133 @@
+"""A small game's tree, grown and asked in a process of its own: either takes up to minutes.
+
+    python -m unstable.solving.solver DESCRIPTOR
+
+is that process: over the socket it gets the game, then questions, and answers them. It ends with
+its asker.
+"""
+
+import asyncio
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from unstable.collectors.isolation import LENGTH, frame, read_frame, start_process
+from unstable.config import GameConfig
+from unstable.solving.tree import MOST_NODES, Tree, grow
+
+T = TypeVar("T")
+_MODULE = "unstable.solving.solver"
+
+
+class Solver(Protocol):
+    """Answers questions about one game's tree, which is grown at the first."""
+
+    async def ask(self, question: Callable[[Tree], T]) -> T:
+        """What the question makes of the tree; raises what it, or growing, raises.
+
+        The question and its answer go between processes: a function of a module, or a `partial`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the tree up."""
+
+
+class LocalSolver:
+    """In this process, whose event loop waits meanwhile: where no games are in flight."""
+
+    def __init__(self, game: GameConfig, most_nodes: int = MOST_NODES) -> None:
+        self._game, self._most_nodes = game, most_nodes
+        self._tree: Tree | None = None
+
+    async def ask(self, question: Callable[[Tree], T]) -> T:
+        """The answer."""
+        if self._tree is None:
+            self._tree = grow(self._game, self._most_nodes)
+        return question(self._tree)
+
+    def close(self) -> None:
+        """The tree goes with its owner."""
+
+
+class ProcessSolver:
+    """In a process of its own, beside games in flight."""
+
+    def __init__(self, game: GameConfig, most_nodes: int = MOST_NODES) -> None:
+        self._game, self._most_nodes = game, most_nodes
+        self._turn = asyncio.Lock()  # one question at a time
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._process: Any = None
+
+    async def ask(self, question: Callable[[Tree], T]) -> T:
+        """The answer; raises `RuntimeError` where the process has ended, as for want of memory."""
+        async with self._turn:
+            reader, writer = self._streams or await self._begin()
+            try:
+                writer.write(frame(question))
+                size = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
+                answer, error = pickle.loads(await reader.readexactly(size))
+            except asyncio.CancelledError:
+                self.close()  # its answer would be taken for the next one's
+                raise
+            except (asyncio.IncompleteReadError, ConnectionError):
+                self.close()
+                raise RuntimeError(
+                    f"games = {self._game.key}: the process that solves it has ended, most likely "
+                    "for want of memory"
+                ) from None
+        if error is not None:
+            raise error
+        result: T = answer
+        return result
+
+    async def _begin(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        connection, self._process = start_process(_MODULE)
+        self._streams = await asyncio.open_unix_connection(sock=connection)
+        self._streams[1].write(frame((self._game, self._most_nodes)))
+        return self._streams
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+def main(descriptor: int) -> None:
+    """Answer until nobody can ask any more."""
+    connection = socket.socket(fileno=descriptor)
+    threading.Thread(target=_end_with_asker, args=(descriptor,), daemon=True).start()
+    stream = connection.makefile("rwb")
+    solver = LocalSolver(*read_frame(stream.read))
+    while True:
+        question = read_frame(stream.read)
+        answer, failure = None, None
+        try:
+            answer = asyncio.run(solver.ask(question))
+        except Exception as error:  # which is the asker's
+            failure = error
+        stream.write(frame((answer, failure)))
+        stream.flush()
+
+
+def _end_with_asker(descriptor: int) -> None:
+    """Also in the midst of a long question."""
+    look = select.poll()
+    look.register(descriptor, select.POLLRDHUP)
+    look.poll()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
