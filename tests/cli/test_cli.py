@@ -443,5 +443,8 @@ def test_options_are_paths_and_yaml_values() -> None:
     for wrong in (["3"], ["--steps"]):
         with pytest.raises(ConfigError):
             parse_options(wrong, SHORT_FORMS)
+    for first, second in (("--steps", "--steps"), ("--loop.steps", "--steps")):
+        with pytest.raises(ConfigError, match=r"^--steps is given twice; give it once"):
+            parse_options([first, "8", second, "2"], SHORT_FORMS)
     with pytest.raises(ConfigError, match="did you mean 'train'"):
         run(["tain"])

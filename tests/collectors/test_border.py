@@ -4,10 +4,11 @@ import asyncio
 import importlib
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -18,11 +19,12 @@ from tests.helpers.unruly import BOTS
 from unstable.collectors import collector as collector_module
 from unstable.collectors import trust
 from unstable.collectors.collector import Collector
+from unstable.collectors.players.python import PythonPlayer
 from unstable.collectors.trust import Trust
 from unstable.collectors.watch import Watch, task_name
 from unstable.config import GameConfig, parse
 from unstable.games.game import Game
-from unstable.types import GameFailure, GameResult, GameSpec, PlayerId, SeatSpec
+from unstable.types import GameFailure, GameResult, GameSpec, Observation, PlayerId, SeatSpec
 
 
 def collector(engine: Any = None, endpoint: str = "http://nowhere", **game: Any) -> Collector:
@@ -264,17 +266,33 @@ def test_a_cut_off_or_forfeited_game_earns_no_trust() -> None:
 # What blocks the loop
 
 
-async def watched(seconds: float, limit: float, name: str) -> tuple[list[str], list[str]]:
+def slept(seconds: float) -> str:
+    time.sleep(seconds)
+    return "[1]"
+
+
+def in_a_bot(seconds: float) -> None:
+    """A user's bot that takes so long."""
+    bot = PythonPlayer("time:sleep")
+    bot._call = lambda _: slept(seconds)
+    observation = Observation(seat=0, rules="", events=[], board="", notice="")
+    with suppress(StopIteration):
+        bot.act(observation, cast(Game, None), 0).send(None)
+
+
+async def watched(
+    seconds: float, limit: float, name: str, block: Callable[[float], None] = in_a_bot
+) -> tuple[list[str], list[str]]:
     """Envs that were found to block and to be stuck, while a task blocks the loop."""
     blocked: list[str] = []
     stuck: list[str] = []
 
-    async def block() -> None:
-        time.sleep(seconds)
+    async def blocking() -> None:
+        block(seconds)
 
     watch = Watch(lambda env: limit, blocked.append, stuck.append)
     await asyncio.sleep(0.6)
-    await asyncio.create_task(block(), name=name)
+    await asyncio.create_task(blocking(), name=name)
     await asyncio.sleep(0)
     watch.close()
     return blocked, stuck
@@ -289,6 +307,12 @@ async def test_a_game_that_blocks_is_found_out() -> None:
 
 async def test_no_game_is_blamed_for_what_others_do() -> None:
     assert await watched(3.0, 0.5, "a forward pass") == ([], [])
+
+
+async def test_a_stack_in_a_client_is_not_blamed_on_the_game() -> None:
+    """As an HTTP client that waits within the task of a game."""
+    name = task_name(spec(0, "counts", "counts"))
+    assert await watched(3.0, 0.5, name, time.sleep) == ([], [])
 
 
 async def test_what_games_import_is_imported_before_any_of_them(

@@ -1,11 +1,14 @@
 """Endpoints over real HTTP: what fails for a while is asked again, what costs is counted."""
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import BadRequestError
 
 from tests.helpers.builders import spec
 from tests.helpers.collector import Scripted
@@ -39,6 +42,70 @@ async def test_what_fails_for_a_while_is_asked_again(
     server.replies = [*failures, says("[4]")]
     assert await ask(server, timeout=0.5, max_retries=3) == "[4]"
     assert server.asked == len(failures) + 1
+
+
+def refuses(name: str) -> Reply:
+    """How a reasoning model's endpoint answers to a parameter that it does not take."""
+    error = {"message": f"Unsupported parameter: '{name}'.", "param": name, "code": "unsupported"}
+    return Reply(400, {"error": error})
+
+
+async def test_what_a_reasoning_model_does_not_take_is_left_out(server: Server) -> None:
+    server.replies = [refuses("max_tokens"), refuses("temperature"), says("[4]")]
+    assert await ask(server, max_tokens=40, model="thinker") == "[4]"
+    last = server.bodies[-1]
+    assert last["max_completion_tokens"] == 40 and not {"max_tokens", "temperature"} & last.keys()
+    await ask(server, max_tokens=40, model="thinker")  # it is known by now
+    assert server.asked == 4 and server.bodies[-1].keys() == last.keys()
+    await ask(server, model="another")
+    assert server.bodies[-1].keys() == {"model", "messages", "max_tokens", "temperature"}
+
+
+async def test_a_refusal_that_stays_is_an_error(server: Server) -> None:
+    server.replies = [refuses("temperature")]
+    with pytest.raises(BadRequestError, match="temperature"):
+        await ask(server, model="stubborn", extra={"temperature": 0.5})
+    assert server.asked == 2
+
+
+async def test_further_parameters_are_the_configs(server: Server) -> None:
+    extra = {"reasoning_effort": "low", "max_completion_tokens": 900, "temperature": None}
+    await ask(server, extra=extra)
+    (body,) = server.bodies
+    assert body.keys() == {"model", "messages", "reasoning_effort", "max_completion_tokens"}
+    assert (body["reasoning_effort"], body["max_completion_tokens"]) == ("low", 900)
+    entry = {"kind": "openai", "model": "m", "extra": {"messages": []}}
+    with pytest.raises(ConfigError, match=r"extra\.messages: is not free to choose here; leave"):
+        parse({"opponents": {"fixed": [entry]}})
+
+
+@pytest.mark.parametrize("wait", ["0.4", "DATE"])
+async def test_a_reply_says_how_long_to_wait(server: Server, wait: str) -> None:
+    value = formatdate(time.time() + 2, usegmt=True) if wait == "DATE" else wait
+    server.replies = [Reply(429, {}, headers={"Retry-After": value}), says("[4]")]
+    began = time.monotonic()
+    assert await ask(server, max_retries=1) == "[4]"
+    assert time.monotonic() - began >= 0.4
+
+
+async def test_a_wait_is_bounded_by_the_turns_time(server: Server, tmp_path: Path) -> None:
+    server.replies = [Reply(429, {}, headers={"Retry-After": "3600"})]
+    playing = collector(server, tmp_path, {"turn_timeout": 1.0}, max_retries=5)
+    (failed,) = [each async for each in playing.play([spec(("remote", "random"))])]
+    assert isinstance(failed, GameFailure) and "games.turn_timeout = 1 s" in failed.error
+
+
+async def test_a_redirect_is_not_followed(server: Server, tmp_path: Path) -> None:
+    elsewhere = Server()
+    try:
+        server.replies = [Reply(307, {}, headers={"Location": f"{elsewhere.url}/chat/completions"})]
+        with pytest.raises(
+            ValueError, match="redirects to .*, which is not followed; set base_url"
+        ):
+            await ask(server)
+        assert server.asked == 1 and elsewhere.asked == 0
+    finally:
+        elsewhere.close()
 
 
 def collector(

@@ -170,7 +170,7 @@ def test_the_example_is_the_prompt_that_the_model_was_given(exported: Path) -> N
         prompt["messages"], add_generation_prompt=True, tokenize=False, **prompt["chat_template"]
     )
     assert chat == prompt["prompt"] and "TicTacToe" in chat.replace(" ", "").replace("-", "")
-    assert (prompt["style"], prompt["parser"], prompt["max_tokens"]) == ("answer", "exact", 6)
+    assert (prompt["style"], prompt["parser"], prompt["max_tokens"]) == ("answer", "plain", 6)
 
 
 def test_the_card_says_what_it_is_how_good_and_how_it_was_made(
@@ -196,7 +196,7 @@ def test_nothing_names_this_machine_or_holds_a_key(
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     path = folder.games("eval", VERSION)
     before = path.read_bytes()
-    path.write_bytes(before.replace(b"action in square brackets", SECRET.encode()))
+    path.write_bytes(before.replace(b"only your action", SECRET.encode()))
     try:
         outs = [export(folder.root, None, tmp_path / kind, merged=kind == "m") for kind in "am"]
     finally:

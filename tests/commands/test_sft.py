@@ -312,7 +312,7 @@ def test_a_run_that_is_over_is_only_packed_again(tiny_folder: Path, tmp_path: Pa
     assert "made by `unstable sft --config own.yaml --games.0.name 'two lines ö '`." in card
     for mode in ("greedy", "sampled"):
         assert f"| Nim-v0 | random | {mode} | " in card
-    assert base == describe_base(config.model)
+    assert base == describe_base(config.model, ["Nim-v0"])
 
 
 def test_winners_turns_of_a_recorded_run_are_taught(tiny_folder: Path, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ async def test_ids_are_those_of_play():
 
 async def test_what_is_taught_is_read_as_the_experts_move_when_an_engine_says_it():
     for example in expert_examples(TICTACTOE, builder(), number=60, seed=3):
-        player = model_player(Recorder(example.answer), version=3)
+        player = model_player(Recorder(example.answer), version=3, parser="auto")
         game = replayed(example)
         answer = await player.act(game.observe(), game, 0)
         assert answer.sampled.prompt_ids == example.tokens.prompt_ids
@@ -167,7 +167,7 @@ def test_answers_are_read_as_they_were_meant(action, reason, parser, prompts):
 
 def test_an_action_that_is_never_read_is_refused_in_one_line():
     assert write_answer(GameConfig(parser="raw"), builder(), "I offer peace.") == "I offer peace."
-    with pytest.raises(ConfigError, match="games.parser = 'exact': reads 'peace' neither"):
+    with pytest.raises(ConfigError, match="games.parser = 'plain': reads 'peace' neither"):
         write_answer(GameConfig(), builder(), "peace")
 
 
@@ -303,7 +303,7 @@ def test_a_persons_own_pairs(tmp_path):
         write(tmp_path / "own.jsonl", *rows), TICTACTOE, builder()
     )
     assert first.tokens.prompt_ids == second.tokens.prompt_ids == played.ids
-    assert (first.answer, second.answer, first.seat) == ("[0]", "[8]", None)
+    assert (first.answer, second.answer, first.seat) == ("0", "8", None)
     tokenizer = tiny_tokenizer()
     text = "<|system|>Be brief.<|end|><|user|>Your move.<|end|><|assistant|>"
     assert tokenizer.decode(third.tokens.prompt_ids) == text
@@ -318,7 +318,7 @@ def test_a_persons_own_pairs(tmp_path):
         ("{}", ":3: has no keys; give the texts observation and action"),
         ('{"observation": "x"}', ":3: has observation; give the texts"),
         ('{"observation": "x", "action": 4}', ":3: has observation, action; give the texts"),
-        ('{"observation": "x", "action": "4"}', ":3: games.parser = 'exact': reads '4'"),
+        ('{"observation": "x", "action": "4"}', ":3: games.parser = 'plain': reads '4'"),
         ('{"messages": []}', ":3: messages needs two or more"),
         ('{"messages": [{"role": "user"}, {}]}', ":3: messages needs two or more"),
         (

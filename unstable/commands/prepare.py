@@ -9,7 +9,7 @@ from unstable.collectors.players.kinds import player_class
 from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
 from unstable.engines.needs import NEEDS
 from unstable.games.catalog.defects import known_defect
-from unstable.games.check import check_constrained, check_game
+from unstable.games.check import check_constrained, check_game, settled
 from unstable.games.services import (
     can_be_solved,
     is_zero_sum,
@@ -18,7 +18,7 @@ from unstable.games.services import (
     why_not_solved,
     with_teams,
 )
-from unstable.models.archive import misfit, unpack_newer
+from unstable.models.archive import made_for, misfit, unpack_newer
 from unstable.models.base import check_model, model_path
 from unstable.models.cache import cache_folder
 from unstable.models.inspection import check_opponents, check_start
@@ -41,16 +41,33 @@ class Resolved(NamedTuple):
 
 
 def prepare(config: RunConfig, *, learner: bool = True) -> Resolved:
-    """Plan a checked config for this machine and resolve it by the plan; name its games' teams.
+    """Plan a config for this machine and resolve it by the plan; its games are `settled`.
 
     Without a learner, as when a finished run is evaluated, the whole machine is the actors'.
     """
     machine = this_machine()
-    games = [with_teams(game) for game in config.games]
-    config = config.model_copy(update={"games": games})
+    config = settle(config)
     chosen = plan(config, [machine], NEEDS, learner=learner)
     start = starting_adapter(config) if config.model.init == "auto" else config.model.init
     return Resolved(resolve(config, chosen, start), chosen, machine)
+
+
+def settle(config: RunConfig) -> RunConfig:
+    """The config with what its envs decide: teams, and the form of actions.
+
+    A command asks nothing about a game before that, or `check`, has found its env. Raises
+    `ConfigError` for an env that is not there or cannot be made.
+    """
+    games = [settled(game, f"games.{index}") for index, game in enumerate(config.games)]
+    return config.model_copy(update={"games": games})
+
+
+def alone(config: RunConfig) -> RunConfig:
+    """The config without opponents, where nobody meets any."""
+    draw = config.opponents.draw.model_copy(update={"fixed": 0.0, "self": 1.0})
+    opponents = config.opponents.model_copy(update={"fixed": [], "draw": draw})
+    evaluation = config.eval.model_copy(update={"opponents": []})
+    return config.model_copy(update={"opponents": opponents, "eval": evaluation})
 
 
 def show_plan(resolved: Resolved) -> None:
@@ -72,12 +89,14 @@ def show_plan(resolved: Resolved) -> None:
 
 
 def starting_adapter(config: RunConfig) -> str:
-    """The shipped adapter where it was made for this model, else a fresh one."""
+    """The shipped adapter where it was made for this model and a game of it, else a fresh one."""
     folder = LORA_FOLDER
     if not os.access(folder.parent, os.W_OK):  # a checkout that others own
         folder = cache_folder() / folder.name
     unpack_newer(LORA_FOLDER.with_suffix(".zip"), folder)
     if not folder.is_dir():
+        return "fresh"
+    if (known := made_for(folder)) and not any(game.env in known for game in config.games):
         return "fresh"
     problem = misfit(folder, config.model)
     if problem is None:

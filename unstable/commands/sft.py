@@ -2,14 +2,14 @@
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from unstable.commands.card import start_card
 from unstable.commands.evaluate import play_evaluation
-from unstable.commands.prepare import Resolved, check, prepare, show_plan
+from unstable.commands.prepare import Resolved, check, prepare, settle, show_plan
 from unstable.commands.resume import is_whole
 from unstable.commands.session import (
     failures_logged,
@@ -33,12 +33,11 @@ from unstable.games.services import game_info, prompt_style
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor
-from unstable.loop.sft import EPOCH, HELD_OUT_LOSS, Row, fine_tune
+from unstable.loop.sft import EPOCH, HELD_OUT_LOSS, Row, Tracker, fine_tune, never
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import describe_base, pack_adapter, weight_files
 from unstable.models.base import load_tokenizer, model_path, named_stop_token_ids
 from unstable.models.weights import ready_weights
-from unstable.planning.plan import Plan
 from unstable.planning.resolve import UNDECIDED
 from unstable.prompts import PromptBuilder
 from unstable.records.environment import write_environment
@@ -65,6 +64,7 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
     leaves, `resume` goes on with.
     """
     check(_evaluated(config))
+    config = settle(config)
     check_data(config)
     _check_zip(config)
     model_path(config.model)  # the embedded weights are unpacked once, before many processes ask
@@ -76,7 +76,7 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
             f"sft.held_out = {config.sft.held_out}: leaves no example to train on; set it lower"
         )
     with said():
-        resolved = prepare(_fine_tuned(config, _task(config, sides)))
+        resolved = prepare(fine_tuned(config, _task(config, sides)))
     show_plan(resolved)
     # A comment is one line of what is printable.
     line = "".join(character if character.isprintable() else " " for character in command)
@@ -144,7 +144,7 @@ def _task(config: RunConfig, sides: Split) -> FineTuning:
     )
 
 
-def _fine_tuned(config: RunConfig, task: FineTuning) -> RunConfig:
+def fine_tuned(config: RunConfig, task: FineTuning) -> RunConfig:
     """The config of a learner that makes an optimizer step an update; "auto" starts fresh."""
     learner = {"algorithm": RFTConfig(), "steps_per_batch": 1, "epochs": 1}
     init = "fresh" if config.model.init == "auto" else config.model.init
@@ -171,7 +171,9 @@ def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     try:
         with tracker.refreshing(), failures_logged(folder.log("sft")):
             ready_weights(config.model, lambda what, done, of: tracker.phase(f"{what} {done}/{of}"))
-            main = _train(config, resolved.plan, folder, task, tracker, rows)
+            main = run_fine_tuning(
+                resolved, folder, task, tracker, partial(evaluate_epoch, config), rows=rows
+            )
             row = run_to_end(main, tracker.print)
             _write_result(config, folder, row, counts)
         ending, reason = "ended", f"the adapter of epoch {row[EPOCH]} is in {folder.adapter}"
@@ -211,17 +213,28 @@ def _newest_whole(folder: RunFolder) -> int:
     return version
 
 
-async def _train(
-    config: RunConfig,
-    plan: Plan,
+class Shown(Tracker, Protocol):
+    """A tracker that lines are given to."""
+
+    def print(self, line: str) -> None:
+        """Show a line to the person at the terminal."""
+
+
+async def run_fine_tuning(
+    resolved: Resolved,
     folder: RunFolder,
     task: FineTuning,
-    tracker: SFTTracker,
-    rows: Sequence[Row],
+    tracker: Shown,
+    evaluate: Callable[[Sequence[Actor], int], Awaitable[Row]],
+    *,
+    rows: Sequence[Row] = (),
+    is_enough: Callable[[Sequence[Row]], bool] = never,
 ) -> Row:
+    """`fine_tune` in processes of a run; `evaluate` has actors play a version."""
     from unstable.runtime.processes import processes  # Ray takes a second
 
-    started = processes(config, plan, folder, tracker.phase, say=tracker.print)
+    config = resolved.config
+    started = processes(config, resolved.plan, folder, tracker.phase, say=tracker.print)
     async with started as (actors, learner):
         saved = -1
         if versions := folder.versions():
@@ -231,11 +244,12 @@ async def _train(
         return await fine_tune(
             task,
             learner,
-            partial(evaluate_epoch, config, actors),
+            partial(evaluate, actors),
             tracker,
             partial(sleeping, actors, config),
             rows=[row for row in rows if HELD_OUT_LOSS in row],
             saved=saved,
+            is_enough=is_enough,
         )
 
 
@@ -277,6 +291,6 @@ def _write_result(config: RunConfig, folder: RunFolder, row: Row, counts: dict[s
     pack_adapter(
         adapter,
         Path(config.sft.zip).expanduser(),
-        base=describe_base(config.model),
+        base=describe_base(config.model, [game.env for game in config.games]),
         card=start_card(run, version, command, counts),
     )

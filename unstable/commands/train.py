@@ -61,6 +61,10 @@ def train(
         own_sinks(config, callbacks)
         resolved = prepare(config)
     show_plan(resolved)
+    if config.model.init == "auto":
+        from unstable.commands.teach import taught  # which needs a part of what this module is for
+
+        resolved = taught(resolved)
     folder = make_folder(resolved.config)
     with removed_if_empty(folder), folder.held(f"tracking.run_dir = {str(folder.root)!r}"):
         write_environment(folder, command)

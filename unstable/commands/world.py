@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unstable.commands.prepare import prepare
+from unstable.commands.prepare import prepare, settle
 from unstable.commands.session import Terminated, say
 from unstable.config import ConfigError, GameConfig, RunConfig, WorldConfig
 from unstable.datasets.world import (
@@ -87,6 +87,7 @@ def make_world(config: RunConfig) -> Path:
     """
     out = Path(config.world.out).expanduser()
     _check(config, out)
+    config = settle(config)
     tokenizer = make_tokenizer(constant_texts(config.games))
     model = make_model(
         tokenizer,

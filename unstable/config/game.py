@@ -66,8 +66,14 @@ class GameConfig(Section):
     parser: str = Field(
         "auto",
         description="text to action: brackets (last [...]), exact (nothing but [...]), bare "
-        "(nothing but what stands in the brackets), boxed, raw, module:function, or auto: the "
-        "style's (answer: exact, compact: bare, think: brackets)",
+        "(nothing but what stands in the brackets), plain (either), boxed, raw, module:function, "
+        "or auto: the style's (answer: plain, compact: bare, think: brackets; boxed where the env "
+        "takes actions without them)",
+    )
+    action_form: Literal["auto", "brackets", "bare"] = Field(
+        "auto",
+        description="how the env takes an action: brackets ([3]), bare (3), or auto: as it is "
+        "found where the game is tried",
     )
     max_turns: PositiveInt = Field(
         50, description="a game is cut off, and counted as truncated, after this many turns"

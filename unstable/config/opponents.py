@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from unstable.config.base import (
+    Arguments,
     NonNegativeFloat,
     NonNegativeInt,
     PathText,
@@ -117,12 +118,20 @@ class OpenAIOpponent(OpponentConfig):
     temperature: NonNegativeFloat | None = Field(
         None, description="its sampling temperature; default: the game's"
     )
-    max_tokens: PositiveInt = Field(512, description="longest answer, in tokens")
+    max_tokens: PositiveInt = Field(
+        512, description="longest answer, in tokens, those of a model's hidden reasoning included"
+    )
+    extra: Arguments = Field(
+        {},
+        description="further parameters of a request, such as {reasoning_effort: low}; null leaves "
+        "one out ({temperature: null})",
+    )
     timeout: PositiveFloat = Field(30.0, description="seconds that a request may take")
     max_retries: NonNegativeInt = Field(
         4,
         description="further requests after a time-out, a lost connection, 429 or 5xx, after "
-        "longer and longer pauses; games.turn_timeout bounds them all",
+        "longer and longer pauses, or as long as Retry-After says; games.turn_timeout bounds them "
+        "all",
     )
     max_calls: PositiveInt | None = Field(
         None, description="answers that are asked for in the whole run; then it plays no more"
@@ -150,6 +159,13 @@ class OpenAIOpponent(OpponentConfig):
                 "base_url holds a name, a password or a query, which the run's files would show; "
                 "export the key in the variable of api_key_env, and leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _extra_is_further(self) -> Self:
+        for name in ("model", "messages", "stream", "n"):
+            if name in self.extra:
+                raise ValueError(f"extra.{name}: is not free to choose here; leave it out")
         return self
 
     @property

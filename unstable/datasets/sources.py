@@ -4,7 +4,7 @@ import logging
 import random
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from unstable.types import GameResult, Observation, SampledTokens, Segment, Toke
 from unstable.types.seeds import derive_seed
 
 _PATIENCE = 200  # games in a row without a new position, after which there are taken to be no more
+_AMPLE = 4  # times as many positions of random play as are wanted
 _ROLES = ("system", "user", "assistant")
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,34 @@ def _play(
         if rng.random() >= expert_share[observation.seat]:
             action = rng.choice(legal)
         game.step(action)
+
+
+# Random play
+
+
+def random_examples(
+    game: GameConfig, prompts: PromptBuilder, *, number: int, seed: int
+) -> list[Example]:
+    """`number` positions of random games, each with a random legal move.
+
+    Evenly from all sets of legal moves that came up, so that rare ones are learned too.
+    Raises `ConfigError` where the game's parser reads a legal move out of no form of answer, and
+    `ValueError` for a game that does not list them.
+    """
+    found: dict[tuple[str, ...], list[Example]] = {}  # by what is legal
+    for index in count():
+        if sum(map(len, found.values())) >= _AMPLE * number:
+            break
+        rng = random.Random(derive_seed(seed, "random moves", game.key, index))
+        play = Game(game, derive_seed(seed, "random game", game.key, index))
+        while not play.done:
+            observation, legal = play.observe(), play.legal_moves()
+            answer = write_answer(game, prompts, action := rng.choice(legal))
+            example = make_example(game, prompts, observation, answer)
+            found.setdefault(tuple(legal), []).append(example)
+            play.step(action)
+    evenly = [each for turn in zip_longest(*found.values()) for each in turn if each]
+    return evenly[:number]
 
 
 # JSONL files

@@ -3,8 +3,8 @@
 import inspect
 import io
 import random
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from typing import Any
 
@@ -12,13 +12,14 @@ from unstable.config import ConfigError, GameConfig, nearest, shown
 from unstable.config.plugins import FAULTS, check_target, described, load_target, time_limit
 from unstable.games.game import Game, SeatingError
 from unstable.games.info import GameInfo, Question
-from unstable.games.screen import fitting_seats, screen
+from unstable.games.screen import FormError, action_form, fitting_seats, screen
 from unstable.games.services import (
     compact,
     game_info,
     lists_legal_moves,
     make_environment,
     prompt_style,
+    with_teams,
 )
 from unstable.games.textarena import env_class, is_env, known_ids
 from unstable.prompts import PARSERS, STYLES, PromptStyle
@@ -33,6 +34,42 @@ def check_game(config: GameConfig, field: str = "games") -> None:
     `field` is the game's place in the config, such as games.0. What an env prints is not shown. It
     has the time that a whole game has.
     """
+    with _tried(config, field):
+        _check_targets(config, field)
+        _check_start(config, field)
+        _check_play(config, field)
+
+
+def settled(config: GameConfig, field: str = "games") -> GameConfig:
+    """The game with what its env decides, for those who see no env: its teams and action form.
+
+    Raises `ConfigError` for an env that is not there or cannot be made.
+    """
+    with _tried(config, field):
+        try:
+            make_environment(config)
+            config = with_teams(config)
+            if config.action_form == "auto":
+                config = config.model_copy(update={"action_form": _form(config, field)})
+        except ConfigError:
+            raise
+        except FAULTS as error:
+            raise _complaint(f"{field}.env", config.env, error) from error
+    return config
+
+
+def _form(config: GameConfig, field: str) -> str:
+    try:
+        return action_form(config)
+    except FormError as error:
+        place = "env" if config.legal_moves is None else "legal_moves"
+        given = shown(getattr(config, place))
+        raise ConfigError(f"{field}.{place} = {given}: {error}; list it so") from error
+
+
+@contextmanager
+def _tried(config: GameConfig, field: str) -> Iterator[None]:
+    """Meanwhile an env whose class is there is tried, for as long as a game may take."""
     over = (
         f"{field}.env = {config.env!r}: trying it is not over in {field}.timeout = "
         f"{config.timeout:g} s; mend it, or raise {field}.timeout"
@@ -41,9 +78,7 @@ def check_game(config: GameConfig, field: str = "games") -> None:
         with redirect_stdout(io.StringIO()), time_limit(config.timeout, over):
             _check_id(config.env, field)
             _check_class(config, field)
-            _check_targets(config, field)
-            _check_start(config, field)
-            _check_play(config, field)
+            yield
     except TimeoutError as error:
         raise ConfigError(over) from error
 

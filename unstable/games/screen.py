@@ -3,12 +3,13 @@
 import random
 import re
 import time
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from unstable.config import GameConfig, InvalidMovesConfig
 from unstable.config.plugins import FAULTS, described
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
+from unstable.prompts import observation_text
 from unstable.types import Observation
 
 SECONDS = 0.5
@@ -18,9 +19,15 @@ _MORE_GAMES = 8  # as long as there are seats that have not come to move
 _TURNS = 400  # of a game, refused actions included
 _RAISES = 20  # at a position, by actions of which none is known to be legal
 _TURNS_PER_SEAT = 10  # accepted actions after which each seat should have come to move
+_TRIES = 80  # actions by which a form is looked for in a game that does not list its moves
 _TOKEN = re.compile(r"\[[^\[\]\n]{1,40}\]")
+_WORD = re.compile(r"\w+")
 _PLACE = re.compile(r"\d+|\b[A-Z]\b|<[^<>]*>")  # what an action's form leaves open
 _USUAL_FORMS = ("[0]", "[0 0]", "[0,0]", "[A0 B0]", "0", "yes", "")
+
+
+class FormError(ValueError):
+    """That legal moves are listed in another form than the game takes them."""
 
 
 class _Trial(NamedTuple):
@@ -57,6 +64,55 @@ def screen(config: GameConfig) -> str | None:
     if idle and sum(trial.accepted for trial in trials) >= _TURNS_PER_SEAT * config.seats:
         return f"never came to move in {len(trials)} games: {_named(idle)}"
     return None
+
+
+def action_form(config: GameConfig) -> Literal["brackets", "bare"]:
+    """How the env takes an action, found by playing: in brackets, [3], or bare, 3.
+
+    As the game lists its legal moves; without a list as it accepts what its text shows and words
+    of it, in brackets where it accepts both forms. Raises `FormError` where what is listed is
+    refused and the other form of it accepted.
+    """
+    endless = InvalidMovesConfig(allowed=_TURNS)
+    config = config.model_copy(update={"max_turns": _TURNS, "invalid_moves": endless})
+    game = Game(config, seed=0)
+    if _lists_moves(game):
+        return _listed_form(game)
+    rng, accepted, shows = random.Random(0), set[str](), False
+    for _ in range(_TRIES):
+        if game.done:
+            game = Game(config, seed=len(accepted))
+        observation = game.observe()
+        text = observation_text(observation)
+        shows |= bool(_TOKEN.search(text))
+        shown = rng.choice([*actions(observation, rng), *rng.choices(_WORD.findall(text) or [""])])
+        bare = shown.strip("[]")
+        for action in (f"[{bare}]", bare):
+            if action and not game.done and _is_accepted(game, action):
+                accepted.add("brackets" if _TOKEN.fullmatch(action) else "bare")
+        if "brackets" in accepted:
+            return "brackets"
+    # Without a clue: TextArena's own games take brackets, and so does one whose text shows some.
+    return "bare" if accepted or (":" in config.env and not shows) else "brackets"
+
+
+def _listed_form(game: Game) -> Literal["brackets", "bare"]:
+    move = game.legal_moves()[0]
+    form: Literal["brackets", "bare"] = "brackets" if "[" in move else "bare"
+    other = move.strip("[]") if form == "brackets" else f"[{move}]"
+    if not _is_accepted(game, move) and _is_accepted(game, other):
+        raise FormError(f"lists {move!r}, which the game refuses, and it takes {other!r}")
+    return form
+
+
+def _is_accepted(game: Game, action: str) -> bool:
+    """Whether the env takes the action; where it raises, the game is not to be played on."""
+    try:
+        game.observe()
+        return not game.step(action).invalid
+    except FAULTS:
+        game.done = True
+        return False
 
 
 def fitting_seats(config: GameConfig) -> int | None:

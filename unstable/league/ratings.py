@@ -30,7 +30,7 @@ class RegistryState(BaseModel):
 
     ratings: dict[str, tuple[float, float]]
     results: dict[str, dict[str, int]]
-    draws: dict[str, tuple[int, int]] = {}
+    draws: dict[str, tuple[int, int]]
     """By env: sides that were next to each other at a game's end, and how many of them drew."""
 
 

@@ -48,6 +48,11 @@ class Tracker(Protocol):
         """Take in an epoch that was evaluated."""
 
 
+def never(rows: Sequence[Row]) -> bool:
+    """That no rows are enough."""
+    return False
+
+
 async def fine_tune(
     task: FineTuning,
     learner: Learner,
@@ -57,8 +62,10 @@ async def fine_tune(
     *,
     rows: Sequence[Row] = (),
     saved: int = -1,
+    is_enough: Callable[[Sequence[Row]], bool] = never,
 ) -> Row:
-    """Train until the epochs are over, or the held-out loss has not improved for `patience`.
+    """Train until the epochs are over, the held-out loss has not improved for `patience`, or the
+    rows of all epochs are enough.
 
     Epoch 0 is the start, before any training. To go on with a run, `rows` are those of the epochs
     that were evaluated, and `saved` is the last one with a checkpoint, which the learner stands at.
@@ -67,6 +74,8 @@ async def fine_tune(
     """
     evaluated = list(rows)
     while len(evaluated) <= task.epochs and not is_over(evaluated, task.patience):
+        if evaluated and is_enough(evaluated):
+            break
         epoch = len(evaluated)
         version = task.version(epoch)
         async with learners_turn():

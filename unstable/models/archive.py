@@ -11,6 +11,7 @@ import mmap
 import stat
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ MAX_BYTES = 2**30
 """What a zip may unpack to, in all."""
 
 
-def describe_base(model: ModelConfig) -> dict[str, Any]:
-    """What an adapter has to fit: the base's name and weights, and the LoRA's shape."""
+def describe_base(model: ModelConfig, envs: Sequence[str]) -> dict[str, Any]:
+    """What an adapter has to fit: the base's name and weights, the LoRA's shape, and the games."""
     return {
         "name": model.name,
+        "games": list(envs),
         "fingerprint": fingerprint(model),
         "adapter": model.adapter.model_dump(),
     }
@@ -93,6 +95,15 @@ def _file(base: str, name: str) -> Path:
     return Path(path)
 
 
+def made_for(folder: Path) -> list[str]:
+    """The envs that an unpacked adapter was made for; none where it does not say."""
+    try:
+        games = read_json(folder / BASE_FILE).get("games")
+    except (OSError, ValueError):
+        return []
+    return [str(game) for game in games] if isinstance(games, list) else []
+
+
 def misfit(folder: Path, model: ModelConfig) -> str | None:
     """Why the unpacked adapter in `folder` is no start for this model; None where it is one."""
     if not (folder / BASE_FILE).is_file():
@@ -101,7 +112,9 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
         made_for = read_json(folder / BASE_FILE)
     except ValueError as error:
         return str(error)
-    if lacking := [name for name in ("name", "adapter", "fingerprint") if name not in made_for]:
+    if lacking := [
+        name for name in ("name", "adapter", "fingerprint", "games") if name not in made_for
+    ]:
         return f"its {BASE_FILE} has no {lacking[0]}"
     if made_for["name"] != model.name:
         return f"it was made for {made_for['name']}, not {model.name}"

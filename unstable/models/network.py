@@ -8,6 +8,17 @@ from http.client import HTTPException
 PATIENCE_S = 5.0
 
 
+class _NotFollowed(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer, and leads nowhere."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(_NotFollowed)
+
+
 def silence(url: str) -> str | None:
     """Why nothing answers at a URL within `PATIENCE_S`; None where anything does, errors included.
 
@@ -17,7 +28,7 @@ def silence(url: str) -> str | None:
 
     def ask() -> None:
         try:
-            urllib.request.urlopen(url, timeout=PATIENCE_S).close()
+            _opener().open(url, timeout=PATIENCE_S).close()
         except urllib.error.HTTPError:
             pass  # which is an answer
         except (OSError, ValueError, HTTPException) as error:

@@ -20,4 +20,4 @@ from unstable.prompts.encoding import (
     TokenStrings,
     shorten,
 )
-from unstable.prompts.parsers import PARSERS, Action, parse_action, strip_reasoning
+from unstable.prompts.parsers import PARSERS, Action, in_form, parse_action, strip_reasoning

@@ -49,6 +49,7 @@ class PromptStyle:
     reasoning: bool  # the text around the action is private
     body: Callable[[Observation], str] = field(default=observation_text)
     parser: str = "brackets"  # that games.parser: auto stands for
+    form: str = "brackets"  # how the env takes an action: brackets or bare
 
     def render(self, observation: Observation) -> str:
         """The user text."""
@@ -61,7 +62,15 @@ class PromptStyle:
 
     def read_action(self, parser: str, text: str) -> "Action":
         """The action in an answer, as `parse_action` finds it; the parser `auto` is the style's."""
-        return parse_action(self.chosen(parser), text, reasoning=self.reasoning)
+        return parse_action(self.chosen(parser), text, reasoning=self.reasoning, form=self.form)
+
+    def of_form(self, form: str) -> "PromptStyle":
+        """The style as it is in a game whose env takes actions so; it asks for that form."""
+        if self.name == "think" and form == "bare":
+            request = self.request.replace("action, in its square brackets, as", "action as")
+            request = request.replace("[action]", "action")
+            return replace(self, form=form, request=request, parser="boxed")
+        return replace(self, form=form)
 
     def chosen(self, parser: str) -> str:
         """The parser's name; for `auto` the style's own."""
@@ -72,9 +81,9 @@ STYLES = {
     "answer": PromptStyle(
         "answer",
         system="",  # a small model follows the request better without one
-        request="Answer with only your action in square brackets, nothing else.",
+        request="Answer with only your action, nothing else.",
         reasoning=False,
-        parser="exact",
+        parser="plain",
     ),
     "compact": PromptStyle(
         "compact",
@@ -289,7 +298,8 @@ def write_answer(game: GameConfig, prompts: PromptBuilder, action: str, reason: 
     Raises `ConfigError` where the game's parser finds the action in no form of answer.
     """
     boxed, bare = rf"\boxed{{{action}}}", action.strip("[]")
-    forms = (boxed, action) if r"\boxed" in prompts.style.request else (action, boxed, bare)
+    plain = (bare, action, boxed, f"[{bare}]")
+    forms = (boxed, action) if r"\boxed" in prompts.style.request else plain
     for form in forms:
         answer = f"{reason}\n\n{form}" if reason else form
         if prompts.opens_reasoning:
@@ -298,6 +308,6 @@ def write_answer(game: GameConfig, prompts: PromptBuilder, action: str, reason: 
             return answer
     parser = prompts.style.chosen(game.parser)
     raise ConfigError(
-        f"games.parser = {parser!r}: reads {action!r} neither out of {forms[0]!r} nor out of "
-        f"{forms[1]!r}; choose another parser, or give the action as it should be read"
+        f"games.parser = {parser!r}: reads {action!r} neither out of {action!r} nor out of "
+        f"{boxed!r}; choose another parser, or give the action as it should be read"
     )

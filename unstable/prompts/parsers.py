@@ -36,14 +36,24 @@ def _bare(text: str) -> str | None:
     return f"[{text}]" if text and not re.search(r"[\[\]\n]", text) else None
 
 
+def _plain(text: str) -> str | None:
+    return _exact(text) or _bare(text)
+
+
 PARSERS: dict[str, Callable[[str], str | None]] = {
     "brackets": _in_brackets,
     "exact": _exact,
     "bare": _bare,
+    "plain": _plain,
     "boxed": _boxed,
     "raw": _raw,
 }
-_STRICT = {"exact", "bare"}  # what they do not read is no action, even if an env finds one in it
+_STRICT = {
+    "exact",
+    "bare",
+    "plain",
+}  # what they do not read is no action, even if an env finds one in it
+_BRACKETING = {"brackets", "boxed", *_STRICT}
 
 
 class Action(NamedTuple):
@@ -53,16 +63,29 @@ class Action(NamedTuple):
     formatted: bool
 
 
-def parse_action(parser: str, text: str, *, reasoning: bool = False) -> Action:
+def in_form(action: str, form: str) -> str:
+    """An action in brackets as an env of that form takes it.
+
+    >>> in_form("[3]", "bare")
+    '3'
+    """
+    return action[1:-1].strip() if form == "bare" and _BRACKETS.fullmatch(action) else action
+
+
+def parse_action(
+    parser: str, text: str, *, reasoning: bool = False, form: str = "brackets"
+) -> Action:
     """The action in an answer, by a built-in parser or a `module:function(text) -> str | None`.
 
+    `form` is how the env takes an action: a built-in parser but `raw` gives it so.
+
     Where there is none, the answer itself on one short line, or nothing if it is `reasoning` or the
-    parser is strict (exact, bare): there, whatever else stands beside an action makes it none.
+    parser is strict (exact, bare, plain): there, whatever stands beside an action makes it none.
     """
     answer = strip_reasoning(text).strip()
     action = (PARSERS.get(parser) or load_target(parser))(answer)
     if action is not None:
-        return Action(action, True)
+        return Action(in_form(action, form) if parser in _BRACKETING else action, True)
     if reasoning or parser in _STRICT:
         return Action("", False)
     return Action(" ".join(answer.split())[:_MAX_UNPARSED], False)

@@ -20,6 +20,7 @@ from unstable.records.games import batch_records, game_record
 from unstable.records.reading import Skipped, read_rows
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
+from unstable.tracking.illegal import Illegal
 from unstable.tracking.lines import LATER_S, Lines, RunConsole
 from unstable.tracking.metrics import (
     EngineMetrics,
@@ -115,7 +116,7 @@ class Tracker:
         self._names: dict[str, None] = {}
         self._spent_until = now
         self._times = dict.fromkeys(PHASES.values(), 0.0)
-        self._play = PlayMetrics(config)
+        self._play, self._illegal = PlayMetrics(config), Illegal(config)
         self._engine = EngineMetrics()
         self._device = DeviceProbe()
         self._lines = Lines(self._show, self._phase_line)
@@ -173,6 +174,8 @@ class Tracker:
             own = [each for each in trajectories if each.game_id == game.spec.game_id]
             self._play.add_game(game, own)
             self.view.add_game(game)
+            if (line := self._illegal.add(game)) is not None:
+                self.print(line)
             self._emit("game", version, game_record(game, own, version, actor))
 
     def add_again(self, result: GameResult, trajectories: Sequence[Trajectory]) -> None:

@@ -1,7 +1,17 @@
-"""A player behind an OpenAI-compatible endpoint; the library has time-outs and tries again."""
+"""A player behind an OpenAI-compatible endpoint, which is asked again where it fails for a while.
 
+What a model does not take (`max_tokens`, a temperature, as reasoning models do) is found by asking,
+once for a model of an endpoint.
+"""
+
+import asyncio
+import logging
 import os
-from typing import Any
+import random
+import time
+from collections import defaultdict
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
 
 from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
 from unstable.collectors.players.ledger import Ledger
@@ -20,6 +30,14 @@ from unstable.models.network import silence
 from unstable.prompts import parse_action, shorten
 from unstable.types import Answer, Observation, SeatSpec
 
+if TYPE_CHECKING:
+    from openai import APIError
+
+log = logging.getLogger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
+_REFUSED: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+"""Parameters that a model at an endpoint has refused, by URL and model."""
+
 
 class OpenAIPlayer(OpponentPlayer):
     """A remote model that is asked with the same chat as a local one; it cannot be seeded."""
@@ -28,7 +46,7 @@ class OpenAIPlayer(OpponentPlayer):
     libraries = ("openai",)
 
     def __init__(self, opponent: OpenAIOpponent, game: GameConfig, temperature: float) -> None:
-        from openai import AsyncOpenAI  # takes half a second
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # takes half a second
 
         keep_secret(opponent.api_key_env)
         self._opponent = opponent
@@ -40,7 +58,9 @@ class OpenAIPlayer(OpponentPlayer):
             base_url=opponent.base_url,
             api_key=os.environ[opponent.api_key_env],
             timeout=opponent.timeout,
-            max_retries=opponent.max_retries,
+            max_retries=0,
+            # A redirect would lead a game's prompts to a host that nobody named.
+            http_client=DefaultAsyncHttpxClient(follow_redirects=False, timeout=opponent.timeout),
         )
 
     @classmethod
@@ -81,7 +101,8 @@ class OpenAIPlayer(OpponentPlayer):
         text, cut = shorten(hide_secrets(reply))  # it may send its key back
         action = self._style.read_action(self._parser, text)
         if not action.formatted:  # it is not trained to stop where its action ends
-            action = parse_action("brackets", text, reasoning=self._style.reasoning)
+            style = self._style
+            action = parse_action("brackets", text, reasoning=style.reasoning, form=style.form)
         return Answer(
             observation=self._style.render(observation),
             text=text,
@@ -91,20 +112,96 @@ class OpenAIPlayer(OpponentPlayer):
         )
 
     async def _ask(self, messages: list[dict[str, str]]) -> str:
+        longest = self._opponent.extra.get("max_completion_tokens") or self._opponent.max_tokens
         # A token has a character at least, and a template some tokens around each message.
-        most = sum(len(message["content"]) + 16 for message in messages) + self._opponent.max_tokens
+        most = sum(len(message["content"]) + 16 for message in messages) + longest
         if self._ledger is not None:
             self._ledger.reserve(most)
-        reply = await self._client.chat.completions.create(
-            model=self._opponent.model,
-            messages=messages,  # type: ignore[arg-type]
-            temperature=self._temperature,
-            max_tokens=self._opponent.max_tokens,
-        )
+        reply = await self._reply(messages)
         text, tokens = _read(reply, self._opponent.base_url)
         if self._ledger is not None and tokens is not None:
             self._ledger.settle(most, tokens)
         return text
+
+    async def _reply(self, messages: list[dict[str, str]]) -> Any:
+        """The endpoint's reply, asked for until it comes; raises the library's error of the last.
+
+        A pause is as long as the reply's Retry-After says; the player's time-out bounds them all.
+        """
+        from openai import APIConnectionError, APIStatusError
+
+        failed, pause = 0, None
+        last: APIConnectionError | APIStatusError
+        refused = _REFUSED[(self._opponent.base_url, self._opponent.model)]
+        while True:
+            parameters = self._parameters(refused)
+            try:
+                return await self._client.chat.completions.create(
+                    model=self._opponent.model,
+                    messages=messages,  # type: ignore[arg-type]
+                    extra_body=parameters,
+                )
+            except APIConnectionError as error:  # time-outs too
+                failed, pause, last = failed + 1, None, error
+            except APIStatusError as error:
+                status = error.status_code
+                name = _refused_parameter(error, parameters) if status == 400 else None
+                if name is not None and name not in refused:
+                    log.warning("%s takes no %s, which is left out", self._opponent.model, name)
+                    refused.add(name)
+                    continue
+                if 300 <= status < 400:
+                    url = shown(error.response.headers.get("location", ""))
+                    raise ValueError(
+                        f"{self._opponent.base_url} redirects to {url}, which is not followed; set "
+                        "base_url to what is meant"
+                    ) from error
+                if status not in (408, 409, 429) and status < 500:
+                    raise
+                failed, pause, last = failed + 1, _retry_after(error.response.headers), error
+            if failed > self._opponent.max_retries:
+                raise last
+            backoff = min(_FIRST_PAUSE_S * 2 ** (failed - 1), _LONGEST_PAUSE_S)
+            # Apart, so that players that failed at once do not ask at once again.
+            jitter = random.Random(time.monotonic_ns()).uniform(0.75, 1.0)
+            await asyncio.sleep(backoff * jitter if pause is None else pause)
+
+    def _parameters(self, refused: set[str]) -> dict[str, Any]:
+        """What a request says besides model and messages."""
+        opponent, extra = self._opponent, self._opponent.extra
+        limit = "max_tokens"
+        if "max_completion_tokens" in extra or limit in refused:
+            limit = "max_completion_tokens"
+        given = {limit: opponent.max_tokens, "temperature": self._temperature, **extra}
+        named = {name: value for name, value in given.items() if value is not None}
+        return {
+            name: value for name, value in named.items() if name in extra or name not in refused
+        }
+
+
+def _refused_parameter(error: "APIError", parameters: dict[str, Any]) -> str | None:
+    """What of ours a model says that it does not take; None where it complains of something else.
+
+    Endpoints name it as `param`, or in the message alone.
+    """
+    for name in ("max_tokens", "temperature"):
+        if name in parameters and (error.param == name or f"'{name}'" in error.message):
+            return name
+    return None
+
+
+def _retry_after(headers: Any) -> float | None:
+    """Seconds to wait for, by a reply's headers: a number of them, or a date."""
+    try:
+        if (milliseconds := headers.get("retry-after-ms")) is not None:
+            return max(0.0, float(milliseconds) / 1000)
+        if (value := headers.get("retry-after")) is None:
+            return None
+        if value.strip().replace(".", "", 1).isdigit():
+            return float(value)
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
 
 
 def _read(reply: Any, url: str) -> tuple[str, int | None]:

@@ -22,7 +22,7 @@ from unstable.commands.play.terminal import Terminal
 from unstable.commands.prepare import prepare
 from unstable.commands.session import run_to_end
 from unstable.config import ConfigError, FixedOpponent, load
-from unstable.games.services import with_teams
+from unstable.games.check import settled
 from unstable.models.base import check_model
 from unstable.planning.resolve import UNDECIDED
 from unstable.report.games import point_of_view
@@ -47,10 +47,10 @@ def audit(found: Found) -> bool:
     Nothing is written. Raises `ConfigError` for a game that is not there any more.
     """
     terminal, again = Terminal(), _again(found)
-    chosen = for_one_game(found.config, with_teams(found.game), again.opponents)
+    chosen = for_one_game(found.config, settled(found.game), again.opponents)
     if again.models:
-        settled = {**UNDECIDED, **FEW, "actors.engine": "embedded"}
-        whole = from_folder(found.folder, settled)
+        undecided = {**UNDECIDED, **FEW, "actors.engine": "embedded"}
+        whole = from_folder(found.folder, undecided)
         chosen = prepare(for_one_game(whole, found.game, again.opponents), learner=False).config
     terminal.show(found.title)
 

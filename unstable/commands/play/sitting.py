@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from pathlib import Path
 
-from unstable.collectors.play import play_game
+from unstable.collectors.play import contained, play_game
 from unstable.collectors.players.kinds import player_class
 from unstable.commands.play.casting import PERSON, Served, needs_model, served
 from unstable.commands.play.table import Asked, Table
@@ -22,8 +23,8 @@ from unstable.commands.session import (
     run_to_end,
 )
 from unstable.config import GameConfig, RunConfig, RunFailedError
-from unstable.games.check import check_constrained, check_game
-from unstable.games.services import with_teams
+from unstable.config.apart import apart
+from unstable.games.check import check_constrained, check_game, settled
 from unstable.models.base import check_model
 from unstable.models.inspection import check_opponents
 from unstable.records.environment import write_environment
@@ -64,13 +65,14 @@ def sit(sitting: Sitting) -> None:
     saved before `RunFailedError` is raised for a player that failed, or what an interrupt raises.
     """
     model = needs_model(sitting.config, sitting.spec)
-    _check(sitting, model)
+    apart(lambda: _check(sitting, model))
     sitting = _resolved(sitting, model)
     folder = make_folder(_in_a_folder(sitting.config, sitting))
+    named, folder = folder.root, RunFolder(folder.root.absolute())  # wherever a bot goes
     logging = logging_to if model else logging_ours
     with _kept_if_played(folder), logging(folder, "play"), failures_logged(folder.log("play")):
         write_environment(folder, sitting.command)
-        run_to_end(_play(sitting, folder, model))
+        run_to_end(_play(sitting, folder, named, model))
 
 
 def _check(sitting: Sitting, model: bool) -> None:
@@ -90,7 +92,7 @@ def _resolved(sitting: Sitting, model: bool) -> Sitting:
     if model:
         config = prepare(sitting.config, learner=False).config
     else:
-        config = sitting.config.model_copy(update={"games": [with_teams(sitting.game)]})
+        config = sitting.config.model_copy(update={"games": [settled(sitting.game)]})
     spec = replace(sitting.spec, teams=config.games[0].teams)
     return replace(sitting, config=config, spec=spec)
 
@@ -123,7 +125,7 @@ def _remove_empty(folder: RunFolder) -> None:
         shutil.rmtree(folder.root, ignore_errors=True)
 
 
-async def _play(sitting: Sitting, folder: RunFolder, model: bool) -> None:
+async def _play(sitting: Sitting, folder: RunFolder, named: Path, model: bool) -> None:
     terminal = Terminal()
     if model:
         terminal.show(f"loading the model {sitting.config.model.name} ...")
@@ -137,9 +139,12 @@ async def _play(sitting: Sitting, folder: RunFolder, model: bool) -> None:
         # A person takes the time that a person takes.
         game = sitting.game if sitting.own is None else _untimed(sitting.game)
         seated, seed = table.seated(players), sitting.config.seed
-        result = await play_game(sitting.spec, game, seated, seed, sitting.shared)
+        with contained():
+            result = await play_game(sitting.spec, game, seated, seed, sitting.shared)
         table.show_end(result)
-        _save(sitting, folder, result, terminal)
+        if _save(sitting, folder, result, terminal):
+            # As they are: a path that is broken in two cannot be copied.
+            print(f"saved: {named}\nto see it: unstable report {shlex.quote(str(named))}")
         if table.failure:
             raise RunFailedError(table.failure)
     task = asyncio.current_task()
@@ -166,14 +171,13 @@ def _beginning(sitting: Sitting, table: Table) -> str:
     return line if sitting.own is None else f"{line}\n? lists what can be asked; !quit ends."
 
 
-def _save(sitting: Sitting, folder: RunFolder, result: GameResult, terminal: Terminal) -> None:
+def _save(sitting: Sitting, folder: RunFolder, result: GameResult, terminal: Terminal) -> bool:
     if len(result.turns) == len(sitting.shared):
         terminal.show("Nothing was played, so nothing is saved.")
-        return
+        return False
     path = folder.games("eval", sitting.version)
     path.parent.mkdir(exist_ok=True)
     file = LineFile(path)
     file.write(game_record(result, [], sitting.version, None))
     file.close()
-    # As they are: a path that is broken in two cannot be copied.
-    print(f"saved: {folder.root}\nto see it: unstable report {shlex.quote(str(folder.root))}")
+    return True

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from unstable.collectors.play import contained
 from unstable.collectors.players.base import LeftError, Player, scripted
 from unstable.commands.play.terminal import LEFT, Terminal
 from unstable.config import one_line
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 PROMPT = "your action> "
 MOST_MOVES = 60  # that are listed
+MOST_CHARACTERS = 500  # of an action that is told
 PATIENCE_S = 1.0
 """After which a person is shown that another player has not answered yet."""
 HELP = """\
@@ -157,7 +159,8 @@ class Table:
         waiting = f"{self.name(seat)} (seat {seat}) is thinking ..."
         notice = asyncio.get_running_loop().call_later(PATIENCE_S, self._terminal.show, waiting)
         try:
-            answer = await _or_leave(player.act(observation, game, seed))
+            with contained():
+                answer = await _or_leave(player.act(observation, game, seed))
         except LeftError:
             raise
         except Exception as error:  # the fault border of a game, which is saved as far as it went
@@ -171,7 +174,7 @@ class Table:
             self._terminal.show(f"\n{observation.board}")
         # Elsewhere an action may be for nobody else's eyes; the game says what the person may know.
         is_seen = self._own is None or self._shows_all()
-        done = f"plays {answer.action}" if is_seen else "has moved"
+        done = f"plays {_brief(answer.action)}" if is_seen else "has moved"
         self._terminal.show(f"\n{self.name(seat)} (seat {seat}) {done}")
         return answer
 
@@ -212,6 +215,11 @@ class _Other:
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         return await self.table.watch(self.seat, self.player, (observation, game, seed))
+
+
+def _brief(action: str) -> str:
+    """An action as a line shows it; !why shows all of it."""
+    return action if len(action) <= MOST_CHARACTERS else f"{action[:MOST_CHARACTERS]} ..."
 
 
 async def _or_leave(waited: Awaitable[T]) -> T:

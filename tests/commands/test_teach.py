@@ -1,0 +1,94 @@
+"""The form of answers is taught before self-play, once, and only where it is not known."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.games.test_action_form import game
+from unstable.commands import teach
+from unstable.commands.prepare import Resolved, prepare
+from unstable.config import parse
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/unstable/starts"
+
+
+def resolved(tiny_folder: Path, *games: Any, init: str = "fresh") -> Resolved:
+    data = {
+        "model": {"name": str(tiny_folder), "dtype": "float32", "init": init},
+        "games": [each.model_dump() for each in games],
+    }
+    return prepare(parse(data))
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Places where a start was asked for; each becomes one that needed no teaching."""
+    places: list[Path] = []
+
+    def make(config: Any, examples: Any, place: Path) -> None:
+        places.append(place)
+        place.mkdir(parents=True)
+        (place / "taught.json").write_text("{}")
+        if "bare" in str(config.games[0].args):
+            (place / "adapter_config.json").write_text("{}")
+
+    monkeypatch.setattr(teach, "_make", make)
+    return places
+
+
+def test_a_start_is_made_once_for_a_model_and_its_games(
+    tiny_folder: Path, made: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = resolved(tiny_folder, game("bare", forms="bare"))
+    first = teach.taught(one)
+    assert first.config.model.init == str(made[0])
+    again = teach.taught(one)
+    assert again.config == first.config and len(made) == 1
+    line = capsys.readouterr().err
+    assert "the model begins from" in line and "taught the form of answers in" in line
+    teach.taught(resolved(tiny_folder, game("bare", forms="bare", text="Other rules.")))
+    assert len(made) == 2
+
+
+def test_a_model_that_knows_the_form_begins_as_it_would(
+    tiny_folder: Path, made: list[Path]
+) -> None:
+    whole = resolved(tiny_folder, game("bracketed", forms="brackets"))
+    assert [teach.taught(whole), teach.taught(whole)] == [whole, whole] and len(made) == 1
+
+
+def test_some_games_are_not_asked_about(
+    tiny_folder: Path, made: list[Path], tmp_path: Path
+) -> None:
+    unlisted = game(forms="bare")
+    reasoned = game("bare", "think", forms="bare")
+    whole = resolved(tiny_folder, unlisted, reasoned.model_copy(update={"name": "reasoned"}))
+    assert teach.taught(whole) == whole and not made
+    start = tmp_path / "start"
+    start.mkdir()
+    (start / "base.json").write_text(json.dumps({"games": [unlisted.env]}))
+    known = resolved(tiny_folder, game("bare", forms="bare"), init=str(start))
+    assert teach.taught(known) == known and not made
+
+
+def row(epoch: int, *shares: float) -> dict[str, float | None]:
+    return {"sft/epoch": epoch} | {f"legal/{number}": each for number, each in enumerate(shares)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_enough"),
+    [
+        ([row(0, 0.5, 0.9)], True),
+        ([row(0, 0.4, 0.9)], False),
+        ([row(0, 0.1), row(1, 0.6)], False),
+        ([row(0, 0.1), row(1, 0.95)], True),
+    ],
+)
+def test_teaching_ends_where_moves_are_legal(rows: Any, is_enough: bool) -> None:
+    assert teach._is_enough(rows) is is_enough

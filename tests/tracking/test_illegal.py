@@ -1,0 +1,49 @@
+"""What is said where nearly none of the policy's first answers is legal."""
+
+from tests.helpers import builders
+from tests.helpers.tracking import make_config
+from unstable.tracking.illegal import LOOKED_AT, Illegal
+from unstable.types import GameResult
+
+
+def forfeited(text: str, **answer: object) -> GameResult:
+    """A game that the policy has lost by its first answer."""
+    game = builders.game(turns=1, forfeit=0)
+    observation = "The rules.\n\nAnswer with only your action."
+    first = builders.answering(game.turns[0], text=text, observation=observation, **answer)
+    game.turns[:] = [first]
+    return game
+
+
+def said(illegal: Illegal, texts: list[str], **answer: object) -> list[str]:
+    lines = [illegal.add(forfeited(text, **answer)) for text in texts]
+    return [line for line in lines if line is not None]
+
+
+def test_answers_that_the_parser_does_not_read_are_named_once_with_the_remedy() -> None:
+    illegal = Illegal(make_config())
+    texts = ["3"] * 40 + ["I take three"] * (LOOKED_AT - 40)
+    (line,) = said(illegal, texts + texts, action="", formatted=False)
+    assert line == (
+        "TicTacToe-v0: 64 of the policy's first 64 answers are no legal move, most often '3' "
+        "(40 times), in which the parser finds no action; the prompt asks for 'Answer with only "
+        "your action.'. The game takes an action in square brackets, such as [3] "
+        "(games.0.action_form); set games.0.legal_moves, so that the model is taught the moves "
+        "first, or games.0.parser to how it answers"
+    )
+
+
+def test_answers_that_the_game_refuses_are_named_as_it_was_given_them() -> None:
+    game = {"env": "a:B", "name": "TicTacToe-v0", "legal_moves": "a:b", "action_form": "bare"}
+    (line,) = said(Illegal(make_config(games=[game])), ["9"] * LOOKED_AT, action="9")
+    assert "most often '9' (64 times), which the game refuses as '9'." in line
+    assert "takes an action without brackets, such as 3 (games.0.action_form); begin with" in line
+
+
+def test_a_policy_that_plays_is_not_spoken_of() -> None:
+    illegal = Illegal(make_config())
+    assert not [
+        line for _ in range(LOOKED_AT) if (line := illegal.add(builders.game())) is not None
+    ]
+    illegal = Illegal(make_config())
+    assert not said(illegal, ["3"] * (LOOKED_AT - 1), action="")

@@ -1,0 +1,265 @@
+"""Before self-play: a model that does not know the form of a game's answers learns it first.
+
+It is asked in a few games; where fewer than half of its moves are legal, it is shown random legal
+moves, so that it learns to answer and nothing of strategy. That is done once for a model and its
+games: the start is kept in the user's cache.
+"""
+
+import asyncio
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from unstable.commands.evaluate import play_evaluation
+from unstable.commands.prepare import Resolved, alone, prepare
+from unstable.commands.session import failures_logged, heeding_sigterm, run_to_end, say
+from unstable.commands.sft import fine_tuned, run_fine_tuning
+from unstable.config import ConfigError, GameConfig, RunConfig, RunFailedError
+from unstable.datasets.examples import Example, FineTuning
+from unstable.datasets.sources import random_examples
+from unstable.games.services import lists_legal_moves, prompt_style
+from unstable.loop.protocols import Actor
+from unstable.loop.sft import EPOCH, Row
+from unstable.models.adapters import read_adapter, write_adapter
+from unstable.models.archive import made_for, weight_files
+from unstable.models.base import load_tokenizer, model_path
+from unstable.models.cache import cache_folder
+from unstable.models.weights import ready_weights
+from unstable.prompts import PromptBuilder
+from unstable.records.files import new_folder, write_whole
+from unstable.records.folder import RunFolder
+from unstable.records.logs import logging_to
+from unstable.records.text import duration, number
+from unstable.tracking.lines import Lines
+from unstable.types import GameSpec, PlayerId, SeatSpec, Update
+
+ASKED = 16
+"""Games of each env by which the share of legal moves is found."""
+KNOWN = 0.5
+"""A model that makes so many of its moves legal learns the rest by playing."""
+TAUGHT = 0.95
+"""Of legal moves, with which teaching ends."""
+EXAMPLES = 128
+"""Random legal moves of each env; an epoch goes through them once."""
+EPOCHS = 12
+MOST_S = 600.0
+"""After which no further epoch begins."""
+_LEARNER = {
+    "batch_size": 8,
+    "micro_batch_size": 8,
+    "learning_rate": 1e-3,
+    "schedule": "constant",
+    "final_rate": 0.0,
+    "decay_fraction": 1.0,
+    "warmup_steps": 4,
+    "ema": None,
+    "max_kl": None,
+    "state": None,
+    "num": 1,
+}
+_NOTE_FILE = "taught.json"
+
+
+def taught(resolved: Resolved) -> Resolved:
+    """The run with a start that knows the form of its games' answers.
+
+    Asks about games that list their legal moves and that the start was not made for. Raises
+    `RunFailedError` for what failed, and what an interrupt raises.
+    """
+    config = resolved.config
+    games = [game for game in config.games if _is_new(game, config)]
+    if not games:
+        return resolved
+    lines = Lines(say)
+    with lines.refreshing():
+        ready_weights(config.model, lambda what, done, of: lines.phase(f"{what} {done}/{of}"))
+    teaching = _teaching(config, games)
+    examples = [example for game in games for example in _examples(teaching, game)]
+    place = cache_folder() / "starts" / _key(teaching, examples)
+    if not (place / _NOTE_FILE).is_file():
+        _make(teaching, examples, place)
+    elif _adapter_of(place) is not None:
+        names = ", ".join(game.key for game in games)
+        say(f"the model begins from {place}, where it was taught the form of answers in {names}")
+    start = _adapter_of(place)
+    if start is None:
+        return resolved
+    model = config.model.model_copy(update={"init": str(start)})
+    return resolved._replace(config=config.model_copy(update={"model": model}))
+
+
+def _is_new(game: GameConfig, config: RunConfig) -> bool:
+    """Whether the model has to be asked if it can answer in the game."""
+    knows = [] if config.model.init == "fresh" else made_for(Path(config.model.init))
+    return lists_legal_moves(game) and game.env not in knows and not prompt_style(game).reasoning
+
+
+def _adapter_of(place: Path) -> Path | None:
+    return place if (place / "adapter_config.json").is_file() else None
+
+
+def _teaching(config: RunConfig, games: Sequence[GameConfig]) -> RunConfig:
+    """The config by which it is taught, with these games alone."""
+    evaluation = {"constrained": False, "opponents": []}
+    config = alone(config)
+    return config.model_copy(
+        update={
+            "games": list(games),
+            "learner": config.learner.model_copy(update=_LEARNER),
+            "eval": config.eval.model_copy(update=evaluation),
+            "loop": config.loop.model_copy(update={"mode": "sync"}),
+        }
+    )
+
+
+def _examples(config: RunConfig, game: GameConfig) -> list[Example]:
+    prompts = PromptBuilder(
+        load_tokenizer(config.model),
+        prompt_style(game),
+        config.model.chat_template,
+        config.sampling.max_prompt_tokens,
+    )
+    return random_examples(game, prompts, number=EXAMPLES, seed=0)
+
+
+def _key(config: RunConfig, examples: Sequence[Example]) -> str:
+    """What the start depends on, as a name: model, LoRA, start, and what is taught."""
+    try:
+        files = [(path.name, *_stamp(path)) for path in weight_files(config.model)]
+    except ConfigError:  # in other files than safetensors
+        files = []
+    what = {
+        "model": [model_path(config.model), sorted(files), config.model.model_dump()],
+        "taught": [ASKED, KNOWN, TAUGHT, EXAMPLES, EPOCHS, _LEARNER],
+        "examples": [(each.env, *each.key) for each in examples],
+    }
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
+    """Ask, teach if need be, and keep what came of it; an interrupt leaves nothing."""
+    began, work = time.monotonic(), Path(tempfile.mkdtemp(prefix="unstable-teach-"))
+    task = FineTuning(
+        train=examples,
+        held_out=[],
+        epochs=EPOCHS,
+        patience=EPOCHS,
+        batch_size=config.learner.batch_size,
+        seed=config.seed,
+    )
+    folder, resolved = RunFolder(work), prepare(fine_tuned(config, task))
+    tracker = _Lesson(resolved.config, steps=task.version(EPOCHS))
+
+    def is_over(rows: Sequence[Row]) -> bool:
+        return _is_enough(rows) or time.monotonic() - began > MOST_S
+
+    try:
+        with (
+            heeding_sigterm(),
+            logging_to(folder, "teach"),
+            tracker.lines.refreshing(),
+            failures_logged(folder.log("teach")),
+        ):
+            evaluate = partial(_ask, resolved.config)
+            main = run_fine_tuning(resolved, folder, task, tracker, evaluate, is_enough=is_over)
+            row = run_to_end(main, say)
+    except RunFailedError:
+        raise
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    place.parent.mkdir(exist_ok=True)
+    with new_folder(place, replace=True) as kept:
+        if row[EPOCH]:
+            version = row["version"]
+            assert isinstance(version, int)
+            write_adapter(read_adapter(folder.checkpoint(version), "start"), kept)
+            spent = duration(time.monotonic() - began)
+            say(f"taught in {spent}: legal moves {_shares(row)}; the start is kept in {place}")
+        write_whole(kept / _NOTE_FILE, json.dumps(row).encode())
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _is_enough(rows: Sequence[Row]) -> bool:
+    """Whether the model knows the form: half of it where nothing was taught yet."""
+    least = min(_legal(rows[-1]).values())
+    return least >= (TAUGHT if rows[-1][EPOCH] else KNOWN)
+
+
+def _legal(row: Mapping[str, Any]) -> dict[str, float]:
+    """The share of legal moves by game."""
+    prefix = "legal/"
+    return {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
+
+
+def _shares(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{100 * share:.0f} % in {game}" for game, share in _legal(row).items())
+
+
+async def _ask(config: RunConfig, actors: Sequence[Actor], version: int) -> Row:
+    """The share of legal moves of a version that plays games with itself, by game."""
+    player = PlayerId.policy(version)
+    await asyncio.gather(*(actor.publish(player) for actor in actors))
+    row: Row = {}
+    for game in config.games:
+        seat = SeatSpec(player=player, temperature=config.sampling.temperature)
+        specs = [
+            GameSpec(
+                game_id=number,
+                purpose="eval",
+                env=game.key,
+                seed=number,
+                seats=(seat,) * game.seats,
+                teams=game.teams,
+            )
+            for number in range(ASKED)
+        ]
+        results = await play_evaluation(actors, specs)
+        turns = list(chain.from_iterable(result.turns for result in results))
+        row[f"legal/{game.key}"] = sum(not turn.invalid for turn in turns) / max(1, len(turns))
+    await asyncio.gather(*(actor.retire(player) for actor in actors))
+    return row
+
+
+class _Lesson:
+    """How far teaching is, in lines; the `Tracker` of supervised training."""
+
+    def __init__(self, config: RunConfig, steps: int) -> None:
+        self.lines = Lines(say)
+        self._model, self._steps = config.model.name, steps
+
+    def print(self, line: str) -> None:
+        say(line)
+
+    def phase(self, name: str) -> None:
+        what = "asking the model for moves" if name == "playing" else name
+        self.lines.phase(f"before training: {what}")
+
+    def log_step(self, row: Row) -> None:
+        step, loss = row["version"], number(row["learn/loss"])
+        self.lines.phase(f"teaching the form of answers · step {step}/{self._steps} · loss {loss}")
+
+    def log_refusals(self, update: Update) -> None:
+        pass
+
+    def log_epoch(self, row: Row) -> None:
+        if row[EPOCH]:
+            say(f"teaching the form of answers: legal moves {_shares(row)} after {row[EPOCH]:g}")
+        elif not _is_enough([row]):
+            say(
+                f"{self._model} does not know the form of answers (legal moves: {_shares(row)}): "
+                f"it is taught it first, by random legal moves, in at most {self._steps} steps; "
+                "--init fresh leaves that out"
+            )

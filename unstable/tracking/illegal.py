@@ -1,0 +1,64 @@
+"""Is the policy understood? What is wrong where nearly none of its first answers is legal."""
+
+from collections import Counter
+
+from unstable.config import RunConfig, shown
+from unstable.types import Answer, GameResult, Turn
+
+LOOKED_AT = 64
+"""Answers of the policy in an env, after which it is said."""
+FEW = 0.25
+"""A smaller share of legal answers is worth a line."""
+
+
+class Illegal:
+    """Counts the first answers of the policy in each env; says once what is wrong with them."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._indices = {game.key: index for index, game in enumerate(config.games)}
+        self._games = config.game_by_key
+        self._turns: dict[str, list[Turn]] = {key: [] for key in self._games}
+
+    def add(self, game: GameResult) -> str | None:
+        """Take in a training game; the line, once there is enough to say it of its env."""
+        turns = self._turns.get(game.spec.env)
+        if turns is None or len(turns) >= LOOKED_AT:
+            return None
+        turns += [turn for turn in game.turns if _is_policys(turn)]
+        if len(turns) < LOOKED_AT:
+            return None
+        legal = sum(not turn.invalid for turn in turns)
+        return self._line(game.spec.env, turns) if legal < FEW * len(turns) else None
+
+    def _line(self, env: str, turns: list[Turn]) -> str:
+        refused = [turn for turn in turns if turn.invalid]
+        counts = Counter(turn.answer.text for turn in refused)
+        ((text, count),) = counts.most_common(1)
+        like = next(turn.answer for turn in refused if turn.answer.text == text)
+        game, place = self._games[env], f"games.{self._indices[env]}"
+        bare = game.action_form == "bare"
+        form = "without brackets, such as 3" if bare else "in square brackets, such as [3]"
+        why = f"which the game refuses as {shown(like.action)}"
+        remedy = f"set {place}.legal_moves, so that the model is taught the moves first"
+        if game.legal_moves is not None:
+            remedy = "begin without --init fresh, so that the model is taught the moves first"
+        if not like.formatted:
+            why = (
+                f"in which the parser finds no action; the prompt asks for {shown(_request(like))}"
+            )
+            remedy += f", or {place}.parser to how it answers"
+        return (
+            f"{env}: {len(refused)} of the policy's first {len(turns)} answers are no legal move, "
+            f"most often {shown(text)} ({count} times), {why}. The game takes an action {form} "
+            f"({place}.action_form); {remedy}"
+        )
+
+
+def _request(answer: Answer) -> str:
+    """What a prompt ends with."""
+    return answer.observation.rstrip().rpartition("\n")[2]
+
+
+def _is_policys(turn: Turn) -> bool:
+    sampled = turn.answer.sampled
+    return sampled is not None and sampled.version is not None
