@@ -73,7 +73,7 @@ ALLOWED = {
 }
 TARGET = r"unstable(\.\w+)+(:\w+)?"
 """A string that names a module, or what is in one."""
-MOST_ARROWS = 108
+MOST_ARROWS = 111
 MOST_FILES_BESIDE = 8
 FILES = sorted(PACKAGE.rglob("*.py"))
 
