@@ -9,7 +9,11 @@ import pytest
 from tests.games.test_action_form import game
 from unstable.commands import teach
 from unstable.commands.prepare import Resolved, prepare
+from unstable.commands.sft import fine_tuned
 from unstable.config import parse
+from unstable.datasets.examples import FineTuning
+from unstable.records.folder import RunFolder
+from unstable.runtime.local import LocalActor, LocalLearner
 
 
 @pytest.fixture(autouse=True)
@@ -92,3 +96,30 @@ def row(epoch: int, *shares: float) -> dict[str, float | None]:
 )
 def test_teaching_ends_where_moves_are_legal(rows: Any, is_enough: bool) -> None:
     assert teach._is_enough(rows) is is_enough
+
+
+def numbers(env: Any) -> list[str]:
+    return ["[1]", "[2]"]
+
+
+@pytest.mark.slow
+async def test_the_shipped_tiny_model_learns_the_form_in_an_epoch(tmp_path: Path) -> None:
+    asked = game("bracketed", forms="brackets", text="Answer [1] or [2].")
+    asked = asked.model_copy(update={"legal_moves": f"{__name__}:numbers", "max_turns": 8})
+    model = {"name": "tiny", "dtype": "float32", "init": "fresh"}
+    whole = prepare(parse({"model": model, "games": [asked.model_dump()]})).config
+    teaching = teach._teaching(whole, whole.games)
+    examples = teach._examples(teaching, whole.games[0])
+    task = FineTuning(train=examples, held_out=[], epochs=2, patience=2, batch_size=8, seed=0)
+    config = prepare(fine_tuned(teaching, task)).config
+    folder = RunFolder(tmp_path)
+    learner = LocalLearner(config, folder)
+    actor = await LocalActor.start(config, folder, tmp_path / "engine.log")
+    shares = []
+    for epoch in range(3):
+        for batch in task.batches(epoch) if epoch else []:
+            await learner.imitate(batch)
+        await learner.save(epoch)
+        shares += teach._legal(await teach._ask(config, [actor], epoch)).values()
+    await actor.close()
+    assert shares[0] < teach.KNOWN and max(shares) >= teach.TAUGHT

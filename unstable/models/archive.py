@@ -113,7 +113,7 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
     except ValueError as error:
         return str(error)
     if lacking := [
-        name for name in ("name", "adapter", "fingerprint", "games") if name not in made_for
+        name for name in ("name", "adapter", "fingerprint") if name not in made_for
     ]:
         return f"its {BASE_FILE} has no {lacking[0]}"
     if made_for["name"] != model.name:
@@ -123,6 +123,8 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
         return f"its LoRA has {_words(given)}, not {_words(wanted)}"
     if made_for["fingerprint"] != fingerprint(model):
         return f"it was made for other weights of {model.name}"
+    if "games" not in made_for:
+        return f"its {BASE_FILE} has no games"
     try:
         check_start(folder, model, "model.init")
     except ConfigError as error:
