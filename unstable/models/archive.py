@@ -112,9 +112,7 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
         made_for = read_json(folder / BASE_FILE)
     except ValueError as error:
         return str(error)
-    if lacking := [
-        name for name in ("name", "adapter", "fingerprint") if name not in made_for
-    ]:
+    if lacking := [name for name in ("name", "adapter", "fingerprint") if name not in made_for]:
         return f"its {BASE_FILE} has no {lacking[0]}"
     if made_for["name"] != model.name:
         return f"it was made for {made_for['name']}, not {model.name}"
