@@ -115,7 +115,7 @@ async def test_the_shipped_tiny_model_learns_the_form_in_an_epoch(tmp_path: Path
     folder = RunFolder(tmp_path)
     learner = LocalLearner(config, folder)
     actor = await LocalActor.start(config, folder, tmp_path / "engine.log")
-    shares = []
+    shares: list[float] = []
     for epoch in range(3):
         for batch in task.batches(epoch) if epoch else []:
             await learner.imitate(batch)
