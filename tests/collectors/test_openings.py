@@ -346,7 +346,7 @@ def test_supervised_training_leaves_them_out(tmp_path: Path) -> None:
     won = game(("main@0", "random"), turns=5)
     for each in won.turns[::2]:
         ids = tokenizer.encode(f"[{each.index}]", add_special_tokens=False)
-        tokens = sampled(prompt_ids=[each.index], token_ids=ids)
+        tokens = sampled(prompt_ids=[each.index], token_ids=ids, logprobs=[-0.5] * len(ids))
         each.answer = replace(each.answer, sampled=tokens, text=f"[{each.index}]")
     for opening, answers in ((0, ["[0]", "[2]", "[4]"]), (2, ["[2]", "[4]"]), (3, ["[4]"])):
         path = tmp_path / f"train-{opening:06d}.jsonl"

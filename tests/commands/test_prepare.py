@@ -53,7 +53,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         (machine(bfloat16=False), SMALL | {"actors.num": 3}),
         (machine(1), LARGE),
         (machine(1), LARGE | {"loop.mode": "sync"}),
-        (machine(2, packages={"torch": "2.13.0"}), SMALL),
+        (machine(2, packages={"torch": "2.13.0"}), SMALL | {"actors.engine": "embedded"}),
         (machine(2, 12.0), LARGE),
         (machine(4, 80.0), LARGE | {"learner.num": 2}),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.games.test_action_form import game
+from tests.helpers.forms import game
 from unstable.commands import teach
 from unstable.commands.prepare import Resolved, prepare
 from unstable.commands.sft import fine_tuned

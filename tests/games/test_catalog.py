@@ -49,7 +49,7 @@ def takes_anything(text):
         ({"prompt": "anser"}, "known: answer, compact, think, or module:function"),
         (
             {"parser": "bracket"},
-            "known: auto, brackets, exact, bare, boxed, raw, or module:function",
+            "known: auto, brackets, exact, bare, plain, boxed, raw, or module:function",
         ),
         ({"legal_moves": f"{__name__}:nothing"}, "games.legal_moves"),
         ({"legal_moves": f"{__name__}:COUNT_UP"}, "not callable"),

@@ -43,7 +43,7 @@ def apart(work: Callable[[], T]) -> T:
 
 def _answer(writing: int, work: Callable[[], object]) -> NoReturn:
     """In the fork: do it and write what came of it; nothing of this process's end is done twice."""
-    code = 0
+    code = 1
     try:
         try:
             content = pickle.dumps((False, work()))
@@ -51,9 +51,11 @@ def _answer(writing: int, work: Callable[[], object]) -> NoReturn:
             content = pickle.dumps((True, str(error)))
         with os.fdopen(writing, "wb") as file:
             file.write(content)
+        code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
-        code = 1
     finally:
-        sys.stdout.flush()
-        os._exit(code)
+        try:
+            sys.stdout.flush()
+        finally:
+            os._exit(code)
