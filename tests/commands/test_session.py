@@ -41,7 +41,10 @@ def test_a_mistake_takes_the_folder_along_only_while_it_holds_no_version(
 
     monkeypatch.setattr(train, "_train", mistaken)
     run_dir = tmp_path / "run"
-    data = {"model": {"name": str(tiny_folder)}, "tracking": {"run_dir": str(run_dir)}}
+    data = {
+        "model": {"name": str(tiny_folder), "init": "fresh"},
+        "tracking": {"run_dir": str(run_dir)},
+    }
     with pytest.raises(ConfigError, match="an opponent's file"):
         train.train(parse(data))
     assert RunFolder(run_dir).versions() == list(range(versions))
@@ -58,7 +61,10 @@ def test_a_fault_before_the_run_begins_takes_the_folder_along(
 
     monkeypatch.setattr(train, "Tracker", refuse)
     run_dir = tmp_path / "run"
-    data = {"model": {"name": str(tiny_folder)}, "tracking": {"run_dir": str(run_dir)}}
+    data = {
+        "model": {"name": str(tiny_folder), "init": "fresh"},
+        "tracking": {"run_dir": str(run_dir)},
+    }
     with pytest.raises(ConfigError, match="no login"):
         train.train(parse(data))
     assert not run_dir.exists()
@@ -75,7 +81,10 @@ def test_an_interrupt_takes_the_folder_along_while_nothing_is_made(
 
     monkeypatch.setattr(train, "_train", interrupted)
     run_dir = tmp_path / "run"
-    data = {"model": {"name": str(tiny_folder)}, "tracking": {"run_dir": str(run_dir)}}
+    data = {
+        "model": {"name": str(tiny_folder), "init": "fresh"},
+        "tracking": {"run_dir": str(run_dir)},
+    }
     with pytest.raises(KeyboardInterrupt):
         train.train(parse(data))
     assert not run_dir.exists()
@@ -101,7 +110,10 @@ def test_a_run_leaves_the_callers_logging_as_it_was(
     monkeypatch.setattr(train, "_train", loud)
     monkeypatch.setattr(logs, "_takes_over", False)  # as another test's command line may have left
     run_dir = tmp_path / "run"
-    data = {"model": {"name": str(tiny_folder)}, "tracking": {"run_dir": str(run_dir)}}
+    data = {
+        "model": {"name": str(tiny_folder), "init": "fresh"},
+        "tracking": {"run_dir": str(run_dir)},
+    }
     logging.root.addHandler(handler)
     try:
         logging.getLogger("mine")

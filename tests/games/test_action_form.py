@@ -38,8 +38,8 @@ def test_a_list_in_the_wrong_form_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError) as raised:
         settled(game("bare", forms="brackets"), "games.1")
     assert str(raised.value) == (
-        f"games.1.legal_moves = '{__name__}:bare': lists '1', which the game refuses, and it takes "
-        "'[1]'; list it so"
+        "games.1.legal_moves = 'tests.helpers.forms:bare': lists '1', which the game refuses, and "
+        "it takes '[1]'; list it so"
     )
 
 
