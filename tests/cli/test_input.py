@@ -131,6 +131,19 @@ def test_a_config_error_waits_for_no_library(tmp_path: Path) -> None:
         assert loaded & {"torch", "transformers", "ray", "textarena", "vllm", "openai"} == set()
 
 
+@pytest.mark.parametrize("command", ["config", "doctor", "sft", "play"])
+def test_a_game_that_is_not_there_is_one_line_of_every_command(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run([command, "--games.0.env", "Nope-v0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert line.startswith("error: games.0.env = 'Nope-v0'") and not [*tmp_path.iterdir()]
+
+
 def test_a_module_that_ends_the_process_ends_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import sys\nsys.exit(7)\n")
     (tmp_path / "x.yaml").write_text("games: [{env: 'mine:Game'}]\n")

@@ -137,10 +137,17 @@ async def test_an_actor_that_dies_changes_no_game_of_a_synchronous_run(
     ]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"actors": {"num": 1, "games_in_flight": 6, "engine": "vllm"}},
+        {"opponents": {"fixed": [{"kind": "python", "target": "tests.helpers.collector:Faulty"}]}},
+    ],
+)
 async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_so(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(tiny_folder, actors={"num": 1, "games_in_flight": 6, "engine": "vllm"})
+    config = config_of(tiny_folder, **changes)
     calls, said = await played(config, RunFolder(tmp_path), monkeypatch, 3)
     for results in calls:
         ids = {each.spec.game_id for each in results}

@@ -37,6 +37,8 @@ class OpponentConfig(Section):
 
     is_program: ClassVar[bool] = False
     """Whether its skill is fixed by a program, so that ratings can be anchored to it."""
+    repeats: ClassVar[bool] = True
+    """Whether it answers alike where a game is played again from its seed."""
 
     name: str | None = Field(
         None, description="name in tables; default: made from the kind and its target"
@@ -80,6 +82,7 @@ class PythonOpponent(OpponentConfig):
     """A user's own player."""
 
     is_program = True
+    repeats = False  # it may draw by itself
     kind: Literal["python"] = "python"
     target: str = Field(description="module:Class, called with an observation, returns the action")
 
@@ -109,6 +112,7 @@ class CheckpointOpponent(OpponentConfig):
 class OpenAIOpponent(OpponentConfig):
     """A model behind an OpenAI-compatible endpoint."""
 
+    repeats = False
     kind: Literal["openai"] = "openai"
     model: str = Field(description="model name at the endpoint")
     base_url: str = Field("https://api.openai.com/v1", description="an OpenAI-compatible endpoint")

@@ -211,7 +211,9 @@ class RemoteActor:
     @property
     def _repeats(self) -> bool:
         """Whether games that are played again are the same to the bit."""
-        return self._config.loop.mode == "sync" and self._config.actors.engine == "embedded"
+        config = self._config
+        alike = all(opponent.repeats for opponent in config.opponents.fixed)
+        return config.loop.mode == "sync" and config.actors.engine == "embedded" and alike
 
     async def restore(self, state: ActorState) -> None:
         """Continue from what `state` returned."""
