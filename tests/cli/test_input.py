@@ -133,15 +133,13 @@ def test_a_config_error_waits_for_no_library(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["config", "doctor", "sft", "play"])
 def test_a_game_that_is_not_there_is_one_line_of_every_command(
-    command: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run([command, "--games.0.env", "Nope-v0"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()[-1:]
-    assert line.startswith("error: games.0.env = 'Nope-v0'") and not [*tmp_path.iterdir()]
+    with pytest.raises(ConfigError) as raised:
+        run([command, "--games.0.env", "Nope-v0"])
+    refused(raised.value, "games.0.env = 'Nope-v0': no such TextArena id; did you mean '...'?")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_module_that_ends_the_process_ends_in_one_line(tmp_path: Path) -> None:
