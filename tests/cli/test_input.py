@@ -131,7 +131,7 @@ def test_a_config_error_waits_for_no_library(tmp_path: Path) -> None:
         assert loaded & {"torch", "transformers", "ray", "textarena", "vllm", "openai"} == set()
 
 
-@pytest.mark.parametrize("command", ["config", "doctor", "sft", "play"])
+@pytest.mark.parametrize("command", ["config", "sft", "play"])
 def test_a_game_that_is_not_there_is_one_line_of_every_command(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
