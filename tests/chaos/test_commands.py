@@ -20,7 +20,7 @@ from tests.helpers.screens import PseudoTerminal
 from unstable.records.folder import RunFolder
 
 KILLS = 3
-STEPS = 30
+STEPS = 20
 """So many that a fast machine has not made them all before the last kill."""
 LONG = ["--steps", str(STEPS), "--loop.mode", "sync", "--eval.every", "10"]
 
