@@ -16,7 +16,7 @@ pytestmark = needs_vllm
 
 
 RUN = """
-model: {adapter: {rank: 4}}
+model: {init: fresh, adapter: {rank: 4}}
 actors: {num: 1, engine: vllm, games_in_flight: 4, max_loras: 2, max_cpu_loras: 4}
 sampling: {max_tokens: 4}
 learner: {batch_size: 4, micro_batch_size: 4}
