@@ -258,7 +258,7 @@ def test_old_pins_are_named(tmp_path: Path) -> None:
     }
     python = tmp_path / "python"
     python.write_text(
-        f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n', encoding="utf-8"
+        f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec "{sys.executable}" "$@"\n', encoding="utf-8"
     )
     python.chmod(0o755)
     (tmp_path / "pip").mkdir()
