@@ -22,8 +22,8 @@ from tests.helpers.endpoint import Reply, Server, ask, says
 from tests.helpers.learners import make_batch, make_learner, make_sample, save_model
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.cli import run
+from unstable.commands.finished import is_whole
 from unstable.commands.prepare import check
-from unstable.commands.resume import is_whole
 from unstable.config import ConfigError, ModelConfig, escape_control, keep_secret, parse
 from unstable.learners.checkpoint import read_checkpoint
 from unstable.models.adapters import read_adapter, write_adapter

@@ -1,13 +1,16 @@
 """A run that was made before: one of its versions, served by actors again."""
 
 import asyncio
+import zipfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from unstable.commands.prepare import Resolved
 from unstable.commands.session import failures_logged, heeding_sigterm, run_to_end, say
 from unstable.config import ConfigError, RunConfig, load
 from unstable.loop.protocols import Actor
+from unstable.models.inspection import inspect
 from unstable.models.weights import ready_weights
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.folder import RunFolder, existing_run
@@ -15,6 +18,7 @@ from unstable.records.logs import logging_to
 from unstable.tracking.lines import Lines
 from unstable.types import PlayerId
 
+LEARNERS_FILE = "learner.pt"
 T = TypeVar("T")
 
 
@@ -79,3 +83,17 @@ def run_on_actors(
     with heeding_sigterm(), logging_to(folder, component), at_log, lines.refreshing():
         ready_weights(resolved.config.model, downloading)
         return run_to_end(main(), say)
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether adapter and learner's state of a version are; `ConfigError` for another format."""
+    from unstable.learners.checkpoint import damage_of  # torch takes seconds
+
+    try:
+        inspect(checkpoint)
+        with zipfile.ZipFile(checkpoint / LEARNERS_FILE) as archive:
+            if archive.testzip() is not None:
+                return False
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+    return damage_of(checkpoint) is None

@@ -1,13 +1,12 @@
 """Going on with a run, and beginning another from one of its versions."""
 
 import json
-import zipfile
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unstable.commands.finished import Version, checkpoint_of
+from unstable.commands.finished import LEARNERS_FILE, Version, checkpoint_of, is_whole
 from unstable.commands.prepare import check, prepare, show_plan
 from unstable.commands.session import said, say
 from unstable.commands.train import go_on, train
@@ -22,7 +21,6 @@ from unstable.config import (
     load,
 )
 from unstable.loop.state import RunState, parse
-from unstable.models.inspection import inspect
 from unstable.records.files import cut, write_whole
 from unstable.records.folder import RunFolder
 
@@ -40,7 +38,6 @@ MAY_CHANGE = (
     *(f"games.*.{name}" for name in ("timeout", "turn_timeout", "isolated")),
 )
 """Fields that may be another when a run goes on: they decide how long, where and how it is seen."""
-LEARNERS_FILE = "learner.pt"
 
 
 class Point(NamedTuple):
@@ -159,20 +156,6 @@ def read_whole(folder: RunFolder, version: int) -> RunState | None:
     if state is None or state.marks.keys() != folder.marks(version).keys():
         return None
     return state
-
-
-def is_whole(checkpoint: Path) -> bool:
-    """Whether adapter and learner's state of a version are; `ConfigError` for another format."""
-    from unstable.learners.checkpoint import damage_of  # torch takes seconds
-
-    try:
-        inspect(checkpoint)
-        with zipfile.ZipFile(checkpoint / LEARNERS_FILE) as archive:
-            if archive.testzip() is not None:
-                return False
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return False
-    return damage_of(checkpoint) is None
 
 
 def rewind(folder: RunFolder, point: Point, *, is_synchronous: bool) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from unstable.commands.card import start_card
 from unstable.commands.evaluate import play_evaluation
+from unstable.commands.finished import is_whole
 from unstable.commands.prepare import Resolved, check, prepare, settle, show_plan
-from unstable.commands.resume import is_whole
 from unstable.commands.session import (
     failures_logged,
     heeding_sigterm,

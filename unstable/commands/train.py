@@ -21,6 +21,7 @@ from unstable.commands.session import (
     run_to_end,
     said,
 )
+from unstable.commands.teach import taught
 from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
@@ -62,8 +63,6 @@ def train(
         resolved = prepare(config)
     show_plan(resolved)
     if config.model.init == "auto":
-        from unstable.commands.teach import taught  # which needs a part of what this module is for
-
         resolved = taught(resolved)
     folder = make_folder(resolved.config)
     with removed_if_empty(folder), folder.held(f"tracking.run_dir = {str(folder.root)!r}"):

@@ -17,7 +17,6 @@ from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.routing import Router
 from unstable.league.schedule import Schedule
-from unstable.loop.capped import Capped
 from unstable.loop.interrupt import Interrupt
 from unstable.loop.protocols import Actor, Learner
 from unstable.records.folder import RunFolder
@@ -114,7 +113,6 @@ class Context:
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.buffer)
-        self.capped = Capped(self.config)
 
     def player(self, version: int) -> PlayerId:
         """A version of the policy that is trained."""
@@ -159,8 +157,6 @@ class Context:
             self.in_flight.pop(ended.spec.game_id, None)
         if isinstance(ended, GameResult):
             self.recent.append(False)
-            if (line := self.capped.add(ended)) is not None:
-                self.tracker.warn(line)
             return
         self.tracker.add_failure(ended)
         if ended.spec.purpose == "train":

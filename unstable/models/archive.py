@@ -109,19 +109,19 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
     if not (folder / BASE_FILE).is_file():
         return f"it has no {BASE_FILE} that names its base"
     try:
-        made_for = read_json(folder / BASE_FILE)
+        described = read_json(folder / BASE_FILE)
     except ValueError as error:
         return str(error)
-    if lacking := [name for name in ("name", "adapter", "fingerprint") if name not in made_for]:
+    if lacking := [name for name in ("name", "adapter", "fingerprint") if name not in described]:
         return f"its {BASE_FILE} has no {lacking[0]}"
-    if made_for["name"] != model.name:
-        return f"it was made for {made_for['name']}, not {model.name}"
-    given, wanted = made_for["adapter"], model.adapter.model_dump()
+    if described["name"] != model.name:
+        return f"it was made for {described['name']}, not {model.name}"
+    given, wanted = described["adapter"], model.adapter.model_dump()
     if given != wanted:
         return f"its LoRA has {_words(given)}, not {_words(wanted)}"
-    if made_for["fingerprint"] != fingerprint(model):
+    if described["fingerprint"] != fingerprint(model):
         return f"it was made for other weights of {model.name}"
-    if "games" not in made_for:
+    if "games" not in described:
         return f"its {BASE_FILE} has no games"
     try:
         check_start(folder, model, "model.init")

@@ -77,11 +77,15 @@ class ActorProcess:
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncIterator[list[GameResult | GameFailure] | ActorState]:
-        """`LocalActor.play`, with all results at once that are there, and its `state` last."""
+        """`LocalActor.play`, with all results at once that are there.
+
+        Taking turns its `state` comes last; at once a call is one group, and that would be dear.
+        """
         with _ends_with_engine():
             async for results in self._actor.collector.play_together(specs, enough):
                 yield results
-        yield self._actor.collector.state()
+        if self._config.loop.mode == "sync":
+            yield self._actor.collector.state()
 
     async def call(self, method: str, *arguments: object) -> Any:
         """Another method of `LocalActor`."""
@@ -129,7 +133,7 @@ class RemoteActor:
         self._index = index
         self._placement = placement
         self._say = say
-        self._state: ActorState | None = None  # after its last call of `play`
+        self._state: ActorState | None = None  # the newest that is known
         self._published: list[PlayerId] = []
         self._restarts = 0
         self._reviving = asyncio.Lock()
@@ -214,6 +218,11 @@ class RemoteActor:
         config = self._config
         alike = all(opponent.repeats for opponent in config.opponents.fixed)
         return config.loop.mode == "sync" and config.actors.engine == "embedded" and alike
+
+    async def state(self) -> ActorState:
+        """What play so far has to do with play to come."""
+        self._state = await self._call("state")
+        return self._state
 
     async def restore(self, state: ActorState) -> None:
         """Continue from what `state` returned."""

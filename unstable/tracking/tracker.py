@@ -18,6 +18,7 @@ from unstable.config import ConfigError, RunConfig
 from unstable.records.folder import RunFolder
 from unstable.records.games import batch_records, game_record
 from unstable.records.reading import Skipped, read_rows
+from unstable.tracking.capped import Capped
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
 from unstable.tracking.illegal import Illegal
@@ -116,7 +117,8 @@ class Tracker:
         self._names: dict[str, None] = {}
         self._spent_until = now
         self._times = dict.fromkeys(PHASES.values(), 0.0)
-        self._play, self._illegal = PlayMetrics(config), Illegal(config)
+        self._play = PlayMetrics(config)
+        self._capped, self._illegal = Capped(config), Illegal(config)
         self._engine = EngineMetrics()
         self._device = DeviceProbe()
         self._lines = Lines(self._show, self._phase_line)
@@ -170,6 +172,7 @@ class Tracker:
     ) -> None:
         """Takes in a training game, and its branches, finished while `version` was current."""
         self._advance("playing", sum(len(each.samples) for each in trajectories))
+        self._look_at_end(result)
         for game in result.games:
             own = [each for each in trajectories if each.game_id == game.spec.game_id]
             self._play.add_game(game, own)
@@ -188,7 +191,12 @@ class Tracker:
     def add_eval_episode(self, result: GameResult, version: int) -> None:
         """Takes in a finished game of the evaluation of `version`."""
         self._advance("evaluating", 1)
+        self._look_at_end(result)
         self._emit("game", version, game_record(result, [], version, None))
+
+    def _look_at_end(self, result: GameResult) -> None:
+        if (line := self._capped.add(result)) is not None:
+            self.warn(line)
 
     def add_failure(self, failure: GameFailure) -> None:
         """Takes in a game that raised."""

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.builders import game
-from tests.helpers.loop import make_context
+from tests.helpers.tracking import make_tracker, printed
 from unstable.config import parse
-from unstable.loop.capped import GAMES, Capped
+from unstable.tracking.capped import GAMES, Capped
 from unstable.types import GameResult
 
 CONFIG = parse({"games": [{"env": "Nim-v0"}, {"env": "PigDice-v0", "max_turns": 40}]})
@@ -54,12 +54,12 @@ def test_each_game_has_its_own_count_and_branches_are_games() -> None:
     assert line is not None and line.startswith("games.0.max_turns = 50 has cut off 15 of the last")
 
 
-def test_the_run_says_it(
-    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    context = make_context(tiny_folder, tmp_path / "run")
+def test_the_run_says_it_of_training_and_of_evaluation(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path)
     for number in range(GAMES + 5):
-        context.count(replace(game(game_id=number), truncated=True))
-    assert (
-        capsys.readouterr().out.count("games.0.max_turns = 50 has cut off 16 of the last 16") == 1
-    )
+        cut = replace(game(game_id=number), truncated=True)
+        if number % 2:
+            tracker.add_trajectory(cut, [], version=0)
+        else:
+            tracker.add_eval_episode(cut, version=0)
+    assert printed(tracker).count("games.0.max_turns = 50 has cut off 16 of the last 16") == 1
