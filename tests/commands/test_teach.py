@@ -11,9 +11,10 @@ from unstable.commands import teach
 from unstable.commands.prepare import Resolved, prepare
 from unstable.commands.sft import fine_tuned
 from unstable.config import parse
-from unstable.datasets.examples import FineTuning
+from unstable.datasets.examples import Example, FineTuning, Lessons
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalActor, LocalLearner
+from unstable.types import TokenSample
 
 
 @pytest.fixture(autouse=True)
@@ -88,14 +89,33 @@ def row(epoch: int, *shares: float) -> dict[str, float | None]:
 @pytest.mark.parametrize(
     ("rows", "is_enough"),
     [
-        ([row(0, 0.5, 0.9)], True),
-        ([row(0, 0.4, 0.9)], False),
-        ([row(0, 0.1), row(1, 0.6)], False),
+        ([row(0, 0.9, 0.95)], True),
+        ([row(0, 0.5, 0.95)], False),
+        ([row(0, 0.1), row(1, 0.92)], False),
         ([row(0, 0.1), row(1, 0.95)], True),
     ],
 )
 def test_teaching_ends_where_moves_are_legal(rows: Any, is_enough: bool) -> None:
     assert teach._is_enough(rows) is is_enough
+
+
+def test_each_lesson_has_moves_of_its_own() -> None:
+    """What is repeated is learned by heart: 128 hands of cards were, and 12 epochs taught no more."""
+    tokens = [TokenSample(prompt_ids=[each], segments=()) for each in range(12)]
+    of = [Example(env="", seat=0, prompt="", answer="", tokens=each) for each in tokens]
+    drawn: list[tuple[int, int]] = []
+
+    def draw(lesson: int, times: int) -> list[Example]:
+        drawn.append((lesson, times))
+        return (of[3:] * times)[: 3 * times]
+
+    task = Lessons(train=of[:3], held_out=[], epochs=7, patience=7, batch_size=2, seed=0, draw=draw)
+    lessons = [task.batches(epoch) for epoch in range(1, 8)]
+    assert drawn == [(2, 1), (3, 1), (4, 2), (5, 4), (6, 4), (7, 4)]
+    assert [len(each) for each in lessons] == [2, 2, 2, 3, 6, 6, 6]
+    assert not {t.prompt_ids[0] for b in lessons[1] for t in b} & {0, 1, 2}
+    versions = [task.version(epoch) for epoch in range(8)]
+    assert [task.epoch(version) for version in versions] == list(range(8))
 
 
 def numbers(env: Any) -> list[str]:
@@ -109,8 +129,9 @@ async def test_the_shipped_tiny_model_learns_the_form_in_an_epoch(tmp_path: Path
     model = {"name": "tiny", "dtype": "float32", "init": "fresh"}
     whole = prepare(parse({"model": model, "games": [asked.model_dump()]})).config
     teaching = teach._teaching(whole, whole.games)
-    examples = teach._examples(teaching, whole.games[0])
-    task = FineTuning(train=examples, held_out=[], epochs=2, patience=2, batch_size=8, seed=0)
+    task = FineTuning(
+        train=teach._examples(teaching), held_out=[], epochs=2, patience=2, batch_size=8, seed=0
+    )
     config = prepare(fine_tuned(teaching, task)).config
     folder = RunFolder(tmp_path)
     learner = LocalLearner(config, folder)

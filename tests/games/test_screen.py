@@ -45,6 +45,34 @@ def test_games_that_fail_with_more_seats_are_refused_with_the_number_that_plays(
     assert time.process_time() - start < 3
 
 
+class ThreeHands(ta.Env):
+    """Each of three plays its only card; the env does not look how many players it is given."""
+
+    def reset(self, num_players: int, seed: int | None = None) -> None:
+        self.state = ta.FFAMultiPlayerState(num_players=num_players, seed=seed)
+        hands = {"hands": [["[1]"], ["[2]"], ["[3]"]]}
+        self.state.reset(game_state=hands, player_prompt_function=lambda **_: "Play a card.")
+
+    def step(self, action: str) -> tuple[bool, dict[str, Any]]:
+        hands = self.state.game_state["hands"]
+        hands[self.state.current_player_id].remove(action)
+        if not any(hands):
+            self.state.set_draw(reason="Over.")
+        done, info = self.state.step()
+        return done, info
+
+
+def hand(env: ThreeHands) -> list[str]:
+    return list(env.state.game_state["hands"][env.state.current_player_id])
+
+
+def test_a_game_of_three_that_is_given_two_seats_is_refused_with_the_number_that_plays() -> None:
+    place = {"env": f"{__name__}:ThreeHands", "legal_moves": f"{__name__}:hand"}
+    check_game(GameConfig(**place, seats=3))
+    with pytest.raises(ConfigError, match=r"games\.seats = 2: .* no legal move; set it to 3$"):
+        check_game(GameConfig(**place))
+
+
 class Counting(ta.Env):
     """Three moves; `how` says what happens at which."""
 

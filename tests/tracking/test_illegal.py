@@ -35,9 +35,13 @@ def test_answers_that_the_parser_does_not_read_are_named_once_with_the_remedy() 
 
 def test_answers_that_the_game_refuses_are_named_as_it_was_given_them() -> None:
     game = {"env": "a:B", "name": "TicTacToe-v0", "legal_moves": "a:b", "action_form": "bare"}
-    (line,) = said(Illegal(make_config(games=[game])), ["9"] * LOOKED_AT, action="9")
+    fresh = make_config(games=[game], model={"init": "fresh"})
+    (line,) = said(Illegal(fresh), ["9"] * LOOKED_AT, action="9")
     assert "most often '9' (64 times), which the game refuses as '9'." in line
     assert "takes an action without brackets, such as 3 (games.0.action_form); begin with" in line
+    started = make_config(games=[game], model={"init": "/taught"})
+    (line,) = said(Illegal(started), ["9"] * LOOKED_AT, action="9")
+    assert "begin with" not in line and line.endswith("by a style of your own (games.0.prompt)")
 
 
 def test_a_policy_that_plays_is_not_spoken_of() -> None:

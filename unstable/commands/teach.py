@@ -1,6 +1,6 @@
 """Before self-play: a model that does not know the form of a game's answers learns it first.
 
-It is asked in a few games; where fewer than half of its moves are legal, it is shown random legal
+It is asked in a few games; where fewer than 90 % of its moves are legal, it is shown random legal
 moves, so that it learns to answer and nothing of strategy. That is done once for a model and its
 games: the start is kept in the user's cache.
 """
@@ -22,7 +22,7 @@ from unstable.commands.prepare import Resolved, alone, prepare
 from unstable.commands.session import failures_logged, heeding_sigterm, run_to_end, say
 from unstable.commands.sft import fine_tuned, run_fine_tuning
 from unstable.config import ConfigError, GameConfig, RunConfig, RunFailedError
-from unstable.datasets.examples import Example, FineTuning
+from unstable.datasets.examples import Example, Lessons
 from unstable.datasets.sources import random_examples
 from unstable.games.services import lists_legal_moves, prompt_style
 from unstable.loop.protocols import Actor
@@ -42,15 +42,17 @@ from unstable.types import GameSpec, PlayerId, SeatSpec, Update
 
 ASKED = 16
 """Games of each env by which the share of legal moves is found."""
-KNOWN = 0.5
-"""A model that makes so many of its moves legal learns the rest by playing."""
+KNOWN = 0.9
+"""A model that makes so many of its moves legal learns the rest by playing; where every other move is
+illegal, nearly each game of more than a few turns is a forfeit and teaches nothing."""
 TAUGHT = 0.95
 """Of legal moves, with which teaching ends."""
 EXAMPLES = 128
-"""Random legal moves of each env; an epoch goes through them once."""
-EPOCHS = 12
+"""Random legal moves of each env in the first lesson; each lesson has others."""
+EPOCHS = 99
+"""Lessons at most; usually time ends them."""
 MOST_S = 600.0
-"""After which no further epoch begins."""
+"""After which no further lesson begins."""
 _LEARNER = {
     "batch_size": 8,
     "micro_batch_size": 8,
@@ -81,7 +83,7 @@ def taught(resolved: Resolved) -> Resolved:
     with lines.refreshing():
         ready_weights(config.model, lambda what, done, of: lines.phase(f"{what} {done}/{of}"))
     teaching = _teaching(config, games)
-    examples = [example for game in games for example in _examples(teaching, game)]
+    examples = _examples(teaching)
     place = cache_folder() / "starts" / _key(teaching, examples)
     if not (place / _NOTE_FILE).is_file():
         _make(teaching, examples, place)
@@ -119,14 +121,14 @@ def _teaching(config: RunConfig, games: Sequence[GameConfig]) -> RunConfig:
     )
 
 
-def _examples(config: RunConfig, game: GameConfig) -> list[Example]:
-    prompts = PromptBuilder(
-        load_tokenizer(config.model),
-        prompt_style(game),
-        config.model.chat_template,
-        config.sampling.max_prompt_tokens,
-    )
-    return random_examples(game, prompts, number=EXAMPLES, seed=0)
+def _examples(config: RunConfig, lesson: int = 1, times: int = 1) -> list[Example]:
+    """A lesson's random legal moves, `times` as many as the first one's."""
+    tokenizer, examples = load_tokenizer(config.model), list[Example]()
+    limit = config.sampling.max_prompt_tokens
+    for game in config.games:
+        prompts = PromptBuilder(tokenizer, prompt_style(game), config.model.chat_template, limit)
+        examples += random_examples(game, prompts, number=times * EXAMPLES, seed=lesson - 1)
+    return examples
 
 
 def _key(config: RunConfig, examples: Sequence[Example]) -> str:
@@ -151,16 +153,17 @@ def _stamp(path: Path) -> tuple[int, int]:
 def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
     """Ask, teach if need be, and keep what came of it; an interrupt leaves nothing."""
     began, work = time.monotonic(), Path(tempfile.mkdtemp(prefix="unstable-teach-"))
-    task = FineTuning(
+    task = Lessons(
         train=examples,
         held_out=[],
         epochs=EPOCHS,
         patience=EPOCHS,
         batch_size=config.learner.batch_size,
         seed=config.seed,
+        draw=partial(_examples, config),
     )
     folder, resolved = RunFolder(work), prepare(fine_tuned(config, task))
-    tracker = _Lesson(resolved.config, steps=task.version(EPOCHS))
+    tracker = _Lesson(resolved.config)
 
     def is_over(rows: Sequence[Row]) -> bool:
         return _is_enough(rows) or time.monotonic() - began > MOST_S
@@ -193,7 +196,7 @@ def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
 
 
 def _is_enough(rows: Sequence[Row]) -> bool:
-    """Whether the model knows the form: half of it where nothing was taught yet."""
+    """Whether the model knows the form, well enough not to be taught or to be taught no more."""
     least = min(_legal(rows[-1]).values())
     return least >= (TAUGHT if rows[-1][EPOCH] else KNOWN)
 
@@ -236,9 +239,9 @@ async def _ask(config: RunConfig, actors: Sequence[Actor], version: int) -> Row:
 class _Lesson:
     """How far teaching is, in lines; the `Tracker` of supervised training."""
 
-    def __init__(self, config: RunConfig, steps: int) -> None:
+    def __init__(self, config: RunConfig) -> None:
         self.lines = Lines(say)
-        self._model, self._steps = config.model.name, steps
+        self._model = config.model.name
 
     def print(self, line: str) -> None:
         say(line)
@@ -249,17 +252,18 @@ class _Lesson:
 
     def log_step(self, row: Row) -> None:
         step, loss = row["version"], number(row["learn/loss"])
-        self.lines.phase(f"teaching the form of answers · step {step}/{self._steps} · loss {loss}")
+        self.lines.phase(f"teaching the form of answers · step {step} · loss {loss}")
 
     def log_refusals(self, update: Update) -> None:
         pass
 
     def log_epoch(self, row: Row) -> None:
         if row[EPOCH]:
-            say(f"teaching the form of answers: legal moves {_shares(row)} after {row[EPOCH]:g}")
+            step = row["version"]
+            say(f"teaching the form of answers: legal moves {_shares(row)} after step {step}")
         elif not _is_enough([row]):
             say(
                 f"{self._model} does not know the form of answers (legal moves: {_shares(row)}): "
-                f"it is taught it first, by random legal moves, in at most {self._steps} steps; "
+                "it is taught it first, by random legal moves, for ten minutes at most; "
                 "--init fresh leaves that out"
             )

@@ -5,7 +5,7 @@ sampled for it.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
@@ -98,10 +98,43 @@ class FineTuning:
 
     def batches(self, epoch: int) -> list[list[TokenSample]]:
         """The epoch's batches, in an order of its own; the last one may be smaller."""
-        order = list(range(len(self.train)))
+        return self._batched(self.train, epoch)
+
+    def _batched(self, examples: Sequence[Example], epoch: int) -> list[list[TokenSample]]:
+        order = list(range(len(examples)))
         random.Random(derive_seed(self.seed, "sft order", epoch)).shuffle(order)
         parts = (order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size))
-        return [[self.train[index].tokens for index in part] for part in parts]
+        return [[examples[index].tokens for index in part] for part in parts]
+
+
+_LESSONS = (1, 1, 1, 2, 4)  # how long the first lessons are; the others are as long as the last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons(FineTuning):
+    """Epochs that go through examples of their own, so that none is learned by heart.
+
+    `train` are those of the first; later ones are up to four times as long.
+    """
+
+    draw: Callable[[int, int], Sequence[Example]]  # an epoch's, and how many times `train`'s number
+
+    def version(self, epoch: int) -> int:
+        """The version that a lesson ends with."""
+        return self.steps_per_epoch * sum(map(_length, range(1, epoch + 1)))
+
+    def epoch(self, version: int) -> int:
+        """The lesson that a version ends."""
+        return next(each for each in range(self.epochs + 1) if self.version(each) >= version)
+
+    def batches(self, epoch: int) -> list[list[TokenSample]]:
+        """The lesson's batches, of examples drawn for it."""
+        examples = self.train if epoch == 1 else self.draw(epoch, _length(epoch))
+        return self._batched(examples, epoch)
+
+
+def _length(epoch: int) -> int:
+    return _LESSONS[min(epoch, len(_LESSONS)) - 1]
 
 
 def write_examples(path: Path, sides: Split) -> None:

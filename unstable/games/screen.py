@@ -116,14 +116,17 @@ def _is_accepted(game: Game, action: str) -> bool:
 
 
 def fitting_seats(config: GameConfig) -> int | None:
-    """The largest smaller number of seats with which the game passes the screening, if any."""
+    """A number of seats with which the game passes the screening, if any.
+
+    The largest smaller one; or else one or two more, as where a game of three is given two.
+    """
     deadline = time.monotonic() + 3 * SECONDS
-    for seats in range(config.seats - 1, 0, -1):
+    for seats in (*range(config.seats - 1, 0, -1), config.seats + 1, config.seats + 2):
         if time.monotonic() > deadline:
             break
-        fewer = config.model_copy(update={"seats": seats})
+        other = config.model_copy(update={"seats": seats})
         try:
-            if screen(fewer) is None:
+            if screen(other) is None:
                 return seats
         except FAULTS:  # the env takes no such number
             continue

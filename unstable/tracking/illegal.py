@@ -17,6 +17,7 @@ class Illegal:
     def __init__(self, config: RunConfig) -> None:
         self._indices = {game.key: index for index, game in enumerate(config.games)}
         self._games = config.game_by_key
+        self._fresh = config.model.init == "fresh"
         self._turns: dict[str, list[Turn]] = {key: [] for key in self._games}
 
     def add(self, game: GameResult) -> str | None:
@@ -41,7 +42,9 @@ class Illegal:
         why = f"which the game refuses as {shown(like.action)}"
         remedy = f"set {place}.legal_moves, so that the model is taught the moves first"
         if game.legal_moves is not None:
-            remedy = "begin without --init fresh, so that the model is taught the moves first"
+            remedy = f"put it to the model in fewer words, by a style of your own ({place}.prompt)"
+            if self._fresh:
+                remedy = "begin without --init fresh, so that the model is taught the moves first"
         if not like.formatted:
             why = (
                 f"in which the parser finds no action; the prompt asks for {shown(_request(like))}"
