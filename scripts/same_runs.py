@@ -90,7 +90,7 @@ def _losses(run: Path) -> list[Any]:
     rows = [json.loads(line) for line in _lines(run / "metrics.jsonl")]
     wanted = ("learn/", "reward/", "advantage/")
     return [
-        {k: v for k, v in row.items() if k.startswith(wanted) and not k.endswith("seconds")}
+        {k: v for k, v in row.items() if k.startswith(wanted) and not k.endswith("per_second")}
         for row in rows
     ]
 
