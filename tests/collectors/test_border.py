@@ -23,6 +23,7 @@ from unstable.collectors.players.python import PythonPlayer
 from unstable.collectors.trust import Trust
 from unstable.collectors.watch import Watch, task_name
 from unstable.config import GameConfig, parse
+from unstable.config.plugins import import_all
 from unstable.games.game import Game
 from unstable.types import GameFailure, GameResult, GameSpec, Observation, PlayerId, SeatSpec
 
@@ -336,12 +337,12 @@ async def test_what_games_import_is_imported_before_any_of_them(
     assert collector_module._users_modules(config) == {"slow_game", "slow_bot"}
     assert collector_module._libraries(config) == {"openai"}
     monkeypatch.setattr(importlib, "import_module", imported.append)
-    collector_module._import_all({"slow_game", "slow_bot"})
+    import_all({"slow_game", "slow_bot"})
     assert imported == ["slow_bot", "slow_game"]
     monkeypatch.undo()
     sys.path.insert(0, str(tmp_path))
     try:
-        collector_module._import_all({"slow_game", "slow_bot"})
+        import_all({"slow_game", "slow_bot"})
         assert "slow_game" in sys.modules  # though the other one ends its importer
     finally:
         sys.path.remove(str(tmp_path))

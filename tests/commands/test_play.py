@@ -17,7 +17,7 @@ from tests.helpers.endpoint import Server, opponent, says
 from tests.helpers.screens import PseudoTerminal
 from tests.helpers.terminals import listing, make_run, typed
 from unstable.cli import run
-from unstable.config import ConfigError, RunFailedError, escape_control, load
+from unstable.config import ConfigError, ModelConfig, RunFailedError, escape_control, load
 from unstable.records.files import read_lines
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
@@ -292,6 +292,22 @@ def test_a_mistake_is_one_line(
         run(["play", *(word.replace("{run}", str(made.root)) for word in arguments)])
     assert line in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["play", "{run}"], ["replay", "{run}", "0", "--purpose", "train"]]
+)
+def test_weights_are_on_the_machine_before_a_model_is_loaded(
+    made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    def missing(model: ModelConfig, progress: object) -> None:
+        raise ConfigError(f"{model.name} is to be downloaded")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("unstable.commands.session.ready_weights", missing)
+    with typed(""), pytest.raises(ConfigError, match="is to be downloaded"):
+        run([word.replace("{run}", str(made.root)) for word in arguments])
+    assert not any(tmp_path.glob("outputs/*"))
 
 
 def test_a_game_against_a_program_loads_no_model(tmp_path: Path) -> None:

@@ -116,15 +116,19 @@ def base_folder(name: str) -> str:
     return model_path(model)
 
 
-def check(config: RunConfig) -> None:
-    """Raise `ConfigError` for what would fail later; loads no model."""
+def check(config: RunConfig, *, model: bool = True) -> None:
+    """Raise `ConfigError` for what would fail later; loads no model.
+
+    Without `model` the base's own files may be missing, as where another machine has them.
+    """
     check_games(config)
     check_openings(config)
     check_exact_games(config)
     check_opponents_kl(config)
     check_sinks(config)
     Rewards(config.buffer.rewards)
-    check_model(config.model)
+    if model:
+        check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
         check_start(Path(config.model.init).expanduser(), config.model, "model.init")
     check_opponents(config)

@@ -1,8 +1,10 @@
 """A folder pushed to a model hub; what keeps it from there is one line."""
 
 from pathlib import Path
+from typing import NoReturn
 
 from unstable.config import ConfigError, RunFailedError, one_line, shown
+from unstable.config.plugins import faults_to
 from unstable.models.network import silence
 
 
@@ -35,12 +37,14 @@ def push(folder: Path, repository: str, message: str) -> str:
     from huggingface_hub import HfApi
 
     api = HfApi()
-    try:
-        api.create_repo(repository, private=True, exist_ok=True)
-        done = api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
-    except Exception as error:  # what its client's own HTTP library raises is not ours to list
+
+    def fail(error: BaseException) -> NoReturn:
         raise RunFailedError(
             f"--push = {shown(repository)}: {one_line(str(error))}; all that was exported is in "
             f"{folder}"
         ) from error
+
+    with faults_to(fail):  # what its client's own HTTP library raises is not ours to list
+        api.create_repo(repository, private=True, exist_ok=True)
+        done = api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
     return str(done.commit_url)

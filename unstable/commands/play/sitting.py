@@ -70,18 +70,14 @@ def sit(sitting: Sitting) -> None:
     `ConfigError` for what cannot be played, before a model is loaded. What was played is saved
     before `RunFailedError` is raised for what failed, or what an interrupt raises.
     """
-    kept = _Kept(sitting)
+    kept, failed = _Kept(sitting), ""
     try:
         supervised(partial(_play_apart, sitting), kept.hear)
     except RunFailedError as error:
-        kept.save(str(error))
+        failed = one_line(str(error))
         raise
-    except BaseException:
-        kept.save("interrupted")
-        kept.remove_empty()
-        raise
-    kept.save("")
-    kept.remove_empty()
+    finally:
+        kept.save(failed)
 
 
 class _Begun(NamedTuple):
@@ -119,14 +115,19 @@ class _Kept:
             case _:
                 self._result = told
 
-    def save(self, why: str) -> None:
-        """Write the record and say where, if a turn was played; `why` is what has cut it off."""
+    def save(self, failed: str) -> None:
+        """Write the record and say where, if a turn was played; else the folder goes.
+
+        It stays where its log says what `failed`.
+        """
         named, root, sitting = self._begun
         if len(self._turns) == len(sitting.shared):
             if self._result is not None:
                 print("Nothing was played, so nothing is saved.")
+            if root != Path() and not failed:
+                shutil.rmtree(root, ignore_errors=True)
             return
-        result = self._result or self._cut_off(one_line(why))
+        result = self._result or self._cut_off(failed or "interrupted")
         path = RunFolder(root).games("eval", sitting.version)
         path.parent.mkdir(exist_ok=True)
         with contextlib.closing(LineFile(path)) as file:
@@ -151,12 +152,6 @@ class _Kept:
             fork=len(self._begun.sitting.shared),
         )
 
-    def remove_empty(self) -> None:
-        """Remove the folder, if it was made and holds no game."""
-        root = self._begun.root
-        if root != Path() and not RunFolder(root).game_files():
-            shutil.rmtree(root, ignore_errors=True)
-
 
 def _play_apart(sitting: Sitting, notes: Notes) -> None:
     """In the game's process: check, make the folder, play."""
@@ -168,7 +163,7 @@ def _play_apart(sitting: Sitting, notes: Notes) -> None:
     folder = RunFolder(made.root.absolute())  # wherever a bot goes
     notes.tell(_Begun(made.root, folder.root, sitting))
     logging = logging_to if model else logging_ours
-    with logging(folder, "play"), failures_logged(folder.log("play")):
+    with logging(folder, "play"), failures_logged(folder, "play"):
         write_environment(folder, sitting.command)
         if model:
             have_weights(sitting.config.model)

@@ -181,18 +181,20 @@ def _how(status: int) -> str:
 
 def _carry_out(work: Callable[[Notes], object], notes: Notes) -> NoReturn:
     """In the fork: do it and say what came of it; nothing of this process's end is done twice."""
-    code = 1
+    said = False
     try:
         try:
             notes.last_word("returned", work(notes))
-            code = 0
         except _PASSED_ON as error:
             notes.last_word("raised", error.with_traceback(None))
-        except BaseException:  # a fault of ours: it is shown here, where it is
-            sys.excepthook(*sys.exc_info())
-            notes.last_word("raised", SystemExit(1))
+        said = True
     finally:
-        os._exit(code)
+        try:
+            if not said:  # a fault of ours: it is shown here, where it is
+                sys.excepthook(*sys.exc_info())
+                notes.last_word("raised", SystemExit(1))
+        finally:
+            os._exit(int(not said))
 
 
 def _is_in_foreground() -> bool:
