@@ -11,10 +11,9 @@ from typing import Any
 from unstable.collectors.branches import Forks, play_branches
 from unstable.collectors.factory import PlayerFactory
 from unstable.collectors.isolation import OPENER, ForkServer, IsolatedGameError, Job, play_isolated
-from unstable.collectors.play import contained, play_game
+from unstable.collectors.play import Trust, contained, play_game
 from unstable.collectors.players.base import Player
 from unstable.collectors.players.kinds import player_class
-from unstable.collectors.trust import Trust
 from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
 from unstable.config.plugins import import_all

@@ -12,7 +12,7 @@ from unstable.config import RunConfig, one_line
 from unstable.config.plugins import faults_to
 from unstable.games.replay import is_known, replay
 from unstable.models.base import load_decoder
-from unstable.models.cache import cache_folder
+from unstable.models.hub import cache_folder
 from unstable.prompts import TokenStrings
 from unstable.records.files import check_target
 from unstable.records.folder import RunFolder

@@ -36,7 +36,7 @@ from unstable.loop.sft import EPOCH, Row
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import made_for, weight_files
 from unstable.models.base import load_tokenizer, model_path
-from unstable.models.cache import cache_folder
+from unstable.models.hub import cache_folder
 from unstable.prompts import PromptBuilder
 from unstable.records.files import new_folder, write_whole
 from unstable.records.folder import RunFolder

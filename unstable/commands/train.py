@@ -25,8 +25,7 @@ from unstable.commands.teach import taught
 from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
-from unstable.league.routing import Router
-from unstable.league.schedule import Schedule
+from unstable.league.schedule import Router, Schedule
 from unstable.loop.context import Context, sleeping
 from unstable.loop.interrupt import Interrupt
 from unstable.loop.state import RunState, restore

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from unstable.config import ConfigError, RunConfig, shown
 from unstable.config.plugins import check_call, check_target, refusing
 from unstable.records.folder import RunFolder
-from unstable.tracking.sinks.base import Guard, Sink
+from unstable.tracking.sinks.base import Sink, SinkBorder
 from unstable.tracking.sinks.files import GameFiles, MetricsFile, RatingsFile, SampleFiles
 from unstable.tracking.sinks.tensorboard import TensorBoard, check_tensorboard
 from unstable.tracking.sinks.wandb import WandbRun
@@ -58,7 +58,7 @@ def _closed_again() -> Iterator[list[Sink]]:
     """What was opened is closed, the newest first, if another one cannot be."""
     opened: list[Sink] = []
     with contextlib.ExitStack() as undo:
-        undo.callback(lambda: Guard(logger.warning).emit(reversed(opened), "close"))
+        undo.callback(lambda: SinkBorder(logger.warning).emit(reversed(opened), "close"))
         yield opened
         undo.pop_all()
 

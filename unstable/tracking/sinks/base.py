@@ -54,7 +54,7 @@ class Sink:
         """Finish; nothing comes after it."""
 
 
-class Guard:
+class SinkBorder:
     """The border that a sink's failure does not cross: logged and reported once for each sink."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
