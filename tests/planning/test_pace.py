@@ -1,9 +1,12 @@
 """How many cards learn: where playing and learning an update take about as long."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from unstable.cli import parse_options
 from unstable.config import load
 from unstable.engines.needs import NEEDS
 from unstable.planning.elsewhere import machine_named
@@ -85,3 +88,29 @@ def test_a_card_is_known_by_its_name_or_else_by_its_memory() -> None:
     assert card_like("NVIDIA GeForce RTX 3090", 25 * 10**9) is CARDS["rtx3090"]
     assert card_like("another", 24 * 10**9) is CARDS["rtx3090"]
     assert card_like("another", 141 * 10**9) is CARDS["h200"]
+
+
+PAGE = Path(__file__).parent.parent.parent / "docs/memory.md"
+ROWS = re.findall(
+    r"^\| (h200|8xh100|4x24gb) \| (\S+) \| `?(.*?)`?\s?\| (.+?) \| (.+?) \| (.+?) \|$",
+    PAGE.read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[" ".join(row[:2]) for row in ROWS])
+def test_the_page_says_what_is_planned(row: tuple[str, ...]) -> None:
+    there, model, given, actors, learner, times = row
+    chosen = planned(there, model, **parse_options(given.split(), {}))
+    assert chosen.pace is not None
+    shared = "" if chosen.share == "off" else ", shared"
+    games = f"{chosen.games_in_flight} games, {chosen.max_loras} slots{shared}"
+    assert actors == f"{len(chosen.actors)}, each {games}"
+    checkpointing = ", checkpointing" if chosen.gradient_checkpointing else ""
+    gigabytes = sum(chosen.uses[1].parts.values()) / 1e9
+    assert learner == f"{len(chosen.learners)}, {gigabytes:.1f} GB{checkpointing}"
+    assert times == f"{chosen.pace.play_s:.1f} and {chosen.pace.learn_s:.1f}"
+
+
+def test_the_page_has_three_machines_and_four_models() -> None:
+    assert len(ROWS) == 12

@@ -22,8 +22,8 @@ measured (vLLM 0.24, SmolLM2-135M, one H200, log-probabilities on)."""
 BANDWIDTH_USED = 0.8
 """Of a card's bandwidth, where an engine reads weights and cache: an estimate."""
 MATMUL_USED = 0.66
-"""Of a card's arithmetic, in a learner's products: an estimate; 790 of 989 TFLOP/s were measured of a
-bare product on an H200."""
+"""Of a card's arithmetic, in a learner's products: an estimate; of a bare product 790 of 989
+TFLOP/s were measured on an H200."""
 PASSES = 141
 """How often a learner's norms, rotary embeddings and activations read or write a layer's hidden and
 intermediate values: an estimate, 220 ms for 16,384 tokens of Qwen3-1.7B on an H200."""

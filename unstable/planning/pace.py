@@ -1,4 +1,4 @@
-"""How long playing and learning an update take: an estimate by the model's and the card's figures."""
+"""How long playing and learning an update take: estimates by figures of the model and the card."""
 
 import math
 from typing import NamedTuple
@@ -72,7 +72,7 @@ def step_s(shape: ModelShape, dtype: str, card: Card, requests: float, length: i
 
 
 def token_s(shape: ModelShape, card: Card) -> float:
-    """Seconds of a learner rank for a token: 4 operations a frozen weight, 6 of the output layer."""
+    """Seconds of a learner rank for a token: 4 operations a frozen weight, 6 one of the head."""
     linears = sum(each.inputs * each.outputs for each in shape.linears)
     head = shape.hidden * shape.vocabulary
     products = (4 * linears + 6 * head) / (figures.MATMUL_USED * card.flops)
