@@ -100,7 +100,7 @@ def test_teaching_ends_where_moves_are_legal(rows: Any, is_enough: bool) -> None
 
 
 def test_each_lesson_has_moves_of_its_own() -> None:
-    """What is repeated is learned by heart: 128 hands of cards were, and 12 epochs taught no more."""
+    """What is repeated, such as 128 hands of cards, is learned by heart."""
     tokens = [TokenSample(prompt_ids=[each], segments=()) for each in range(12)]
     of = [Example(env="", seat=0, prompt="", answer="", tokens=each) for each in tokens]
     drawn: list[tuple[int, int]] = []
