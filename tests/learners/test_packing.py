@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -5,12 +6,13 @@ from hypothesis import strategies as st
 
 from tests.helpers.learners import token_sample
 from tests.helpers.models import random_adapter, tiny_model
-from unstable.config import AdapterConfig, ConfigError
+from unstable.config import AdapterConfig, ConfigError, LearnerConfig
 from unstable.learners.critic import prompts_of
 from unstable.learners.micro_batches import MicroBatch, MicroBatches
 from unstable.learners.model.attention import ATTENTION
-from unstable.learners.model.packing import MIN_SHARED, pack_samples
+from unstable.learners.model.packing import COPIES_PER_TOKEN, MIN_SHARED, pack_samples
 from unstable.learners.model.policy import Policy
+from unstable.learners.ranks import ALONE
 from unstable.models.adapters import attach_lora, load_weights
 from unstable.types import Segment, TokenSample
 
@@ -284,6 +286,57 @@ def test_micro_batches_keep_like_prompts_together():
     samples = [token_sample(prompt, [0]) for prompt in prompts]
     assert MicroBatches(2)(samples) == [MicroBatch([0, 2], True), MicroBatch([3, 1], True)]
     assert MicroBatches(3)(samples) == [MicroBatch([0, 2, 3], True), MicroBatch([1], True)]
+
+
+def short_turns(count=384, prompt=300, own=40, answer=20):
+    """Turns of a game whose rules are most of each prompt."""
+    rules = list(range(10, 10 + prompt - own))
+    random = np.random.default_rng(0)
+    return [
+        token_sample([*rules, *random.integers(0, 9, own).tolist()], [1] * answer)
+        for _ in range(count)
+    ]
+
+
+def test_a_gpu_needs_two_passes_for_short_turns_that_share_their_rules():
+    samples = short_turns()
+    on_gpu, on_processor = (
+        MicroBatches.of(LearnerConfig(), ALONE, on_gpu=on_gpu) for on_gpu in (True, False)
+    )
+    assert len(on_processor(samples)) == 24
+    passes = on_gpu(samples)
+    assert len(passes) == 2
+    assert sorted(index for one in passes for index in one.indices) == list(range(384))
+    for indices, _ in passes:
+        assert len(pack_samples([samples[index] for index in indices]).ids_T) <= 16384
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 1), max_size=40), st.integers(1, 3)),
+        min_size=1,
+        max_size=30,
+    ),
+    st.integers(20, 120),
+)
+def test_a_micro_batch_by_tokens_holds_no_more_than_it_may(rows, most):
+    samples = [token_sample([5] * 9 + own, [6] * size) for own, size in rows]
+    for indices, _ in MicroBatches(None, most, as_held=True)(samples):
+        pack = pack_samples([samples[index] for index in indices])
+        copies = len(pack.segments.keys_K) - len(pack.ids_T)
+        assert len(indices) == 1 or len(pack.ids_T) + copies / 2 / COPIES_PER_TOKEN <= most
+
+
+def test_limits_of_a_gpu_are_tokens_unless_samples_are_asked_for():
+    asked = LearnerConfig(micro_batch_size=7, micro_batch_tokens=50)
+    both = MicroBatches.of(asked, ALONE, on_gpu=True)
+    assert (both.size, both.max_tokens, both.as_held) == (7, 50, True)
+    assert max(len(one.indices) for one in both(short_turns(20, 6, 2, 2))) <= 7
+    unplanned = MicroBatches.of(LearnerConfig(), ALONE, on_gpu=True)
+    assert (unplanned.size, unplanned.max_tokens) == (None, 16384)
+    unplanned(short_turns(4))
+    unplanned.halve("full")
+    assert (unplanned.size, unplanned.max_tokens) == (None, 8192)
 
 
 def test_gradients_of_many_samples_of_one_prompt_repeat_to_the_bit(policy):

@@ -25,7 +25,10 @@ MIN_SHARED = 4
 """Fewest common tokens that are worth a segment of their own."""
 
 KEYS_PER_TOKEN = 64
-"""Keys before a segment whose copying costs as much as a token that is put through."""
+"""Keys before a segment whose copying costs as much time as a token that is put through."""
+
+COPIES_PER_TOKEN = 16
+"""Copied keys and values that take at most the memory of a token's activations."""
 
 
 class Shape(NamedTuple):
@@ -248,7 +251,17 @@ def spans(starts: Ints, counts: Ints) -> Ints:
     return np.repeat(starts - offsets, counts) + np.arange(counts.sum())
 
 
-def common_length(a: list[int], b: list[int], start: int) -> int:
-    """Number of leading ids that `a` and `b` share, given that the first `start` are equal."""
-    end = min(len(a), len(b))
-    return next((i for i in range(start, end) if a[i] != b[i]), end)
+def shared_lengths(prompts: Sequence[list[int]]) -> Ints:
+    """Leading ids that each prompt has in common with the one before it; 0 for the first."""
+    lengths = np.array([len(prompt) for prompt in prompts])
+    ids = np.fromiter(chain.from_iterable(prompts), np.int64)
+    return np.append(0, _common_lengths(ids, np.cumsum(lengths) - lengths, lengths))
+
+
+def held_tokens(lengths: Ints, shared: Ints) -> Ints:
+    """Tokens that samples add to a pack, given how many they share with one that is in it.
+
+    At most, and with what copies of the shared ones' keys take.
+    """
+    merged = np.maximum(0, shared + 1 - MIN_SHARED - shared // KEYS_PER_TOKEN)
+    return lengths - merged + -(-shared // COPIES_PER_TOKEN)
