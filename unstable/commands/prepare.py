@@ -20,7 +20,7 @@ from unstable.games.services import (
 )
 from unstable.models.archive import made_for, misfit, unpack_newer
 from unstable.models.base import check_model, model_path
-from unstable.models.cache import cache_folder
+from unstable.models.hub import cache_folder
 from unstable.models.inspection import check_opponents, check_start
 from unstable.planning.machine import Machine, this_machine
 from unstable.planning.plan import Plan, plan
