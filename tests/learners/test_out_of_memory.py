@@ -138,8 +138,9 @@ def test_nothing_left_to_halve_is_one_line_with_a_remedy(model, monkeypatch):
     with pytest.raises(torch.OutOfMemoryError) as error:
         learner.update(make_batch(samples()))
     assert str(error.value) == (
-        "the learner's GPU is full with micro-batches of one sample; set learner.gradient_checkpointing to "
-        "on, or lower sampling.max_prompt_tokens (CUDA out of memory. Tried to allocate 20.00 MiB.)"
+        "the learner's GPU is full with micro-batches of one sample; set "
+        "learner.gradient_checkpointing to on, or lower sampling.max_prompt_tokens "
+        "(CUDA out of memory. Tried to allocate 20.00 MiB.)"
     )
 
 

@@ -1,6 +1,9 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +12,9 @@ from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig, ConfigError, LearnerConfig
 from unstable.learners.critic import prompts_of
 from unstable.learners.micro_batches import MicroBatch, MicroBatches
+from unstable.learners.model import attention
 from unstable.learners.model.attention import ATTENTION
+from unstable.learners.model.gather import gathered
 from unstable.learners.model.packing import COPIES_PER_TOKEN, MIN_SHARED, pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.learners.ranks import ALONE
@@ -286,6 +291,80 @@ def test_micro_batches_keep_like_prompts_together():
     samples = [token_sample(prompt, [0]) for prompt in prompts]
     assert MicroBatches(2)(samples) == [MicroBatch([0, 2], True), MicroBatch([3, 1], True)]
     assert MicroBatches(3)(samples) == [MicroBatch([0, 2, 3], True), MicroBatch([1], True)]
+
+
+def varlen_by_hand(query, key, value, query_bounds, key_bounds, *_, scale, enable_gqa=False, **__):
+    """What torch's kernel computes, segment by segment."""
+    assert enable_gqa or query.shape[1] == key.shape[1]
+    bounds = (pairwise(each.tolist()) for each in (query_bounds, key_bounds))
+    outputs = []
+    for (q0, q1), (k0, k1) in zip(*bounds, strict=True):
+        q, k, v = (x.transpose(0, 1) for x in (query[q0:q1], key[k0:k1], value[k0:k1]))
+        mask = torch.ones(q1 - q0, k1 - k0, dtype=torch.bool).tril(k1 - k0 - (q1 - q0))
+        output = F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=enable_gqa)
+        outputs.append(output.transpose(0, 1))
+    return torch.cat(outputs)
+
+
+def heads_of(pack, dtype=torch.float32, seed=0):
+    """Random queries, keys and values of four heads and two, with gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(1, heads, len(pack.ids_T), 8, generator=generator).to(dtype).requires_grad_()
+        for heads in (4, 2, 2)
+    ]
+
+
+@pytest.mark.parametrize("shares_heads", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_kernel_with_bounds_has_the_gradients_of_attention_by_shapes(
+    monkeypatch, shares_heads, shared
+):
+    seen = []
+
+    def kernel(query, key, value, *bounds, **options):
+        seen.append((key, "enable_gqa" in options))
+        return varlen_by_hand(query, key, value, *bounds, **options)
+
+    monkeypatch.setattr(attention, "varlen_attn", kernel)
+    monkeypatch.setattr(attention, "_SHARES_HEADS", shares_heads)
+    prefix = list(range(20)) if shared else []
+    pack = pack_samples([token_sample([*prefix, 30 + i, i], [4] * (1 + i % 3)) for i in range(6)])
+    assert pack.segments.shared == shared
+    heads = heads_of(pack)
+    by_bounds = attention._attend_varlen(*heads, 0.3, pack.segments)
+    of_bounds = torch.autograd.grad(by_bounds.square().sum(), heads)
+    rows = [each[0].transpose(0, 1) for each in heads]
+    by_shapes = attention._attend_shapes(*rows, 0.3, pack.segments)[None]
+    of_shapes = torch.autograd.grad(by_shapes.square().sum(), heads)
+    torch.testing.assert_close(by_bounds, by_shapes, atol=1e-5, rtol=1e-5)
+    for one, other in zip(of_bounds, of_shapes, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    ((key, by_kernel),) = seen
+    assert by_kernel == shares_heads and key.shape[1] == (2 if shares_heads else 4)
+    copied = key.untyped_storage().data_ptr() != heads[1].untyped_storage().data_ptr()
+    assert copied == (shared or not shares_heads)
+
+
+def test_a_prefix_of_64_answers_has_its_gradient_summed_in_fp32(monkeypatch):
+    monkeypatch.setattr(attention, "varlen_attn", varlen_by_hand)
+    monkeypatch.setattr(attention, "_SHARES_HEADS", True)
+    prompts = [[*range(20), 30 + i // 9, i % 9, i] for i in range(64)]
+    pack = pack_samples([token_sample(prompt, [4, 5]) for prompt in prompts])
+
+    def gradient(dtype, gather=gathered):
+        monkeypatch.setattr(attention, "gathered", gather)
+        query, key, value = (each.to(dtype) for each in heads_of(pack, torch.bfloat16))
+        output = attention._attend_varlen(query, key, value, 0.3, pack.segments)
+        grad_output = heads_of(pack, torch.bfloat16, seed=1)[0].transpose(1, 2).to(dtype)
+        (grad,) = torch.autograd.grad(output, value, grad_output)
+        return grad[0, :, :20].float()
+
+    exact = gradient(torch.float32)
+    # As atomic additions on a GPU do, `[...]` rounds each sum to bfloat16.
+    rounded = gradient(torch.bfloat16, lambda rows, places: rows[places])
+    error, before = ((each - exact).norm() for each in (gradient(torch.bfloat16), rounded))
+    assert error < before / 2
 
 
 def short_turns(count=384, prompt=300, own=40, answer=20):

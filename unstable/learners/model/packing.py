@@ -66,6 +66,11 @@ class Segments:
     query_bounds: Tensor  # S + 1, int32
     key_bounds: Tensor  # S + 1, int32
 
+    @property
+    def shared(self) -> bool:
+        """Whether a segment attends to tokens of another; without any, keys are T in its order."""
+        return not all(shape.alone for shape in self.shapes)
+
     @cached_property
     def masks(self) -> list[Tensor | None]:
         """A mask a shape, made when a layer first asks: kernels that know bounds never do."""
@@ -75,9 +80,9 @@ class Segments:
         """The same on `device`."""
         return replace(
             self,
-            keys_K=self.keys_K.to(device),
-            query_bounds=self.query_bounds.to(device),
-            key_bounds=self.key_bounds.to(device),
+            keys_K=sent(self.keys_K, device),
+            query_bounds=sent(self.query_bounds, device),
+            key_bounds=sent(self.key_bounds, device),
         )
 
 
@@ -97,15 +102,22 @@ class Pack:
     def to(self, device: torch.device) -> "Pack":
         """The same on `device`."""
         return Pack(
-            ids_T=self.ids_T.to(device),
-            positions_T=self.positions_T.to(device),
+            ids_T=sent(self.ids_T, device),
+            positions_T=sent(self.positions_T, device),
             segments=self.segments.to(device),
-            predictors_N=self.predictors_N.to(device),
-            targets_N=self.targets_N.to(device),
-            temperatures_N=self.temperatures_N.to(device),
-            samples_N=self.samples_N.to(device),
-            states_S=self.states_S.to(device),
+            predictors_N=sent(self.predictors_N, device),
+            targets_N=sent(self.targets_N, device),
+            temperatures_N=sent(self.temperatures_N, device),
+            samples_N=sent(self.samples_N, device),
+            states_S=sent(self.states_S, device),
         )
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same on `device`; nobody waits until it is on a GPU, whose work is in order."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED) -> Pack:
