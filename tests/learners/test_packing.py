@@ -331,18 +331,18 @@ def test_the_kernel_with_bounds_has_the_gradients_of_attention_by_shapes(
     prefix = list(range(20)) if shared else []
     pack = pack_samples([token_sample([*prefix, 30 + i, i], [4] * (1 + i % 3)) for i in range(6)])
     assert pack.segments.shared == shared
-    heads = heads_of(pack)
-    by_bounds = attention._attend_varlen(*heads, 0.3, pack.segments)
-    of_bounds = torch.autograd.grad(by_bounds.square().sum(), heads)
-    rows = [each[0].transpose(0, 1) for each in heads]
-    by_shapes = attention._attend_shapes(*rows, 0.3, pack.segments)[None]
-    of_shapes = torch.autograd.grad(by_shapes.square().sum(), heads)
+    query, key, value = heads_of(pack)
+    by_bounds = attention._attend_varlen(query, key, value, 0.3, pack.segments)
+    of_bounds = torch.autograd.grad(by_bounds.square().sum(), (query, key, value))
+    q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
+    by_shapes = attention._attend_shapes(q, k, v, 0.3, pack.segments)[None]
+    of_shapes = torch.autograd.grad(by_shapes.square().sum(), (query, key, value))
     torch.testing.assert_close(by_bounds, by_shapes, atol=1e-5, rtol=1e-5)
     for one, other in zip(of_bounds, of_shapes, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
-    ((key, by_kernel),) = seen
-    assert by_kernel == shares_heads and key.shape[1] == (2 if shares_heads else 4)
-    copied = key.untyped_storage().data_ptr() != heads[1].untyped_storage().data_ptr()
+    ((given, by_kernel),) = seen
+    assert by_kernel == shares_heads and given.shape[1] == (2 if shares_heads else 4)
+    copied = given.untyped_storage().data_ptr() != key.untyped_storage().data_ptr()
     assert copied == (shared or not shares_heads)
 
 
