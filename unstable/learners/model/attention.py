@@ -1,6 +1,7 @@
 """Attention over a pack: registered with transformers, so that any of its models can use it."""
 
 import inspect
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -70,7 +71,7 @@ def _attend_varlen(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, segments: Segments
 ) -> Tensor:
     keys_KGD, values_KGD = (_keys(heads[0].transpose(0, 1), segments) for heads in (key, value))
-    options = {"enable_gqa": True} if _SHARES_HEADS else {}
+    options: dict[str, Any] = {"enable_gqa": True} if _SHARES_HEADS else {}
     if not _SHARES_HEADS:
         repeats = query.shape[1] // key.shape[1]
         keys_KGD, values_KGD = (
