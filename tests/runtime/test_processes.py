@@ -1,19 +1,25 @@
 """Whatever fails as a run starts, what has started by then is closed."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tests.helpers.vllm import Deaf, Scorer
 from unstable.config import ConfigError, parse
 from unstable.engines.base import Engine
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.engines.probe import ProbeAnswer, ask_probe
+from unstable.models.base import load_model
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime import actors as actors_module
 from unstable.runtime import local, processes
+from unstable.types import Adapter, TokenSample
 
 
 class Started:
@@ -106,3 +112,31 @@ async def test_an_engine_is_closed_where_its_opponents_cannot_be_loaded(
     with pytest.raises(ConfigError, match="opponents.fixed.0"):
         await local.LocalActor.start(parse({}), RunFolder(tmp_path), tmp_path / "log")
     assert closed == ["games", "engine"]
+
+
+async def test_an_engine_that_serves_the_base_is_found_among_others_that_do_not(
+    tiny_folder: Path,
+) -> None:
+    """Each actor is judged alone: over all of them, one would be lost in the mean."""
+    config = parse({"model": {"name": str(tiny_folder), "dtype": "float32", "init": "fresh"}})
+    engine = EmbeddedEngine(load_model(config.model), (), max_requests=4)
+    policy = Scorer(config.model)
+
+    async def logprobs_under(adapter: Adapter, samples: Sequence[TokenSample]) -> Any:
+        answers = [
+            ProbeAnswer(prompt_ids=[*sample.prompt_ids], completion=sample.segments[0])
+            for sample in samples
+        ]
+        return policy.score(answers, adapter)
+
+    def actor(served: Engine) -> Any:
+        return SimpleNamespace(
+            probe=lambda adapters, vocabulary: ask_probe(served, adapters, vocabulary)
+        )
+
+    learner: Any = SimpleNamespace(logprobs_under=logprobs_under)
+    good = [actor(engine)] * 7
+    assert await processes._probe(config, good, learner) == []
+    with pytest.raises(RuntimeError, match="^actor-7: start-up probe: the engine's logprobs under"):
+        await processes._probe(config, [*good, actor(cast(Engine, Deaf(engine)))], learner)
+    await engine.close()
