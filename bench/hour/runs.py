@@ -44,7 +44,7 @@ def training(job: Job) -> None:
         "4",
     ]
     small += ["--eval.every", "2", "--model.name", job.small, "--actors.enforce_eager", "true"]
-    small += ["--model.init", "fresh", "--learner.algorithm.reference", "null"]
+    small += ["--model.init", "fresh"]
     words = ["--config", "smollm2", "--run_dir", str(folder), "--actors.engine", job.engine]
     command = job.unstable("train", *words, *job.sized([], small))
     began = time.monotonic()

@@ -39,7 +39,7 @@ class Bound(NamedTuple):
 
 BOUNDS = {"bfloat16": Bound(0.2, 1.0), "float32": Bound(0.001, 0.01)}
 """What is usual, by the dtype of the base weights. SmolLM2 has 0.03 to 0.11, at most 0.3, and
-0.00001, 0.00002; under a wrong adapter its answers are 0.9 to 3.4 off. Other models may have more."""
+0.00001, 0.00002; under a wrong adapter its answers are 0.9 to 3.4 off. Others may have more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
