@@ -193,15 +193,13 @@ async def _agrees(
     policy = load_policy(config.model, LearnerConfig(), 0, adapter, ALONE)
     if dtype is not None:
         policy.to(dtype)
-    samples = [
-        TokenSample(prompt_ids=ids, segments=(answer,)) for ids, answer in answers[: 16 * 32]
-    ]
     gaps = []
     with torch.no_grad():
-        for first in range(0, len(samples), 16):
-            part = samples[first : first + 16]
-            ours = policy(pack_samples(part)).logprobs_N.cpu().numpy()
-            theirs = [value for each in part for value in each.segments[0].logprobs]
+        for first in range(0, min(len(answers), 16 * 32), 16):
+            part = answers[first : first + 16]
+            samples = [TokenSample(prompt_ids=ids, segments=(answer,)) for ids, answer in part]
+            ours = policy(pack_samples(samples)).logprobs_N.cpu().numpy()
+            theirs = [value for _, answer in part for value in answer.logprobs]
             gaps.append(ours - np.array(theirs))
     ratios = np.exp(np.concatenate(gaps))
     outside = 100 * float(np.mean((ratios < 0.9) | (ratios > 1.1)))
@@ -221,7 +219,11 @@ async def _half(job: Job) -> None:
 
     if job.engine != "vllm":
         raise Skip("no vLLM, and the embedded engine has no fp16")
-    vllm_start.resolve_dtype = lambda _: torch.float16
+
+    def fp16(name: str) -> torch.dtype:
+        return torch.float16
+
+    vllm_start.resolve_dtype = fp16
     config = config_of(job, job.small)
     engine, tokenizer, (adapter,) = await start(job, config, 1)
     played = Recorder(engine)
@@ -236,7 +238,7 @@ def sleeping(job: Job) -> None:
 
 async def _sleeping(job: Job) -> None:
     can = job.card or job.engine == "embedded"
-    chosen = {"share_gpu": "sleep"} if can else {}
+    chosen: dict[str, Any] = {"share_gpu": "sleep"} if can else {}
     config = config_of(job, job.small, in_flight=16, **chosen)
     engine, _, (adapter,) = await start(job, config, 1)
     ids, asked = _prompts(job, config, 1)[0][0]

@@ -13,8 +13,9 @@ from tests.helpers.vllm import Deaf, Scorer
 from unstable.config import ConfigError, parse
 from unstable.engines.base import Engine
 from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.engines.probe import ProbeAnswer, ask_probe
+from unstable.engines.probe import ProbeAnswer, ask_probe, probe_adapters
 from unstable.models.base import load_model
+from unstable.models.shape import read_shape
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime import actors as actors_module
@@ -122,21 +123,28 @@ async def test_an_engine_that_serves_the_base_is_found_among_others_that_do_not(
     engine = EmbeddedEngine(load_model(config.model), (), max_requests=4)
     policy = Scorer(config.model)
 
-    async def logprobs_under(adapter: Adapter, samples: Sequence[TokenSample]) -> Any:
-        answers = [
-            ProbeAnswer(prompt_ids=[*sample.prompt_ids], completion=sample.segments[0])
-            for sample in samples
-        ]
-        return policy.score(answers, adapter)
-
-    def actor(served: Engine) -> Any:
-        return SimpleNamespace(
-            probe=lambda adapters, vocabulary: ask_probe(served, adapters, vocabulary)
-        )
-
-    learner: Any = SimpleNamespace(logprobs_under=logprobs_under)
-    good = [actor(engine)] * 7
-    assert await processes._probe(config, good, learner) == []
-    with pytest.raises(RuntimeError, match="^actor-7: start-up probe: the engine's logprobs under"):
-        await processes._probe(config, [*good, actor(cast(Engine, Deaf(engine)))], learner)
+    adapters = probe_adapters(read_shape(config.model), config.model.adapter)
+    size = read_shape(config.model).vocabulary
+    right = await ask_probe(engine, adapters, size)
+    deaf = await ask_probe(cast(Engine, Deaf(engine)), adapters, size)
     await engine.close()
+    asked: list[ProbeAnswer] = []
+
+    async def logprobs_under(adapter: Adapter, _: Sequence[TokenSample]) -> Any:
+        return policy.score(asked, adapter)
+
+    async def probe(*given: list[ProbeAnswer]) -> list[str]:
+        async def answered(answers: list[ProbeAnswer]) -> list[ProbeAnswer]:
+            return answers
+
+        asked[:] = [answer for answers in given for answer in answers]
+        actors: Any = [
+            SimpleNamespace(probe=lambda *_, answers=answers: answered(answers))
+            for answers in given
+        ]
+        learner: Any = SimpleNamespace(logprobs_under=logprobs_under)
+        return await processes._probe(config, actors, learner)
+
+    assert await probe(*[right] * 7) == []
+    with pytest.raises(RuntimeError, match="^actor-7: start-up probe: the engine's logprobs under"):
+        await probe(*[right] * 7, deaf)
