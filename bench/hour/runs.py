@@ -1,5 +1,6 @@
 """The steps that are programs of their own: the doctor, a training, the ancestor's way."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -54,7 +55,8 @@ def training(job: Job) -> None:
             run.wait(job.left - _END_S)
         except subprocess.TimeoutExpired:
             run.send_signal(signal.SIGINT)
-            run.wait(_END_S - 10)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its rows are on file
+                run.wait(_END_S - 10)
     seconds = time.monotonic() - began
     metrics = folder / "metrics.jsonl"
     if not metrics.is_file():
