@@ -21,14 +21,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell
-from unstable.commands.train import make_buffer, make_registry
 from unstable.config import RunConfig, parse
-from unstable.league.guard import Guard
-from unstable.league.schedule import Router, Schedule
 from unstable.loop.context import Context
 from unstable.loop.train import train
 from unstable.records.folder import RunFolder
-from unstable.rewards.terms import Rewards
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
 from unstable.types import Adapter, Batch, Completion, PlayerId, TokenSample, Update
@@ -268,18 +264,11 @@ async def pipeline(case: Case, config: RunConfig, folder: RunFolder, spent: Spen
     """A whole run."""
     tracker = PhaseTracker(config, folder)
     actors = [TimedActor(config, folder, case, spent) for _ in range(case.actors)]
-    schedule = Schedule(config)
     context = Context(
         config=config,
         folder=folder,
         actors=actors,
         learner=TimedLearner(folder, case),
-        buffer=make_buffer(config),
-        rewards=Rewards(config.buffer.rewards),
-        registry=make_registry(config),
-        schedule=schedule,
-        router=Router(config, schedule, case.actors),
-        guard=Guard(config),
         tracker=tracker,
     )
     await train(context)

@@ -18,9 +18,10 @@ from tests.helpers.machines import QWEN, VERSIONS, machine
 from unstable.cli import parse_options
 from unstable.config import ConfigError, RunConfig, load
 from unstable.engines.needs import NEEDS
+from unstable.planning.case import VLLM_GAMES
 from unstable.planning.fit import ENOUGH_TOKENS
 from unstable.planning.machine import LOOPBACK, Machine, Placement
-from unstable.planning.plan import VLLM_GAMES, Plan, plan
+from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
 
 ROOT = Path(__file__).parent.parent.parent
@@ -165,6 +166,8 @@ def test_what_fits_needs_no_limit_and_a_given_one_stays() -> None:
 def test_games_in_flight_fit_into_the_cache() -> None:
     few, many = (planned(machine(2, size), LARGE) for size in (12, 80))
     assert 1 <= few.games_in_flight < many.games_in_flight <= VLLM_GAMES
+    cached = int(re.findall(r"([\d,]+) cached", " ".join(few.uses[0].parts))[0].replace(",", ""))
+    assert few.games_in_flight == cached // ((2048 + 16) // 4)
     asked = planned(machine(2, 80), LARGE | {"actors.games_in_flight": 7})
     assert asked.games_in_flight == 7
 
@@ -185,12 +188,20 @@ def test_every_opponent_that_may_play_has_a_lora_slot_or_a_place_in_memory(tmp_p
     few = planned(machine(2), LARGE | {"actors.max_cpu_loras": 2})
     assert (few.max_loras, few.max_cpu_loras) == (2, 2)
     long = planned(machine(2), LARGE)
-    assert (long.max_loras, long.max_cpu_loras) == (8, 34)
+    assert (long.max_loras, long.max_cpu_loras) == (33, 34)
+    alone = {"opponents.draw.past": 0.0, "opponents.draw.self": 1.0, "opponents.draw.fixed": 0.0}
+    only_late = planned(machine(2), LARGE | alone)
+    assert only_late.max_loras == 5  # the current version and four that are still learned from
+    guarded = planned(machine(2), LARGE | alone | {"guard.action": ["opponents"]})
+    assert guarded.max_loras == 33
+    assert planned(machine(2, 8.2), LARGE).max_loras == 8
+    assert 8 < planned(machine(2, 14.0), LARGE).max_loras < 33
 
 
 def test_slots_are_as_large_as_the_largest_lora(tmp_path: Path) -> None:
+    eight = {"actors.max_loras": 8}
     small, large = (
-        planned(machine(2), LARGE | lora(tmp_path, rank=rank)).uses[0].parts["8 LoRA slots"]
+        planned(machine(2), LARGE | eight | lora(tmp_path, rank=rank)).uses[0].parts["8 LoRA slots"]
         for rank in (16, 64)
     )
     assert large == 4 * small

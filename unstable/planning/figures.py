@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 MIB = 2**20
+TYPICAL_LENGTH = 0.25
+"""Of the greatest length of prompt and answer, before anything is measured: an estimate."""
 
 
 class Card(NamedTuple):
