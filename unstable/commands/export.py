@@ -18,9 +18,9 @@ from unstable.models.inspection import inspect
 from unstable.models.merge import is_shipped, public_name, write_merged, write_tokenizer
 from unstable.records.files import new_folder
 from unstable.records.folder import RunFolder
-from unstable.records.text import command_line
 from unstable.records.reading import Skipped, read_records
 from unstable.records.shapes import GAME
+from unstable.records.text import command_line
 from unstable.report.run import read_runs
 from unstable.types import Adapter, PlayerId
 
