@@ -16,7 +16,7 @@ import selectors
 import tempfile
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -121,6 +121,16 @@ CASES = {
         save_s=2.0,
         publish_s=1.5,
         batch_size=384,
+    ),
+}
+
+# As the plan has them (docs/memory.md), and with a batch that fills more of the actors' places.
+CASES |= {
+    "4x24gb-1.7b-planned": replace(CASES["4x24gb-1.7b"], actors=1, learners=3, places=194),
+    "8xh100-1.7b-planned": replace(CASES["8xh100-1.7b"], actors=5, learners=3, places=384),
+    "8xh100-8b-planned": replace(CASES["8xh100-8b"], actors=3, learners=5, places=384),
+    "8xh100-1.7b-large-batch": replace(
+        CASES["8xh100-1.7b"], actors=5, learners=3, places=384, batch_size=1536
     ),
 }
 

@@ -82,7 +82,7 @@ def test_a_tiny_model_learns_on_the_processor_where_it_plays() -> None:
 
 @pytest.mark.parametrize(("cards", "actors"), [(2, 1), (4, 3), (8, 7)])
 def test_actors_get_the_cards_that_the_learner_leaves(cards: int, actors: int) -> None:
-    chosen = planned(machine(cards, 80.0), LARGE)
+    chosen = planned(machine(cards, 80.0), LARGE | {"learner.num": 1})
     assert chosen.actors == at(*((str(index),) for index in range(actors)))
     assert chosen.learners == at((str(actors),))
     assert (chosen.engine, chosen.share, chosen.mode) == ("vllm", "off", "async")
@@ -143,7 +143,11 @@ def test_checkpointing_is_on_only_where_micro_batches_would_be_small_without() -
         (machine(), {"loop.mode": "async"}, 4),  # at once: four actors play meanwhile
         (machine(), {"loop.mode": "async", "actors.num": 7}, 1),
         (machine(), {"loop.mode": "async", "actors.num": 9}, 1),
-        (machine(4), {}, 5),  # three actors' processes feed GPUs, and take a core each
+        (
+            machine(4),
+            {"learner.num": 1},
+            5,
+        ),  # three actors' processes feed GPUs, and take a core each
         (machine(4), {"loop.mode": "sync"}, 8),
         (machine(1), {"actors.share_gpu": "sleep"}, 8),
         (machine(1), {"actors.share_gpu": "split"}, 7),
@@ -158,7 +162,9 @@ def test_the_learner_has_the_threads_that_play_leaves(
 
 
 def test_what_fits_needs_no_limit_and_a_given_one_stays() -> None:
-    assert planned(machine(2, 80), SMALL).micro_batch_tokens is None
+    by_samples = SMALL | {"learner.micro_batch_size": 16}
+    assert planned(machine(2, 80), by_samples).micro_batch_tokens is None
+    assert planned(machine(2, 80), SMALL).micro_batch_tokens == 16384
     given_one = planned(machine(2, 80), LARGE | {"learner.micro_batch_tokens": 3000})
     assert given_one.micro_batch_tokens == 3000
 
@@ -372,7 +378,7 @@ OPTIONS = st.fixed_dictionaries(
         "actors.games_in_flight": st.sampled_from(["auto", "auto", 64]),
         "actors.share_gpu": st.sampled_from(["auto", "off", "split"]),
         "actors.tensor_parallel": st.sampled_from([1, 2]),
-        "learner.num": st.sampled_from([1, 2]),
+        "learner.num": st.sampled_from(["auto", "auto", 1, 2]),
         "learner.parallel": st.sampled_from(["ddp", "fsdp"]),
         "learner.gradient_checkpointing": st.sampled_from(["auto", "off"]),
         "sampling.max_tokens": st.sampled_from([16, 512, 4096]),
@@ -403,7 +409,7 @@ def test_every_plan_fits_and_runs_again_as_it_is(
     assert chosen.games_in_flight >= 1
     resolved = resolve(config, chosen, "fresh")
     assert "auto" not in resolved.actors.model_dump().values()
-    assert "auto" not in resolved.learner.model_dump().values()
+    assert "auto" not in resolved.learner.model_dump(exclude={"micro_batch_size"}).values()
     assert (
         resolve(resolved, plan(resolved, [here], NEEDS, learner=learner), "elsewhere") == resolved
     )
@@ -423,7 +429,7 @@ def fits_24gb(cards: int, options: dict[str, Any]) -> tuple[RunConfig, Plan]:
 
 
 def test_the_24_gb_config_fits_four_cards() -> None:
-    config, chosen = fits_24gb(4, {})
+    config, chosen = fits_24gb(4, {"learner.num": 1})
     assert config.learner.micro_batch_tokens == chosen.micro_batch_tokens
     assert chosen.share == "off"
     assert chosen.games_in_flight >= 48
@@ -450,7 +456,7 @@ def test_the_24_gb_config_runs_as_each_row_of_the_page_says(
 
 
 def test_the_page_has_its_rows() -> None:
-    assert [row[0] for row in ROWS] == ["4", "2", "2", "1", "1"]
+    assert [row[0] for row in ROWS] == ["4", "4", "2", "2", "1", "1"]
 
 
 def test_run_24gb_passes_its_config_and_arguments_on(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from unstable.config import ConfigError, RunConfig
 from unstable.planning.case import Case, Placed, case_of
+from unstable.planning.figures import card_like
 from unstable.planning.fit import (
     Batches,
     DoesNotFitError,
@@ -25,6 +26,10 @@ from unstable.planning.memory import GB
 from unstable.planning.needs import Dtype, EngineNeeds, choose_engine
 from unstable.planning.on_gpus import on_gpus
 from unstable.planning.on_processor import on_processor
+from unstable.planning.pace import Pace, pace
+
+FULL = 0.5
+"""Share of the places below which the plan says how to fill them."""
 
 Engines = Mapping[str, EngineNeeds]
 """What each engine needs, by its name."""
@@ -58,6 +63,12 @@ class Plan:
     micro_batch_tokens: int | None
     uses: tuple[Use, ...]
     notes: tuple[str, ...]  # what a person should know of
+    pace: Pace | None = None  # where actors and learner have cards
+
+    @property
+    def update_s(self) -> float:
+        """Estimated seconds of an update; 0 where nothing is known."""
+        return self.pace.update_s(sync=self.mode == "sync") if self.pace else 0.0
 
     def text(self) -> str:
         """The plan as a short table."""
@@ -70,6 +81,8 @@ class Plan:
         if self.learners:
             rows.append(("learner", _places(self.learners)))
             rows.append(("loop", modes[self.mode] + sharing[self.share]))
+        if self.pace is not None:
+            rows += _pace_rows(self.pace)
         for use in self.uses:
             parts = ", ".join(f"{name} {size / GB:.2f}" for name, size in use.parts.items())
             used, limit = sum(use.parts.values()) / GB, use.limit_bytes / GB
@@ -105,14 +118,39 @@ def _remedy(config: RunConfig, machine: Machine, engines: Engines, learner: bool
 
 
 def _plan(config: RunConfig, machine: Machine, engines: Engines, learner: bool) -> Plan:
+    """The plan of those numbers of learner ranks that fit with which an update takes least time."""
     engine, notes = choose_engine(config, machine, engines)
-    case = case_of(config, machine, engines[engine], config.learner.num if learner else 0)
-    gpus = case.engine.uses_gpus and bool(machine.usable_gpus)
+    plans, lacks = [], []
+    for ranks in _ranks(config, machine, engines[engine]) if learner else [0]:
+        try:
+            case = case_of(config, machine, engines[engine], ranks)
+            plans.append(_planned(case, engine, list(notes)))
+        except DoesNotFitError as lack:
+            lacks.append(lack)
+    if not plans:
+        raise lacks[0]
+    return min(plans, key=lambda each: each.update_s)
+
+
+def _ranks(config: RunConfig, machine: Machine, engine: EngineNeeds) -> Sequence[int]:
+    """Numbers of learner ranks to choose from: of actors on cards, those that leave them some."""
+    actors, cards = config.actors, len(machine.usable_gpus)
+    if config.learner.num != "auto":
+        return [config.learner.num]
+    if not engine.uses_gpus or not cards or actors.share_gpu in ("split", "sleep"):
+        return [1]
+    taken = actors.tensor_parallel * (1 if actors.num == "auto" else actors.num)
+    return range(1, max(1, min(cards - taken, config.learner.batch_size)) + 1)
+
+
+def _planned(case: Case, engine: str, notes: list[str]) -> Plan:
+    """The plan of a case; raises `DoesNotFitError`."""
+    gpus = case.engine.uses_gpus and bool(case.machine.usable_gpus)
     placed = on_gpus(case) if gpus else on_processor(case)
     budget = placed.budget
     _check_sharing(case, budget.share)
     batches, learner_uses = _learner_uses(case, placed)
-    if batches.checkpointing and config.learner.gradient_checkpointing == "auto":
+    if batches.checkpointing and case.config.learner.gradient_checkpointing == "auto":
         notes.append("learner.gradient_checkpointing is on: activations would not fit without")
     parts = placed.engine.parts(placed.cached_tokens)
     return Plan(
@@ -122,7 +160,7 @@ def _plan(config: RunConfig, machine: Machine, engines: Engines, learner: bool) 
         share=budget.share,
         actors=placed.actors,
         learners=placed.learners,
-        learner_threads=_learner_threads(machine, placed),
+        learner_threads=_learner_threads(case.machine, placed),
         gpu_memory=budget.gpu_memory,
         games_in_flight=placed.games,
         max_loras=placed.max_loras,
@@ -131,7 +169,41 @@ def _plan(config: RunConfig, machine: Machine, engines: Engines, learner: bool) 
         micro_batch_tokens=batches.limit_tokens,
         uses=(Use("actor", _names(placed.actors), parts, budget.engine_bytes), *learner_uses),
         notes=tuple(notes),
+        pace=_pace(case, placed, batches) if gpus and placed.learners else None,
     )
+
+
+def _pace(case: Case, placed: Placed, batches: Batches) -> Pace:
+    smallest = min(case.machine.usable_gpus, key=lambda gpu: gpu.total_bytes)
+    return pace(
+        case.config,
+        case.shape,
+        case.dtype,
+        card_like(smallest.name, smallest.total_bytes),
+        typical=case.typical,
+        actors=len(placed.actors),
+        places=placed.games,
+        ranks=len(placed.learners),
+        pass_tokens=batches.most_tokens,
+        sync=placed.budget.mode == "sync",
+        shared=placed.budget.share != "off",
+    )
+
+
+def _pace_rows(pace: Pace) -> list[tuple[str, str]]:
+    """What a person should know of the pace, and which batch would fill the actors."""
+    play, learn = pace.play_s, pace.learn_s
+    rows = [("pace", f"playing {play:.1f} s, learning {learn:.1f} s an update, estimated")]
+    if pace.games < FULL * pace.places:
+        more = pace.places / pace.games
+        rows.append(
+            (
+                "",
+                f"{pace.games:,.0f} of {pace.places:,} places have a game by what is learned from "
+                f"in time; learner.batch_size x {more:.1f} would fill them",
+            )
+        )
+    return rows
 
 
 def _check_sharing(case: Case, share: Share) -> None:

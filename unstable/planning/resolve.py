@@ -22,8 +22,8 @@ def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
     """The config with every "auto" replaced by the plan's decision, or by what follows from it.
 
     `start` is the adapter that training begins with where `model.init` is auto. What a game, an
-    algorithm or the terminal decides stays: `games.events`, `games.parser`, `groups.size`,
-    `tracking.dashboard`.
+    algorithm, a device or the terminal decides stays: `games.events`, `games.parser`,
+    `groups.size`, `learner.micro_batch_size`, `tracking.dashboard`.
     """
     data = config.model_dump()
     if config.model.init == "auto":
@@ -42,6 +42,8 @@ def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
         "gpu_memory": plan.gpu_memory,
         "share_gpu": plan.share,
     }
+    if config.learner.num == "auto":
+        data["learner"]["num"] = max(1, len(plan.learners))
     data["learner"] |= {
         "gradient_checkpointing": "on" if plan.gradient_checkpointing else "off",
         "micro_batch_tokens": plan.micro_batch_tokens,
