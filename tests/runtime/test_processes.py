@@ -106,3 +106,30 @@ async def test_an_engine_is_closed_where_its_opponents_cannot_be_loaded(
     with pytest.raises(ConfigError, match="opponents.fixed.0"):
         await local.LocalActor.start(parse({}), RunFolder(tmp_path), tmp_path / "log")
     assert closed == ["games", "engine"]
+
+
+@pytest.mark.parametrize(("cards", "most"), [(("0", "0", "1"), 2), ((None, None, None), 3)])
+def test_engines_of_one_card_start_one_after_another(
+    cards: tuple[str | None, ...], most: int
+) -> None:
+    """Each measures what is free there; on the processor all start at once."""
+    at_once: set[int] = set()
+    seen: list[set[int]] = []
+
+    class Starting:
+        async def start(self) -> None:
+            at_once.add(id(self))
+            seen.append(set(at_once))
+            await asyncio.sleep(0)
+            at_once.remove(id(self))
+
+    actors: list[Any] = [Starting() for _ in cards]
+    places = [Placement(LOOPBACK, (card,) if card else ()) for card in cards]
+
+    async def main() -> None:
+        await asyncio.gather(*processes._starts(actors, places))
+
+    asyncio.run(main())
+    assert len(seen) == len(cards)
+    assert max(map(len, seen)) == most
+    assert not any({id(actors[0]), id(actors[1])} <= running for running in seen) or most == 3

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from itertools import chain
 from typing import Any
@@ -46,7 +47,7 @@ async def processes(
         actors = _actors(config, plan.actors, folder, waits, say)
         learner = RemoteLearner(config, folder, plan.learners, plan.learner_threads, waits)
         async with _closed(actors):
-            starts = [actor.start() for actor in actors]
+            starts = _starts(actors, plan.actors)
             if plan.share == "off":
                 await _together(*starts, learner.start())
             else:  # engines first: they do not start where their share of the memory is not free
@@ -71,7 +72,7 @@ async def acting(
         at("starting: loading the model")
         actors = _actors(config, placements, folder)
         async with _closed(actors):
-            await _together(*(actor.start() for actor in actors))
+            await _together(*_starts(actors, placements))
             yield actors
 
 
@@ -84,6 +85,21 @@ async def _together(*starts: Coroutine[Any, Any, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _starts(
+    actors: Sequence[RemoteActor], placements: Sequence[Placement]
+) -> list[Coroutine[Any, Any, None]]:
+    """The actors' starts; one after another on a card, whose free memory an engine measures."""
+    queues: dict[object, list[RemoteActor]] = defaultdict(list)
+    for index, (actor, placement) in enumerate(zip(actors, placements, strict=True)):
+        queues[placement.gpus or index].append(actor)
+
+    async def in_turn(queue: Sequence[RemoteActor]) -> None:
+        for actor in queue:
+            await actor.start()
+
+    return [in_turn(queue) for queue in queues.values()]
 
 
 def _actors(
