@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from itertools import chain
 from typing import Any
 
 from unstable.config import RunConfig
@@ -39,7 +38,7 @@ async def processes(
     """The actors and the learner of a config that is resolved by `plan`.
 
     `at` is called with what the start has come to; `waits` says what is waited for, and `say`
-    tells a person that an actor has died. Raises what kept one from starting.
+    tells a person what is doubtful, and that an actor has died. Raises what kept one from starting.
     """
     at("starting Ray")
     with cluster(len(plan.actors) + len(plan.learners)):
@@ -55,7 +54,8 @@ async def processes(
                 async with sleeping(actors, config):
                     await learner.start()
             at("starting: comparing engines and learner")
-            await _probe(config, actors, learner)
+            for doubt in await _probe(config, actors, learner):
+                say(f"note: {doubt}")
             yield actors, learner
 
 
@@ -124,14 +124,27 @@ async def _closed(actors: Sequence[RemoteActor]) -> AsyncIterator[None]:
         await asyncio.gather(*(actor.close() for actor in actors))
 
 
-async def _probe(config: RunConfig, actors: Sequence[RemoteActor], learner: RemoteLearner) -> None:
-    """Raise `RuntimeError` unless every engine serves adapters as the learner computes them."""
+async def _probe(
+    config: RunConfig, actors: Sequence[RemoteActor], learner: RemoteLearner
+) -> list[str]:
+    """What is doubtful; raises `RuntimeError` where an engine serves other than what is trained."""
     shape, size = read_shape(config.model), config.model.adapter
     adapters = probe_adapters(shape, size)
     given = await asyncio.gather(*(actor.probe(adapters, shape.vocabulary) for actor in actors))
-    answers = list(chain(*given))
-    samples = probe_samples(answers)
-    scores = {None: await learner.logprobs_under(no_adapter(shape, size), samples)} | {
-        adapter.name: await learner.logprobs_under(adapter, samples) for adapter in adapters
+    samples = probe_samples([answer for answers in given for answer in answers])
+    scored: dict[str | None, list[list[float]]] = {
+        None: await learner.logprobs_under(no_adapter(shape, size), samples)
     }
-    check_probe(answers, scores, BOUNDS[config.model.dtype])
+    for adapter in adapters:
+        scored[adapter.name] = await learner.logprobs_under(adapter, samples)
+    doubts: list[str] = []
+    first = 0
+    for index, answers in enumerate(given):  # each alone: among many, one that is wrong would pass
+        own = slice(first, first := first + len(answers))
+        scores = {name: logprobs[own] for name, logprobs in scored.items()}
+        try:
+            found = check_probe(answers, scores, BOUNDS[config.model.dtype])
+        except RuntimeError as error:
+            raise RuntimeError(f"actor-{index}: {error}") from error
+        doubts += [f"actor-{index}: {doubt}" for doubt in found]
+    return doubts
