@@ -89,10 +89,10 @@ def row(epoch: int, *shares: float) -> dict[str, float | None]:
 @pytest.mark.parametrize(
     ("rows", "is_enough"),
     [
-        ([row(0, 0.9, 0.95)], True),
-        ([row(0, 0.5, 0.95)], False),
-        ([row(0, 0.1), row(1, 0.92)], False),
-        ([row(0, 0.1), row(1, 0.95)], True),
+        ([row(0, 0.9, 0.97)], True),
+        ([row(0, 0.5, 0.97)], False),
+        ([row(0, 0.1), row(1, 0.95)], False),
+        ([row(0, 0.1), row(1, 0.97)], True),
     ],
 )
 def test_teaching_ends_where_moves_are_legal(rows: Any, is_enough: bool) -> None:
@@ -109,13 +109,16 @@ def test_each_lesson_has_moves_of_its_own() -> None:
         drawn.append((lesson, times))
         return (of[3:] * times)[: 3 * times]
 
-    task = Lessons(train=of[:3], held_out=[], epochs=7, patience=7, batch_size=2, seed=0, draw=draw)
+    task = Lessons(train=of[:3], held_out=[], epochs=30, patience=30, batch_size=2, seed=0, draw=draw)
     lessons = [task.batches(epoch) for epoch in range(1, 8)]
     assert drawn == [(2, 1), (3, 1), (4, 2), (5, 4), (6, 4), (7, 4)]
     assert [len(each) for each in lessons] == [2, 2, 2, 3, 6, 6, 6]
     assert not {t.prompt_ids[0] for b in lessons[1] for t in b} & {0, 1, 2}
-    versions = [task.version(epoch) for epoch in range(8)]
-    assert [task.epoch(version) for version in versions] == list(range(8))
+    versions = [task.version(epoch) for epoch in range(30)]
+    made = [len(task.batches(epoch)) for epoch in range(1, 30)]
+    assert versions == [sum(made[:epoch]) for epoch in range(30)]
+    assert [task.epoch(version) for version in versions] == list(range(30))
+    assert [len(task.batches(epoch)[0]) for epoch in (8, 9, 17, 25)] == [2, 4, 8, 8]
 
 
 def numbers(env: Any) -> list[str]:

@@ -98,30 +98,35 @@ class FineTuning:
 
     def batches(self, epoch: int) -> list[list[TokenSample]]:
         """The epoch's batches, in an order of its own; the last one may be smaller."""
-        return self._batched(self.train, epoch)
+        return self._batched(self.train, epoch, self.batch_size)
 
-    def _batched(self, examples: Sequence[Example], epoch: int) -> list[list[TokenSample]]:
+    def _batched(
+        self, examples: Sequence[Example], epoch: int, size: int
+    ) -> list[list[TokenSample]]:
         order = list(range(len(examples)))
         random.Random(derive_seed(self.seed, "sft order", epoch)).shuffle(order)
-        parts = (order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size))
+        parts = (order[i : i + size] for i in range(0, len(order), size))
         return [[examples[index].tokens for index in part] for part in parts]
 
 
-_LESSONS = (1, 1, 1, 2, 4)  # how long the first lessons are; the others are as long as the last
+_LENGTHS = (1, 1, 1, 2, 4)  # of the first lessons; the others are as long as the last
+_BATCHES = (1, 2, 4)  # of each eight lessons, by the first ones'; all others have the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons(FineTuning):
     """Epochs that go through examples of their own, so that none is learned by heart.
 
-    `train` are those of the first; later ones are up to four times as long.
+    `train` are those of the first; later ones are up to four times as long. `batch_size` is of the
+    first eight; later batches are up to four times as large, so that the steps' noise falls.
     """
 
     draw: Callable[[int, int], Sequence[Example]]  # an epoch's, and how many times `train`'s number
 
     def version(self, epoch: int) -> int:
         """The version that a lesson ends with."""
-        return self.steps_per_epoch * sum(map(_length, range(1, epoch + 1)))
+        lessons = range(1, epoch + 1)
+        return sum(ceil(_length(e) * len(self.train) / self._batch(e)) for e in lessons)
 
     def epoch(self, version: int) -> int:
         """The lesson that a version ends."""
@@ -130,11 +135,14 @@ class Lessons(FineTuning):
     def batches(self, epoch: int) -> list[list[TokenSample]]:
         """The lesson's batches, of examples drawn for it."""
         examples = self.train if epoch == 1 else self.draw(epoch, _length(epoch))
-        return self._batched(examples, epoch)
+        return self._batched(examples, epoch, self._batch(epoch))
+
+    def _batch(self, epoch: int) -> int:
+        return self.batch_size * _BATCHES[min((epoch - 1) // 8, len(_BATCHES) - 1)]
 
 
 def _length(epoch: int) -> int:
-    return _LESSONS[min(epoch, len(_LESSONS)) - 1]
+    return _LENGTHS[min(epoch, len(_LENGTHS)) - 1]
 
 
 def write_examples(path: Path, sides: Split) -> None:
