@@ -109,7 +109,9 @@ def test_each_lesson_has_moves_of_its_own() -> None:
         drawn.append((lesson, times))
         return (of[3:] * times)[: 3 * times]
 
-    task = Lessons(train=of[:3], held_out=[], epochs=30, patience=30, batch_size=2, seed=0, draw=draw)
+    task = Lessons(
+        train=of[:3], held_out=[], epochs=30, patience=30, batch_size=2, seed=0, draw=draw
+    )
     lessons = [task.batches(epoch) for epoch in range(1, 8)]
     assert drawn == [(2, 1), (3, 1), (4, 2), (5, 4), (6, 4), (7, 4)]
     assert [len(each) for each in lessons] == [2, 2, 2, 3, 6, 6, 6]

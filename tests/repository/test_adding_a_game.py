@@ -24,6 +24,7 @@ from unstable.solving.tree import grow
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/adding_a_game.md").read_text(encoding="utf-8")
 START = "from unstable.cli import main; main()"
+MODULES = ("my_games", "my_tricks", "my_cards")
 FILES = re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
@@ -33,16 +34,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, text in FILES:
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("my_games", "my_cards"):
+    for name in MODULES:
         sys.modules.pop(name, None)
     yield tmp_path
-    for name in ("my_games", "my_cards"):
+    for name in MODULES:
         sys.modules.pop(name, None)
 
 
 def test_the_config_is_three_lines(folder: Path) -> None:
-    cards = ["my_cards.py", "brag.yaml", "brag_train.yaml"]
-    assert [name for name, _ in FILES] == ["my_games.py", "my.yaml", "sticks.yaml", *cards]
+    own = ["my_games.py", "my.yaml", "sticks.yaml", "my_tricks.py", "tricks.yaml"]
+    assert [name for name, _ in FILES] == [*own, "my_cards.py", "brag.yaml", "brag_train.yaml"]
     assert len(dict(FILES)["my.yaml"].splitlines()) == 3
 
 
@@ -55,6 +56,23 @@ def test_the_game_is_accepted_and_plays_to_its_end(folder: Path) -> None:
         game.step("[1]" if sticks % 4 in (1, 2) else "[3]" if sticks % 4 == 0 else "[2]")
     assert sorted(game.outcomes) == [-1.0, 1.0] and game.forfeit is None
     assert "took the last one" in game.reason
+
+
+def test_the_game_of_three_hides_the_hands_and_pays_one_seat(folder: Path) -> None:
+    config = parse(yaml.safe_load((folder / "tricks.yaml").read_text(encoding="utf-8")))
+    check_games(config)
+    game, dealt = Game(config.games[0], seed=3), []
+    while not game.done:
+        own = game.legal_moves()
+        shown = game.observe().board
+        assert shown.endswith(f"Your hand: {' '.join(own)}.") and shown.count("[") == len(own)
+        dealt += own if len(own) == 3 else []
+        game.step(own[-1])
+    assert sorted(dealt) == [f"[{card}]" for card in range(1, 10)]
+    assert sorted(game.outcomes) == [-1.0, -1.0, 1.0] and "has the last trick" in game.reason
+    game = Game(config.games[0], seed=3)
+    game.step("[0]")
+    assert game.forfeit == 0
 
 
 def test_the_pages_seating_gives_each_role_its_number() -> None:
