@@ -76,7 +76,7 @@ async def main() -> None:
         observation = decisions[number].observation
         assert observation is not None
         prompt = prompts.build(observation).ids
-        answers = legal_answers(game, prompts, decisions[number].actions, most)
+        answers = legal_answers(prompts, decisions[number].actions, most)
         for answer, share in zip(answers, shares[number], strict=True):
             logprob = plainly(model, prompt, answer)
             worst = max(worst, abs(share - torch.tensor(logprob).exp().item()))

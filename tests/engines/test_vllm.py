@@ -215,7 +215,6 @@ async def test_a_constrained_game_has_no_invalid_move(engine):
         adapter=None,
         version=None,
         prompts=PromptBuilder(load_tokenizer(MODEL), load_style("answer"), {}, 500),
-        parser="auto",
         temperature=1.0,
         max_tokens=8,
     )

@@ -90,7 +90,6 @@ class PlayerFactory:
             adapter=adapter,
             version=version,
             prompts=self.prompts[game.key],
-            parser=game.parser,
             temperature=seat.temperature,
             max_tokens=self._config.sampling.max_tokens,
         )

@@ -132,12 +132,11 @@ class Served(NamedTuple):
     async def _of_actions(
         self, player: PlayerId, prompt_ids: Sequence[int], moves: Sequence[str]
     ) -> list[str]:
-        ((_, game),) = self.config.game_by_key.items()
         (prompts,) = self.cast.prompts.values()
         assert self.engine is not None
         opponent = self.config.fixed_opponents.get(player.name)
         adapter = None if opponent is None else adapter_name(opponent)
-        answers = legal_answers(game, prompts, moves, self.config.sampling.max_tokens)
+        answers = legal_answers(prompts, moves, self.config.sampling.max_tokens)
         chances = await answer_probabilities(self.engine, adapter, prompt_ids, answers)
         ranked = sorted(zip(moves, chances, strict=True), key=lambda pair: -pair[1])
         lines = [f"  {move}  {100 * chance:.1f} %" for move, chance in ranked]
