@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from unstable.collectors.factory import PlayerFactory
+from unstable.collectors.play import PlayerFactory
 from unstable.collectors.players.constrained import answer_probabilities, legal_answers
 from unstable.collectors.players.model import adapter_name
 from unstable.commands.finished import Version, checkpoint_of
