@@ -15,6 +15,7 @@ import torch
 
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.constrained import legal_answers
+from unstable.collectors.players.model import ModelPlayer
 from unstable.config import parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
@@ -46,7 +47,15 @@ async def main() -> None:
     collector = Collector(config, engine, tokenizer)
     prompts, most = collector.prompts[game.key], config.sampling.max_tokens
     solver = LocalSolver(game)
-    exploiter = Exploiter(game, prompts, engine, most, solver=solver)
+    asked = ModelPlayer(
+        engine=engine,
+        adapter=None,
+        version=None,
+        prompts=prompts,
+        temperature=1.0,
+        max_tokens=most,
+    )
+    exploiter = Exploiter(game, asked, solver=solver)
     began = time.perf_counter()
     decisions = await solver.ask(decisions_of)
     grown = time.perf_counter()

@@ -85,7 +85,7 @@ def replayed(example: Example) -> Game:
 
 def test_a_real_template_closes_the_answer_with_the_same_ids():
     tokenizer = load_tokenizer(ModelConfig())
-    prompts = builder(*THINK.values(), tokenizer)
+    prompts = builder("think", "boxed", tokenizer)
     assert prompts.stop_token_id == tokenizer.eos_token_id
     game = GameConfig(env="Nim-v0", **THINK)
     for example in expert_examples(game, prompts, number=6, seed=0, rationale=True):
@@ -131,7 +131,7 @@ def test_where_there_are_fewer_positions_all_are_given_and_it_is_said(
 
 @pytest.mark.parametrize(
     ("prompts", "start"),
-    [(builder(*THINK.values()), ""), (opening_builder("boxed"), "<think>\n")],
+    [(builder("think", "boxed"), ""), (opening_builder("boxed"), "<think>\n")],
     ids=["plain", "opened"],
 )
 def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
