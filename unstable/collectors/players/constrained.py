@@ -29,7 +29,7 @@ class ConstrainedPlayer(ModelPlayer):
         answers = legal_answers(self.prompts, moves, self.max_tokens)
         token_ids: list[int] = []
         logprobs: list[float] = []
-        alternatives: TopLogprobs = []
+        top_logprobs: TopLogprobs = []
         is_recorded = False
         while len(token_ids) < len(answers[0]):
             place = len(token_ids)
@@ -46,18 +46,18 @@ class ConstrainedPlayer(ModelPlayer):
                 )
                 (token_id,), (logprob,) = step.token_ids, step.logprobs
                 assert token_id in allowed, "the engine left the allowed tokens"
-                if step.alternatives is not None:
-                    is_recorded, (likeliest,) = True, step.alternatives
+                if step.top_logprobs is not None:
+                    is_recorded, (likeliest,) = True, step.top_logprobs
             token_ids.append(token_id)
             logprobs.append(logprob)
-            alternatives.append(likeliest)
+            top_logprobs.append(likeliest)
             answers = [answer for answer in answers if answer[place] == token_id]
         return Completion(
             token_ids=token_ids,
             logprobs=logprobs,
             finish_reason="stop",
             adapter=self.adapter,
-            alternatives=alternatives if is_recorded else None,
+            top_logprobs=top_logprobs if is_recorded else None,
         )
 
 
