@@ -196,7 +196,7 @@ def test_every_listed_move_can_be_said(env: str, seats: int) -> None:
         game.observe()
         moves = game.legal_moves()
         for move in moves:
-            assert prompts.read_action(write_answer(prompts, move)) == (move, True)
+            assert prompts.style.read_action(write_answer(prompts, move)) == (move, True)
         game.step(chance.choice(moves))
 
 

@@ -137,7 +137,7 @@ def test_where_there_are_fewer_positions_all_are_given_and_it_is_said(
 def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
     game = GameConfig(**THINK)
     for example in expert_examples(game, prompts, number=20, seed=1, rationale=True):
-        action = prompts.read_action(example.answer)
+        action = prompts.style.read_action(example.answer)
         assert action.formatted and re.fullmatch(r"\[\d\]", action.text)
         assert example.answer.endswith(rf"\boxed{{{action.text}}}")
         sentence, _, rest = (start + example.answer).removeprefix("<think>\n").partition("\n")
@@ -165,7 +165,7 @@ BUILDERS = [
 @given(ACTIONS, REASONS, st.sampled_from(BUILDERS))
 def test_answers_are_read_as_they_were_meant(action, reason, prompts):
     answer = write_answer(prompts, action, reason)
-    assert prompts.read_action(answer) == (action, True)
+    assert prompts.style.read_action(answer) == (action, True)
     assert reason in answer
     boxed = prompts.style.parser == "boxed" or prompts.style.name == "think"
     assert answer.endswith(rf"\boxed{{{action}}}" if boxed else action)

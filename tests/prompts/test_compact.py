@@ -121,7 +121,7 @@ def test_every_legal_move_can_be_answered(name):
             action = chance.choice(game.legal_moves())
             answer = write_answer(prompts, action)
             assert answer == action.strip("[]")
-            assert not game.step(prompts.read_action(answer).text).invalid
+            assert not game.step(prompts.style.read_action(answer).text).invalid
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -322,5 +322,5 @@ def test_the_template_gets_its_arguments_and_may_open_the_reasoning():
     tokenizer.chat_template += "{% if enable_thinking %}<think>\n{% endif %}"
     for thinking in (True, False):
         built = PromptBuilder(tokenizer, STYLES["think"], {"enable_thinking": thinking}, 2048)
-        assert built.opens_reasoning is thinking
+        assert built.style.opened is thinking
         assert tokenizer.decode(built.build(observation()).ids).endswith("<think>\n") is thinking

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from unstable.config import ConfigError
-from unstable.prompts.styles import Action, PromptStyle
+from unstable.prompts.styles import PromptStyle
 from unstable.prompts.text import UNKNOWN
 from unstable.types import Observation
 
@@ -41,7 +41,6 @@ class PromptBuilder:
     def __init__(
         self, tokenizer: Any, style: PromptStyle, chat_template: dict, max_prompt_tokens: int
     ) -> None:
-        self.style = style
         self._tokenizer = tokenizer
         self._encoder = TextEncoder(tokenizer)
         self._chat_template = chat_template
@@ -52,7 +51,7 @@ class PromptBuilder:
         self._kept: dict[str, list[int]] = {}  # prompts' ids by the user text
         self._room = _KEPT_IDS
         opening = self._chat([{"role": "user", "content": "?"}])
-        self.opens_reasoning = opening.rstrip().endswith("<think>")
+        self.style = replace(style, opened=opening.rstrip().endswith("<think>"))
 
     def build(self, observation: Observation) -> Prompt:
         """The prompt, less the oldest events if it would be too long; ValueError if it still is."""
@@ -90,9 +89,9 @@ class PromptBuilder:
         Where the style has reasoning, the two tags around it are the model's own; else they are
         text like all the rest.
         """
-        opening = "" if self.opens_reasoning else "<think>"
+        opening = "" if self.style.opened else "<think>"
         reason, closing, rest = text.removeprefix(opening).rpartition("</think>")
-        has_reasoning = self.style.reasoning or self.opens_reasoning
+        has_reasoning = self.style.reasoning or self.style.opened
         if has_reasoning and closing and text.startswith(opening):
             parts = (reason, rest)
             ids = self._encoder.encode(parts, lambda texts: opening + closing.join(texts))
@@ -105,11 +104,6 @@ class PromptBuilder:
         if len(token_ids) > _SHORT_ANSWER:
             return self._decode(token_ids)
         return self._decode_short(tuple(token_ids))
-
-    def read_action(self, text: str) -> Action:
-        """The action in a model's answer, as the style finds it."""
-        # Where the template itself opens the reasoning, the answer holds only its end.
-        return self.style.read_action(f"<think>{text}" if self.opens_reasoning else text)
 
     @cached_property
     def stop_token_id(self) -> int:
@@ -209,9 +203,9 @@ def write_answer(prompts: PromptBuilder, action: str, reason: str = "") -> str:
     forms = (boxed, action) if r"\boxed" in prompts.style.request else plain
     for form in forms:
         answer = f"{reason}\n\n{form}" if reason else form
-        if prompts.opens_reasoning:
+        if prompts.style.opened:
             answer = f"{reason}\n</think>\n\n{form}"
-        if prompts.read_action(answer) == (action, True):
+        if prompts.style.read_action(answer) == (action, True):
             return answer
     raise ConfigError(
         f"games.parser = {prompts.style.parser!r}: reads {action!r} neither out of {action!r} nor "

@@ -108,6 +108,7 @@ class PromptStyle:
     reasoning: bool  # the text around the action is private
     body: Callable[[Observation], str] = field(default=observation_text)
     parser: str = "brackets"  # a name of `PARSERS`, or a module:function(text) -> str | None
+    opened: bool = False  # the chat template opens the reasoning, so an answer holds only its end
     form: str = "brackets"  # how the env takes an action (brackets, bare); `raw` gives it as it is
 
     def of_game(self, game: GameConfig) -> "PromptStyle":
@@ -134,7 +135,7 @@ class PromptStyle:
         its parser is strict (exact, bare, plain): there, whatever stands beside an action makes it
         none.
         """
-        answer = strip_reasoning(text).strip()
+        answer = strip_reasoning(f"<think>{text}" if self.opened else text).strip()
         action = (PARSERS.get(self.parser) or load_target(self.parser))(answer)
         if action is not None:
             found = in_form(action, self.form) if self.parser in _BRACKETING else action

@@ -115,7 +115,7 @@ class Served(NamedTuple):
             return [f"{player} is no local model: it has no probabilities."]
         (prompts,) = self.cast.prompts.values()
         sampled = asked.answer.sampled
-        if asked.moves and not (prompts.style.reasoning or prompts.opens_reasoning):
+        if asked.moves and not (prompts.style.reasoning or prompts.style.opened):
             with contextlib.suppress(ConfigError, ValueError):  # it cannot write one of them
                 found = await self._of_actions(player, sampled.prompt_ids, asked.moves)
                 return [f"{player} in its last turn, at temperature 1:", *found]
