@@ -52,15 +52,15 @@ def balanced(config: RunConfig, found: Measured, play_s: float) -> tuple[Cards, 
     Play and learning take as many times longer as they have fewer. None where the numbers that are
     stand, or where actors and learner share cards. `config` is resolved.
     """
-    actors, ranks = config.actors, config.learner.num
-    assert isinstance(actors.num, int) and isinstance(ranks, int), "resolved"
+    actors, num, ranks = config.actors, config.actors.num, config.learner.num
+    assert isinstance(num, int) and isinstance(ranks, int), "resolved"
     if actors.share_gpu != "off":
         return None
     per_card = actors.engines_per_gpu if isinstance(actors.engines_per_gpu, int) else 1
-    cards = -(-actors.num * actors.tensor_parallel // per_card) + ranks
+    cards = -(-num * actors.tensor_parallel // per_card) + ranks
 
     def update_s(number: int) -> float:
-        play = play_s * actors.num / num_actors(number)
+        play = play_s * num / num_actors(number)
         learn = found.learn_s * ranks / number
         return play + learn if config.loop.mode == "sync" else max(play, learn)
 
