@@ -17,12 +17,7 @@ from unstable.config import AlgorithmConfig, LearnerConfig, ModelConfig
 from unstable.learners.algorithm import Imitation
 from unstable.learners.algorithms import algorithm_class
 from unstable.learners.batch import FlatBatch, Floats, Ints
-from unstable.learners.checkpoint import (
-    fitting,
-    read_average,
-    read_checkpoint,
-    write_checkpoint,
-)
+from unstable.learners.checkpoint import Snapshot, copied, fitting, read_average, read_checkpoint
 from unstable.learners.columns import Columns, Layout
 from unstable.learners.critic import Critic, Estimate
 from unstable.learners.frozen import FrozenBatch, minibatch_atoms
@@ -362,15 +357,13 @@ class Learner:
         """
         self.optimizer.scale *= factor
 
-    def save(self, folder: Path) -> Adapter:
-        """Write the version to `folder`, whole or not at all, and return its adapter.
+    def snapshot(self) -> Snapshot:
+        """All that makes the version, on the processor, whatever is trained afterwards.
 
         Every random choice derives from the seed and the version, so there is no random state to
-        keep. Raises `FileExistsError` rather than write over anything.
+        keep.
         """
         name = PlayerId.policy(self.version).name
-        adapter = self.policy.trained.export(name)
-        average = None if self.average is None else self.average.export(f"average of {name}")
         algorithm = self.algorithm.state_dict()
         if self.reference is not None:
             algorithm["reference"] = self.reference.state_dict()
@@ -382,8 +375,20 @@ class Learner:
             "optimizer": self.optimizer.state_dict(),
             "algorithm": algorithm,
         }
-        write_checkpoint(folder, adapter, state, average)
-        return adapter
+        return Snapshot(
+            adapter=self.policy.trained.export(name),
+            average=None if self.average is None else self.average.export(f"average of {name}"),
+            state=copied(state),
+        )
+
+    def save(self, folder: Path) -> Adapter:
+        """Write the version to `folder`, whole or not at all, and return its adapter.
+
+        Raises `FileExistsError` rather than write over anything.
+        """
+        snapshot = self.snapshot()
+        snapshot.write(folder)
+        return snapshot.adapter
 
     def load(self, folder: Path) -> None:
         """Become what `save` wrote to `folder`."""

@@ -5,7 +5,7 @@ A record of another format is no damage: it is refused, by `ConfigError`.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +13,8 @@ from unstable.config import FORMAT, check_format, shown
 from unstable.records.files import whole_lines
 from unstable.records.shapes import METRICS, Record, Shape
 
+WHOLE = "time/total"
+"""Every row has this, but for an evaluation's own."""
 _TAIL_BYTES = 2**22
 
 
@@ -106,7 +108,27 @@ def read_document(path: Path, shape: Shape, skipped: Skipped) -> Record | None:
 def read_rows(path: Path, skipped: Skipped | None = None) -> list[dict[str, Any]]:
     """The rows of a `metrics.jsonl`, oldest first; none where there is no such file."""
     left_out = Skipped() if skipped is None else skipped
-    return list(read_records(path, METRICS, left_out))
+    return joined(read_records(path, METRICS, left_out))
+
+
+def joined(rows: Iterable[Record]) -> list[Record]:
+    """Rows in their order, where an evaluation's own row is a part of its version's.
+
+    An evaluation that went on beside training wrote its row later, without a `time/total`.
+    """
+    found: list[Record] = []
+    for row in rows:
+        versions = (at for at in reversed(range(len(found))) if _is_of(found[at], row))
+        at = None if row.get(WHOLE) is not None else next(versions, None)
+        if at is None:
+            found.append(row)
+        else:
+            found[at] = {**found[at], **row, "time": found[at].get("time")}
+    return found
+
+
+def _is_of(whole: Record, part: Record) -> bool:
+    return whole["version"] == part["version"] and whole.get(WHOLE) is not None
 
 
 def read_last_rows(
@@ -132,4 +154,4 @@ def read_last_rows(
         except DamagedError as error:
             left_out.add(path, f"byte {start}", error)
         start += len(line) + 1
-    return found
+    return joined(found)

@@ -191,9 +191,12 @@ class Process:
         self._id = ProcessId(*await self.actor.start.remote(*arguments))
         return self._id.pid
 
-    async def call(self, method: str, *arguments: object) -> Any:
-        """Call a method; an argument that is Ray's reference is the value there."""
-        return await self.actor.call.remote(method, *arguments)
+    async def call(self, method: str, *arguments: object, group: str | None = None) -> Any:
+        """Call a method; an argument that is Ray's reference is the value there.
+
+        Calls of a group have a thread of their own, beside those of other groups and of none.
+        """
+        return await self.actor.call.options(concurrency_group=group).remote(method, *arguments)
 
     def kill(self) -> None:
         """End it at once; on this host by a signal too, as Ray asks one that is stopped to end."""

@@ -16,6 +16,8 @@ from unstable.runtime.local import LocalLearner
 from unstable.tracking.status import Waits
 from unstable.types.processes import ProcessId
 
+FILES = "files"
+"""Calls that write, beside those that compute."""
 GRACE_S = 5.0
 """How long after a rank's error another rank's death, which may be its cause, is waited for."""
 
@@ -57,7 +59,7 @@ class LearnerProcess:
         return ProcessId.own()
 
     def call(self, method: str, *arguments: object) -> Any:
-        """A method of `LocalLearner`, in the process's main thread."""
+        """A method of `LocalLearner`."""
         return asyncio.run(getattr(self._learner, method)(*arguments))
 
 
@@ -81,7 +83,13 @@ class RemoteLearner:
         self._waits = waits or Waits()
         own = max(1, threads // len(placements))
         self._ranks = [
-            Process(LearnerProcess, (config, folder, own, index), placement, threads=own)
+            Process(
+                LearnerProcess,
+                (config, folder, own, index),
+                placement,
+                threads=own,
+                concurrency_groups={FILES: 1},
+            )
             for index, placement in enumerate(placements)
         ]
 
@@ -95,13 +103,17 @@ class RemoteLearner:
         names = ("learner", *(f"learner-{index}" for index in range(1, len(pids))))
         self._waits.processes.update(zip(names, pids, strict=True))
 
+    async def hold(self, version: int) -> None:
+        """As `LocalLearner.hold`; all ranks would hold the same."""
+        await self._answers("hold", [self._ranks[0].call("hold", version)])
+
     async def save(self, version: int) -> None:
-        """Write the checkpoint of `version`; all ranks would write the same.
+        """Write the checkpoint of `version`, while an update may go on.
 
         Raises `RunFailedError` where it cannot be written.
         """
         try:
-            await self._answers("save", [self._ranks[0].call("save", version)])
+            await self._answers("save", [self._ranks[0].call("save", version, group=FILES)])
         except OSError as error:
             reason = getattr(error, "cause", error)
             last = f", after {whole[-1]}" if (whole := self._folder.versions()) else ""
