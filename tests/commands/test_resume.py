@@ -17,11 +17,10 @@ import pytest
 from tests.helpers.loop import lines, make_context, played
 from tests.helpers.resume import rows, trained_on, weights
 from unstable.commands.resume import MAY_CHANGE, changed, find_point, fork, resume, rewind
-from unstable.commands.train import make_registry
 from unstable.config import ConfigError, RunConfig, fields
 from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
-from unstable.loop.context import Context
+from unstable.loop.context import Context, make_registry
 from unstable.loop.state import parse
 from unstable.loop.train import evaluate, play, publish, state, train
 from unstable.records.folder import RunFolder
@@ -201,7 +200,7 @@ async def test_an_evaluation_takes_no_training_game_out_of_those_in_flight(
     await publish(context, version=0)
     dealt = [spec for _ in range(4) for spec in context.draw(0)]
     context.in_flight = {spec.game_id: spec for spec in dealt}
-    await evaluate(context)
+    await evaluate(context, context.version)
     assert len(played(context.folder, "eval")) == 12 > len(dealt)
     assert [*context.in_flight.values()] == dealt
     for _ in [result async for result in play(context, 0, dealt[:2])]:

@@ -26,7 +26,10 @@ from tests.helpers.learners import (
 )
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import ConfigError, LearnerConfig
+from unstable.learners import columns
+from unstable.learners import learner as learner_module
 from unstable.learners.checkpoint import STATE_FILE
+from unstable.learners.model import packing
 from unstable.learners.optimizer import scheduled_rate
 from unstable.models.adapters import load_weights, read_adapter
 from unstable.records.files import json_line
@@ -69,10 +72,11 @@ def mixed_batch(version, size=8, **changes):
     return make_batch(samples, version)
 
 
-@pytest.mark.parametrize("loss_norm", ["tokens", "constant"])
-def test_micro_batches_do_not_change_the_gradient(model, step_gradients, loss_norm):
+@pytest.mark.parametrize("aggregation", ["token", "constant"])
+def test_micro_batches_do_not_change_the_gradient(model, step_gradients, aggregation):
+    algorithm = {"name": "reinforce++", "aggregation": aggregation}
     for size in (8, 4, 1):
-        learner = make_learner(model, micro_batch_size=size, algorithm=plain(loss_norm=loss_norm))
+        learner = make_learner(model, micro_batch_size=size, algorithm=algorithm)
         learner.update(mixed_batch(0))
         learner.update(mixed_batch(1))  # B is no longer zero, so that A has a gradient as well
     whole, halves, single = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
@@ -105,8 +109,9 @@ def test_compiling_does_not_change_the_gradient(model, step_gradients, monkeypat
 
 def test_the_loss_norms_differ_by_the_share_of_tokens(model, step_gradients):
     batch = mixed_batch(0)
-    for loss_norm in ("tokens", "constant"):
-        make_learner(model, algorithm=plain(loss_norm=loss_norm)).update(batch)
+    for aggregation in ("token", "constant"):
+        algorithm = {"name": "reinforce++", "aggregation": aggregation}
+        make_learner(model, algorithm=algorithm).update(batch)
     num_tokens = sum(len(sample.tokens.token_ids) for sample in batch.samples)
     by_tokens, by_constant = step_gradients
     torch.testing.assert_close(by_tokens * num_tokens, by_constant * len(batch.samples) * 4)
@@ -527,3 +532,29 @@ def test_metrics_are_reported_for_each_role_too(model):
     assert metrics["learn/ended_length_mean/some:env/1"] is None
     mismatch = [metrics[f"learn/mismatch_abs_mean/some:env/{seat}"] for seat in (0, 1)]
     assert abs(mismatch[0] - mismatch[1]) == pytest.approx(1.0, abs=0.2)
+
+
+def test_nothing_is_sent_to_the_device_between_a_pass_and_the_next_one(model, monkeypatch):
+    """On a GPU it would wait until the pass is computed."""
+    learner = make_learner(model, micro_batch_size=4, batch_size=8)
+    events = []
+    forward = learner.policy.forward
+
+    def send(tensor, device):
+        events.append("sent")
+        return packing.sent(tensor, device)
+
+    def spy(pack, **options):
+        events.append("forward")
+        scores = forward(pack, **options)
+        scores.logprobs_N.register_hook(lambda _: events.append("backward"))
+        return scores
+
+    monkeypatch.setattr(columns, "sent", send)
+    monkeypatch.setattr(learner_module, "sent", send)
+    monkeypatch.setattr(learner.policy, "forward", spy)
+    made = [make_sample([1, i], [2], float(i % 2), game_id=i) for i in range(8)]
+    learner.update(make_batch(made))
+    passes = " ".join(events).split("forward")[1:]
+    assert "sent" in events and len(passes) == 2
+    assert all(one.split()[0] == "backward" for one in passes)

@@ -225,7 +225,7 @@ async def test_evaluating_twice_plays_the_same_games(tiny_folder: Path, tmp_path
     await train(context)
     first = played(context.folder, "eval")
     before = (context.buffer.stats(), context.schedule.state(), context.version)
-    await evaluate(context)
+    await evaluate(context, context.version)
     assert played(context.folder, "eval")[len(first) :] == first
     assert (context.buffer.stats(), context.schedule.state(), context.version) == before
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unstable.collectors.players.kinds import player_class
-from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
+from unstable.config import ConfigError, ModelConfig, RunConfig
 from unstable.engines.needs import NEEDS
 from unstable.games.catalog.defects import known_defect
 from unstable.games.check import check_constrained, check_game, settled
@@ -20,7 +20,7 @@ from unstable.games.services import (
 )
 from unstable.models.archive import made_for, misfit, unpack_newer
 from unstable.models.base import check_model, model_path
-from unstable.models.cache import cache_folder
+from unstable.models.hub import cache_folder
 from unstable.models.inspection import check_opponents, check_start
 from unstable.planning.machine import Machine, this_machine
 from unstable.planning.plan import Plan, plan
@@ -116,15 +116,19 @@ def base_folder(name: str) -> str:
     return model_path(model)
 
 
-def check(config: RunConfig) -> None:
-    """Raise `ConfigError` for what would fail later; loads no model."""
+def check(config: RunConfig, *, model: bool = True) -> None:
+    """Raise `ConfigError` for what would fail later; loads no model.
+
+    Without `model` the base's own files may be missing, as where another machine has them.
+    """
     check_games(config)
     check_openings(config)
     check_exact_games(config)
     check_opponents_kl(config)
     check_sinks(config)
     Rewards(config.buffer.rewards)
-    check_model(config.model)
+    if model:
+        check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
         check_start(Path(config.model.init).expanduser(), config.model, "model.init")
     check_opponents(config)
@@ -142,7 +146,7 @@ def check_games(config: RunConfig) -> None:
         if config.eval.every and config.eval.constrained:
             check_constrained(game, f"games.{index}")
         if len(game.sides) > 1:
-            for name, opponent in opponents_of(config).items():
+            for name, opponent in config.own_opponents.items():
                 kind = player_class(opponent)
                 kind.check(opponent, game, places.get(name, "eval.opponents"))
 
@@ -204,11 +208,3 @@ def check_openings(config: RunConfig) -> None:
                 f"openings.moves = {openings.moves}: games.{index}.max_turns = {game.max_turns} "
                 "leaves no turn after them; make openings shorter"
             )
-
-
-def opponents_of(config: RunConfig) -> dict[str, FixedOpponent]:
-    """Fixed opponents that play in this run, by name."""
-    known = config.fixed_opponents
-    named = [name for name in config.eval.opponents if name in known] if config.eval.every else []
-    trained = [opponent.key for opponent in config.opponents.fixed]
-    return {name: known[name] for name in [*trained, *named]}

@@ -16,7 +16,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from unstable.config import ConfigError, RunConfig, RunFailedError, dump
+from unstable.config import ConfigError, ModelConfig, RunConfig, RunFailedError, dump
+from unstable.models.weights import ready_weights
 from unstable.records.folder import RunFolder
 from unstable.records.logs import take_over
 from unstable.tracking.lines import FIRST_S, Lines
@@ -80,6 +81,20 @@ def say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
+def have_weights(model: ModelConfig) -> None:
+    """Have the model's weights on this machine, with lines that say how far a download is.
+
+    Raises `ConfigError` where that fails, and what an interrupt raises.
+    """
+
+    def downloading(what: str, done: int, total: int) -> None:
+        lines.phase(f"{what}, {done:,} of {total:,}")
+
+    lines = Lines(say)
+    with lines.refreshing():
+        ready_weights(model, downloading)
+
+
 @contextlib.contextmanager
 def said() -> Iterator[None]:
     """Say that a run is made ready, if that takes seconds; some have gone by with imports."""
@@ -110,15 +125,34 @@ def removed_if_empty(folder: RunFolder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def failures_logged(log_file: Path) -> Iterator[None]:
-    """What ends a run by a fault goes to the log with its traceback, and on as one line."""
+def gone_after(folder: Path, unless: Callable[[], object] = bool) -> Iterator[None]:
+    """A folder goes at the end, unless its log says what failed or `unless` finds something."""
+    failed = False
+    try:
+        yield
+    except RunFailedError:
+        failed = True
+        raise
+    finally:
+        if not failed and not unless():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def failures_logged(folder: RunFolder, process: str) -> Iterator[None]:
+    """What ends a run by a fault goes to the log with its traceback, and on as `RunFailedError`.
+
+    Whatever fails once the folder is gone fails for that reason.
+    """
     try:
         yield
     except ConfigError:
         raise
     except Exception as error:
         log.exception("the run failed")
-        raise RunFailedError(f"{_first_line(error)}; details in {log_file}") from error
+        is_there = folder.root.is_dir()
+        why = _first_line(error) if is_there else f"{folder.root} is gone, with all that was in it"
+        raise RunFailedError(f"{why}; details in {folder.log(process)}") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -140,7 +174,7 @@ def heeding_sigterm() -> Iterator[None]:
     def end(number: int, _: object) -> NoReturn:
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
-    with _handled(end):
+    with handled(end):
         yield
 
 
@@ -181,7 +215,7 @@ def run_to_end(
             once = first and f" once {first} is finished"
             say(f"{name}: the run ends in order{once}; a second one ends it now")
 
-        with _handled(end):
+        with handled(end):
             return await main
 
     try:
@@ -193,7 +227,7 @@ def run_to_end(
 
 
 @contextlib.contextmanager
-def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
+def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
     """SIGTERM, Ctrl-C and SIGHUP call the handler meanwhile, those that are not ignored (nohup)."""
     if threading.current_thread() is not threading.main_thread():  # only that one may
         yield

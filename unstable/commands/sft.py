@@ -20,7 +20,15 @@ from unstable.commands.session import (
     said,
     say,
 )
-from unstable.config import ConfigError, GameConfig, RFTConfig, RunConfig, load, one_line
+from unstable.config import (
+    ConfigError,
+    GameConfig,
+    RFTConfig,
+    RunConfig,
+    RunFailedError,
+    load,
+    one_line,
+)
 from unstable.datasets.examples import (
     FineTuning,
     Split,
@@ -45,6 +53,7 @@ from unstable.records.files import check_target
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
 from unstable.records.reading import read_rows
+from unstable.records.text import command_line
 from unstable.report.run import read_runs
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker, rewind
@@ -169,7 +178,7 @@ def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     counts = {"to train on": len(sides[0]), "held out": len(sides[1])}
     tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
-        with tracker.refreshing(), failures_logged(folder.log("sft")):
+        with tracker.refreshing(), failures_logged(folder, "sft"):
             ready_weights(config.model, lambda what, done, of: tracker.phase(f"{what} {done}/{of}"))
             main = run_fine_tuning(
                 resolved, folder, task, tracker, partial(evaluate_epoch, config), rows=rows
@@ -183,10 +192,11 @@ def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     except KeyboardInterrupt:
         ending = "interrupted"
         if folder.versions():
-            tracker.print(f"interrupted; to go on: unstable sft --resume {folder.root}")
+            again = command_line("unstable", "sft", "--resume", folder.root)
+            tracker.print(f"interrupted; to go on: {again}")
         raise
-    except Exception as error:
-        reason = one_line(str(error)) or type(error).__name__
+    except (ConfigError, RunFailedError) as error:
+        reason = one_line(str(error))
         raise
     finally:
         tracker.finish(reason, ending)

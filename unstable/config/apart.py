@@ -52,10 +52,10 @@ def _answer(writing: int, work: Callable[[], object]) -> NoReturn:
         with os.fdopen(writing, "wb") as file:
             file.write(content)
         code = 0
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
     finally:
         try:
+            if code:
+                sys.excepthook(*sys.exc_info())
             sys.stdout.flush()
-        finally:
+        finally:  # whatever fails in saying so: what follows is the other process's to do
             os._exit(code)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unstable.config import GameConfig
+from unstable.config.plugins import faults_to
 from unstable.games.game import Game
 from unstable.games.services import game_info
 
@@ -17,6 +18,7 @@ class Position(NamedTuple):
     board: str
     action_values: dict[str, float] | None  # outcome with perfect play; None: not solved
     mix: dict[str, float] | None  # what an equilibrium plays, where positions are hidden
+    prompted: str = ""  # as a compact prompt has it, in marks of its own; empty: it has the board
 
 
 def is_known(config: GameConfig) -> bool:
@@ -27,17 +29,15 @@ def is_known(config: GameConfig) -> bool:
 def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Position]:
     """The position before each action, and the last one; fewer where the game goes otherwise."""
     positions = []
-    try:
+    with faults_to(lambda _: logger.exception("a game of %s cannot be replayed", config.key)):
         game = Game(config, seed)
         for action in actions:
             if game.done:
                 break
-            game.observe()
-            positions.append(_position(game))
+            observation = game.observe()
+            positions.append(_position(game)._replace(prompted=observation.position))
             game.step(action)
         positions.append(Position(game.board, None, None))
-    except Exception:  # the fault border of a game
-        logger.exception("a game of %s cannot be replayed", config.key)
     return positions
 
 

@@ -16,9 +16,6 @@ ENOUGH_TOKENS = 4096
 """Micro-batches this large keep a GPU busy; smaller ones cost more than recomputing activations."""
 ROUNDING = 256
 """Tokens that a chosen micro-batch size is rounded down to."""
-
-MAX_LORAS = 8
-"""Versions that one forward pass of vLLM mixes, unless the config says otherwise."""
 _SHARES = [share / 20 for share in range(1, 20)]
 
 Mode = Literal["sync", "async"]
@@ -63,35 +60,48 @@ def fit_batches(
     """Micro-batches as large as they fit; gradient checkpointing only if they were small without.
 
     `learner.micro_batch_tokens` is decided where `micro_batch_size` samples of the `longest` prompt
-    and answer might not fit, so that no game can exceed the limit. Raises `DoesNotFitError`.
+    and answer might not fit, so that no game can exceed the limit, and on a GPU wherever the number
+    of samples is left open. Raises `DoesNotFitError`.
     """
     learner = config.learner
     asked = learner.micro_batch_tokens
-    whole = learner.micro_batch_size * longest if asked is None else max(asked, longest)
+    samples, tokens = learner.micro_batch_limits(on_gpu=device.on_gpu)
+    whole = max(tokens or 0, longest) if samples is None or tokens else samples * longest
     ways = {"auto": (False, True), "on": (True,), "off": (False,)}[learner.gradient_checkpointing]
     for checkpointing in ways:
         most = memory.tokens(limit_bytes, checkpointing)
         if most >= whole:
-            return Batches(checkpointing, asked, whole)
+            return Batches(checkpointing, tokens, whole)
         may_be_small = checkpointing is ways[-1] or not device.on_gpu
         least = longest if may_be_small else max(longest, min(whole, ENOUGH_TOKENS))
         if asked is None and most >= least:
             most = max(longest, most - most % ROUNDING)
             return Batches(checkpointing, most, most)
-    tokens = longest if asked is None else whole
+    least = longest if asked is None else whole
     raise DoesNotFitError(
-        f"{device.name}: the learner needs {memory.total(tokens, ways[-1]) / GB:.1f} GB for "
-        f"{tokens:,} tokens at a time, and may take {limit_bytes / GB:.1f} GB"
+        f"{device.name}: the learner needs {memory.total(least, ways[-1]) / GB:.1f} GB for "
+        f"{least:,} tokens at a time, and may take {limit_bytes / GB:.1f} GB"
     )
 
 
 def engine_alone(
-    config: RunConfig, memory: EngineMemory, device: Device, longest: int, *, learner_bytes: int
+    config: RunConfig,
+    memory: EngineMemory,
+    device: Device,
+    longest: int,
+    *,
+    learner_bytes: int,
+    per_card: int,
 ) -> Budget:
-    """Memory for an engine with cards of its own. Raises `DoesNotFitError`."""
+    """Memory for an engine on cards without a learner, of which each has `per_card` engines.
+
+    Raises `DoesNotFitError`.
+    """
+    device = device._replace(free_bytes=device.free_bytes // per_card)
     asked = config.actors.gpu_memory
     free = device.free_bytes / device.total_bytes
-    share = min(MAX_GPU_MEMORY, _rounded(free)) if isinstance(asked, str) else asked
+    most = min(MAX_GPU_MEMORY / per_card, free)
+    share = max(0.001, _rounded(most)) if isinstance(asked, str) else asked
     limit = int(share * device.total_bytes)
     check_engine_fits(memory, limit, device, longest)
     mode: Mode = "sync" if config.loop.mode == "sync" else "async"
@@ -106,21 +116,25 @@ def engine_and_learner(
     learner: LearnerMemory,
     device: Device,
     longest: int,
+    per_card: int,
 ) -> Budget:
-    """Memory for both on one card: beside each other, or one asleep while the other works.
+    """Memory for a learner and `per_card` engines on one card.
 
-    Left to decide, they stand beside each other if that leaves the engine enough of a cache for
-    `SPLIT_GAMES`. Raises `DoesNotFitError`.
+    They are beside each other, or the one kind is asleep while the other works. Left to decide,
+    they stand beside each other if that leaves the engines enough of a cache for `SPLIT_GAMES`.
+    Raises `DoesNotFitError`.
     """
     lacks: list[DoesNotFitError] = []
     resident = sum(learner.fixed.values())
-    beside = device._replace(free_bytes=device.free_bytes - resident)
+    beside = device._replace(free_bytes=(device.free_bytes - resident) // per_card)
     for share, games in _ways_to_share(config):
         budget = (_split if share == "split" else _by_turns)(
-            config, engine, learner, device, longest
+            config, engine, learner, device, longest, per_card
         )
         try:
-            check_engine_fits(engine, budget.engine_bytes, beside, games * longest)
+            check_engine_fits(
+                engine, budget.engine_bytes, beside, math.ceil(games / per_card) * longest
+            )
             fit_batches(config, learner, budget.learner_bytes, longest, device)
         except DoesNotFitError as lack:
             lacks.append(lack)
@@ -145,14 +159,19 @@ def _ways_to_share(config: RunConfig) -> list[tuple[Share, int]]:
 
 
 def _split(
-    config: RunConfig, engine: EngineMemory, learner: LearnerMemory, device: Device, longest: int
+    config: RunConfig,
+    engine: EngineMemory,
+    learner: LearnerMemory,
+    device: Device,
+    longest: int,
+    per_card: int,
 ) -> Budget:
     """Each has what it needs at least, and half of what is left."""
     asked = config.actors.gpu_memory
     tokens = max(longest, config.learner.micro_batch_tokens or 0)
     for_learner = learner.total(tokens, config.learner.gradient_checkpointing != "off")
-    spare = device.free_bytes - engine.total(longest) - for_learner
-    most = _rounded((engine.total(longest) + spare // 2) / device.total_bytes)
+    spare = device.free_bytes - per_card * engine.total(longest) - for_learner
+    most = _rounded((engine.total(longest) + spare // 2 // per_card) / device.total_bytes)
     share = max(0.001, most) if isinstance(asked, str) else asked
     engine_bytes = int(share * device.total_bytes)
     return Budget(
@@ -160,23 +179,29 @@ def _split(
         share="split",
         gpu_memory=share,
         engine_bytes=engine_bytes,
-        learner_bytes=max(0, device.free_bytes - engine_bytes),
+        learner_bytes=max(0, device.free_bytes - per_card * engine_bytes),
     )
 
 
 def _by_turns(
-    config: RunConfig, engine: EngineMemory, learner: LearnerMemory, device: Device, longest: int
+    config: RunConfig,
+    engine: EngineMemory,
+    learner: LearnerMemory,
+    device: Device,
+    longest: int,
+    per_card: int,
 ) -> Budget:
     """Each has the card but for what the other keeps there while it waits."""
     asked = config.actors.gpu_memory
-    most = _rounded((device.free_bytes - sum(learner.fixed.values())) / device.total_bytes)
-    share = max(0.001, min(MAX_GPU_MEMORY, most)) if isinstance(asked, str) else asked
+    left = device.free_bytes - sum(learner.fixed.values())
+    most = _rounded(min(MAX_GPU_MEMORY, left / device.total_bytes) / per_card)
+    share = max(0.001, most) if isinstance(asked, str) else asked
     return Budget(
         mode="sync",
         share="sleep",
         gpu_memory=share,
         engine_bytes=int(share * device.total_bytes),
-        learner_bytes=max(0, device.free_bytes - engine.asleep),
+        learner_bytes=max(0, device.free_bytes - per_card * engine.asleep),
     )
 
 
@@ -211,7 +236,7 @@ def smaller(config: RunConfig) -> Iterator[tuple[str, object]]:
         yield "learner.gradient_checkpointing", "on"
     for path, value, least in (
         ("learner.micro_batch_tokens", learner.micro_batch_tokens, 1),
-        ("actors.max_loras", MAX_LORAS if actors.max_loras == "auto" else actors.max_loras, 1),
+        ("actors.max_loras", actors.max_loras, 1),
         ("actors.games_in_flight", actors.games_in_flight, 1),
         ("actors.num", actors.num, 1),
         ("sampling.max_prompt_tokens", config.sampling.max_prompt_tokens, 64),

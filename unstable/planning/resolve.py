@@ -10,6 +10,7 @@ UNDECIDED: Mapping[str, Any] = {
     "actors.num": "auto",
     "actors.engine": "auto",
     "actors.games_in_flight": "auto",
+    "actors.engines_per_gpu": "auto",
     "actors.gpu_memory": "auto",
     "actors.share_gpu": "auto",
     "learner.gradient_checkpointing": "auto",
@@ -22,8 +23,8 @@ def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
     """The config with every "auto" replaced by the plan's decision, or by what follows from it.
 
     `start` is the adapter that training begins with where `model.init` is auto. What a game, an
-    algorithm or the terminal decides stays: `games.events`, `games.parser`, `groups.size`,
-    `tracking.dashboard`.
+    algorithm, a device or the terminal decides stays: `games.events`, `games.parser`,
+    `groups.size`, `learner.micro_batch_size`, `tracking.dashboard`.
     """
     data = config.model_dump()
     if config.model.init == "auto":
@@ -39,9 +40,12 @@ def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
         "games_in_flight": plan.games_in_flight,
         "max_loras": plan.max_loras,
         "max_cpu_loras": plan.max_cpu_loras,
+        "engines_per_gpu": plan.engines_per_gpu,
         "gpu_memory": plan.gpu_memory,
         "share_gpu": plan.share,
     }
+    if config.learner.num == "auto":
+        data["learner"]["num"] = max(1, len(plan.learners))
     data["learner"] |= {
         "gradient_checkpointing": "on" if plan.gradient_checkpointing else "off",
         "micro_batch_tokens": plan.micro_batch_tokens,

@@ -6,6 +6,7 @@ give each a process of its own and call it there.
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -54,11 +55,10 @@ class LocalActor:
         Raises `ConfigError` where the model cannot be served.
         """
         actor = cls(config, folder, *await make_engine(config, log))
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(actor.close)
             await actor.collector.start()
-        except BaseException:
-            await actor.close()
-            raise
+            undo.pop_all()
         return actor
 
     def play(
@@ -90,8 +90,9 @@ class LocalActor:
         return self.collector.stats()
 
     async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
-        """The engine's answers to the start-up probe."""
-        return await ask_probe(self.engine, adapters, vocabulary)
+        """The engine's answers to the start-up probe, after a wake as well where it sleeps."""
+        sleeps = self._config.actors.share_gpu == "sleep"
+        return await ask_probe(self.engine, adapters, vocabulary, sleeps=sleeps)
 
     async def decide(
         self, game: str, version: PlayerId, part: int, parts: int
@@ -100,10 +101,10 @@ class LocalActor:
         return await self._exploiter(game).decide(version.name, part, parts)
 
     async def assess(
-        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
+        self, game: str, version: int, probabilities: Mapping[int, list[float]], began: float
     ) -> Exploitability:
-        """How exploitable a version is, where `shares` are those of all decisions."""
-        return await self._exploiter(game).assess(version, shares, began)
+        """How exploitable a version is, where `probabilities` are those of all decisions."""
+        return await self._exploiter(game).assess(version, probabilities, began)
 
     def _exploiter(self, game: str) -> Exploiter:
         if game not in self._exploiters:

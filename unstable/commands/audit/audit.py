@@ -14,8 +14,10 @@ from unstable.collectors.players.opening import OpeningPlayer
 from unstable.commands.audit.rounding import rounding
 from unstable.commands.play.casting import PERSON, Served
 from unstable.commands.play.found import Found
+from unstable.commands.play.table import prompted_position
 from unstable.commands.play.terminal import Terminal
 from unstable.config import FixedOpponent, one_line
+from unstable.config.plugins import faults_to
 from unstable.engines.probe import BOUNDS
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
@@ -53,15 +55,16 @@ class Audit:
         recorded, game = self.found.result, self.found.game
         players = [_Recorded(self)] * len(recorded.spec.seats)
         played: GameResult | None = None
-        try:
-            with contained():
-                # What of an env's errors counted as a forfeit then does so now.
-                played = await play_game(
-                    recorded.spec, game, players, self.found.config.seed, trusted=recorded.raised
-                )
-        except Exception as error:  # the fault border of a game
+
+        def failed(error: BaseException) -> None:
             what = one_line(f"the game raised {type(error).__name__}: {error}")
             self.differences.append(Difference(len(recorded.turns), what))
+
+        with faults_to(failed), contained():
+            # What of an env's errors counted as a forfeit then does so now.
+            played = await play_game(
+                recorded.spec, game, players, self.found.config.seed, trusted=recorded.raised
+            )
         if played is not None:
             self._compare(played)
         self.differences.sort(key=lambda difference: difference.turn)
@@ -202,6 +205,8 @@ class Audit:
     def _show(self, observation: Observation, turn: Turn, note: str) -> None:
         if observation.board:
             self.terminal.show(f"\n{observation.board}")
+        if prompted := prompted_position(turn.answer, observation.position):
+            self.terminal.show(prompted)
         count = len(self.found.result.turns)
         who, action = f"{turn.player} (seat {turn.seat})", turn.answer.action
         line = f"turn {turn.index + 1} of {count}: {who} {action}"
