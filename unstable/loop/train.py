@@ -48,8 +48,12 @@ async def train(context: Context) -> str:
         await publish(context, version=0)
     if not context.finalized:
         await finalize(context)
-    play_and_learn = run_sync if context.config.loop.mode == "sync" else run_async
-    await play_and_learn(context, deadline)
+    if context.is_done:
+        await end_evaluations(context)
+    elif context.config.loop.mode == "sync":
+        await run_sync(context, deadline)
+    else:
+        await run_async(context, deadline)
     if missing := missing_evaluations(context):
         for run_evaluation in missing:
             await run_evaluation(context, context.version)
@@ -181,9 +185,21 @@ async def keep_publishing(context: Context) -> None:
 async def keep_evaluating(context: Context) -> None:
     """Evaluate versions, each as it was published, while others are trained."""
     async for version in context.evaluations.each():
-        for run_evaluation in due_evaluations(context, version):
-            await run_evaluation(context, version)
-        context.tracker.end_evaluation(version)
+        await end_evaluation(context, version)
+
+
+async def end_evaluations(context: Context) -> None:
+    """Evaluate what waits for it, where nothing is left to be trained meanwhile."""
+    while context.evaluations.items:
+        await end_evaluation(context, context.evaluations.items[0])
+        del context.evaluations.items[0]
+
+
+async def end_evaluation(context: Context, version: int) -> None:
+    """Evaluate a version as it is due, and write the row of its evaluation."""
+    for run_evaluation in due_evaluations(context, version):
+        await run_evaluation(context, version)
+    context.tracker.end_evaluation(version)
 
 
 async def play(
