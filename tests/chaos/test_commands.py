@@ -18,6 +18,7 @@ from tests.helpers.loop import played
 from tests.helpers.resume import TIMED, weights
 from tests.helpers.screens import PseudoTerminal
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
 
 KILLS = 3
 STEPS = 20
@@ -53,7 +54,7 @@ def test_a_run_that_is_killed_three_times_ends_as_one_that_was_not(project: Path
     metrics = [
         [
             {name: v for name, v in row.items() if not name.startswith(("learn/loss", "rating/"))}
-            for row in rows(folder.metrics)
+            for row in read_rows(folder.metrics)
         ]
         for folder in (one, two)
     ]
@@ -110,7 +111,7 @@ def test_ctrl_c_finishes_the_update_and_says_how_to_go_on(project: Path) -> None
         assert folder.state(int(begun[1])).is_file() and last == int(begun[1])
     done = unstable(project, "train", "--resume", "run", "--steps", str(last + 1))
     assert done.returncode == 0, done.stderr
-    assert [row["version"] for row in rows(folder.metrics)] == [*range(last + 2)]
+    assert [row["version"] for row in read_rows(folder.metrics)] == [*range(last + 2)]
 
 
 @pytest.mark.slow
@@ -124,13 +125,13 @@ def test_a_run_that_was_ended_in_its_last_evaluation_goes_on_with_it(project: Pa
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 143, output
     assert "to go on    unstable train --resume run" in output
-    assert [row["version"] for row in rows(folder.metrics)] == [0, 1]
+    assert [row["version"] for row in read_rows(folder.metrics)] == [0, 1]
 
     done = unstable(project, "train", "--resume", "run")
     assert done.returncode == 0, done.stderr
     assert "the run goes on from version 2" in done.stderr
-    assert [row["version"] for row in rows(folder.metrics)] == [0, 1, 2]
-    assert rows(folder.metrics)[-1]["eval/TicTacToe-v0/random/sampled/gain"] is not None
+    assert [row["version"] for row in read_rows(folder.metrics)] == [0, 1, 2]
+    assert read_rows(folder.metrics)[-1]["eval/TicTacToe-v0/random/sampled/gain"] is not None
     assert len(rows(folder.games("eval", 2))) == 1000
     again = unstable(project, "train", "--resume", "run")
     assert again.returncode == 2
@@ -164,7 +165,7 @@ def test_a_run_whose_terminal_is_closed_ends_in_order(project: Path) -> None:
     metrics = project / "run/metrics.jsonl"
     with PseudoTerminal(project, 80, 24, *run, "--eval.every", "0") as terminal:
         deadline = time.monotonic() + 120
-        while not (metrics.is_file() and len(rows(metrics)) > 1):
+        while not (metrics.is_file() and len(read_rows(metrics)) > 1):
             assert terminal.process.poll() is None and time.monotonic() < deadline, terminal.text
             terminal.watch(0.2)
         family = psutil.Process(terminal.process.pid).children(recursive=True)

@@ -18,6 +18,7 @@ from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.cli.commands import COMMANDS
 from unstable.cli.completion import completion
 from unstable.config import ConfigError, RunConfig, fields
+from unstable.records.reading import read_rows
 
 
 @pytest.mark.slow
@@ -26,7 +27,7 @@ def test_train_then_eval_then_the_same_config_again(project: Path) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
     assert no_developers_lines(done.stdout + done.stderr)
     assert "update 2/2" in done.stdout
-    assert [row["version"] for row in rows(project / "run/metrics.jsonl")] == [0, 1, 2]
+    assert [row["version"] for row in read_rows(project / "run/metrics.jsonl")] == [0, 1, 2]
     assert (project / "run/checkpoints/000002/adapter_model.safetensors").is_file()
     for component in ("loop", "learner", "actor-0"):
         assert (project / f"run/logs/{component}.log").is_file()
@@ -68,7 +69,7 @@ def test_train_then_eval_then_the_same_config_again(project: Path) -> None:
     assert saved["tracking"]["run_dir"] is None  # it runs again, and elsewhere
     again = unstable(project, "train", "--config", "run/config.yaml", "--run_dir", "again")
     assert again.returncode == 0, again.stderr
-    first, second = (rows(project / name / "metrics.jsonl") for name in ("run", "again"))
+    first, second = (read_rows(project / name / "metrics.jsonl") for name in ("run", "again"))
     assert [row["learn/loss"] for row in first[1:]] == [row["learn/loss"] for row in second[1:]]
 
 

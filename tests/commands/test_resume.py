@@ -25,6 +25,7 @@ from unstable.loop.state import parse
 from unstable.loop.train import evaluate, play, publish, state, train
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
+from unstable.records.reading import read_rows
 from unstable.types import PlayerId
 
 
@@ -164,11 +165,11 @@ async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
         assert max(on_file.values(), default=1) == 1
         assert before <= on_file, "a game that had ended is gone"
         before = on_file
-    assert [row["version"] for row in lines(context.folder.metrics)] == [0, 1, 2, 3, 4]
+    assert [row["version"] for row in read_rows(context.folder.metrics)] == [0, 1, 2, 3, 4]
     trained = Counter(trained_on(context.folder))
     assert max(trained.values()) == 1
     assert {game for game, _ in trained} <= set(before)
-    assert sum(row["collect/games"] for row in lines(context.folder.metrics)) <= len(before)
+    assert sum(row["collect/games"] for row in read_rows(context.folder.metrics)) <= len(before)
     counted = context.registry.state().results
     assert counted == recounted(context)
     # Nothing is left out between the first game and the last ones, which were still in flight.

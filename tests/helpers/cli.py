@@ -54,7 +54,7 @@ def start(project: Path, *arguments: str, config: bool = True) -> "subprocess.Po
     """A long run in the background, once an update is on file that was not there before."""
     begun = ["--config", "small.yaml", "--run_dir", "run"] if config else []
     metrics = project / "run/metrics.jsonl"
-    before = len(rows(metrics)) if metrics.is_file() else 1
+    before = len(read_rows(metrics)) if metrics.is_file() else 1
     process = subprocess.Popen(
         command(["train", *begun, *arguments]),
         cwd=project,
@@ -66,7 +66,7 @@ def start(project: Path, *arguments: str, config: bool = True) -> "subprocess.Po
     )
     started.append(process)
     deadline = time.monotonic() + 120
-    while not (metrics.is_file() and len(rows(metrics)) > before):
+    while not (metrics.is_file() and len(read_rows(metrics)) > before):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.2)

@@ -15,11 +15,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import unstable
-from tests.helpers.loop import lines, make_context
+from tests.helpers.loop import make_context
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from unstable.commands.evaluate import evaluate
 from unstable.loop.train import train
 from unstable.prompts import PromptBuilder, load_style
+from unstable.records.reading import read_rows
 from unstable.types import Observation
 
 NIM: dict[str, Any] = {
@@ -154,7 +155,7 @@ def test_a_run_learns_to_win(tmp_path: Path) -> None:
 async def test_a_short_run_learns_nim(tmp_path: Path) -> None:
     context = make_context(Path("tiny"), tmp_path / "run", **NIM)
     await train(context)
-    rows = lines(context.folder.metrics)
+    rows = read_rows(context.folder.metrics)
     score, low, high = (f"eval/Nim-v0/random/sampled/{name}" for name in ("score", "low", "high"))
     assert rows[0][low] < 0.5 < rows[0][high]  # as random play
     assert rows[-1][low] > rows[0][high] + 0.05

@@ -14,9 +14,10 @@ import psutil
 import pytest
 import yaml
 
-from tests.helpers.cli import children, no_developers_lines, rows, start, unstable
+from tests.helpers.cli import children, no_developers_lines, start, unstable
 from unstable.commands.resume import find_point
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
 
 pytestmark = pytest.mark.slow
 LONG = ("--steps", "100000", "--eval.every", "0")
@@ -181,7 +182,7 @@ def test_wandb_may_go_in_flight(project: Path) -> None:
     assert process.returncode == 0, output
     assert output.count("Weights & Biases cannot be written") == 1
     assert no_developers_lines(output)
-    assert rows(project / "run/metrics.jsonl")[-1]["version"] == 60
+    assert read_rows(project / "run/metrics.jsonl")[-1]["version"] == 60
 
 
 BLOCKED_LOG = """
