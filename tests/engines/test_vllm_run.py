@@ -11,6 +11,7 @@ import psutil
 
 from tests.helpers.cli import command, no_developers_lines
 from tests.helpers.vllm import needs_vllm, workers
+from unstable.records.reading import read_rows
 
 pytestmark = needs_vllm
 

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from tests.helpers.models import heed_interrupts
+from unstable.records.reading import read_rows
 
 SMALL = """
 model: {{name: {model}, dtype: float32, init: fresh, adapter: {{rank: 4}}}}

@@ -166,9 +166,9 @@ async def learn_ahead(context: Context, batch: Batch) -> None:
         await context.publications.until(0)
         context.tracker.phase("evaluating")
         await context.evaluations.until(1)
+        context.trained = update.version
         made = await conclude(context, batch, update)
         await context.learner.hold(made.version)
-        context.trained = made.version
         await context.publications.add(made)
         if context.interrupt.wanted:
             await context.publications.until(0)
@@ -197,9 +197,13 @@ async def end_evaluations(context: Context) -> None:
 
 async def end_evaluation(context: Context, version: int) -> None:
     """Evaluate a version as it is due, and write the row of its evaluation."""
-    for run_evaluation in due_evaluations(context, version):
-        await run_evaluation(context, version)
-    context.tracker.end_evaluation(version)
+    if due := due_evaluations(context, version):
+        for run_evaluation in due:
+            await run_evaluation(context, version)
+        context.tracker.end_evaluation(version)
+    actors = await state.actor_states(context)
+    if context.trained == context.version:  # else the next one to be published brings its own
+        state.save(context, actors)
 
 
 async def play(
