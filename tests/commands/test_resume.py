@@ -171,7 +171,9 @@ async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
     assert {game for game, _ in trained} <= set(before)
     assert sum(row["collect/games"] for row in read_rows(context.folder.metrics)) <= len(before)
     score = "eval/TicTacToe-v0/random/sampled/score"
-    scored = [row["version"] for row in read_rows(context.folder.metrics) if row.get(score) is not None]
+    scored = [
+        row["version"] for row in read_rows(context.folder.metrics) if row.get(score) is not None
+    ]
     assert scored == [0, 2, 4], "each evaluation that is due is there, once"
     for version in scored:
         games = lines(context.folder.games("eval", version))

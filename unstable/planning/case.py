@@ -11,7 +11,7 @@ from unstable.planning.fit import Budget, Device
 from unstable.planning.machine import GPU, Machine, Placement
 from unstable.planning.memory import EngineMemory, LearnerMemory, learner_memory
 from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup, choose_dtype
-from unstable.planning.slots import LEAST_SLOTS, versions_in_play
+from unstable.planning.slots import LEAST_SLOTS, evaluated_beside, versions_in_play
 
 VLLM_GAMES = 384
 """Most games in flight on one vLLM engine; beyond that its front end is the limit."""
@@ -94,7 +94,8 @@ def case_of(config: RunConfig, machine: Machine, engine: EngineNeeds, ranks: int
     shape = read_shape(config.model)
     actors = config.actors
     others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
-    versions = config.opponents.pool_size + 1 + others + len(config.openings.versions)
+    own = config.opponents.pool_size + 1 + evaluated_beside(config)
+    versions = own + others + len(config.openings.versions)
     most = versions if actors.max_cpu_loras == "auto" else actors.max_cpu_loras
     wanted = min(versions_in_play(config), most)
     mixed = min(LEAST_SLOTS, wanted) if actors.max_loras == "auto" else actors.max_loras

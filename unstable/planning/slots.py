@@ -11,18 +11,25 @@ _SHARE = 0.25
 """Share of what weights, a step and the process leave that further slots may take."""
 
 
+def evaluated_beside(config: RunConfig) -> int:
+    """Versions whose evaluation may be on its way or wait while later ones are current."""
+    evaluates = config.eval.every or config.eval.exploitability.every
+    return 2 if config.loop.mode != "sync" and evaluates else 0
+
+
 def versions_in_play(config: RunConfig) -> int:
     """LoRAs that the games of one engine may ask for at once.
 
     They are the current version and those before it whose games are still learned from, past ones
-    as opponents, opponents that are LoRAs, and who makes openings.
+    as opponents, one that is evaluated, opponents that are LoRAs, and who makes openings.
     """
     opponents = config.opponents
     others = sum(each.adapter_folder is not None for each in opponents.fixed)
     others_drawn = [config.guard.opponents] if "opponents" in config.guard.action else []
     drawn = any(share.past for share in (opponents.draw, *others_drawn))
     past = max(config.buffer.max_staleness, opponents.pool_size * drawn)
-    return 1 + min(past, opponents.pool_size) + others + len(config.openings.versions)
+    evaluated = min(evaluated_beside(config), 1)
+    return 1 + min(past, opponents.pool_size) + evaluated + others + len(config.openings.versions)
 
 
 def slots_that_fit(
