@@ -115,16 +115,17 @@ def read_rows(path: Path, skipped: Skipped | None = None) -> list[dict[str, Any]
 def joined(rows: Iterable[Record]) -> list[Record]:
     """Rows in their order, where an evaluation's own row is a part of its version's.
 
-    An evaluation that went on beside training wrote its row later, without a `time/total`.
+    An evaluation that went on beside training wrote its row later, without a `time/total`. It is
+    left out where that version's row is not among these.
     """
     found: list[Record] = []
     for row in rows:
         versions = (at for at in reversed(range(len(found))) if _is_of(found[at], row))
         at = None if row.get(WHOLE) is not None else next(versions, None)
-        if at is None:
-            found.append(row)
-        else:
+        if at is not None:
             found[at] = {**found[at], **row, "time": found[at].get("time")}
+        elif not (found and row["version"] < found[-1]["version"]):
+            found.append(row)
     return found
 
 
