@@ -108,7 +108,7 @@ async def test_updates_go_on_while_a_version_is_evaluated(
         async for result in play(specs, enough):
             yield result
 
-    context.actors[0].play = late  # type: ignore[method-assign, assignment]
+    context.actors[0].play = late  # type: ignore[method-assign]
     async with asyncio.timeout(120):
         assert await train(context) == "all updates made"
     rows = read_rows(context.folder.metrics)
