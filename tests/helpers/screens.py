@@ -92,7 +92,7 @@ class PseudoTerminal:
         end = time.monotonic() + timeout_s
         while self._read(end - time.monotonic()):
             pass
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=60)
 
     def watch(self, seconds: float) -> None:
         """Read on for so long."""
