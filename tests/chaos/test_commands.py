@@ -14,6 +14,7 @@ import yaml
 from tests.helpers.cli import (
     PATIENCE_S,
     children,
+    command_line,
     ended,
     goes_on,
     no_developers_lines,
@@ -35,13 +36,14 @@ STEPS = 30
 LONG = ["--steps", str(STEPS), "--loop.mode", "sync", "--eval.every", "10", "--num_actors", "2"]
 
 
-def killed(process: "subprocess.Popen[str]") -> None:
-    """Kill the run's driver, and its processes by that."""
+def killed(process: "subprocess.Popen[str]") -> str:
+    """Kill the run's driver, and its processes by that; what it has printed."""
     family = children(process)
     process.kill()
-    process.communicate(timeout=PATIENCE_S)
-    gone, alive = psutil.wait_procs(family, timeout=60)
-    assert not [each for each in alive if "ray::" in " ".join(each.cmdline())], "left behind"
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    _, alive = psutil.wait_procs(family, timeout=60)
+    assert not [each for each in alive if "ray::" in command_line(each)], "left behind"
+    return output
 
 
 @pytest.mark.slow
@@ -53,10 +55,9 @@ def test_a_run_whose_processes_are_killed_ends_as_one_whose_were_not(project: Pa
 
     process, log = start(project, *LONG), two.log("loop")
     children(process, "ActorProcess")[-1].kill()
-    again = "died and is started again; its games are played again"
-    wait_for(lambda: again in log.read_text(), process)
+    wait_for(lambda: "died and is started again" in log.read_text(), process)
     goes_on(project, process, updates=2)
-    killed(process)
+    assert "died and is started again; its games are played again" in killed(process)
     killed(start(project, "--resume", "run", config=False))
     done = unstable(project, "train", "--resume", "run")
     assert done.returncode == 0, done.stderr
@@ -110,7 +111,7 @@ def test_ctrl_c_finishes_the_update_and_says_how_to_go_on(project: Path) -> None
 
 @pytest.mark.slow
 def test_a_run_that_was_ended_in_its_last_evaluation_goes_on_with_it(project: Path) -> None:
-    process = start(project, "--eval.games", "1000")  # after versions 0 and 2, the last
+    process = start(project, "--eval.games", "400")  # after versions 0 and 2, the last
     folder = RunFolder(project / "run")
     wait_for(folder.games("eval", 2).exists, process)
     output = ended(process, 143, signal.SIGTERM)
@@ -122,7 +123,7 @@ def test_a_run_that_was_ended_in_its_last_evaluation_goes_on_with_it(project: Pa
     assert "the run goes on from version 2" in done.stderr
     assert [row["version"] for row in rows(folder.metrics)] == [0, 1, 2]
     assert rows(folder.metrics)[-1]["eval/TicTacToe-v0/random/sampled/gain"] is not None
-    assert len(rows(folder.games("eval", 2))) == 1000
+    assert len(rows(folder.games("eval", 2))) == 400
 
 
 @pytest.mark.slow

@@ -74,6 +74,7 @@ def background(project: Path, arguments: Sequence[str]) -> "subprocess.Popen[str
         text=True,
         start_new_session=True,
         preexec_fn=heed_interrupts,
+        pipesize=2**20,  # nobody reads what a run prints while its test waits for something
     )
     started.append(process)
     return process
@@ -120,10 +121,10 @@ def ended(process: "subprocess.Popen[str]", code: int, by: signal.Signals | None
 
 def children(process: "subprocess.Popen[str]", name: str = "") -> list[psutil.Process]:
     found = psutil.Process(process.pid).children(recursive=True)
-    return [child for child in found if name in _command_line(child)]
+    return [child for child in found if name in command_line(child)]
 
 
-def _command_line(process: psutil.Process) -> str:
+def command_line(process: psutil.Process) -> str:
     """Empty for one that has gone meanwhile."""
     with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
         return " ".join(process.cmdline())

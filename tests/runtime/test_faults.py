@@ -177,9 +177,7 @@ def test_wandb_may_go_in_flight(project: Path) -> None:
     assert services
     for child in services:
         child.kill()
-    log = project / "run/logs/loop.log"
-    wait_for(lambda: "Weights & Biases cannot be written" in log.read_text(), process)
-    goes_on(project, process, updates=2)
+    goes_on(project, process, updates=5)
     output = ended(process, 143, signal.SIGTERM)
     assert output.count("Weights & Biases cannot be written") == 1
 
