@@ -112,11 +112,11 @@ async def test_apart_what_blocks_or_crashes_costs_one_game(who: str, what: str, 
 
 
 async def test_a_game_that_nobody_wants_leaves_no_process() -> None:
-    playing = collector(isolated=True)
+    playing, others = collector(isolated=True), psutil.Process().children(recursive=True)
     task = asyncio.create_task(played(playing, spec(0, "counts", "env_sleep")))
     begun: list[psutil.Process] = []
     while len(begun) < 2:  # the one that forks, and the game's
-        begun = psutil.Process().children(recursive=True)
+        begun = [p for p in psutil.Process().children(recursive=True) if p not in others]
         await asyncio.sleep(0.05)
     task.cancel()
     with suppress(asyncio.CancelledError):

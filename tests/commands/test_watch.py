@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.helpers.cli import PATIENCE_S, command
+from tests.helpers.cli import command
 from tests.helpers.screens import Screen
 from tests.helpers.tracking import make_config, make_tracker, printed, run_updates
 from unstable.cli import run
@@ -204,21 +204,21 @@ def test_a_run_shows_itself_and_is_watched(project: Path) -> None:
     train = [*arguments, "--tracking.dashboard", "auto", "--eval.every", "100000"]
     with contextlib.ExitStack() as screens:
         own = screens.enter_context(Screen(project, 80, 24, *train))
-        assert "actor 0" not in own.sees(draws(r"update \d+ of 100,?000"), PATIENCE_S)
+        assert "actor 0" not in own.sees(draws(r"update \d+ of 100,?000"))
         own.resize(200, 60)
-        own.sees(draws(r"update \d+ of 100,?000", "actor 0"), PATIENCE_S)
+        own.sees(draws(r"update \d+ of 100,?000", "actor 0"))
         others = [
             screens.enter_context(Screen(project, columns, rows, "watch", "run"))
             for columns, rows in ((80, 24), (200, 60))
         ]
         for other in others:  # it is a second behind, in which updates may go by
-            other.sees(draws(r"main@\d+ +\d+\.\d", r"update \d+ of 100,?000"), PATIENCE_S)
+            other.sees(draws(r"main@\d+ +\d+\.\d", r"update \d+ of 100,?000"))
         own.press("\x03")
-        assert own.end(PATIENCE_S) == 130
+        assert own.end() == 130
         for other in others:
-            other.sees(lambda text: "interrupted · to go on: " in text, PATIENCE_S)
+            other.sees(lambda text: "interrupted · to go on: " in text)
             other.press("\x03")
-            assert other.end(PATIENCE_S) == 0
+            assert other.end() == 0
     assert "to go on    unstable train --resume run" in own.shown
 
 

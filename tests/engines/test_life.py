@@ -43,7 +43,8 @@ def live(folder: Path, *, model: str, mode: str, more: str) -> None:
     assert [row["version"] for row in metrics] == [0, 1, 2, 3, 4]
     for row in metrics[1:]:
         assert row["learn/mismatch_abs_mean"] < 0.2
-        assert row["learn/grad_norm"] > 0
+    # A batch of games that all ended alike teaches nothing, and some may.
+    assert any(row["learn/grad_norm"] > 0 for row in metrics[1:])
     assert trained_on(folder / "run") == [{0}, {1}, {2}, {3}], "none is published while it plays"
     scores = [key for key in metrics[4] if key.startswith("eval/") and key.endswith("/score")]
     assert scores, "the last version was not evaluated"

@@ -24,7 +24,7 @@ eval: {{every: 2, games: 2}}
 loop: {{steps: 2, mode: sync}}
 """
 
-PATIENCE_S = 600.0
+PATIENCE_S = 300.0
 """How long what has to come is waited for: it ends what hangs, also on a slow and busy machine."""
 
 started: list["subprocess.Popen[str]"] = []
