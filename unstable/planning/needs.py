@@ -10,6 +10,8 @@ from unstable.planning.machine import Machine
 from unstable.planning.memory import EngineMemory
 
 Dtype = Literal["bfloat16", "float32"]
+QUANTIZE_LIBRARIES: Mapping[str, str] = {"8bit": "torchao", "4bit": "bitsandbytes"}
+"""What `model.quantize` is done with."""
 _ON_PROCESSOR = (
     "or set actors.engine to embedded to play on the processor, or CUDA_VISIBLE_DEVICES= to have "
     "all there"
@@ -67,6 +69,7 @@ def choose_engine(
     one. Raises `ConfigError` for what the engine that is asked for cannot do here; and, left to
     choose, where there are GPUs that could be used once the machine is mended.
     """
+    _check_quantize(config, machine)
     asked, gpus = config.actors.engine, machine.usable_gpus
     if asked == "auto" and machine.cuda_problem:
         raise ConfigError(f"GPUs cannot be used: {machine.cuda_problem}; {_ON_PROCESSOR}")
@@ -96,6 +99,15 @@ def choose_engine(
             "set actors.share_gpu to auto"
         )
     return engine, notes
+
+
+def _check_quantize(config: RunConfig, machine: Machine) -> None:
+    library = QUANTIZE_LIBRARIES.get(config.model.quantize)
+    if library is not None and library not in machine.packages:
+        raise ConfigError(
+            f"model.quantize = {config.model.quantize!r}: {library} is not installed; "
+            "run: pip install 'unstable[quantize]', or set model.quantize to none"
+        )
 
 
 def choose_dtype(config: RunConfig, machine: Machine) -> Dtype:
