@@ -12,8 +12,7 @@ from pathlib import Path
 
 from matplotlib import pyplot
 
-from unstable.records.reading import read_rows
-from unstable.records.rows import Measured, by_key, measured
+from unstable.records.reading import Measured, by_key, measured, read_rows
 from unstable.records.text import against
 from unstable.types.metrics import EvalKey
 

@@ -24,8 +24,7 @@ from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell
 from unstable.commands.train import make_buffer, make_registry
 from unstable.config import RunConfig, parse
 from unstable.league.guard import Guard
-from unstable.league.routing import Router
-from unstable.league.schedule import Schedule
+from unstable.league.schedule import Router, Schedule
 from unstable.loop.context import Context
 from unstable.loop.train import train
 from unstable.records.folder import RunFolder

@@ -28,7 +28,7 @@ import torch
 
 from tests.chaos.victim import SeededEngine, scripted_actor
 from tests.helpers.loop import make_context
-from unstable.league.routing import Router
+from unstable.league.schedule import Router
 from unstable.loop.context import Context
 from unstable.loop.train import train
 from unstable.records.folder import RunFolder

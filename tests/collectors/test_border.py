@@ -17,12 +17,13 @@ from tests.helpers.collector import Scripted
 from tests.helpers.models import tiny_tokenizer
 from tests.helpers.unruly import BOTS
 from unstable.collectors import collector as collector_module
-from unstable.collectors import trust
+from unstable.collectors import play
 from unstable.collectors.collector import Collector
+from unstable.collectors.play import Trust
 from unstable.collectors.players.python import PythonPlayer
-from unstable.collectors.trust import Trust
 from unstable.collectors.watch import Watch, task_name
 from unstable.config import GameConfig, parse
+from unstable.config.plugins import import_all
 from unstable.games.game import Game
 from unstable.types import GameFailure, GameResult, GameSpec, Observation, PlayerId, SeatSpec
 
@@ -225,7 +226,7 @@ def test_without_a_list_nobody_is_to_blame_until_the_game_is_trusted() -> None:
 
 
 async def test_games_without_a_list_earn_trust_and_lose_it(monkeypatch: Any) -> None:
-    monkeypatch.setattr(trust, "GAMES", 4)
+    monkeypatch.setattr(play, "TRUST_GAMES", 4)
     breaking, good = (
         [spec(0, "counts", "env_raise")],
         [spec(i, "counts", "counts") for i in range(4)],
@@ -336,12 +337,12 @@ async def test_what_games_import_is_imported_before_any_of_them(
     assert collector_module._users_modules(config) == {"slow_game", "slow_bot"}
     assert collector_module._libraries(config) == {"openai"}
     monkeypatch.setattr(importlib, "import_module", imported.append)
-    collector_module._import_all({"slow_game", "slow_bot"})
+    import_all({"slow_game", "slow_bot"})
     assert imported == ["slow_bot", "slow_game"]
     monkeypatch.undo()
     sys.path.insert(0, str(tmp_path))
     try:
-        collector_module._import_all({"slow_game", "slow_bot"})
+        import_all({"slow_game", "slow_bot"})
         assert "slow_game" in sys.modules  # though the other one ends its importer
     finally:
         sys.path.remove(str(tmp_path))

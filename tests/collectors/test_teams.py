@@ -25,7 +25,7 @@ from unstable.league.schedule import Schedule
 from unstable.loop.train import train
 from unstable.records.games import game_record, read_game
 from unstable.tracking.metrics import PlayMetrics
-from unstable.tracking.view import Played
+from unstable.tracking.view import RecentGame
 from unstable.types import GameResult, GameSpec, PlayerId
 
 RANDOM, POLICY = PlayerId("random"), PlayerId.policy(2)
@@ -280,7 +280,7 @@ def test_tables_count_a_game_once_for_a_team() -> None:
     taken = counted.take()
     assert (taken["collect/versus/others/games"], taken["collect/versus/self/games"]) == (2, 2)
     assert taken["collect/versus/others/forfeit"] == 0.5
-    shown = Played.of(forfeited, 0.0)
+    shown = RecentGame.of(forfeited, 0.0)
     assert shown.standings == ["loss"] and shown.forfeited and shown.players == {RANDOM}
 
 

@@ -11,7 +11,7 @@ from tests.helpers.constrained import serving, sharp_model
 from tests.helpers.models import random_adapter, tiny_tokenizer
 from tests.helpers.players import Recorder, model_player
 from unstable.collectors.collector import Collector
-from unstable.collectors.players.voting import VotingPlayer
+from unstable.collectors.players.model import VotingPlayer
 from unstable.config import ConfigError, GameConfig, RunConfig, parse
 from unstable.games.game import Game
 from unstable.league.evaluation import evaluation_games, evaluation_scores, rated_games

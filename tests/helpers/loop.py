@@ -9,8 +9,7 @@ from unstable.commands.train import make_buffer, make_registry
 from unstable.config import RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.league.guard import Guard
-from unstable.league.routing import Router
-from unstable.league.schedule import Schedule
+from unstable.league.schedule import Router, Schedule
 from unstable.loop.context import Context
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder

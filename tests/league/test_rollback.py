@@ -15,9 +15,8 @@ from unstable.commands.train import make_buffer, make_registry
 from unstable.config import parse
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
-from unstable.league.routing import Router
 from unstable.league.rules import figures
-from unstable.league.schedule import Schedule
+from unstable.league.schedule import Router, Schedule
 from unstable.loop.context import Context
 from unstable.loop.state import parse as parse_state
 from unstable.loop.train import train

@@ -5,8 +5,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from unstable.config import parse
-from unstable.league.routing import AHEAD_PER_ACTOR, Router
-from unstable.league.schedule import Schedule
+from unstable.league.schedule import AHEAD_PER_ACTOR, Router, Schedule
 from unstable.types import GameSpec, PlayerId
 
 NOW = PlayerId.policy(8)

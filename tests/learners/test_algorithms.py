@@ -158,7 +158,7 @@ def test_every_turn_has_its_trajectorys_advantage(model):
 
 
 def test_rewards_are_bounded_and_advantages_normalised(model):
-    algorithm = {"name": "rloo", "reward_clip": [-0.5, 0.75], "normalize_advantages": True}
+    algorithm = {"name": "reinforce++", "reward_clip": [-0.5, 0.75]}
     update = make_learner(model, algorithm=algorithm).update(make_groups(turns=(1, 1, 1, 1)))
     assert update.metrics["learn/reward_mean"] == pytest.approx(0.125)
     assert update.metrics["learn/reward_shaped_mean"] == pytest.approx(0.1875)

@@ -69,10 +69,11 @@ def mixed_batch(version, size=8, **changes):
     return make_batch(samples, version)
 
 
-@pytest.mark.parametrize("loss_norm", ["tokens", "constant"])
-def test_micro_batches_do_not_change_the_gradient(model, step_gradients, loss_norm):
+@pytest.mark.parametrize("aggregation", ["token", "constant"])
+def test_micro_batches_do_not_change_the_gradient(model, step_gradients, aggregation):
+    algorithm = {"name": "reinforce++", "aggregation": aggregation}
     for size in (8, 4, 1):
-        learner = make_learner(model, micro_batch_size=size, algorithm=plain(loss_norm=loss_norm))
+        learner = make_learner(model, micro_batch_size=size, algorithm=algorithm)
         learner.update(mixed_batch(0))
         learner.update(mixed_batch(1))  # B is no longer zero, so that A has a gradient as well
     whole, halves, single = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
@@ -105,8 +106,9 @@ def test_compiling_does_not_change_the_gradient(model, step_gradients, monkeypat
 
 def test_the_loss_norms_differ_by_the_share_of_tokens(model, step_gradients):
     batch = mixed_batch(0)
-    for loss_norm in ("tokens", "constant"):
-        make_learner(model, algorithm=plain(loss_norm=loss_norm)).update(batch)
+    for aggregation in ("token", "constant"):
+        algorithm = {"name": "reinforce++", "aggregation": aggregation}
+        make_learner(model, algorithm=algorithm).update(batch)
     num_tokens = sum(len(sample.tokens.token_ids) for sample in batch.samples)
     by_tokens, by_constant = step_gradients
     torch.testing.assert_close(by_tokens * num_tokens, by_constant * len(batch.samples) * 4)

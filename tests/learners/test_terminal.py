@@ -55,10 +55,7 @@ CASES: list[
 ] = [  # with the advantages that follow by hand from the weights
     ({"name": "reinforce", "normalize": "none"}, turn_rewards),
     ({"name": "reinforce++"}, lambda: zscore(turn_rewards())),
-    (
-        {"name": "rloo", "normalize_advantages": False},
-        lambda: per_turn(4 / 3 * (WORTH - WORTH.mean())),
-    ),
+    ({"name": "rloo"}, lambda: per_turn(4 / 3 * (WORTH - WORTH.mean()))),
     ({"name": "grpo", "scale": "none"}, lambda: per_turn(WORTH - WORTH.mean())),
     ({"name": "grpo", "scale": "group"}, group_zscores),
     ({"name": "gspo"}, group_zscores),

@@ -30,7 +30,7 @@ from unstable.models.archive import (
     unpack,
     unpack_newer,
 )
-from unstable.models.cache import cache_folder
+from unstable.models.hub import cache_folder
 from unstable.records.files import one_process
 from unstable.types import Adapter
 

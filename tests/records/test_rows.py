@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstable.records.rows import by_key, measured
+from unstable.records.reading import by_key, measured
 from unstable.records.text import bounds, duration, fixed, number, percent, signed
 from unstable.types.metrics import (
     EvalKey,

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.builders import game
 from tests.helpers.tracking import make_tracker, printed
 from unstable.config import parse
-from unstable.tracking.capped import GAMES, Capped
+from unstable.tracking.advice import CAPPED_GAMES, Capped
 from unstable.types import GameResult
 
 CONFIG = parse({"games": [{"env": "Nim-v0"}, {"env": "PigDice-v0", "max_turns": 40}]})
@@ -24,7 +24,7 @@ def test_a_game_that_is_mostly_cut_off_is_said_once() -> None:
     said = [(number, line) for number, line in enumerate(lines) if line is not None]
     assert said == [
         (
-            GAMES - 1,
+            CAPPED_GAMES - 1,
             "games.1.max_turns = 40 has cut off 15 of the last 16 games of PigDice-v0, in which "
             "nobody wins anything; set it to the turns that a game may take (unstable games lists "
             "the longest ones)",
@@ -41,14 +41,14 @@ def test_a_game_that_is_cut_off_now_and_then_is_none(every: int) -> None:
 def test_games_that_come_to_be_cut_off_later_are_noticed() -> None:
     capped = Capped(CONFIG)
     assert not any(capped.add(ended(False)) for _ in range(1000))
-    lines = [capped.add(ended(True)) for _ in range(GAMES)]
+    lines = [capped.add(ended(True)) for _ in range(CAPPED_GAMES)]
     assert sum(line is not None for line in lines) == 1
 
 
 def test_each_game_has_its_own_count_and_branches_are_games() -> None:
     capped = Capped(CONFIG)
-    assert not any(capped.add(ended(True)) for _ in range(GAMES - 1))
-    assert not any(capped.add(ended(True, "Nim-v0")) for _ in range(GAMES - 1))
+    assert not any(capped.add(ended(True)) for _ in range(CAPPED_GAMES - 1))
+    assert not any(capped.add(ended(True, "Nim-v0")) for _ in range(CAPPED_GAMES - 1))
     branched = replace(ended(False, "Nim-v0"), branches=[ended(True, "Nim-v0")])
     line = capped.add(branched)
     assert line is not None and line.startswith("games.0.max_turns = 50 has cut off 15 of the last")
@@ -56,7 +56,7 @@ def test_each_game_has_its_own_count_and_branches_are_games() -> None:
 
 def test_the_run_says_it_of_training_and_of_evaluation(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
-    for number in range(GAMES + 5):
+    for number in range(CAPPED_GAMES + 5):
         cut = replace(game(game_id=number), truncated=True)
         if number % 2:
             tracker.add_trajectory(cut, [], version=0)

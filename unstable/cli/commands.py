@@ -76,8 +76,9 @@ def _doctor(given: Given) -> int:
         config = loaded_run(given["config"], given.fields)
         from unstable.commands.doctor import doctor
 
-        return doctor(config)
-    for name in given.fields if given["config"] is None else ["config"]:
+        return doctor(config, given["machine"])
+    own = [name for name in ("config", "machine") if given[name] is not None]
+    for name in [*own, *given.fields]:
         raise ConfigError(f"'--{name}': doctor RUN_DIR takes nothing else; leave it out")
     from unstable.commands.diagnosis import diagnose
 
@@ -381,15 +382,17 @@ empty; by default it lies in the run's, in exports/. --push uploads it to the hu
     "doctor": Command(
         _doctor,
         {
-            CONFIGURED: "Would it run on this machine?",
+            f"{CONFIGURED} [--machine NAME|FILE]": "Would it run on this machine?",
             "RUN_DIR": "What does it do, or why not?",
         },
         """\
 Says what this machine has, what a config needs of it, the plan, and whether it would run. Or, of a
 run's folder: whether the run goes on, what it does and waits for, when it last moved, the last
-error of each log, and what to do next; exit code 1 where it has died, failed or stopped.""",
+error of each log, and what to do next; exit code 1 where it has died, failed or stopped.
+--machine plans for one that is not here: h200, 8xh100, 4x24gb, or a YAML file of cores, memory (GB)
+and cards (name, memory, compute, count).""",
         words=(0, 1),
-        own=CONFIG,
+        own={**CONFIG, "machine": text_of},
         takes_fields=True,
     ),
     "model": Command(_model, {"NAME": "Print a base model's folder"}, words=(1, 1)),

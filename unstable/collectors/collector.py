@@ -1,10 +1,9 @@
 """Many games at once on one event loop: started in order, bounded, each its own fault border."""
 
 import asyncio
-import importlib
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,12 +11,12 @@ from typing import Any
 from unstable.collectors.branches import Forks, play_branches
 from unstable.collectors.factory import PlayerFactory
 from unstable.collectors.isolation import OPENER, ForkServer, IsolatedGameError, Job, play_isolated
-from unstable.collectors.play import contained, play_game
+from unstable.collectors.play import Trust, contained, play_game
 from unstable.collectors.players.base import Player
 from unstable.collectors.players.kinds import player_class
-from unstable.collectors.trust import Trust
 from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
+from unstable.config.plugins import import_all
 from unstable.engines.base import Engine, EngineDiedError
 from unstable.prompts import shorten
 from unstable.types import ActorState, Adapter, GameFailure, GameResult, GameSpec, PlayerId, Turn
@@ -49,9 +48,8 @@ class Collector:
 
     async def start(self) -> None:
         """Import what games need, and let them name the fixed opponents that are adapters."""
-        await asyncio.to_thread(
-            _import_all, _users_modules(self._config) | _libraries(self._config)
-        )
+        needed = _users_modules(self._config) | _libraries(self._config)
+        await asyncio.to_thread(import_all, needed)  # it would block the games' event loop
         await self.players.start()
 
     async def publish(self, version: PlayerId, adapter: Adapter) -> None:
@@ -238,13 +236,6 @@ def _libraries(config: RunConfig) -> set[str]:
     """What the fixed opponents' players import."""
     kinds = map(player_class, config.fixed_opponents.values())
     return {library for kind in kinds for library in kind.libraries}
-
-
-def _import_all(modules: Iterable[str]) -> None:
-    """Before any game, whose event loop an import would block."""
-    for module in sorted(modules):
-        with suppress(Exception, SystemExit):  # a game that needs it fails, and says so
-            importlib.import_module(module)
 
 
 class _Tally:

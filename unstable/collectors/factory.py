@@ -6,9 +6,14 @@ from typing import Any
 from unstable.collectors.players.base import LimitedPlayer, OpponentPlayer, Player
 from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.collectors.players.kinds import player_class
-from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer, adapter_name
+from unstable.collectors.players.model import (
+    ModelPlayer,
+    Newest,
+    NewestPlayer,
+    VotingPlayer,
+    adapter_name,
+)
 from unstable.collectors.players.opening import with_opening
-from unstable.collectors.players.voting import VotingPlayer
 from unstable.config import GameConfig, RunConfig
 from unstable.engines.base import Engine
 from unstable.games.services import prompt_style

@@ -7,7 +7,6 @@ Its end is the end of all games. The modules are imported once, before any game.
 """
 
 import asyncio
-import importlib
 import os
 import signal
 import socket
@@ -21,6 +20,7 @@ from unstable.collectors.play import play_game
 from unstable.collectors.players.base import OpponentPlayer, Player
 from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.opening import with_opening
+from unstable.config.plugins import import_all
 from unstable.games.game import Game
 from unstable.types import Answer, GameFailure, Observation, SeatSpec
 from unstable.types.processes import ProcessId
@@ -106,11 +106,7 @@ def _serve(connection: _Connection) -> None:
 def main(descriptor: int, modules: Sequence[str]) -> None:
     """Fork a process for each game that is asked for, until nobody can ask any more."""
     control = socket.socket(fileno=descriptor)
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except (Exception, SystemExit) as error:  # a game that needs it fails, and says so too
-            print(f"{module} cannot be imported: {error!r}", file=sys.stderr)
+    import_all(modules)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a game's process
     while True:
         asked, games, _, _ = socket.recv_fds(control, 1, 1)

@@ -1,6 +1,7 @@
 """One game from its first observation to its outcome: pure of everything but game and players."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +11,7 @@ from unstable.collectors.players.base import LeftError, Player
 from unstable.config import GameConfig
 from unstable.games.game import Game
 from unstable.prompts import shorten
-from unstable.types import GameResult, GameSpec, Turn
+from unstable.types import GameFailure, GameResult, GameSpec, Turn
 from unstable.types.seeds import derive_seed
 
 
@@ -96,3 +97,35 @@ async def play_game(
 def turn_seed(run_seed: int, spec: GameSpec, seat: int, index: int) -> int:
     """What decides the answer of a game's turn."""
     return derive_seed(run_seed, spec.purpose, spec.game_id, seat, index)
+
+
+TRUST_GAMES = 20
+"""Games that an env must have ended by accepted steps."""
+TRUST_SHARE = 0.9
+"""Of these and the games at which it raised, or that failed otherwise, the least that they are."""
+
+
+class Trust:
+    """What became of each env's games: one that plays well is not to blame for what it raises.
+
+    Else an env with a fault would make forfeits out of good moves, and a policy that has found an
+    action at which a good env raises could void the games that it is about to lose.
+    """
+
+    def __init__(self) -> None:
+        self.ended: Counter[str] = Counter()
+        self.raised: Counter[str] = Counter()
+
+    def add(self, result: GameResult | GameFailure) -> None:
+        """Take in a game; one that was cut off, or forfeited by an answer, says nothing."""
+        env = result.spec.env
+        if isinstance(result, GameFailure):
+            self.raised[env] += 1
+            return
+        for game in result.games:
+            self.raised[env] += game.raised
+            self.ended[env] += game.forfeit is None and not game.truncated
+
+    def __contains__(self, env: str) -> bool:
+        ended, raised = self.ended[env], self.raised[env]
+        return ended >= TRUST_GAMES and ended >= TRUST_SHARE * (ended + raised)

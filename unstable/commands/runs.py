@@ -11,8 +11,7 @@ from rich.table import Table
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.config import ConfigError, read_yaml
 from unstable.records.folder import RunFolder
-from unstable.records.reading import read_last_rows
-from unstable.records.rows import measured
+from unstable.records.reading import measured, read_last_rows
 from unstable.records.text import against, duration, fixed, number
 from unstable.tracking.lines import RunConsole
 from unstable.tracking.text import Text

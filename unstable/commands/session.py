@@ -110,15 +110,34 @@ def removed_if_empty(folder: RunFolder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def failures_logged(log_file: Path) -> Iterator[None]:
-    """What ends a run by a fault goes to the log with its traceback, and on as one line."""
+def gone_after(folder: Path, unless: Callable[[], object] = bool) -> Iterator[None]:
+    """A folder goes at the end, unless its log says what failed or `unless` finds something."""
+    failed = False
+    try:
+        yield
+    except RunFailedError:
+        failed = True
+        raise
+    finally:
+        if not failed and not unless():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def failures_logged(folder: RunFolder, process: str) -> Iterator[None]:
+    """What ends a run by a fault goes to the log with its traceback, and on as `RunFailedError`.
+
+    Whatever fails once the folder is gone fails for that reason.
+    """
     try:
         yield
     except ConfigError:
         raise
     except Exception as error:
         log.exception("the run failed")
-        raise RunFailedError(f"{_first_line(error)}; details in {log_file}") from error
+        is_there = folder.root.is_dir()
+        why = _first_line(error) if is_there else f"{folder.root} is gone, with all that was in it"
+        raise RunFailedError(f"{why}; details in {folder.log(process)}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -20,7 +20,15 @@ from unstable.commands.session import (
     said,
     say,
 )
-from unstable.config import ConfigError, GameConfig, RFTConfig, RunConfig, load, one_line
+from unstable.config import (
+    ConfigError,
+    GameConfig,
+    RFTConfig,
+    RunConfig,
+    RunFailedError,
+    load,
+    one_line,
+)
 from unstable.datasets.examples import (
     FineTuning,
     Split,
@@ -169,7 +177,7 @@ def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     counts = {"to train on": len(sides[0]), "held out": len(sides[1])}
     tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
-        with tracker.refreshing(), failures_logged(folder.log("sft")):
+        with tracker.refreshing(), failures_logged(folder, "sft"):
             ready_weights(config.model, lambda what, done, of: tracker.phase(f"{what} {done}/{of}"))
             main = run_fine_tuning(
                 resolved, folder, task, tracker, partial(evaluate_epoch, config), rows=rows
@@ -185,8 +193,8 @@ def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
         if folder.versions():
             tracker.print(f"interrupted; to go on: unstable sft --resume {folder.root}")
         raise
-    except Exception as error:
-        reason = one_line(str(error)) or type(error).__name__
+    except (ConfigError, RunFailedError) as error:
+        reason = one_line(str(error))
         raise
     finally:
         tracker.finish(reason, ending)

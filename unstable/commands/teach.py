@@ -8,7 +8,6 @@ games: the start is kept in the user's cache.
 import asyncio
 import hashlib
 import json
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,9 @@ from typing import Any
 
 from unstable.commands.evaluate import play_evaluation
 from unstable.commands.prepare import Resolved, alone, prepare
-from unstable.commands.session import failures_logged, heeding_sigterm, run_to_end, say
+from unstable.commands.session import failures_logged, gone_after, heeding_sigterm, run_to_end, say
 from unstable.commands.sft import fine_tuned, run_fine_tuning
-from unstable.config import ConfigError, GameConfig, RunConfig, RunFailedError
+from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.datasets.examples import Example, FineTuning
 from unstable.datasets.sources import random_examples
 from unstable.games.services import lists_legal_moves, prompt_style
@@ -30,7 +29,7 @@ from unstable.loop.sft import EPOCH, Row
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import made_for, weight_files
 from unstable.models.base import load_tokenizer, model_path
-from unstable.models.cache import cache_folder
+from unstable.models.hub import cache_folder
 from unstable.models.weights import ready_weights
 from unstable.prompts import PromptBuilder
 from unstable.records.files import new_folder, write_whole
@@ -165,31 +164,25 @@ def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
     def is_over(rows: Sequence[Row]) -> bool:
         return _is_enough(rows) or time.monotonic() - began > MOST_S
 
-    try:
+    with gone_after(work):
         with (
             heeding_sigterm(),
             logging_to(folder, "teach"),
             tracker.lines.refreshing(),
-            failures_logged(folder.log("teach")),
+            failures_logged(folder, "teach"),
         ):
             evaluate = partial(_ask, resolved.config)
             main = run_fine_tuning(resolved, folder, task, tracker, evaluate, is_enough=is_over)
             row = run_to_end(main, say)
-    except RunFailedError:
-        raise
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    place.parent.mkdir(exist_ok=True)
-    with new_folder(place, replace=True) as kept:
-        if row[EPOCH]:
-            version = row["version"]
-            assert isinstance(version, int)
-            write_adapter(read_adapter(folder.checkpoint(version), "start"), kept)
-            spent = duration(time.monotonic() - began)
-            say(f"taught in {spent}: legal moves {_shares(row)}; the start is kept in {place}")
-        write_whole(kept / _NOTE_FILE, json.dumps(row).encode())
-    shutil.rmtree(work, ignore_errors=True)
+        place.parent.mkdir(exist_ok=True)
+        with new_folder(place, replace=True) as kept:
+            if row[EPOCH]:
+                version = row["version"]
+                assert isinstance(version, int)
+                write_adapter(read_adapter(folder.checkpoint(version), "start"), kept)
+                spent = duration(time.monotonic() - began)
+                say(f"taught in {spent}: legal moves {_shares(row)}; the start is kept in {place}")
+            write_whole(kept / _NOTE_FILE, json.dumps(row).encode())
 
 
 def _is_enough(rows: Sequence[Row]) -> bool:

@@ -1,7 +1,7 @@
 """A training run, from a config to its folder."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from unstable.buffers.buffer import Buffer
 from unstable.commands.prepare import (
@@ -25,8 +25,7 @@ from unstable.commands.teach import taught
 from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
-from unstable.league.routing import Router
-from unstable.league.schedule import Schedule
+from unstable.league.schedule import Router, Schedule
 from unstable.loop.context import Context, sleeping
 from unstable.loop.interrupt import Interrupt
 from unstable.loop.state import RunState, restore
@@ -93,7 +92,7 @@ def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: RunStat
     ending: Ending = "failed"
     reason, shown = "", True
     try:
-        with tracker.refreshing(), failures_logged(folder.log("loop")), _needing(folder):
+        with tracker.refreshing(), failures_logged(folder, "loop"):
             ready_weights(resolved.config.model, tracker.phase)  # once, before many ask
             training = _train(resolved.config, resolved.plan, folder, tracker, interrupt, state)
             reason = run_to_end(training, tracker.print, interrupt)
@@ -102,8 +101,8 @@ def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: RunStat
         ending = "interrupted" if isinstance(stop, KeyboardInterrupt) else "failed"
         reason, shown = str(stop), bool(folder.versions())
         raise
-    except Exception as error:
-        reason = str(error) or type(error).__name__
+    except RunFailedError as error:
+        reason = str(error)
         raise
     finally:
         if shown:
@@ -112,17 +111,6 @@ def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: RunStat
             tracker.end(
                 one_line(reason) or ending, report_at_end(folder, tracker.print) if wanted else None
             )
-
-
-@contextlib.contextmanager
-def _needing(folder: RunFolder) -> Iterator[None]:
-    """Whatever fails once the folder is gone fails for that reason."""
-    try:
-        yield
-    except Exception as error:
-        if not folder.root.is_dir():
-            raise RunFailedError(f"{folder.root} is gone, with all that was in it") from error
-        raise
 
 
 async def _train(

@@ -141,10 +141,6 @@ class ReinforceConfig(BuiltInConfig):
     normalize: Normalize = Field(
         "center", description="advantages within each env and batch: none, centred, or z-scored"
     )
-    loss_norm: Literal["tokens", "constant"] = Field(
-        "tokens",
-        description="the loss is divided by the step's tokens, or by samples x sampling.max_tokens",
-    )
 
 
 class ClippedConfig(BuiltInConfig):
@@ -205,9 +201,6 @@ class RLOOConfig(SurrogateConfig):
     )
     aggregation: Aggregation = Field(
         "sequence", description=ClippedConfig.model_fields["aggregation"].description
-    )
-    normalize_advantages: bool = Field(
-        False, description="z-score the advantages within each env and batch"
     )
 
 

@@ -52,9 +52,9 @@ def _answer(writing: int, work: Callable[[], object]) -> NoReturn:
         with os.fdopen(writing, "wb") as file:
             file.write(content)
         code = 0
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
     finally:
+        if code:
+            sys.excepthook(*sys.exc_info())
         try:
             sys.stdout.flush()
         finally:

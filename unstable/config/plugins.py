@@ -2,16 +2,54 @@
 
 import importlib
 import inspect
+import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 from unstable.config import ConfigError, nearest, shown
 
-FAULTS = (Exception, SystemExit)
-"""What a user's code may raise; `sys.exit()` in it must not end a run without a word."""
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def faults_to(answer: Callable[[BaseException], object]) -> Iterator[None]:
+    """The border to code that is not ours: what it raises goes to `answer`, and no further.
+
+    `answer` logs it, keeps it, or raises an error of ours from it. `sys.exit()` is such a fault:
+    it must not end a run without a word.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        answer(error)
+
+
+@contextmanager
+def refusing(subject: str, when: str = "") -> Iterator[None]:
+    """Raise `ConfigError` for what a user's code raises: "<subject> raises <what><when>; ..."."""
+
+    def refuse(error: BaseException) -> NoReturn:
+        if isinstance(error, ConfigError):
+            raise error
+        line = f"{subject} raises {described(error)}{when}; mend it there"
+        raise ConfigError(line) from error
+
+    with faults_to(refuse):
+        yield
+
+
+def import_all(modules: Iterable[str]) -> None:
+    """Import what games and players need; a game that needs what cannot be imported fails later.
+
+    What fails is logged.
+    """
+    for module in sorted(modules):
+        with faults_to(partial(logger.warning, "%s cannot be imported: %r", module)):
+            importlib.import_module(module)
 
 
 def load_target(target: str, field: str = "target") -> Any:
@@ -26,17 +64,14 @@ def load_target(target: str, field: str = "target") -> Any:
     place = f"{field} = {shown(target)}"
     if not (module_name and name):
         raise ConfigError(f"{place}: write it as package.module:name")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            f"{place}: cannot import {module_name} ({described(error)}); "
-            "run from the folder that holds it, or put that folder on PYTHONPATH"
-        ) from error
-    except FAULTS as error:
-        raise ConfigError(
-            f"{place}: importing {module_name} raises {described(error)}; mend it there"
-        ) from error
+    with refusing(f"{place}: importing {module_name}"):
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise ConfigError(
+                f"{place}: cannot import {module_name} ({described(error)}); "
+                "run from the folder that holds it, or put that folder on PYTHONPATH"
+            ) from error
     if not hasattr(module, name):
         public = [word for word in vars(module) if not word.startswith("_")]
         raise ConfigError(f"{place}: {module_name} has no {name}; {nearest(name, public)}")

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from unstable.config import ConfigError, GameConfig, nearest, shown
-from unstable.config.plugins import FAULTS, check_target, described, load_target, time_limit
+from unstable.config.plugins import check_target, faults_to, load_target, refusing, time_limit
 from unstable.games.game import Game, SeatingError
 from unstable.games.info import GameInfo, Question
 from unstable.games.screen import FormError, action_form, fitting_seats, screen
@@ -45,16 +45,11 @@ def settled(config: GameConfig, field: str = "games") -> GameConfig:
 
     Raises `ConfigError` for an env that is not there or cannot be made.
     """
-    with _tried(config, field):
-        try:
-            make_environment(config)
-            config = with_teams(config)
-            if config.action_form == "auto":
-                config = config.model_copy(update={"action_form": _form(config, field)})
-        except ConfigError:
-            raise
-        except FAULTS as error:
-            raise _complaint(f"{field}.env", config.env, error) from error
+    with _tried(config, field), faults_to(partial(_complain, f"{field}.env", config.env)):
+        make_environment(config)
+        config = with_teams(config)
+        if config.action_form == "auto":
+            config = config.model_copy(update={"action_form": _form(config, field)})
     return config
 
 
@@ -89,7 +84,7 @@ def _check_class(config: GameConfig, field: str) -> None:
     except ConfigError as error:
         cause = error.__cause__
         if isinstance(cause, LookupError | SyntaxError) or (cause and ":" not in config.env):
-            raise _complaint(f"{field}.env", config.env, cause) from error
+            _complain(f"{field}.env", config.env, cause)
         raise ConfigError(f"{field}.env{str(error).removeprefix('target')}") from error
     if not is_env(cls):
         raise ConfigError(
@@ -100,28 +95,22 @@ def _check_class(config: GameConfig, field: str) -> None:
 
 def _check_start(config: GameConfig, field: str) -> None:
     """The env is made and reset, and the first turn is put to a seat."""
-    try:
-        make_environment(config)
-    except TypeError as error:
-        raise _complaint(f"{field}.args", config.args, error) from error
-    except FAULTS as error:  # an env may raise anything, here and below
-        raise _complaint(f"{field}.env", config.env, error) from error
-    try:
-        game = Game(config, seed=0)
-    except SeatingError as error:
-        raise ConfigError(
-            f"{field}.seating = {shown(config.seating)}: {error}; return the env's number of each "
-            "seat"
-        ) from error
-    except AssertionError as error:
-        raise _complaint(f"{field}.seats", config.seats, error) from error
-    except FAULTS as error:
-        raise _complaint(f"{field}.env", config.env, error) from error
-    _try_info(config, field, game)
-    try:
+    with faults_to(partial(_complain, f"{field}.env", config.env)):
+        try:
+            make_environment(config)
+        except TypeError as error:
+            _complain(f"{field}.args", config.args, error)
+        try:
+            game = Game(config, seed=0)
+        except SeatingError as error:
+            raise ConfigError(
+                f"{field}.seating = {shown(config.seating)}: {error}; return the env's number of "
+                "each seat"
+            ) from error
+        except AssertionError as error:
+            _complain(f"{field}.seats", config.seats, error)
+        _try_info(config, field, game)
         observation = game.observe()
-    except FAULTS as error:
-        raise _complaint(f"{field}.env", config.env, error) from error
     _try_targets(config, field, game, observation)
 
 
@@ -186,10 +175,8 @@ def _try_info(config: GameConfig, field: str, game: Game) -> None:
         trials.append((f"questions.{index}.draw", draw, "a text and its right answers, as texts"))
     for name, call, wanted in trials:
         place = f"{field}.info = {shown(config.info)}: its {name}"
-        try:
+        with refusing(place):
             given = call()
-        except FAULTS as error:
-            raise ConfigError(f"{place} raises {described(error)}; mend it there") from error
         texts = list(given) if isinstance(given, list | tuple | dict) else [given]
         is_text = isinstance(given, str)
         if is_text != (wanted == "a text") or not (
@@ -215,12 +202,8 @@ def _try_targets(config: GameConfig, field: str, game: Game, observation: Observ
         if target is None or ":" not in target:
             continue
         place = f"{field}.{name} = {shown(target)}"
-        try:
+        with refusing(f"{place}:", " at the first turn"):
             given = call()
-        except FAULTS as error:
-            raise ConfigError(
-                f"{place}: raises {described(error)} at the first turn; mend it there"
-            ) from error
         if inspect.iscoroutine(given):
             given.close()  # else Python complains of it, too
         texts = given if name == "legal_moves" and given else [given]
@@ -248,7 +231,10 @@ def check_constrained(game: GameConfig, field: str = "games") -> None:
         )
 
 
-def _complaint(path: str, value: Any, error: BaseException) -> ConfigError:
+def _complain(path: str, value: Any, error: BaseException) -> NoReturn:
+    """Raise `ConfigError` from it, with what can be done about it; an env may raise anything."""
+    if isinstance(error, ConfigError):
+        raise error
     reason, remedy = _line(error), "choose another game"
     if isinstance(error, LookupError) and "nltk" in str(error):
         reason = "the game needs NLTK's word lists"
@@ -270,7 +256,7 @@ def _complaint(path: str, value: Any, error: BaseException) -> ConfigError:
         remedy = "give the arguments of the env's constructor"
     elif path.endswith(".seats"):
         remedy = "give the number of players that the game takes"
-    return ConfigError(f"{path} = {shown(value)}: {reason}; {remedy}")
+    raise ConfigError(f"{path} = {shown(value)}: {reason}; {remedy}") from error
 
 
 def _line(error: BaseException) -> str:

@@ -2,14 +2,18 @@
 
 import copyreg
 import io
+import logging
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from unstable.config import GameConfig
+from unstable.config.plugins import faults_to
 from unstable.games.environment import Environment
 from unstable.games.info import GameInfo
 
+logger = logging.getLogger(__name__)
 _shared: dict[int, Any] = {}  # by id: what never changes and is not copied
 _not_pickled: set[type] = set()
 
@@ -23,13 +27,12 @@ def copies(env: Environment) -> Callable[[], Environment]:
     kind = type(env)
     if kind.copied is Environment.copied and kind not in _not_pickled:
         file = io.BytesIO()
-        try:
+        # Of any class that an env may hold.
+        with faults_to(partial(logger.debug, "%s cannot be pickled: %r", kind)):
             _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(env)
-        except Exception:  # of any class that an env may hold
-            _not_pickled.add(kind)
-        else:
             text = file.getvalue()
             return lambda: pickle.loads(text)
+        _not_pickled.add(kind)
     return env.copied().copied
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unstable.config import GameConfig
+from unstable.config.plugins import faults_to
 from unstable.games.game import Game
 from unstable.games.services import game_info
 
@@ -27,7 +28,7 @@ def is_known(config: GameConfig) -> bool:
 def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Position]:
     """The position before each action, and the last one; fewer where the game goes otherwise."""
     positions = []
-    try:
+    with faults_to(lambda _: logger.exception("a game of %s cannot be replayed", config.key)):
         game = Game(config, seed)
         for action in actions:
             if game.done:
@@ -36,8 +37,6 @@ def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Positi
             positions.append(_position(game))
             game.step(action)
         positions.append(Position(game.board, None, None))
-    except Exception:  # the fault border of a game
-        logger.exception("a game of %s cannot be replayed", config.key)
     return positions
 
 

@@ -1,17 +1,21 @@
 """Screening: a game is played before any model is loaded, since many an env fails only in play."""
 
+import logging
 import random
 import re
 import time
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
 
 from unstable.config import GameConfig, InvalidMovesConfig
-from unstable.config.plugins import FAULTS, described
+from unstable.config.plugins import described, faults_to
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
 from unstable.prompts import observation_text
 from unstable.types import Observation
 
+logger = logging.getLogger(__name__)
 SECONDS = 0.5
 """The most that the screening of a game may take, but for the step or the reset that it is in."""
 _GAMES = 3  # that are played
@@ -30,10 +34,14 @@ class FormError(ValueError):
     """That legal moves are listed in another form than the game takes them."""
 
 
-class _Trial(NamedTuple):
-    seats: set[int]  # that came to move
-    accepted: int  # actions
-    fault: str | None
+@dataclass(slots=True)
+class _Trial:
+    """What came of a game that was played to see whether it can be."""
+
+    seats: set[int] = field(default_factory=set)  # that came to move
+    accepted: int = 0  # actions
+    raised: int = 0  # by actions at the position, without one that was accepted
+    fault: str | None = None
 
 
 def screen(config: GameConfig) -> str | None:
@@ -107,12 +115,11 @@ def _listed_form(game: Game) -> Literal["brackets", "bare"]:
 
 def _is_accepted(game: Game, action: str) -> bool:
     """Whether the env takes the action; where it raises, the game is not to be played on."""
-    try:
+    with faults_to(partial(logger.debug, "%s raises %r", action)):
         game.observe()
         return not game.step(action).invalid
-    except FAULTS:
-        game.done = True
-        return False
+    game.done = True
+    return False
 
 
 def fitting_seats(config: GameConfig) -> int | None:
@@ -122,11 +129,9 @@ def fitting_seats(config: GameConfig) -> int | None:
         if time.monotonic() > deadline:
             break
         fewer = config.model_copy(update={"seats": seats})
-        try:
+        with faults_to(partial(logger.debug, "%s does not take %d seats: %r", config.env, seats)):
             if screen(fewer) is None:
                 return seats
-        except FAULTS:  # the env takes no such number
-            continue
     return None
 
 
@@ -145,32 +150,38 @@ def _lists_moves(game: Game) -> bool:
 
 def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Trial:
     """One game, to its end, a fault or the deadline."""
-    seats: set[int] = set()
-    accepted = raised = turns = 0
-    try:
+    trial = _Trial()
+    turns, faults = 0, list[BaseException]()
+    with faults_to(faults.append):  # of a reset, an observation, or a list of legal moves
         rng, game = random.Random(seed), Game(config, seed)
-        while not game.done and time.monotonic() < deadline:
+        while not game.done and time.monotonic() < deadline and trial.fault is None:
             observation, turns = game.observe(), game.turns
-            seats.add(game.seat)
-            moves = game.legal_moves() if listed else actions(observation, rng)
-            if not moves:
-                fault = f"seat {game.seat} is to move after {turns} turns and has no legal move"
-                return _Trial(seats, accepted, fault)
-            try:
-                step = game.step(action := rng.choice(moves))
-            except FAULTS as error:
-                raised += 1
-                if listed or raised == _RAISES:
-                    what = f"the legal move {action}" if listed else "any action"
-                    fault = f"{what} of seat {game.seat} after {turns} turns raises "
-                    return _Trial(seats, accepted, fault + described(error))
-                game = game.again()
-                continue
-            if not step.invalid:
-                accepted, raised = accepted + 1, 0
-    except FAULTS as error:  # of a reset, an observation, or a list of legal moves
-        return _Trial(seats, accepted, f"after {turns} turns it raises {described(error)}")
-    return _Trial(seats, accepted, None)
+            trial.seats.add(game.seat)
+            if moves := game.legal_moves() if listed else actions(observation, rng):
+                game = _step(trial, game, rng.choice(moves), listed)
+            else:
+                trial.fault = (
+                    f"seat {game.seat} is to move after {turns} turns and has no legal move"
+                )
+    for error in faults:
+        trial.fault = f"after {turns} turns it raises {described(error)}"
+    return trial
+
+
+def _step(trial: _Trial, game: Game, action: str, listed: bool) -> Game:
+    """The game after the action, or where it was before one that raises."""
+    faults = list[BaseException]()
+    with faults_to(faults.append):
+        if not game.step(action).invalid:
+            trial.accepted, trial.raised = trial.accepted + 1, 0
+        return game
+    trial.raised += 1
+    if listed or trial.raised == _RAISES:
+        what = f"the legal move {action}" if listed else "any action"
+        what += f" of seat {game.seat} after {game.turns} turns"
+        trial.fault = f"{what} raises {described(faults[0])}"
+        return game
+    return game.again()
 
 
 def actions(observation: Observation, rng: random.Random) -> list[str]:

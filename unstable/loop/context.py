@@ -15,8 +15,7 @@ from unstable.buffers.gate import Gate
 from unstable.config import RunConfig
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
-from unstable.league.routing import Router
-from unstable.league.schedule import Schedule
+from unstable.league.schedule import Router, Schedule
 from unstable.loop.interrupt import Interrupt
 from unstable.loop.protocols import Actor, Learner
 from unstable.records.folder import RunFolder

@@ -20,8 +20,7 @@ from pydantic import (
 
 from unstable.buffers.buffer import BufferState
 from unstable.config import RunFailedError
-from unstable.league.deals import named, numbered
-from unstable.league.evaluation import evaluation_games
+from unstable.league.evaluation import evaluation_games, named, numbered
 from unstable.league.guard import GuardState
 from unstable.league.ratings import RegistryState
 from unstable.league.schedule import ScheduleState

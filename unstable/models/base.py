@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unstable.config import ConfigError, ModelConfig, shown
 from unstable.models import smollm2, tiny
-from unstable.models.network import silence
+from unstable.models.hub import silence
 
 if TYPE_CHECKING:
     import torch

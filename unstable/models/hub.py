@@ -1,9 +1,52 @@
-"""A folder pushed to a model hub; what keeps it from there is one line."""
+"""The hub: whether anything answers there, what is pushed to it, and the user's own cache."""
 
+import os
+import threading
+import urllib.error
+import urllib.request
+from http.client import HTTPException
 from pathlib import Path
+from typing import NoReturn
 
 from unstable.config import ConfigError, RunFailedError, one_line, shown
-from unstable.models.network import silence
+from unstable.config.plugins import faults_to
+
+PATIENCE_S = 5.0
+
+
+class _NotFollowed(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer, and leads nowhere."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(_NotFollowed)
+
+
+def silence(url: str) -> str | None:
+    """Why nothing answers at a URL within `PATIENCE_S`; None where anything does, errors included.
+
+    The proxies of the environment are used, as the libraries do that ask for more.
+    """
+    outcome: list[str | None] = ["it does not answer"]
+
+    def ask() -> None:
+        try:
+            _opener().open(url, timeout=PATIENCE_S).close()
+        except urllib.error.HTTPError:
+            pass  # which is an answer
+        except (OSError, ValueError, HTTPException) as error:
+            outcome[0] = " ".join(str(getattr(error, "reason", error)).split())
+            return
+        outcome[0] = None
+
+    # In a thread of its own: looking up a name has no time-out.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S)
+    return outcome[0]
 
 
 def check_push(repository: str) -> None:
@@ -35,12 +78,31 @@ def push(folder: Path, repository: str, message: str) -> str:
     from huggingface_hub import HfApi
 
     api = HfApi()
-    try:
-        api.create_repo(repository, private=True, exist_ok=True)
-        done = api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
-    except Exception as error:  # what its client's own HTTP library raises is not ours to list
+
+    def fail(error: BaseException) -> NoReturn:
         raise RunFailedError(
             f"--push = {shown(repository)}: {one_line(str(error))}; all that was exported is in "
             f"{folder}"
         ) from error
+
+    with faults_to(fail):  # what its client's own HTTP library raises is not ours to list
+        api.create_repo(repository, private=True, exist_ok=True)
+        done = api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
     return str(done.commit_url)
+
+
+def cache_folder() -> Path:
+    """`unstable` in XDG_CACHE_HOME, or else in `~/.cache`; made if it is not there.
+
+    Raises `ConfigError` where it cannot be.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(base) / "unstable"
+    remedy = "set XDG_CACHE_HOME to a folder that you may write to"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made ({error.strerror}); {remedy}") from None
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"{folder}: may not be written to; {remedy}")
+    return folder

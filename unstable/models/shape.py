@@ -3,26 +3,15 @@
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unstable.config import AdapterConfig, ConfigError, ModelConfig
-from unstable.models import smollm2
 from unstable.models.base import load_config
+from unstable.models.known import KNOWN
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-_SMOLLM2 = {
-    "vocab_size": 49152,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
-}
-"""The embedded model's config, so that planning need not unpack its weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +62,8 @@ def read_shape(model: ModelConfig) -> ModelShape:
 def _read_shape(name: str) -> ModelShape:
     from transformers import AutoConfig
 
-    if name == smollm2.NAME:
-        return shape_of(AutoConfig.for_model("llama", **_SMOLLM2))
+    if name in KNOWN and not Path(name).is_dir():
+        return shape_of(AutoConfig.for_model(**KNOWN[name]))
     config = load_config(ModelConfig(name=name))
     try:
         return shape_of(config)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unstable.config import ConfigError
-from unstable.models.cache import cache_folder
+from unstable.models.hub import cache_folder
 from unstable.records.files import new_folder, one_process
 
 NAME = "smollm2-135m"

@@ -23,8 +23,9 @@ from unstable.planning.nvml import NVMLError, find_card, opened_nvml
 
 LOOPBACK = "127.0.0.1"
 """Where this machine is for itself: a run's processes talk to each other there."""
+BFLOAT16_SINCE = 8
+"""CUDA compute capability of Ampere."""
 _CGROUP = Path("/sys/fs/cgroup")
-_BFLOAT16_SINCE = 8  # CUDA compute capability of Ampere
 _SHARED = Path("/dev/shm")
 _DEVICES = Path("/dev")
 _SHARED_BYTES = 1_000_000_000
@@ -271,6 +272,6 @@ def _gpu(nvml: Any, id: str) -> GPU:
         name=nvml.nvmlDeviceGetName(handle),
         total_bytes=memory.total,
         free_bytes=memory.free,
-        bfloat16=major >= _BFLOAT16_SINCE,
+        bfloat16=major >= BFLOAT16_SINCE,
         mode=_MODES.get(nvml.nvmlDeviceGetComputeMode(handle), "shared"),
     )

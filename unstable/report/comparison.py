@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from unstable.config import GameConfig
 from unstable.records.games import read_games
-from unstable.records.reading import Skipped
-from unstable.records.rows import Measured
+from unstable.records.reading import Measured, Skipped
 from unstable.records.text import fixed, interval, number, signed
 from unstable.report.run import Run, against
 from unstable.report.verdict import compared_exploitability, latest

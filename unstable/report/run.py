@@ -8,8 +8,7 @@ from pathlib import Path
 from unstable.config import ConfigError, RunConfig, load
 from unstable.records import text
 from unstable.records.folder import RunFolder
-from unstable.records.reading import Skipped, read_document, read_rows
-from unstable.records.rows import K, Measured, Row, measured
+from unstable.records.reading import K, Measured, Row, Skipped, measured, read_document, read_rows
 from unstable.records.shapes import ENVIRONMENT
 from unstable.types.metrics import EvalKey
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from unstable.records.rows import Row, by_key
+from unstable.records.reading import Row, by_key
 from unstable.records.text import difference, interval, number, percent
 from unstable.report.charts import (
     MOST_SERIES,

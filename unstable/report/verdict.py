@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Literal, NamedTuple
 
-from unstable.records.rows import Measured, by_key
+from unstable.records.reading import Measured, by_key
 from unstable.records.text import bounds, fixed, number, signed
 from unstable.report.run import HELD_OUT_LOSS, Run, against
 from unstable.types.metrics import EvalKey, ExploitKey

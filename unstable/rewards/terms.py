@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from unstable.config import ConfigError, RewardConfig, nearest, shown
-from unstable.config.plugins import check_call, load_target, time_limit
+from unstable.config.plugins import check_call, faults_to, load_target, time_limit
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
 
 Judged = tuple[GameResult, list[Trajectory]]
@@ -155,12 +155,12 @@ class Rewards:
                 task.cancel()
 
     async def _judge(self, result: GameResult) -> Judged | GameFailure:
-        try:
+        faults: list[BaseException] = []
+        with faults_to(faults.append):
             if not self._waits:
                 return result, self.trajectories(result)
             return result, self._trajectories(result, await self._wait(result))
-        except (Exception, SystemExit) as error:  # the fault border of a game
-            return GameFailure.of(result.spec, error)
+        return GameFailure.of(result.spec, faults[0])
 
     def trajectories(self, result: GameResult) -> list[Trajectory]:
         """One trajectory, with rewards, for each trained seat that had a turn after the opening.

@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -165,13 +166,12 @@ class RemoteActor:
             threads=1,
             max_concurrency=10_000,
         )
-        try:
+        with ExitStack() as undo:
+            undo.callback(process.kill)
             with self._waits.on(f"{self.name}: start"):
                 async with in_time(self._config, self.name, self._folder):
                     self._waits.processes[self.name] = await process.start()
-        except BaseException:
-            process.kill()
-            raise
+            undo.pop_all()
         return process
 
     async def _numbers(self) -> dict[str, float] | None:
@@ -317,7 +317,8 @@ class RemoteActor:
             with self._waits.on(f"{self.name}: memory of GPU {'+'.join(self._placement.gpus)}"):
                 await until_free(self._placement.gpus, share)
         process = await self._begin()
-        try:
+        with ExitStack() as undo:
+            undo.callback(process.kill)
             given: set[PlayerId] = set()
             while lacking := [version for version in self._published if version not in given]:
                 # Bounded as all calls are: the process is watched only once it is the actor's.
@@ -327,9 +328,7 @@ class RemoteActor:
             if self._state is not None:
                 async with in_time(self._config, self.name, self._folder):
                     await process.call("restore", self._state)
-        except BaseException:
-            process.kill()
-            raise
+            undo.pop_all()
         return process
 
 

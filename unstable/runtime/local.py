@@ -6,6 +6,7 @@ give each a process of its own and call it there.
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -53,11 +54,10 @@ class LocalActor:
         Raises `ConfigError` where the model cannot be served.
         """
         actor = cls(config, folder, *await make_engine(config, log))
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(actor.close)
             await actor.collector.start()
-        except BaseException:
-            await actor.close()
-            raise
+            undo.pop_all()
         return actor
 
     def play(

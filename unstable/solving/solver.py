@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from unstable.collectors.isolation import LENGTH, frame, read_frame, start_process
 from unstable.config import GameConfig
+from unstable.config.plugins import faults_to
 from unstable.solving.tree import MOST_NODES, Tree, grow
 
 T = TypeVar("T")
@@ -112,12 +113,10 @@ def main(descriptor: int) -> None:
     solver = LocalSolver(*read_frame(stream.read))
     while True:
         question = read_frame(stream.read)
-        answer, failure = None, None
-        try:
+        answer, failures = None, list[BaseException]()
+        with faults_to(failures.append):  # which are the asker's
             answer = asyncio.run(solver.ask(question))
-        except Exception as error:  # which is the asker's
-            failure = error
-        stream.write(frame((answer, failure)))
+        stream.write(frame((answer, failures[0] if failures else None)))
         stream.flush()
 
 

@@ -10,6 +10,7 @@ from rich.layout import Layout
 from rich.live import Live
 from rich.panel import Panel
 
+from unstable.config.plugins import faults_to
 from unstable.tracking.panes import (
     brief,
     collection_pane,
@@ -113,17 +114,20 @@ class _Fit:
         self._draw = draw
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        try:
-            yield self._draw(options.max_width, options.height or console.height)
-        except Exception as error:  # a sink: what it cannot show must not freeze what it can
-            _report(self._draw, error)
-            yield Text(f"cannot be shown ({type(error).__name__})", style="dim")
+        yield self._drawn(options.max_width, options.height or console.height)
+
+    def _drawn(self, width: int, height: int) -> RenderableType:
+        faults: list[BaseException] = []
+        with faults_to(faults.append):  # what cannot be shown must not freeze what can
+            return self._draw(width, height)
+        _report(self._draw, faults[0])
+        return Text(f"cannot be shown ({type(faults[0]).__name__})", style="dim")
 
 
 _reported: set[str] = set()
 
 
-def _report(draw: Callable[[int, int], RenderableType], error: Exception) -> None:
+def _report(draw: Callable[[int, int], RenderableType], error: BaseException) -> None:
     """Logs a pane's error, once for each kind."""
     kind = f"{draw.__qualname__} {error!r}"
     if kind not in _reported:

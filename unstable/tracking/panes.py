@@ -7,9 +7,9 @@ from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from unstable.config import RunConfig
 from unstable.prompts import load_style
 from unstable.records.text import bounds, duration, fixed, number, percent
-from unstable.tracking.coming import evaluation_to_come, learning_to_come, players_to_come
 from unstable.tracking.metrics import current_policy
 from unstable.tracking.text import Text, opponent_text, sparkline
 from unstable.tracking.view import View
@@ -318,3 +318,42 @@ def _exploitability(view: View, wide: bool) -> Table:
         legal = [f"{percent(1 - found.illegal_mass)} legal"] if wide else []
         table.add_row(*_cells(*cells, *legal))
     return table
+
+
+Facts = dict[str, str]
+
+
+def players_to_come(config: RunConfig) -> Facts:
+    """Who is met, and how often."""
+    draw = config.opponents.draw
+    shares = {"itself": draw.self, "past versions": draw.past}
+    found = {name: f"{number(share)} of the draws" for name, share in shares.items() if share}
+    for opponent in config.opponents.fixed:
+        found[opponent.key] = f"one of {number(draw.fixed)} of the draws" if draw.fixed else "–"
+    return found
+
+
+def learning_to_come(config: RunConfig) -> Facts:
+    """How it is learned."""
+    learner = config.learner
+    return {
+        "first figures": "after the first update",
+        "algorithm": learner.algorithm.name,
+        "turns an update": f"{learner.batch_size:,}",
+        "learning rate": number(learner.learning_rate),
+        "LoRA's rank": f"{config.model.adapter.rank}",
+    }
+
+
+def evaluation_to_come(config: RunConfig) -> Facts:
+    """What is evaluated, and when."""
+    found, given = {}, config.eval
+    if given.every:
+        found = {
+            "evaluation": f"each {given.every} updates, from version 0 on",
+            "games": f"{given.games:,} against each opponent",
+            "against": ", ".join(given.opponents),
+        }
+    if given.exploitability.every:
+        found["exploitability"] = f"each {given.exploitability.every} updates"
+    return found or {"evaluation": "none is asked for"}

@@ -11,13 +11,12 @@ from rich.progress import Progress
 from unstable.config import RunConfig
 from unstable.records.files import LineFile, write_lines
 from unstable.records.folder import RunFolder
-from unstable.records.reading import read_rows
-from unstable.records.rows import measured
+from unstable.records.reading import measured, read_rows
 from unstable.records.text import number
 from unstable.tracking.lines import LATER_S, Lines, RunConsole, progress_bar
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import MetricsFile, SinkMaker, open_watchers
-from unstable.tracking.sinks.base import Guard, Sink
+from unstable.tracking.sinks.base import Sink, SinkBorder
 from unstable.tracking.status import Ending, StatusFile, Waits, state_of
 from unstable.tracking.text import Text, needed_text, payoff_text, refusal_line, score_text
 from unstable.tracking.view import HISTORY, Phase, View
@@ -43,7 +42,7 @@ class SFTTracker:
         self._steps = steps
         self._console = console or RunConsole()
         self._lines = Lines(self._show)
-        self._guard = Guard(self.print)
+        self._border = SinkBorder(self.print)
         self._sinks: list[Sink] = [MetricsFile(folder), *open_watchers(config, folder, sinks)]
         shown = config.tracking.dashboard
         now = time.monotonic()
@@ -56,7 +55,7 @@ class SFTTracker:
             phase=Phase("starting", 0, None, now),
         )
         self._waits = Waits()
-        self._state = StatusFile(folder, self._at, self._guard)
+        self._state = StatusFile(folder, self._at, self._border)
         if rows := read_rows(folder.metrics):
             self.view.resume(rows)
         self._bar: Progress | None = None
@@ -88,7 +87,7 @@ class SFTTracker:
         self._lines.say(line)
 
     def _show(self, line: str) -> None:
-        self._guard("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))
+        self._border("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))
 
     def phase(self, name: str) -> None:
         """Say what goes on besides steps."""
@@ -128,7 +127,7 @@ class SFTTracker:
         """Give the terminal back and close every sink."""
         if self._bar is not None:
             self._bar.stop()
-        self._guard.emit(self._sinks, "close")
+        self._border.emit(self._sinks, "close")
 
     def _at_phase(self, name: str, done: float, total: float | None) -> None:
         same = name == self.view.phase.name
@@ -139,7 +138,7 @@ class SFTTracker:
     def _write(self, row: Row) -> None:
         self.view.rows = (*self.view.rows, row)[-HISTORY:]
         self.view.version = int(row["version"] or 0)
-        self._guard.emit(self._sinks, "row", row)
+        self._border.emit(self._sinks, "row", row)
 
 
 def rewind(folder: RunFolder, version: int) -> list[Row]:

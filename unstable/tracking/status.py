@@ -82,7 +82,7 @@ def state_of(view: View, waits: Waits) -> dict[str, Any]:
 
 
 class StatusFile:
-    """Writes `state.json`; what cannot be written is reported by `guard`, and stops nothing.
+    """Writes `state.json`; what cannot be written is reported by `border`, and stops nothing.
 
     `read` returns what the run is at; the file also names the host, the process and the time.
     """
@@ -91,9 +91,9 @@ class StatusFile:
         self,
         folder: RunFolder,
         read: Callable[[], Mapping[str, Any]],
-        guard: Callable[[str, Callable[[], None]], None],
+        border: Callable[[str, Callable[[], None]], None],
     ) -> None:
-        self._path, self._read, self._guard = folder.status, read, guard
+        self._path, self._read, self._border = folder.status, read, border
         host, _, pid, ticks = ProcessId.own()
         self._own = {"host": host, "pid": pid, "pid_started": ticks, "started": time.time()}
 
@@ -109,7 +109,7 @@ class StatusFile:
 
     def write(self, state: str, reason: str = "") -> None:
         """Replace the file: `state` is running, ended, interrupted or failed, and why."""
-        self._guard("state.json", lambda: self._write(state, reason))
+        self._border("state.json", lambda: self._write(state, reason))
 
     def _write(self, state: str, reason: str) -> None:
         own = {"state": state, "reason": reason, **self._own, "written": time.time()}

@@ -7,8 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from unstable.records.folder import RunFolder
-from unstable.records.reading import Skipped, read_document, read_rows
-from unstable.records.rows import by_key, measured
+from unstable.records.reading import Skipped, by_key, measured, read_document, read_rows
 from unstable.records.shapes import RATINGS
 from unstable.records.text import against, bounds, difference, duration, fixed, number, percent
 from unstable.tracking.metrics import Row

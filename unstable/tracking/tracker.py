@@ -18,10 +18,9 @@ from unstable.config import ConfigError, RunConfig
 from unstable.records.folder import RunFolder
 from unstable.records.games import batch_records, game_record
 from unstable.records.reading import Skipped, read_rows
-from unstable.tracking.capped import Capped
+from unstable.tracking.advice import Capped, Illegal
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
-from unstable.tracking.illegal import Illegal
 from unstable.tracking.lines import LATER_S, Lines, RunConsole
 from unstable.tracking.metrics import (
     EngineMetrics,
@@ -33,7 +32,7 @@ from unstable.tracking.metrics import (
     rating_metrics,
 )
 from unstable.tracking.sinks import SinkMaker, open_sinks
-from unstable.tracking.sinks.base import Guard, Sink, name_of
+from unstable.tracking.sinks.base import Sink, SinkBorder, name_of
 from unstable.tracking.status import Ending, StatusFile, Waits, state_of
 from unstable.tracking.summary import summary
 from unstable.tracking.text import (
@@ -122,10 +121,10 @@ class Tracker:
         self._engine = EngineMetrics()
         self._device = DeviceProbe()
         self._lines = Lines(self._show, self._phase_line)
-        self._guard = Guard(self.print)
+        self._border = SinkBorder(self.print)
         self.waits = Waits()
         """Those who wait for something in the run say so here."""
-        self._state = StatusFile(folder, self._at, self._guard)
+        self._state = StatusFile(folder, self._at, self._border)
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
             self._sinks: list[Sink] = open_sinks(config, folder, sinks)
@@ -243,7 +242,7 @@ class Tracker:
 
     def name_best(self, version: int | None) -> None:
         """Have `checkpoints/best` lead to a version; None is none."""
-        self._guard("checkpoints/best", self.folder.name_best, version)
+        self._border("checkpoints/best", self.folder.name_best, version)
 
     def log_alarms(self, alarms: Sequence[Alarm]) -> None:
         """Takes in what the guard has found, if anything."""
@@ -331,7 +330,7 @@ class Tracker:
         reported = self.view.config.tracking.report
         short = reason if ending == "ended" else ending
         text = partial(summary, self.folder, short, reported=reported)
-        self._guard("the summary", lambda: self._console.print(text()))
+        self._border("the summary", lambda: self._console.print(text()))
 
     def end(self, reason: str, report: Path | None) -> None:
         """Takes in that the run is over, and where its report is, if one was made."""
@@ -344,7 +343,7 @@ class Tracker:
         self._sinks = []
 
     def _emit(self, method: str, *arguments: object) -> None:
-        self._guard.emit(self._sinks, method, *arguments)
+        self._border.emit(self._sinks, method, *arguments)
 
     def _advance(self, name: str, by: int) -> None:
         self.waits.move()
@@ -385,7 +384,7 @@ class Tracker:
 
     def _stop_dashboard(self) -> None:
         if self._dashboard is not None:
-            self._guard("the dashboard", self._dashboard.stop)
+            self._border("the dashboard", self._dashboard.stop)
             self._dashboard = None
 
     def print(self, line: str) -> None:
@@ -400,7 +399,7 @@ class Tracker:
         self.print(line)
 
     def _show(self, line: str) -> None:
-        self._guard("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))
+        self._border("the terminal", lambda: self._console.print(Text(line), soft_wrap=True))
 
     def _phase_line(self) -> str:
         phase, still_s = self.view.phase, time.time() - self.waits.moved
@@ -419,7 +418,7 @@ class Tracker:
             self.view.machine = self._device.read()
             found.append(self.view.record())
 
-        self._guard("the dashboard in state.json", take)
+        self._border("the dashboard in state.json", take)
         return found[0] if found else None
 
 

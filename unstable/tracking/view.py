@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from unstable.config import RunConfig, hide_secrets
-from unstable.records.rows import by_key, measured
+from unstable.records.reading import by_key, measured
 from unstable.tracking.metrics import Row, current_policy, opponents
 from unstable.types import EvalScore, Exploitability, GameResult, PlayerId, Rating
 from unstable.types.metrics import ExploitKey
@@ -31,7 +31,7 @@ class Phase(NamedTuple):
     started: float  # of the view's clock, in seconds
 
 
-class Played(NamedTuple):
+class RecentGame(NamedTuple):
     """A finished training game as the panes count it."""
 
     opponents: list[str]
@@ -43,7 +43,7 @@ class Played(NamedTuple):
     finished: float  # of the view's clock, in seconds
 
     @classmethod
-    def of(cls, result: GameResult, now: float) -> "Played":
+    def of(cls, result: GameResult, now: float) -> "RecentGame":
         """What the panes count of a game that has finished now."""
         seats, sides = result.spec.seats, result.spec.trained_sides
         trained = [seat for seat, spec in enumerate(seats) if spec.trained]
@@ -105,7 +105,7 @@ class View:
     version: int = 0
     games: int = 0
     failures: int = 0
-    recent: tuple[Played, ...] = ()  # the newest RECENT_GAMES
+    recent: tuple[RecentGame, ...] = ()  # the newest RECENT_GAMES
     last_result: GameResult | None = None  # in the run's own process
     last_game: LastGame | None = None  # what others see of it
     engine: Row = field(default_factory=dict)
@@ -159,7 +159,7 @@ class View:
         """Takes in a finished training game."""
         self.games += 1
         if not result.ended_in_opening:
-            self.recent = (*self.recent, Played.of(result, self.clock()))[-RECENT_GAMES:]
+            self.recent = (*self.recent, RecentGame.of(result, self.clock()))[-RECENT_GAMES:]
         self.last_result = result
 
     def add_exploitability(self, found: Exploitability) -> None:

@@ -1,9 +1,10 @@
-"""Local models as players: the base, an adapter, or the policy as it is at each turn."""
+"""Local models as players: the base, an adapter, the policy as it is at each turn, or a vote."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
 from unstable.config import FixedOpponent, GameConfig
@@ -11,6 +12,7 @@ from unstable.engines.base import Engine
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder
 from unstable.types import Answer, Completion, Observation, PlayerId, SampledTokens, SeatSpec
+from unstable.types.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +107,29 @@ class CheckpointPlayer(OpponentPlayer):
     ) -> Player:
         """The player of a seat."""
         return model(adapter_name(opponent))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotingPlayer:
+    """Majority vote over `votes` samples (Wang et al., 2023, arXiv:2203.11171), for evaluation.
+
+    Each sample whose parser found an action has one vote. The answer is the first sample with the
+    action named most often, of several the one that was named first; without any vote, the first
+    sample. The first has the seed that it would have alone.
+    """
+
+    player: Player
+    votes: int
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        """The answer that won, with the number of its votes."""
+        seeds = [seed, *(derive_seed(seed, "vote", index) for index in range(1, self.votes))]
+        answers = await asyncio.gather(
+            *(self.player.act(observation, game, each) for each in seeds)
+        )
+        counts = Counter(answer.action for answer in answers if answer.formatted)
+        if not counts:
+            return replace(answers[0], votes=0)
+        ((action, votes),) = counts.most_common(1)  # of equals the first counted
+        winner = next(answer for answer in answers if answer.formatted and answer.action == action)
+        return replace(winner, votes=votes)

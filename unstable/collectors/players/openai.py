@@ -26,7 +26,7 @@ from unstable.config import (
 )
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
-from unstable.models.network import silence
+from unstable.models.hub import silence
 from unstable.prompts import parse_action, shorten
 from unstable.types import Answer, Observation, SeatSpec
 

@@ -16,6 +16,7 @@ from unstable.commands.play.casting import PERSON, Served
 from unstable.commands.play.found import Found
 from unstable.commands.play.terminal import Terminal
 from unstable.config import FixedOpponent, one_line
+from unstable.config.plugins import faults_to
 from unstable.engines.probe import BOUNDS
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
@@ -53,15 +54,16 @@ class Audit:
         recorded, game = self.found.result, self.found.game
         players = [_Recorded(self)] * len(recorded.spec.seats)
         played: GameResult | None = None
-        try:
-            with contained():
-                # What of an env's errors counted as a forfeit then does so now.
-                played = await play_game(
-                    recorded.spec, game, players, self.found.config.seed, trusted=recorded.raised
-                )
-        except Exception as error:  # the fault border of a game
+
+        def failed(error: BaseException) -> None:
             what = one_line(f"the game raised {type(error).__name__}: {error}")
             self.differences.append(Difference(len(recorded.turns), what))
+
+        with faults_to(failed), contained():
+            # What of an env's errors counted as a forfeit then does so now.
+            played = await play_game(
+                recorded.spec, game, players, self.found.config.seed, trusted=recorded.raised
+            )
         if played is not None:
             self._compare(played)
         self.differences.sort(key=lambda difference: difference.turn)

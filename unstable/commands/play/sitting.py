@@ -1,10 +1,8 @@
 """One game played at the terminal, with a person or without, and saved in a folder of its own."""
 
 import asyncio
-import contextlib
 import shlex
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -18,6 +16,7 @@ from unstable.commands.play.terminal import Terminal
 from unstable.commands.prepare import prepare
 from unstable.commands.session import (
     failures_logged,
+    gone_after,
     make_folder,
     new_output,
     run_to_end,
@@ -70,7 +69,11 @@ def sit(sitting: Sitting) -> None:
     folder = make_folder(_in_a_folder(sitting.config, sitting))
     named, folder = folder.root, RunFolder(folder.root.absolute())  # wherever a bot goes
     logging = logging_to if model else logging_ours
-    with _kept_if_played(folder), logging(folder, "play"), failures_logged(folder.log("play")):
+    with (
+        gone_after(folder.root, unless=folder.game_files),
+        logging(folder, "play"),
+        failures_logged(folder, "play"),
+    ):
         write_environment(folder, sitting.command)
         run_to_end(_play(sitting, folder, named, model))
 
@@ -105,24 +108,6 @@ def _in_a_folder(config: RunConfig, sitting: Sitting) -> RunConfig:
     name = "-".join(["play", sitting.game.key.rpartition(":")[2], *names])
     tracking = config.tracking.model_copy(update={"run_dir": str(new_output(name))})
     return config.model_copy(update={"tracking": tracking})
-
-
-@contextlib.contextmanager
-def _kept_if_played(folder: RunFolder) -> Iterator[None]:
-    """A folder without a game goes, unless its log says what failed."""
-    try:
-        yield
-    except RunFailedError:
-        raise
-    except BaseException:
-        _remove_empty(folder)
-        raise
-    _remove_empty(folder)
-
-
-def _remove_empty(folder: RunFolder) -> None:
-    if not folder.game_files():
-        shutil.rmtree(folder.root, ignore_errors=True)
 
 
 async def _play(sitting: Sitting, folder: RunFolder, named: Path, model: bool) -> None:

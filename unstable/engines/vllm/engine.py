@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,12 @@ class VLLMEngine:
     async def load(self, weights: Adapter) -> None:
         """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
         stored = self._adapters.reserve(weights.name)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._adapters.drop, stored)
             await asyncio.to_thread(self._adapters.write, stored, weights)
             with _deaths_named():
                 await self._read(stored)
-        except BaseException:
-            self._adapters.drop(stored)
-            raise
+            undo.pop_all()
         self._adapters.serve(stored)
 
     async def _read(self, stored: StoredAdapter) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 
 from unstable.games import questions
-from unstable.games.catalog.poker import chips
 from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question, SmallTree
 
 _ALPHA = 1 / 3  # how often the opener bluffs with a jack
@@ -42,6 +41,12 @@ _WHY = {
     ),
 }
 _ACTION = re.compile(r"\[(check|bet|fold|call)\]", re.IGNORECASE)
+
+
+def chips(env: Any) -> list[float]:
+    """What each seat of a poker game has won, or lost, over all rounds."""
+    won = env.state.game_state["player_chips"]
+    return [float(won[seat]) for seat in range(2)]
 
 
 class KuhnPoker(KuhnPokerEnv):

@@ -19,7 +19,7 @@ import textarena
 from textarena import ObservationType
 
 from unstable.games import questions
-from unstable.games.catalog.poker import chips
+from unstable.games.catalog.kuhn import chips
 from unstable.games.chance import draw
 from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question, SmallTree
 

@@ -7,7 +7,7 @@ https://doi.org/10.1198/106186008X320456.
 
 from typing import Any
 
-from unstable.config import Aggregation, ReinforceConfig
+from unstable.config import ReinforceConfig
 from unstable.learners.advantages import RoleBaseline, normalize_by_env
 from unstable.learners.algorithm import Algorithm, Loss, Tokens
 from unstable.learners.batch import FlatBatch, Floats
@@ -52,7 +52,3 @@ class Reinforce(PolicyGradient):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.baseline.load_state_dict(state["baseline"])
-
-    @property
-    def aggregation(self) -> Aggregation:
-        return "constant" if self.config.loss_norm == "constant" else "token"

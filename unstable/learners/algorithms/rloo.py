@@ -5,7 +5,7 @@ https://arxiv.org/abs/2402.14740.
 """
 
 from unstable.config import RLOOConfig
-from unstable.learners.advantages import leave_one_out, normalize_by_env
+from unstable.learners.advantages import leave_one_out
 from unstable.learners.batch import FlatBatch, Floats
 from unstable.learners.clipped import Surrogate
 
@@ -16,7 +16,4 @@ class RLOO(Surrogate):
     config: RLOOConfig
 
     def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
-        advantages_T = leave_one_out(batch.mean_T(rewards_S), batch.groups_T)
-        if self.config.normalize_advantages:
-            advantages_T = normalize_by_env(advantages_T, batch.envs_T, "zscore")
-        return advantages_T[batch.trajectories_S]
+        return leave_one_out(batch.mean_T(rewards_S), batch.groups_T)[batch.trajectories_S]

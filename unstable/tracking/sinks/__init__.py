@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from unstable.config import ConfigError, RunConfig, shown
-from unstable.config.plugins import FAULTS, check_call, check_target, described
+from unstable.config.plugins import check_call, check_target, refusing
 from unstable.records.folder import RunFolder
-from unstable.tracking.sinks.base import Guard, Sink
+from unstable.tracking.sinks.base import Sink, SinkBorder
 from unstable.tracking.sinks.files import GameFiles, MetricsFile, RatingsFile, SampleFiles
 from unstable.tracking.sinks.tensorboard import TensorBoard, check_tensorboard
 from unstable.tracking.sinks.wandb import WandbRun
@@ -57,11 +57,10 @@ def open_watchers(
 def _closed_again() -> Iterator[list[Sink]]:
     """What was opened is closed, the newest first, if another one cannot be."""
     opened: list[Sink] = []
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(lambda: SinkBorder(logger.warning).emit(reversed(opened), "close"))
         yield opened
-    except BaseException:
-        Guard(logger.warning).emit(reversed(opened), "close")
-        raise
+        undo.pop_all()
 
 
 def check_sinks(config: RunConfig) -> None:
@@ -90,12 +89,8 @@ def _maker(place: str, callback: Callback) -> SinkMaker:
     def make(config: RunConfig, folder: RunFolder) -> Sink:
         if isinstance(callback, Sink):
             return callback
-        try:
+        with refusing(f"{place}:"):
             sink = callback(config, folder)
-        except ConfigError:
-            raise
-        except FAULTS as error:
-            raise ConfigError(f"{place}: raises {described(error)}; mend it there") from error
         if not isinstance(sink, Sink):
             raise ConfigError(f"{place}: makes a {type(sink).__name__}; {REMEDY}")
         return sink

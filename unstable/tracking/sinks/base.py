@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec
 
 from unstable.config import RunConfig
+from unstable.config.plugins import faults_to
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record
 from unstable.types import EvalScore
@@ -52,7 +54,7 @@ class Sink:
         """Finish; nothing comes after it."""
 
 
-class Guard:
+class SinkBorder:
     """The border that a sink's failure does not cross: logged and reported once for each sink."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
@@ -61,13 +63,14 @@ class Guard:
 
     def __call__(self, sink: str, write: Callable[P, None], *args: P.args, **kw: P.kwargs) -> None:
         """Calls `write`; it is tried again at the next call even if it fails now."""
-        try:
+        with faults_to(partial(self._fail, sink)):
             write(*args, **kw)
-        except (Exception, SystemExit) as error:  # a user's sink may call sys.exit
-            if sink not in self._failed:
-                self._failed.add(sink)
-                logger.exception("writing %s failed; further failures are not logged", sink)
-                self._report(f"{sink} cannot be written ({error}); the run goes on without")
+
+    def _fail(self, sink: str, error: BaseException) -> None:
+        if sink not in self._failed:
+            self._failed.add(sink)
+            logger.exception("writing %s failed; further failures are not logged", sink)
+            self._report(f"{sink} cannot be written ({error}); the run goes on without")
 
     def emit(self, sinks: Iterable[Sink], method: str, *arguments: object) -> None:
         """Call a method of every sink."""

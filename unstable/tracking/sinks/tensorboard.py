@@ -3,9 +3,10 @@
 import time
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
 from unstable.config import ConfigError
+from unstable.config.plugins import faults_to
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 from unstable.tracking.sinks.base import Row, Sink
@@ -18,13 +19,15 @@ def check_tensorboard() -> None:
             "tracking.tensorboard = true: the package tensorboard is not installed; run: pip "
             "install tensorboard, or leave tracking.tensorboard out"
         )
-    try:
+    with faults_to(_refuse):  # as one of another time than its protobuf raises
         import_module("tensorboard.summary.writer.event_file_writer")
-    except Exception as error:  # as one of another time than its protobuf raises
-        raise ConfigError(
-            f"tracking.tensorboard = true: the package tensorboard cannot be imported ({error}); "
-            "install it anew, or leave tracking.tensorboard out"
-        ) from None
+
+
+def _refuse(error: BaseException) -> NoReturn:
+    raise ConfigError(
+        f"tracking.tensorboard = true: the package tensorboard cannot be imported ({error}); "
+        "install it anew, or leave tracking.tensorboard out"
+    ) from None
 
 
 class TensorBoard(Sink):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from unstable.config import ConfigError, RunConfig, escape_control
+from unstable.config.plugins import faults_to
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record
 from unstable.tracking.sinks.base import Row, Sink
@@ -89,16 +90,14 @@ class WandbRun(Sink):
 
     def close(self) -> None:
         """End the run there, and its process; raises `TimeoutError` where that takes too long."""
-        problems: list[Exception] = []
+        problems: list[BaseException] = []
 
         def finish() -> None:
             import wandb
 
             for end in (self._run.finish, wandb.teardown):
-                try:
+                with faults_to(problems.append):  # of a process that is gone; both are called
                     end()
-                except Exception as error:  # a process that is gone; the other call is made too
-                    problems.append(error)
 
         thread = threading.Thread(target=finish, daemon=True)
         thread.start()

@@ -2,7 +2,7 @@
 
 from tests.helpers import builders
 from tests.helpers.tracking import make_config
-from unstable.tracking.illegal import LOOKED_AT, Illegal
+from unstable.tracking.advice import LOOKED_AT, Illegal
 from unstable.types import GameResult
 
 

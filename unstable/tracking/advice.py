@@ -1,6 +1,6 @@
-"""Is the policy understood? What is wrong where nearly none of its first answers is legal."""
+"""What is worth a line as games end: nearly no answer is legal, or most games are cut off."""
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 
 from unstable.config import RunConfig, shown
 from unstable.types import Answer, GameResult, Turn
@@ -62,3 +62,32 @@ def _request(answer: Answer) -> str:
 def _is_policys(turn: Turn) -> bool:
     sampled = turn.answer.sampled
     return sampled is not None and sampled.version is not None
+
+
+CAPPED_GAMES = 16
+"""The last games of an env that are looked at."""
+CAPPED_SHARE = 0.5
+"""A larger share of them that is cut off is worth a line."""
+
+
+class Capped:
+    """How the last games of each env ended; says once for an env that its cap is too low."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._places = {game.key: (n, game.max_turns) for n, game in enumerate(config.games)}
+        self._cut: dict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=CAPPED_GAMES))
+        self._said: set[str] = set()
+
+    def add(self, result: GameResult) -> str | None:
+        """Take in a finished game; a line for the person at the terminal, if there is one."""
+        env, cut = result.spec.env, self._cut[result.spec.env]
+        cut.extend(game.truncated for game in result.games)
+        if env in self._said or len(cut) < CAPPED_GAMES or sum(cut) <= CAPPED_SHARE * CAPPED_GAMES:
+            return None
+        self._said.add(env)
+        index, max_turns = self._places[env]
+        return (
+            f"games.{index}.max_turns = {max_turns} has cut off {sum(cut)} of the last "
+            f"{CAPPED_GAMES} games of {env}, in which nobody wins anything; set it to the "
+            "turns that a game may take (unstable games lists the longest ones)"
+        )
