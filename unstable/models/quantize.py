@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 def quantization_config(quantize: str, dtype: torch.dtype) -> "QuantizationConfigMixin":
     """What transformers loads a model with; `dtype` is what it computes in."""
     if quantize == "8bit":
-        from torchao.quantization import Int8WeightOnlyConfig
         from transformers import TorchAoConfig
 
-        return TorchAoConfig(Int8WeightOnlyConfig(set_inductor_config=False))
+        return TorchAoConfig(torchao_config())
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(
@@ -34,6 +33,13 @@ def quantization_config(quantize: str, dtype: torch.dtype) -> "QuantizationConfi
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=dtype,
     )
+
+
+def torchao_config() -> Any:
+    """torchao's own of 8 bits."""
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    return Int8WeightOnlyConfig(set_inductor_config=False)
 
 
 def is_quantized(layer: nn.Module) -> bool:

@@ -20,6 +20,10 @@ _WORKING_LAYERS = 10  # the same on a processor, where the C library's heap keep
 _LOGITS_ROWS = 256  # rows that the learner scores at a time
 
 
+QUANTIZED_BYTES: Mapping[str, float] = {"8bit": 1.01, "4bit": 0.52}
+"""Of a weight of a linear layer, scales included: one for each output, or each block of 64."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerMemory:
     """One learner rank: what it always holds, and what each token of a micro-batch adds."""
@@ -75,6 +79,7 @@ def learner_memory(
     reference: bool = False,
     average: bool = False,
     reference_tokens: int = 0,
+    quantize: str = "none",
 ) -> LearnerMemory:
     """What a learner rank takes: base weights, LoRA with its optimizer, logits, activations.
 
@@ -87,7 +92,7 @@ def learner_memory(
     an exact KL keeps, in fp32, and once more where ranks add them up.
     """
     size = DTYPE_BYTES[dtype]
-    weights = size * shape.parameters
+    weights = weight_bytes(shape, dtype, quantize)
     if sharded:
         weights = weights // ranks + 2 * weights // shape.layers
     each = 16 + size + 4 * (ranks > 1) + 8 * reference + 4 * average
@@ -106,6 +111,17 @@ def learner_memory(
         token_bytes=shape.layers * layer + working,
         checkpointed_token_bytes=shape.layers * size * shape.hidden + layer + working,
     )
+
+
+def weight_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:
+    """Those of the base: quantized linear layers, with the largest once more in `dtype`, in which
+    it is computed with, and the rest in `dtype`."""
+    size = DTYPE_BYTES[dtype]
+    if quantize == "none":
+        return size * shape.parameters
+    sizes = [linear.inputs * linear.outputs for linear in shape.linears]
+    rest = shape.parameters - sum(sizes) + max(sizes)
+    return round(QUANTIZED_BYTES[quantize] * sum(sizes)) + size * rest
 
 
 def logits_bytes(shape: ModelShape, *, exact_kl: bool) -> int:

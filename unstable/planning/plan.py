@@ -129,6 +129,7 @@ class _Case:
             reference=learner.algorithm.uses_reference,
             average=learner.ema is not None,
             reference_tokens=tokens * learner.algorithm.uses_exact_kl,
+            quantize=self.config.model.quantize,
         )
 
     def engine_memory(self, *, on_gpu: bool) -> EngineMemory:

@@ -1,6 +1,7 @@
 """How vLLM's own engine is set up and started, and what it says when it does not start."""
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ import torch
 
 from unstable.engines.vllm import worker
 from unstable.models.adapters import padded_rank
+from unstable.models.quantize import torchao_config
 
 _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -43,6 +45,7 @@ class VLLMSettings:
     enforce_eager: bool = False
     alternatives: int = 0  # of the most probable tokens, beside each that is sampled
     sleeps: bool = False
+    quantize: str = "none"  # as `model.quantize`
 
 
 def start_core(settings: VLLMSettings, log: Path) -> Any:
@@ -69,7 +72,7 @@ def _engine_args(settings: VLLMSettings) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
 
-    options: dict[str, Any] = {}
+    options = _quantization(settings.quantize)
     on_cpu = current_platform.is_cpu()
     if on_cpu:
         options["block_size"] = _CPU_BLOCK
@@ -96,6 +99,21 @@ def _engine_args(settings: VLLMSettings) -> Any:
         enable_log_requests=False,
         **options,
     )
+
+
+def _quantization(quantize: str) -> dict[str, Any]:
+    """What has vLLM quantize the weights as it loads them, to the values that the learner has."""
+    if quantize == "none":
+        return {}
+    if quantize == "4bit":
+        return {"quantization": "bitsandbytes"}
+    from torchao.core.config import config_to_dict
+
+    config = json.dumps(config_to_dict(torchao_config()))
+    return {
+        "quantization": "torchao",
+        "hf_overrides": {"quantization_config_dict_json": config},
+    }
 
 
 @contextlib.contextmanager

