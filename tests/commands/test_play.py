@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from hypothesis import given
@@ -16,7 +17,7 @@ from tests.helpers.endpoint import Server, opponent, says
 from tests.helpers.screens import PseudoTerminal
 from tests.helpers.terminals import listing, make_run, typed
 from unstable.cli import run
-from unstable.config import ConfigError, RunFailedError, escape_control, load
+from unstable.config import ConfigError, ModelConfig, RunFailedError, escape_control, load
 from unstable.records.files import read_lines
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
@@ -165,14 +166,14 @@ def test_a_model_that_reasons_has_probabilities_of_its_tokens(
     made: RunFolder,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     game = ["--game", "IteratedPrisonersDilemma-v0", "--seat", "1"]  # which begins with talk
     fields = ["--games.0.prompt", "think", "--eval.constrained", "false", "--seed", "2"]
     with typed("!why\n!probs\n"):
         assert run(["play", str(made.root), *game, *fields]) == 0
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     _, result = saved(tmp_path)
     (turn,) = [turn for turn in result.turns if turn.answer.sampled is not None][-1:]
     assert turn.answer.sampled is not None
@@ -189,7 +190,7 @@ def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
     remote: Server,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     remote.replies = [says("I take the corner: [0]"), says("[1]")]
@@ -198,7 +199,7 @@ def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
     (tmp_path / "remote.yaml").write_text(yaml.safe_dump(config))
     with typed("4\n!why\n8\n"), pytest.raises(RunFailedError, match="max_calls = 1 of opponent"):
         run(["play", "--config", "remote.yaml", "--opponent", "remote", "--seed", "1"])
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert "remote (seat 1) answered:\nI take the corner: [0]\nThe action in it: [0]" in shown
     folder, result = saved(tmp_path)
     assert "The game is over: remote has failed: max_calls" in shown
@@ -208,13 +209,13 @@ def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
 
 
 def test_a_hidden_action_is_not_shown_and_an_equilibrium_is_a_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     game = "unstable.games.catalog.kuhn:KuhnPoker"
     with typed("!why\n!probs\n!hint\n?\ncheck\n!probs\n"):
         assert run(["play", "--game", game, "--seed", "3", "--seat", "1"]) == 0
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert shown.count("No other player has moved yet.") == 2
     assert re.search(r"An equilibrium plays:\n  \[\w+\]  \d+ %", shown)
     assert "expert (seat 0) has moved" in shown
@@ -223,25 +224,25 @@ def test_a_hidden_action_is_not_shown_and_an_equilibrium_is_a_hint(
 
 
 def test_a_long_list_of_legal_actions_is_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with typed("?\n"):
         assert run(["play", "--game", "Codenames-v0", "--opponent", "random", "--seed", "3"]) == 0
-    listed = capsys.readouterr().out.partition("Legal actions: ")[2]
+    listed = capfd.readouterr().out.partition("Legal actions: ")[2]
     assert 50 <= len(re.findall(r"\[\w+\s\d\]", listed)) <= 60
     assert re.search(r"and [\d,]+\s+more", listed)
 
 
 def test_a_game_of_three_has_the_opponent_at_the_other_seats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     arguments = ["play", "--game", "ThreePlayerTicTacToe-v0", "--opponent", "rules", "--seat", "2"]
     with typed("!hint\n?\n?"):
         assert run(arguments) == 0
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert "rules at seat 0, rules at seat 1, you at seat 2." in " ".join(shown.split())
     assert "There is no solver for ThreePlayerTicTacToe-v0." in shown
     folder, result = saved(tmp_path)
@@ -250,12 +251,12 @@ def test_a_game_of_three_has_the_opponent_at_the_other_seats(
 
 
 def test_a_game_for_one_needs_no_opponent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with typed("!why\n[1 2 3 4]\n"):
         assert run(["play", "--game", "Mastermind-v0", "--seed", "2"]) == 0  # it has no expert
-    assert "No other player has moved yet." in capsys.readouterr().out
+    assert "No other player has moved yet." in capfd.readouterr().out
     _, result = saved(tmp_path)
     assert [(turn.answer.action, turn.invalid) for turn in result.turns] == [("[1 2 3 4]", False)]
 
@@ -293,14 +294,33 @@ def test_a_mistake_is_one_line(
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments", [["play", "{run}"], ["replay", "{run}", "0", "--purpose", "train"]]
+)
+def test_weights_are_on_the_machine_before_a_model_is_loaded(
+    made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    def missing(model: ModelConfig, progress: object) -> None:
+        raise ConfigError(f"{model.name} is to be downloaded")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("unstable.commands.session.ready_weights", missing)
+    with typed(""), pytest.raises(ConfigError, match="is to be downloaded"):
+        run([word.replace("{run}", str(made.root)) for word in arguments])
+    assert not any(tmp_path.glob("outputs/*"))
+
+
 def test_a_game_against_a_program_loads_no_model(tmp_path: Path) -> None:
     with PseudoTerminal(tmp_path, 80, 24, "play", "--opponent", "expert") as screen:
         screen.until("your action> ")
-        maps = Path(f"/proc/{screen.process.pid}/maps")
-        if not maps.is_file():
-            pytest.skip("this system does not say what a process has loaded")
-        loaded = maps.read_text()
-        assert "libtorch" not in loaded and "numpy" in loaded
+        process = psutil.Process(screen.process.pid)
+        for each in (process, *process.children()):
+            maps = Path(f"/proc/{each.pid}/maps")
+            if not maps.is_file():
+                pytest.skip("this system does not say what a process has loaded")
+            loaded = maps.read_text()
+            assert "libtorch" not in loaded and "numpy" in loaded
+        assert len(process.children()) == 1
         screen.says("!quit\n", "nothing is saved")
 
 

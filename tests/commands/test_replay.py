@@ -65,7 +65,7 @@ def saved(root: Path) -> tuple[Path, GameResult]:
 
 
 def test_every_game_of_a_run_is_played_again_the_same(
-    copied: RunFolder, capsys: pytest.CaptureFixture[str]
+    copied: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Mirror games, openings, branches, votes and answers held to legal moves, played all at once.
 
@@ -76,7 +76,7 @@ def test_every_game_of_a_run_is_played_again_the_same(
     for purpose in (TRAIN, EVAL):
         for row in rows(copied, purpose[1]):
             assert run(["replay", "run", str(row["game"]), *purpose]) == 0
-            shown = capsys.readouterr().out
+            shown = capfd.readouterr().out
             models = sum(bool(turn["sampled"]) for turn in row["turns"])
             outcome = ", ".join(f"{o:+g}" if o else "0" for o in row["outcomes"])
             assert f"The same: {len(row['turns'])} turns, outcome {outcome}" in shown
@@ -148,22 +148,22 @@ def longer(record: Record) -> None:
 )
 def test_what_differs_first_is_said(
     copied: RunFolder,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
     change: Callable[[Record], None],
     line: str,
 ) -> None:
     tamper(copied, "eval", 1, change)  # main@1 against expert, held to legal moves
     assert run(["replay", "run", "1", *EVAL]) == 1
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert re.search(line, shown)
     assert "The same" not in shown
 
 
-def test_another_seed_is_found_out(copied: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_seed_is_found_out(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     text = copied.config.read_text().replace("\nseed: 11\n", "\nseed: 12\n")
     copied.config.write_text(text)
     assert run(["replay", "run", "0", *TRAIN]) == 1
-    assert "It differs at turn 1: main@1 answered" in capsys.readouterr().out
+    assert "It differs at turn 1: main@1 answered" in capfd.readouterr().out
 
 
 async def test_rounding_explains_what_was_sampled_next_to_a_boundary_alone(
@@ -218,34 +218,34 @@ def test_a_number_is_in_the_share_of_one_token(
 
 
 def test_a_line_says_why_a_model_is_not_asked_again(
-    copied: RunFolder, capsys: pytest.CaptureFixture[str]
+    copied: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shutil.rmtree(copied.checkpoint(1))
     assert run(["replay", "run", "0", *TRAIN]) == 0
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert "not asked again: main@1: its checkpoint is no longer in run/checkpoints" in shown
     assert "The same: " in shown and "of models" not in shown
 
     text = copied.config.read_text()
     copied.config.write_text(text.replace("  engine: embedded", "  engine: vllm"))
     assert run(["replay", "run", "2", *EVAL]) == 0
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert "base: the engine was vllm, which repeats up to rounding only" in shown
 
     copied.config.write_text(re.sub(r"  name: .*/tiny\n", "  name: ./gone\n", text))
     assert run(["replay", "run", "2", *EVAL]) == 0
-    assert "base: model.name = './gone': no such folder" in capsys.readouterr().out
+    assert "base: model.name = './gone': no such folder" in capfd.readouterr().out
 
 
 def test_a_game_that_a_person_played_is_audited(
-    copied: RunFolder, capsys: pytest.CaptureFixture[str]
+    copied: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with typed("?\n0\n1\n2\n3\n4\n5\n6\n7\n8\n" * 3):
         assert run(["play", "run@1", "--game", "TicTacToe-v0", "--seed", "4"]) == 0
-    capsys.readouterr()
+    capfd.readouterr()
     folder, result = saved(copied.root.parent)
     assert run(["replay", str(folder), "0"]) == 0
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     models = sum(turn.answer.sampled is not None for turn in result.turns)
     assert models >= 2
     assert f"{models} of {models} turns of models sampled the same tokens again" in shown
@@ -253,13 +253,13 @@ def test_a_game_that_a_person_played_is_audited(
 
 
 def test_another_player_goes_on_from_a_turn(
-    copied: RunFolder, capsys: pytest.CaptureFixture[str]
+    copied: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = listing(copied.root)
     (record,) = (each for each in rows(copied, "eval") if each["game"] == 1)
     arguments = ["replay", "run", "1", *EVAL, "--from", "3", "--with", "expert", "--seed", "9"]
     assert run(arguments) == 0
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert "expert at seat 0, expert at seat 1." in shown
     assert "Turns 1 to 2 are as they were recorded." in shown
     assert re.search(r"seat 0, expert: (win|draw|loss), outcome [+-][01]", shown)
@@ -271,15 +271,15 @@ def test_another_player_goes_on_from_a_turn(
     assert {turn.player.name for turn in result.turns[2:]} == {"expert"}
     assert listing(copied.root) == before
     assert run(["replay", str(folder), "0"]) == 0
-    assert "turns 1 to 2: they were played in another game" in capsys.readouterr().out
+    assert "turns 1 to 2: they were played in another game" in capfd.readouterr().out
 
 
 def test_a_version_goes_on_against_the_one_that_was_there(
-    copied: RunFolder, capsys: pytest.CaptureFixture[str]
+    copied: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["replay", "run", "1", *TRAIN, "--from", "2", "--with", "run@0", "--seat", "1"]
     assert run(arguments) == 0
-    assert "run:1 at seat 0, run:0 at seat 1." in capsys.readouterr().out
+    assert "run:1 at seat 0, run:0 at seat 1." in capfd.readouterr().out
     _, result = saved(copied.root.parent)
     assert all(turn.answer.sampled is not None for turn in result.turns[1:])
     assert result.spec.opening == 0 and result.fork == 1
@@ -344,7 +344,7 @@ def test_a_reader_that_goes_away_ends_nothing(copied: RunFolder) -> None:
 
 
 def test_a_prompt_that_was_cut_is_said_not_to_be_compared(
-    copied: RunFolder, capsys: pytest.CaptureFixture[str]
+    copied: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def cut(record: Record) -> None:
         record["turns"][0]["sampled"]["prompt_cut"] = 5
@@ -353,4 +353,4 @@ def test_a_prompt_that_was_cut_is_said_not_to_be_compared(
     for version in copied.versions():
         shutil.rmtree(copied.checkpoint(version))
     run(["replay", "run", "1", *EVAL])
-    assert "turn 1: its prompt was cut to fit, and is not compared" in capsys.readouterr().out
+    assert "turn 1: its prompt was cut to fit, and is not compared" in capfd.readouterr().out

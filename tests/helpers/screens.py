@@ -60,6 +60,11 @@ class PseudoTerminal:
         self.hang_up()
 
     @property
+    def descriptor(self) -> int:
+        """Of the terminal, from this side."""
+        return self._own
+
+    @property
     def lines(self) -> list[str]:
         """All lines so far."""
         return self.text.replace("\r\n", "\n").split("\n")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
@@ -38,13 +38,14 @@ async def play_game(
     shared: Sequence[Turn] = (),
     *,
     trusted: bool = False,
+    told: Callable[[Game, Turn], None] = lambda game, turn: None,
 ) -> GameResult:
     """Play `spec` with one player per seat; whatever an env or a player raises comes through.
 
     Raises `TimeoutError` for a game that takes longer than its time-out, local models' time aside.
     With `shared`, the game goes on from where those turns led another game of the same seed. A
     player that leaves (`LeftError`) ends it; what was played so far is a game that was cut off.
-    `trusted` is what the env is to `Game`.
+    `trusted` is what the env is to `Game`. `told` hears of each turn that was played here.
     """
     began, modelling = perf_counter(), 0.0
     game = Game(config, spec.seed, trusted=trusted)
@@ -71,9 +72,9 @@ async def play_game(
             player=answer.player or spec.seats[seat].player,
             cut_characters=game.take_cut() + answer.cut_characters + cut,
         )
-        turns.append(
-            Turn(seat=seat, index=index, answer=answer, invalid=step.invalid, seconds=seconds)
-        )
+        turn = Turn(seat=seat, index=index, answer=answer, invalid=step.invalid, seconds=seconds)
+        turns.append(turn)
+        told(game, turn)
         modelling += seconds if answer.sampled is not None else 0.0
         if not game.done and perf_counter() - began - modelling > config.timeout:
             raise TimeoutError(

@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from unstable.commands.prepare import Resolved
-from unstable.commands.session import failures_logged, heeding_sigterm, run_to_end, say
+from unstable.commands.session import (
+    failures_logged,
+    have_weights,
+    heeding_sigterm,
+    run_to_end,
+    say,
+)
 from unstable.config import ConfigError, RunConfig, load
 from unstable.loop.protocols import Actor
 from unstable.models.inspection import inspect
-from unstable.models.weights import ready_weights
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.folder import RunFolder, existing_run
 from unstable.records.logs import logging_to
@@ -66,10 +71,6 @@ def run_on_actors(
     Logs go to `logs/<component>.log`. Raises `RunFailedError` for what failed, and what an
     interrupt raises.
     """
-
-    def downloading(what: str, done: int, total: int) -> None:
-        lines.phase(f"{what}, {done:,} of {total:,}")
-
     lines = Lines(say)
 
     async def main() -> T:
@@ -80,9 +81,10 @@ def run_on_actors(
             return await work(actors, lines)
 
     at_log = failures_logged(folder, component)
-    with heeding_sigterm(), logging_to(folder, component), at_log, lines.refreshing():
-        ready_weights(resolved.config.model, downloading)
-        return run_to_end(main(), say)
+    with heeding_sigterm(), logging_to(folder, component), at_log:
+        have_weights(resolved.config.model)
+        with lines.refreshing():
+            return run_to_end(main(), say)
 
 
 def is_whole(checkpoint: Path) -> bool:

@@ -16,7 +16,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from unstable.config import ConfigError, RunConfig, RunFailedError, dump
+from unstable.config import ConfigError, ModelConfig, RunConfig, RunFailedError, dump
+from unstable.models.weights import ready_weights
 from unstable.records.folder import RunFolder
 from unstable.records.logs import take_over
 from unstable.tracking.lines import FIRST_S, Lines
@@ -78,6 +79,20 @@ def _free(name: str) -> Path:
 def say(line: str) -> None:
     """Show a line that is no result."""
     print(line, file=sys.stderr)
+
+
+def have_weights(model: ModelConfig) -> None:
+    """Have the model's weights on this machine, with lines that say how far a download is.
+
+    Raises `ConfigError` where that fails, and what an interrupt raises.
+    """
+
+    def downloading(what: str, done: int, total: int) -> None:
+        lines.phase(f"{what}, {done:,} of {total:,}")
+
+    lines = Lines(say)
+    with lines.refreshing():
+        ready_weights(model, downloading)
 
 
 @contextlib.contextmanager
@@ -159,7 +174,7 @@ def heeding_sigterm() -> Iterator[None]:
     def end(number: int, _: object) -> NoReturn:
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
-    with _handled(end):
+    with handled(end):
         yield
 
 
@@ -200,7 +215,7 @@ def run_to_end(
             once = first and f" once {first} is finished"
             say(f"{name}: the run ends in order{once}; a second one ends it now")
 
-        with _handled(end):
+        with handled(end):
             return await main
 
     try:
@@ -212,7 +227,7 @@ def run_to_end(
 
 
 @contextlib.contextmanager
-def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
+def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
     """SIGTERM, Ctrl-C and SIGHUP call the handler meanwhile, those that are not ignored (nohup)."""
     if threading.current_thread() is not threading.main_thread():  # only that one may
         yield

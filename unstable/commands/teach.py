@@ -18,7 +18,14 @@ from typing import Any
 
 from unstable.commands.evaluate import play_evaluation
 from unstable.commands.prepare import Resolved, alone, prepare
-from unstable.commands.session import failures_logged, gone_after, heeding_sigterm, run_to_end, say
+from unstable.commands.session import (
+    failures_logged,
+    gone_after,
+    have_weights,
+    heeding_sigterm,
+    run_to_end,
+    say,
+)
 from unstable.commands.sft import fine_tuned, run_fine_tuning
 from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.datasets.examples import Example, FineTuning
@@ -30,7 +37,6 @@ from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import made_for, weight_files
 from unstable.models.base import load_tokenizer, model_path
 from unstable.models.hub import cache_folder
-from unstable.models.weights import ready_weights
 from unstable.prompts import PromptBuilder
 from unstable.records.files import new_folder, write_whole
 from unstable.records.folder import RunFolder
@@ -76,9 +82,7 @@ def taught(resolved: Resolved) -> Resolved:
     games = [game for game in config.games if _is_new(game, config)]
     if not games:
         return resolved
-    lines = Lines(say)
-    with lines.refreshing():
-        ready_weights(config.model, lambda what, done, of: lines.phase(f"{what} {done}/{of}"))
+    have_weights(config.model)
     teaching = _teaching(config, games)
     examples = [example for game in games for example in _examples(teaching, game)]
     place = cache_folder() / "starts" / _key(teaching, examples)

@@ -1,5 +1,6 @@
 """Numbers, intervals, durations and Markdown tables as people read them, everywhere alike."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -104,6 +105,15 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def command_line(*words: object) -> str:
+    """A command as a shell takes it: whatever is printed to be pasted comes of this.
+
+    >>> command_line("unstable", "report", "my runs/one")
+    "unstable report 'my runs/one'"
+    """
+    return shlex.join(map(str, words))
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

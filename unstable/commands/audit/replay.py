@@ -18,9 +18,10 @@ from unstable.commands.play.casting import (
 from unstable.commands.play.found import Found
 from unstable.commands.play.play import temperature
 from unstable.commands.play.sitting import Sitting, sit
+from unstable.commands.play.supervised import Notes, supervised
 from unstable.commands.play.terminal import Terminal
 from unstable.commands.prepare import prepare
-from unstable.commands.session import run_to_end
+from unstable.commands.session import have_weights, run_to_end
 from unstable.config import ConfigError, FixedOpponent, load
 from unstable.games.check import settled
 from unstable.models.base import check_model
@@ -44,14 +45,21 @@ class Again(NamedTuple):
 def audit(found: Found) -> bool:
     """Play a recorded game again and show it; whether all is as it was.
 
-    Nothing is written. Raises `ConfigError` for a game that is not there any more.
+    It is played in a process of its own. Nothing is written. Raises `ConfigError` for a game that
+    is not there any more.
     """
+    return supervised(lambda notes: _audited(found, notes))
+
+
+def _audited(found: Found, notes: Notes) -> bool:
+    notes.at_work(found.game.key)
     terminal, again = Terminal(), _again(found)
     chosen = for_one_game(found.config, settled(found.game), again.opponents)
     if again.models:
         undecided = {**UNDECIDED, **FEW, "actors.engine": "embedded"}
         whole = from_folder(found.folder, undecided)
         chosen = prepare(for_one_game(whole, found.game, again.opponents), learner=False).config
+        have_weights(chosen.model)
     terminal.show(found.title)
 
     async def main() -> Audit:

@@ -91,13 +91,15 @@ def for_one_game(
     return config.model_copy(update=changes)
 
 
+def is_local_model(config: RunConfig, player: PlayerId) -> bool:
+    """Whether a player is a model that is served here."""
+    adapters = {o.key for o in config.opponents.fixed if o.adapter_folder is not None}
+    return player == BASE or player.version is not None or player.name in adapters
+
+
 def needs_model(config: RunConfig, spec: GameSpec) -> bool:
     """Whether a local model sits at one of the seats."""
-    adapters = {o.key for o in config.opponents.fixed if o.adapter_folder is not None}
-    return any(
-        seat.player == BASE or seat.player.version is not None or seat.player.name in adapters
-        for seat in spec.seats
-    )
+    return any(is_local_model(config, seat.player) for seat in spec.seats)
 
 
 class Served(NamedTuple):
