@@ -5,6 +5,7 @@ of 64 with scales in 8 bits (https://arxiv.org/abs/2305.14314). vLLM makes the s
 while it loads them. Activations, embeddings, output layer and norms keep `model.dtype`.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 def quantization_config(quantize: str, dtype: torch.dtype) -> "QuantizationConfigMixin":
     """What transformers loads a model with; `dtype` is what it computes in."""
     if quantize == "8bit":
+        from torchao.quantization import Int8WeightOnlyConfig
         from transformers import TorchAoConfig
 
-        return TorchAoConfig(torchao_config())
+        return TorchAoConfig(Int8WeightOnlyConfig(set_inductor_config=False))
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(
@@ -35,11 +37,12 @@ def quantization_config(quantize: str, dtype: torch.dtype) -> "QuantizationConfi
     )
 
 
-def torchao_config() -> Any:
-    """torchao's own of 8 bits."""
+def torchao_json() -> str:
+    """torchao's own config of 8 bits, as vLLM takes it."""
+    from torchao.core.config import config_to_dict
     from torchao.quantization import Int8WeightOnlyConfig
 
-    return Int8WeightOnlyConfig(set_inductor_config=False)
+    return json.dumps(config_to_dict(Int8WeightOnlyConfig(set_inductor_config=False)))
 
 
 def is_quantized(layer: nn.Module) -> bool:

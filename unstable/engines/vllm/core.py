@@ -1,7 +1,6 @@
 """How vLLM's own engine is set up and started, and what it says when it does not start."""
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ import torch
 
 from unstable.engines.vllm import worker
 from unstable.models.adapters import padded_rank
-from unstable.models.quantize import torchao_config
+from unstable.models.quantize import torchao_json
 
 _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -107,12 +106,9 @@ def _quantization(quantize: str) -> dict[str, Any]:
         return {}
     if quantize == "4bit":
         return {"quantization": "bitsandbytes"}
-    from torchao.core.config import config_to_dict
-
-    config = json.dumps(config_to_dict(torchao_config()))
     return {
         "quantization": "torchao",
-        "hf_overrides": {"quantization_config_dict_json": config},
+        "hf_overrides": {"quantization_config_dict_json": torchao_json()},
     }
 
 
