@@ -16,19 +16,15 @@ import selectors
 import tempfile
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell
-from unstable.commands.train import make_buffer, make_registry
 from unstable.config import RunConfig, parse
-from unstable.league.guard import Guard
-from unstable.league.schedule import Router, Schedule
 from unstable.loop.context import Context
 from unstable.loop.train import train
 from unstable.records.folder import RunFolder
-from unstable.rewards.terms import Rewards
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
 from unstable.types import Adapter, Batch, Completion, PlayerId, TokenSample, Update
@@ -125,6 +121,16 @@ CASES = {
         save_s=2.0,
         publish_s=1.5,
         batch_size=384,
+    ),
+}
+
+# As the plan has them (docs/memory.md), and with a batch that fills more of the actors' places.
+CASES |= {
+    "4x24gb-1.7b-planned": replace(CASES["4x24gb-1.7b"], actors=1, learners=3, places=194),
+    "8xh100-1.7b-planned": replace(CASES["8xh100-1.7b"], actors=5, learners=3, places=384),
+    "8xh100-8b-planned": replace(CASES["8xh100-8b"], actors=3, learners=5, places=384),
+    "8xh100-1.7b-large-batch": replace(
+        CASES["8xh100-1.7b"], actors=5, learners=3, places=384, batch_size=1536
     ),
 }
 
@@ -268,18 +274,11 @@ async def pipeline(case: Case, config: RunConfig, folder: RunFolder, spent: Spen
     """A whole run."""
     tracker = PhaseTracker(config, folder)
     actors = [TimedActor(config, folder, case, spent) for _ in range(case.actors)]
-    schedule = Schedule(config)
     context = Context(
         config=config,
         folder=folder,
         actors=actors,
         learner=TimedLearner(folder, case),
-        buffer=make_buffer(config),
-        rewards=Rewards(config.buffer.rewards),
-        registry=make_registry(config),
-        schedule=schedule,
-        router=Router(config, schedule, case.actors),
-        guard=Guard(config),
         tracker=tracker,
     )
     await train(context)

@@ -350,7 +350,7 @@ async def test_grouped_turns_are_reproducible(tiny_folder: Path, tmp_path: Path)
 async def test_a_raw_model_whose_groups_all_tie_stops_with_the_reason(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unstable.commands.train.MAX_REFILLS", 1)
+    monkeypatch.setattr("unstable.loop.context.MAX_REFILLS", 1)
     context = make_context(
         tiny_folder,
         tmp_path / "run",

@@ -23,7 +23,7 @@ def qwen(tmp_path: Path) -> RunConfig:
     folder = tmp_path / "qwen3-1.7b"
     shutil.copytree(QWEN, folder)
     (folder / "model.safetensors").touch()
-    return load("qwen3_24gb", {"model.name": str(folder), "loop.steps": 3})
+    return load("qwen3_24gb", {"model.name": str(folder), "loop.steps": 3, "learner.num": 1})
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,10 @@ import pytest
 from tests.helpers.loop import lines, make_context, played
 from tests.helpers.resume import rows, trained_on, weights
 from unstable.commands.resume import MAY_CHANGE, changed, find_point, fork, resume, rewind
-from unstable.commands.train import make_registry
 from unstable.config import ConfigError, RunConfig, fields
 from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
-from unstable.loop.context import Context
+from unstable.loop.context import Context, make_registry
 from unstable.loop.state import parse
 from unstable.loop.train import evaluate, play, publish, state, train
 from unstable.records.folder import RunFolder

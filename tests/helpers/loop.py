@@ -5,15 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from unstable.commands.prepare import exact_games, prepare
-from unstable.commands.train import make_buffer, make_registry
 from unstable.config import RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.league.guard import Guard
-from unstable.league.schedule import Router, Schedule
 from unstable.loop.context import Context
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder
-from unstable.rewards.terms import Rewards
 from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.tracking.tracker import Tracker
 
@@ -42,18 +38,11 @@ def make_context(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **change
     config = prepare(parse(data)).config
     assert isinstance(config.buffer.capacity, int)
     folder = RunFolder(run_dir)
-    schedule = Schedule(config)
     return Context(
         config=config,
         folder=folder,
         actors=[make_actor(config, folder) for _ in range(num_actors)],
         learner=LocalLearner(config, folder),
-        buffer=make_buffer(config),
-        rewards=Rewards(config.buffer.rewards),
-        registry=make_registry(config),
-        schedule=schedule,
-        router=Router(config, schedule, num_actors),
-        guard=Guard(config),
         tracker=Tracker(config, folder),
         exact_games=exact_games(config),
     )

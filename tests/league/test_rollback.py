@@ -11,18 +11,16 @@ import torch
 
 from tests.helpers.builders import game
 from tests.helpers.loop import lines, make_context
-from unstable.commands.train import make_buffer, make_registry
 from unstable.config import parse
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.rules import figures
-from unstable.league.schedule import Router, Schedule
+from unstable.league.schedule import Schedule
 from unstable.loop.context import Context
 from unstable.loop.state import parse as parse_state
 from unstable.loop.train import train
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
-from unstable.rewards.terms import Rewards
 from unstable.runtime.local import LocalLearner
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
@@ -152,22 +150,17 @@ def stand_ins(run_dir: Path, ruin: int | None, mode: str = "sync", **guard: Any)
             "tracking": {"run_dir": str(run_dir), "dashboard": "off", "keep_checkpoints": 2},
         }
     )
-    folder, schedule = RunFolder(run_dir), Schedule(config)
-    learner, registry = StandInLearner(folder, ruin), make_registry(config)
-    learner.registry = registry
-    return Context(
+    folder = RunFolder(run_dir)
+    learner = StandInLearner(folder, ruin)
+    context = Context(
         config=config,
         folder=folder,
         actors=[StandInActor(folder)],
         learner=learner,
-        buffer=make_buffer(config),
-        rewards=Rewards(config.buffer.rewards),
-        registry=registry,
-        schedule=schedule,
-        router=Router(config, schedule, 1),
-        guard=Guard(config),
         tracker=Tracker(config, folder),
     )
+    learner.registry = context.registry
+    return context
 
 
 def weights(folder: RunFolder) -> list[dict[str, float]]:

@@ -76,7 +76,6 @@ def test_known_models_have_their_known_sizes() -> None:
         max_rank=8,
         max_loras=1,
         max_requests=1,
-        max_length=1,
         graphs=False,
     )
     assert engine.token_bytes == 114_688
@@ -194,7 +193,6 @@ def test_gpus_share_one_half_of_each_lora() -> None:
             max_rank=16,
             max_loras=1,
             max_requests=1,
-            max_length=1,
             tensor_parallel=tensor_parallel,
         )
         return memory.fixed["1 LoRA slots"] / (2 * 16)  # numbers of a rank
@@ -227,7 +225,7 @@ def test_what_saves_memory_is_estimated_to_save_memory() -> None:
     assert reference.total(0, False) > plain.total(0, False)
 
     def engine(**changes: Any) -> int:
-        options = {"max_rank": 16, "max_loras": 8, "max_requests": 64, "max_length": 2048} | changes
+        options = {"max_rank": 16, "max_loras": 8, "max_requests": 64} | changes
         return vllm_memory(QWEN_SHAPE, "bfloat16", **options).total(10_000)
 
     for cheaper in (

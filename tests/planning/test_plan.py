@@ -18,9 +18,10 @@ from tests.helpers.machines import QWEN, VERSIONS, machine
 from unstable.cli import parse_options
 from unstable.config import ConfigError, RunConfig, load
 from unstable.engines.needs import NEEDS
+from unstable.planning.case import VLLM_GAMES
 from unstable.planning.fit import ENOUGH_TOKENS
 from unstable.planning.machine import LOOPBACK, Machine, Placement
-from unstable.planning.plan import VLLM_GAMES, Plan, plan
+from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
 
 ROOT = Path(__file__).parent.parent.parent
@@ -81,7 +82,7 @@ def test_a_tiny_model_learns_on_the_processor_where_it_plays() -> None:
 
 @pytest.mark.parametrize(("cards", "actors"), [(2, 1), (4, 3), (8, 7)])
 def test_actors_get_the_cards_that_the_learner_leaves(cards: int, actors: int) -> None:
-    chosen = planned(machine(cards, 80.0), LARGE)
+    chosen = planned(machine(cards, 80.0), LARGE | {"learner.num": 1})
     assert chosen.actors == at(*((str(index),) for index in range(actors)))
     assert chosen.learners == at((str(actors),))
     assert (chosen.engine, chosen.share, chosen.mode) == ("vllm", "off", "async")
@@ -142,7 +143,11 @@ def test_checkpointing_is_on_only_where_micro_batches_would_be_small_without() -
         (machine(), {"loop.mode": "async"}, 4),  # at once: four actors play meanwhile
         (machine(), {"loop.mode": "async", "actors.num": 7}, 1),
         (machine(), {"loop.mode": "async", "actors.num": 9}, 1),
-        (machine(4), {}, 5),  # three actors' processes feed GPUs, and take a core each
+        (
+            machine(4),
+            {"learner.num": 1},
+            5,
+        ),  # three actors' processes feed GPUs, and take a core each
         (machine(4), {"loop.mode": "sync"}, 8),
         (machine(1), {"actors.share_gpu": "sleep"}, 8),
         (machine(1), {"actors.share_gpu": "split"}, 7),
@@ -165,6 +170,8 @@ def test_what_fits_needs_no_limit_and_a_given_one_stays() -> None:
 def test_games_in_flight_fit_into_the_cache() -> None:
     few, many = (planned(machine(2, size), LARGE) for size in (12, 80))
     assert 1 <= few.games_in_flight < many.games_in_flight <= VLLM_GAMES
+    cached = int(re.findall(r"([\d,]+) cached", " ".join(few.uses[0].parts))[0].replace(",", ""))
+    assert few.games_in_flight == cached // ((2048 + 16) // 4)
     asked = planned(machine(2, 80), LARGE | {"actors.games_in_flight": 7})
     assert asked.games_in_flight == 7
 
@@ -185,12 +192,20 @@ def test_every_opponent_that_may_play_has_a_lora_slot_or_a_place_in_memory(tmp_p
     few = planned(machine(2), LARGE | {"actors.max_cpu_loras": 2})
     assert (few.max_loras, few.max_cpu_loras) == (2, 2)
     long = planned(machine(2), LARGE)
-    assert (long.max_loras, long.max_cpu_loras) == (8, 34)
+    assert (long.max_loras, long.max_cpu_loras) == (33, 34)
+    alone = {"opponents.draw.past": 0.0, "opponents.draw.self": 1.0, "opponents.draw.fixed": 0.0}
+    only_late = planned(machine(2), LARGE | alone)
+    assert only_late.max_loras == 5  # the current version and four that are still learned from
+    guarded = planned(machine(2), LARGE | alone | {"guard.action": ["opponents"]})
+    assert guarded.max_loras == 33
+    assert planned(machine(2, 8.2), LARGE).max_loras == 8
+    assert 8 < planned(machine(2, 14.0), LARGE).max_loras < 33
 
 
 def test_slots_are_as_large_as_the_largest_lora(tmp_path: Path) -> None:
+    eight = {"actors.max_loras": 8}
     small, large = (
-        planned(machine(2), LARGE | lora(tmp_path, rank=rank)).uses[0].parts["8 LoRA slots"]
+        planned(machine(2), LARGE | eight | lora(tmp_path, rank=rank)).uses[0].parts["8 LoRA slots"]
         for rank in (16, 64)
     )
     assert large == 4 * small
@@ -361,7 +376,7 @@ OPTIONS = st.fixed_dictionaries(
         "actors.games_in_flight": st.sampled_from(["auto", "auto", 64]),
         "actors.share_gpu": st.sampled_from(["auto", "off", "split"]),
         "actors.tensor_parallel": st.sampled_from([1, 2]),
-        "learner.num": st.sampled_from([1, 2]),
+        "learner.num": st.sampled_from(["auto", "auto", 1, 2]),
         "learner.parallel": st.sampled_from(["ddp", "fsdp"]),
         "learner.gradient_checkpointing": st.sampled_from(["auto", "off"]),
         "sampling.max_tokens": st.sampled_from([16, 512, 4096]),
@@ -412,7 +427,7 @@ def fits_24gb(cards: int, options: dict[str, Any]) -> tuple[RunConfig, Plan]:
 
 
 def test_the_24_gb_config_fits_four_cards() -> None:
-    config, chosen = fits_24gb(4, {})
+    config, chosen = fits_24gb(4, {"learner.num": 1})
     assert config.learner.micro_batch_tokens == chosen.micro_batch_tokens
     assert chosen.share == "off"
     assert chosen.games_in_flight >= 48
@@ -439,7 +454,7 @@ def test_the_24_gb_config_runs_as_each_row_of_the_page_says(
 
 
 def test_the_page_has_its_rows() -> None:
-    assert [row[0] for row in ROWS] == ["4", "2", "2", "1", "1"]
+    assert [row[0] for row in ROWS] == ["4", "4", "2", "2", "1", "1"]
 
 
 def test_run_24gb_passes_its_config_and_arguments_on(tmp_path: Path) -> None:

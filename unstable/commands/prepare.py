@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unstable.collectors.players.kinds import player_class
-from unstable.config import ConfigError, FixedOpponent, ModelConfig, RunConfig
+from unstable.config import ConfigError, ModelConfig, RunConfig
 from unstable.engines.needs import NEEDS
 from unstable.games.catalog.defects import known_defect
 from unstable.games.check import check_constrained, check_game, settled
@@ -146,7 +146,7 @@ def check_games(config: RunConfig) -> None:
         if config.eval.every and config.eval.constrained:
             check_constrained(game, f"games.{index}")
         if len(game.sides) > 1:
-            for name, opponent in opponents_of(config).items():
+            for name, opponent in config.own_opponents.items():
                 kind = player_class(opponent)
                 kind.check(opponent, game, places.get(name, "eval.opponents"))
 
@@ -208,11 +208,3 @@ def check_openings(config: RunConfig) -> None:
                 f"openings.moves = {openings.moves}: games.{index}.max_turns = {game.max_turns} "
                 "leaves no turn after them; make openings shorter"
             )
-
-
-def opponents_of(config: RunConfig) -> dict[str, FixedOpponent]:
-    """Fixed opponents that play in this run, by name."""
-    known = config.fixed_opponents
-    named = [name for name in config.eval.opponents if name in known] if config.eval.every else []
-    trained = [opponent.key for opponent in config.opponents.fixed]
-    return {name: known[name] for name in [*trained, *named]}

@@ -3,12 +3,10 @@
 import contextlib
 from collections.abc import Sequence
 
-from unstable.buffers.buffer import Buffer
 from unstable.commands.prepare import (
     Resolved,
     check,
     exact_games,
-    opponents_of,
     prepare,
     show_plan,
 )
@@ -23,9 +21,6 @@ from unstable.commands.session import (
 )
 from unstable.commands.teach import taught
 from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
-from unstable.league.guard import Guard
-from unstable.league.ratings import Registry
-from unstable.league.schedule import Router, Schedule
 from unstable.loop.context import Context, sleeping
 from unstable.loop.interrupt import Interrupt
 from unstable.loop.state import RunState, restore
@@ -35,14 +30,9 @@ from unstable.planning.plan import Plan
 from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
-from unstable.rewards.terms import Rewards
 from unstable.tracking.sinks import Callback, own_sinks
 from unstable.tracking.status import Ending
 from unstable.tracking.tracker import Tracker
-from unstable.types import PlayerId
-
-MAX_REFILLS = 10
-"""Batches of samples of tied groups that are dropped for one update before the run stops."""
 
 
 def train(
@@ -125,18 +115,11 @@ async def _train(
 
     started = processes(config, plan, folder, tracker.phase, tracker.waits, tracker.print)
     async with started as (actors, learner):
-        schedule = Schedule(config)
         context = Context(
             config=config,
             folder=folder,
             actors=actors,
             learner=learner,
-            buffer=make_buffer(config),
-            rewards=Rewards(config.buffer.rewards),
-            registry=make_registry(config),
-            schedule=schedule,
-            router=Router(config, schedule, len(actors)),
-            guard=Guard(config),
             tracker=tracker,
             exact_games=exact_games(config),
             interrupt=interrupt,
@@ -146,23 +129,3 @@ async def _train(
                 await learner.load(state.version)
             await restore(context, state)
         return await run_loop(context)
-
-
-def make_buffer(config: RunConfig) -> Buffer:
-    """The buffer of a run."""
-    assert isinstance(config.buffer.capacity, int), "planning resolves auto"
-    batch_size = config.learner.batch_size
-    return Buffer(
-        config.buffer.capacity,
-        batch_size,
-        config.buffer.max_staleness,
-        MAX_REFILLS * batch_size if config.groups.drop_tied else None,
-    )
-
-
-def make_registry(config: RunConfig) -> Registry:
-    """The registry of a run; its anchor is the first opponent that is a program of fixed skill."""
-    opponents = opponents_of(config)
-    programs = [PlayerId(name) for name, opponent in opponents.items() if opponent.is_program]
-    anchor = programs[0] if programs else None
-    return Registry([PlayerId(name) for name in opponents], anchor, config.opponents.pool_size)

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from unstable.config.algorithms import ALGORITHMS, AnyAlgorithm, ReinforceConfig
 from unstable.config.base import (
+    Auto,
     NonNegativeFloat,
     NonNegativeInt,
     PathText,
@@ -20,7 +21,11 @@ from unstable.config.regularization import Decay, Share
 class LearnerConfig(Section):
     """How the policy is trained."""
 
-    num: PositiveInt = Field(1, description="learner ranks")
+    num: PositiveInt | Auto = Field(
+        "auto",
+        description="learner ranks; auto: as many cards as make an update take least time beside "
+        "the actors, by the plan's estimates",
+    )
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp",
         description="each rank holds the whole base model (ddp) or a shard of it (fsdp)",

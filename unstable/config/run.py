@@ -149,6 +149,14 @@ class RunConfig(Section):
         """Fixed opponents by name: those listed, and the built-in ones, which need no entry."""
         return {each.key: each for each in [*BUILT_IN_OPPONENTS, *self.opponents.fixed]}
 
+    @property
+    def own_opponents(self) -> dict[str, FixedOpponent]:
+        """Fixed opponents that play in this run, by name."""
+        known = self.fixed_opponents
+        named = [name for name in self.eval.opponents if name in known] if self.eval.every else []
+        trained = [opponent.key for opponent in self.opponents.fixed]
+        return {name: known[name] for name in [*trained, *named]}
+
     def with_ledgers(self, place: Callable[[str], Path]) -> Self:
         """Endpoints count in the file that `place` gives for their name, unless they have one."""
         return self.model_copy(update={"opponents": self.opponents.with_ledgers(place)})

@@ -34,6 +34,8 @@ from unstable.types import (
 STATS_EVERY_S = 2.0
 RECENT_GAMES = 100
 """Games that failures are a share of."""
+MAX_REFILLS = 10
+"""Batches of samples of tied groups that are dropped for one update before the run stops."""
 T = TypeVar("T")
 
 
@@ -78,9 +80,29 @@ async def distribute(
     return list(chain(*played))
 
 
+def make_buffer(config: RunConfig) -> Buffer:
+    """The buffer of a run."""
+    assert isinstance(config.buffer.capacity, int), "planning resolves auto"
+    batch_size = config.learner.batch_size
+    return Buffer(
+        config.buffer.capacity,
+        batch_size,
+        config.buffer.max_staleness,
+        MAX_REFILLS * batch_size if config.groups.drop_tied else None,
+    )
+
+
+def make_registry(config: RunConfig) -> Registry:
+    """The registry of a run; its anchor is the first opponent that is a program of fixed skill."""
+    opponents = config.own_opponents
+    programs = [PlayerId(name) for name, opponent in opponents.items() if opponent.is_program]
+    anchor = programs[0] if programs else None
+    return Registry([PlayerId(name) for name in opponents], anchor, config.opponents.pool_size)
+
+
 @dataclass
 class Context:
-    """All that a run consists of; `commands/train.py` puts it together.
+    """All that a run consists of: what it is given, and what it makes of the config.
 
     `policy` is the name of the policy that is trained.
     """
@@ -89,12 +111,6 @@ class Context:
     folder: RunFolder
     actors: Sequence[Actor]
     learner: Learner
-    buffer: Buffer
-    rewards: Rewards
-    registry: Registry
-    schedule: Schedule
-    router: Router
-    guard: Guard
     tracker: Tracker
     exact_games: Sequence[str] = ()  # games whose exploitability is measured
     policy: str = MAIN
@@ -111,7 +127,14 @@ class Context:
     first_payoffs: dict[int, float] = field(default_factory=dict)  # the same, where games pay
 
     def __post_init__(self) -> None:
+        config = self.config
+        self.buffer = make_buffer(config)
         self.gate = Gate(self.buffer)
+        self.rewards = Rewards(config.buffer.rewards)
+        self.registry = make_registry(config)
+        self.schedule = Schedule(config)
+        self.router = Router(config, self.schedule, len(self.actors))
+        self.guard = Guard(config)
 
     def player(self, version: int) -> PlayerId:
         """A version of the policy that is trained."""

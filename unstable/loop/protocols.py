@@ -45,9 +45,9 @@ class Actor(Protocol):
         """Probabilities of the legal actions at every `parts`-th decision of a small game."""
 
     async def assess(
-        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
+        self, game: str, version: int, probabilities: Mapping[int, list[float]], began: float
     ) -> Exploitability:
-        """What they are worth, where `shares` are those of all decisions."""
+        """What they are worth, where `probabilities` are those of all decisions."""
 
     async def sleep(self) -> None:
         """Give the memory of a shared GPU back; no game may be in flight."""

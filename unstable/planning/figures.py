@@ -1,9 +1,38 @@
-"""Figures that plans are made with, each with where it is from: cards by their data sheets."""
+"""Figures that plans of time are made with, each with where it is from; those of memory are in
+`memory.py` and the engines' needs. docs/memory.md has them as a table.
+"""
 
+import math
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 MIB = 2**20
+TYPICAL_LENGTH = 0.25
+"""Of the greatest length of prompt and answer, before anything is measured: an estimate."""
+
+ANSWER_LENGTH = 0.4
+"""Of `sampling.max_tokens`, a typical answer: an estimate."""
+GAME_TURNS = 8
+"""That one game of self-play brings: 7.6 were measured in TicTacToe."""
+STEP_S = 4e-3
+REQUEST_S = 33e-6
+"""Of vLLM's own processor time in a step, and for each request in it: 16.6 ms at 384 requests were
+measured (vLLM 0.24, SmolLM2-135M, one H200, log-probabilities on)."""
+BANDWIDTH_USED = 0.8
+"""Of a card's bandwidth, where an engine reads weights and cache: an estimate."""
+MATMUL_USED = 0.66
+"""Of a card's arithmetic, in a learner's products: an estimate; of a bare product 790 of 989
+TFLOP/s were measured on an H200."""
+PASSES = 141
+"""How often a learner's norms, rotary embeddings and activations read or write a layer's hidden and
+intermediate values: an estimate, 220 ms for 16,384 tokens of Qwen3-1.7B on an H200."""
+OTHER = 1.16
+"""What attention and gaps between kernels add to that: an estimate."""
+LAUNCH_S = 1.9e-3
+"""Of launching a layer's kernels in one pass forward and back: 249 kernels a layer were counted."""
+SHARED = 2
+"""How much slower each is where a busy engine and a busy learner share a card: an estimate."""
 
 
 class Card(NamedTuple):
@@ -27,3 +56,13 @@ CARDS: Mapping[str, Card] = {
     "l4": Card("NVIDIA L4", 23_034 * MIB, 8.9, 121e12, 0.3e12),
 }
 """By the word that `unstable doctor --machine` knows a card by."""
+
+
+def card_like(name: str, memory_bytes: int) -> Card:
+    """The card of that name, or else one of about that much memory."""
+    words = set(re.split(r"[\s-]+", name))
+    for card in CARDS.values():
+        if {*card.name.split()[1:]} <= words:
+            return card
+    sizes = {"rtx3090": 30e9, "l40s": 60e9, "a100": 100e9, "h200": math.inf}
+    return CARDS[next(word for word, most in sizes.items() if memory_bytes <= most)]

@@ -16,9 +16,6 @@ ENOUGH_TOKENS = 4096
 """Micro-batches this large keep a GPU busy; smaller ones cost more than recomputing activations."""
 ROUNDING = 256
 """Tokens that a chosen micro-batch size is rounded down to."""
-
-MAX_LORAS = 8
-"""Versions that one forward pass of vLLM mixes, unless the config says otherwise."""
 _SHARES = [share / 20 for share in range(1, 20)]
 
 Mode = Literal["sync", "async"]
@@ -211,7 +208,7 @@ def smaller(config: RunConfig) -> Iterator[tuple[str, object]]:
         yield "learner.gradient_checkpointing", "on"
     for path, value, least in (
         ("learner.micro_batch_tokens", learner.micro_batch_tokens, 1),
-        ("actors.max_loras", MAX_LORAS if actors.max_loras == "auto" else actors.max_loras, 1),
+        ("actors.max_loras", actors.max_loras, 1),
         ("actors.games_in_flight", actors.games_in_flight, 1),
         ("actors.num", actors.num, 1),
         ("sampling.max_prompt_tokens", config.sampling.max_prompt_tokens, 64),

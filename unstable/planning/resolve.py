@@ -42,6 +42,8 @@ def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
         "gpu_memory": plan.gpu_memory,
         "share_gpu": plan.share,
     }
+    if config.learner.num == "auto":
+        data["learner"]["num"] = max(1, len(plan.learners))
     data["learner"] |= {
         "gradient_checkpointing": "on" if plan.gradient_checkpointing else "off",
         "micro_batch_tokens": plan.micro_batch_tokens,

@@ -52,6 +52,7 @@ class LearnerProcess:
         ranks = None
         if meeting is not None:
             store = self._store or torch.distributed.TCPStore(*meeting)
+            assert isinstance(self._config.learner.num, int), "planning resolves auto"
             ranks = join(self._index, self._config.learner.num, store)
         self._learner = LocalLearner(self._config, self._folder, ranks)
         return ProcessId.own()

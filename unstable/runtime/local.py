@@ -99,10 +99,10 @@ class LocalActor:
         return await self._exploiter(game).decide(version.name, part, parts)
 
     async def assess(
-        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
+        self, game: str, version: int, probabilities: Mapping[int, list[float]], began: float
     ) -> Exploitability:
-        """How exploitable a version is, where `shares` are those of all decisions."""
-        return await self._exploiter(game).assess(version, shares, began)
+        """How exploitable a version is, where `probabilities` are those of all decisions."""
+        return await self._exploiter(game).assess(version, probabilities, began)
 
     def _exploiter(self, game: str) -> Exploiter:
         if game not in self._exploiters:

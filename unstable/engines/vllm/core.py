@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from unstable.engines.vllm import worker
+from unstable.engines.vllm.needs import FEW_LORAS, STEP_TOKENS
 from unstable.models.adapters import padded_rank
 from unstable.models.quantize import torchao_json
 
@@ -75,8 +76,13 @@ def _engine_args(settings: VLLMSettings) -> Any:
     on_cpu = current_platform.is_cpu()
     if on_cpu:
         options["block_size"] = _CPU_BLOCK
-    elif settings.gpu_memory is not None:
-        options["gpu_memory_utilization"] = settings.gpu_memory
+    else:
+        options["max_num_batched_tokens"] = STEP_TOKENS
+        # Kernels for as many LoRAs as a step has, not for all slots; of more graphs, which take
+        # longer to capture.
+        options["specialize_active_lora"] = settings.max_loras > FEW_LORAS
+        if settings.gpu_memory is not None:
+            options["gpu_memory_utilization"] = settings.gpu_memory
     return AsyncEngineArgs(
         model=settings.model,
         dtype=str(settings.dtype).removeprefix("torch."),

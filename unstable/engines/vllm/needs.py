@@ -16,10 +16,14 @@ from unstable.planning.memory import (
 )
 from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup
 
-_GRAPHS = 1_000_000_000  # captured CUDA graphs, which vLLM measures itself when it starts
+_GRAPHS = 1_000_000_000  # captured CUDA graphs, which vLLM measures itself when it starts;
+# twice as many of them where they are captured for several numbers of LoRAs
 _PLUGIN, _PLUGIN_SINCE = "vllm-bnb-plugin", Version("0.28")  # before, vLLM has bitsandbytes itself
 _ROW_PARALLEL = (".o_proj", ".down_proj")  # layers whose inputs are split among GPUs
-_STEP_TOKENS = 8192  # most prompt tokens of one step
+STEP_TOKENS = 8192
+"""Most tokens of one step, prompts included."""
+FEW_LORAS = 8
+"""Up to so many slots, kernels are launched for all of them; above, for as many as a step has."""
 
 
 class VLLMNeeds(EngineNeeds):
@@ -84,7 +88,6 @@ class VLLMNeeds(EngineNeeds):
             max_rank=max(lora_ranks(setup.config).values()),
             max_loras=setup.max_loras,
             max_requests=setup.max_requests,
-            max_length=setup.max_length,
             tensor_parallel=actors.tensor_parallel,
             graphs=setup.on_gpu and not actors.enforce_eager,
             quantize=setup.config.model.quantize,
@@ -101,7 +104,6 @@ def vllm_memory(
     max_rank: int,
     max_loras: int,
     max_requests: int,
-    max_length: int,
     tensor_parallel: int = 1,
     graphs: bool = True,
     quantize: str = "none",
@@ -110,7 +112,7 @@ def vllm_memory(
 
     It sets aside `max_loras` slots for every layer that could carry a LoRA, embedding and output
     layer included, at the smallest rank of its own that holds `max_rank`; and for a step of at most
-    `_STEP_TOKENS` prompt tokens and `max_requests` rows of logits. Of a LoRA's two halves its GPUs
+    `STEP_TOKENS` prompt tokens and `max_requests` rows of logits. Of a LoRA's two halves its GPUs
     share the one whose width they share in the base, and each holds the other (without
     `fully_sharded_loras`, https://docs.vllm.ai/en/stable/features/lora/).
     """
@@ -118,8 +120,8 @@ def vllm_memory(
     ends = 2 * (shape.vocabulary + shape.hidden)
     layers = sum(_widths(each, tensor_parallel) for each in shape.linears)
     slot = padded_rank(max_rank) * (ends + layers)
-    step = size * max(_STEP_TOKENS, max_length) * (2 * shape.hidden + 3 * shape.intermediate)
-    process = CONTEXT + _GRAPHS * graphs
+    step = size * STEP_TOKENS * (2 * shape.hidden + 3 * shape.intermediate)
+    process = CONTEXT + _GRAPHS * graphs * (1 + (max_loras > FEW_LORAS))
     return EngineMemory(
         fixed={
             "weights": weight_bytes(shape, dtype, quantize) // tensor_parallel,

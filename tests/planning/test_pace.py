@@ -1,0 +1,116 @@
+"""How many cards learn: where playing and learning an update take about as long."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unstable.cli import parse_options
+from unstable.config import load
+from unstable.engines.needs import NEEDS
+from unstable.planning.elsewhere import machine_named
+from unstable.planning.figures import CARDS, card_like
+from unstable.planning.plan import Plan, plan
+from unstable.planning.resolve import resolve
+
+
+def planned(there: str, model: str, **options: Any) -> Plan:
+    config = load("qwen3_24gb", {"model.name": model} | options)
+    return plan(config, [machine_named(there)], NEEDS)
+
+
+@pytest.mark.parametrize(
+    ("there", "model", "actors", "learners"),
+    [
+        ("8xh100", "Qwen/Qwen3-1.7B", 5, 3),
+        ("8xh100", "Qwen/Qwen3-8B", 3, 5),
+        ("2xh100", "Qwen/Qwen3-8B", 1, 1),
+        ("h200", "Qwen/Qwen3-8B", 1, 1),
+    ],
+)
+def test_cards_learn_where_that_takes_as_long_as_playing(
+    there: str, model: str, actors: int, learners: int
+) -> None:
+    chosen = planned(there, model)
+    assert (len(chosen.actors), len(chosen.learners)) == (actors, learners)
+    assert "an update, estimated" in chosen.text()
+
+
+def test_no_other_number_takes_less_time() -> None:
+    best = planned("8xh100", "Qwen/Qwen3-4B")
+    assert best.pace is not None
+    others = [planned("8xh100", "Qwen/Qwen3-4B", **{"learner.num": n}) for n in range(1, 8)]
+    assert best.update_s == min(each.update_s for each in others)
+    assert [each.pace.play_s for each in others if each.pace] == sorted(
+        each.pace.play_s for each in others if each.pace
+    )
+
+
+def test_numbers_that_are_given_stay() -> None:
+    options = {"actors.num": 7, "learner.num": 1}
+    given = planned("8xh100", "Qwen/Qwen3-8B", **options)
+    assert (len(given.actors), len(given.learners)) == (7, 1)
+    rest = planned("8xh100", "Qwen/Qwen3-8B", **{"actors.num": 6})
+    assert (len(rest.actors), len(rest.learners)) == (6, 2)
+    config = load("qwen3_24gb", {"model.name": "Qwen/Qwen3-8B"})
+    chosen = planned("8xh100", "Qwen/Qwen3-8B")
+    assert resolve(config, chosen, "fresh").learner.num == len(chosen.learners)
+
+
+def test_ranks_share_a_base_that_one_card_does_not_hold() -> None:
+    """Of the numbers of ranks, those that do not fit are not chosen."""
+    chosen = planned("4x24gb", "Qwen/Qwen3-8B", **{"learner.parallel": "fsdp"})
+    assert len(chosen.learners) >= 2
+
+
+def test_by_turns_both_times_add_up() -> None:
+    at_once, by_turns = (
+        planned("8xh100", "Qwen/Qwen3-1.7B", **{"loop.mode": mode}) for mode in ("async", "sync")
+    )
+    for chosen in (at_once, by_turns):
+        assert chosen.pace is not None
+    assert by_turns.update_s == sum(by_turns.pace[:2]) if by_turns.pace else False
+    assert at_once.update_s == max(at_once.pace[:2]) if at_once.pace else False
+
+
+def test_the_plan_names_the_batch_that_fills_the_actors() -> None:
+    few = planned("8xh100", "Qwen/Qwen3-1.7B").text()
+    assert "240 of 1,920 places have a game" in few and "learner.batch_size x 8.0" in few
+    full = planned("8xh100", "Qwen/Qwen3-1.7B", **{"learner.batch_size": 3072})
+    assert "learner.batch_size x" not in full.text()
+
+
+def test_a_card_is_known_by_its_name_or_else_by_its_memory() -> None:
+    assert card_like("NVIDIA H100 80GB HBM3", 85 * 10**9) is CARDS["h100"]
+    assert card_like("NVIDIA A100-SXM4-80GB", 85 * 10**9) is CARDS["a100"]
+    assert card_like("NVIDIA L40S", 48 * 10**9) is CARDS["l40s"]
+    assert card_like("NVIDIA GeForce RTX 3090", 25 * 10**9) is CARDS["rtx3090"]
+    assert card_like("another", 24 * 10**9) is CARDS["rtx3090"]
+    assert card_like("another", 141 * 10**9) is CARDS["h200"]
+
+
+PAGE = Path(__file__).parent.parent.parent / "docs/memory.md"
+ROWS = re.findall(
+    r"^\| (h200|8xh100|4x24gb) \| (\S+) \| `?(.*?)`?\s?\| (.+?) \| (.+?) \| (.+?) \|$",
+    PAGE.read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[" ".join(row[:2]) for row in ROWS])
+def test_the_page_says_what_is_planned(row: tuple[str, ...]) -> None:
+    there, model, given, actors, learner, times = row
+    chosen = planned(there, model, **parse_options(given.split(), {}))
+    assert chosen.pace is not None
+    shared = "" if chosen.share == "off" else ", shared"
+    games = f"{chosen.games_in_flight} games, {chosen.max_loras} slots{shared}"
+    assert actors == f"{len(chosen.actors)}, each {games}"
+    checkpointing = ", checkpointing" if chosen.gradient_checkpointing else ""
+    gigabytes = sum(chosen.uses[1].parts.values()) / 1e9
+    assert learner == f"{len(chosen.learners)}, {gigabytes:.1f} GB{checkpointing}"
+    assert times == f"{chosen.pace.play_s:.1f} and {chosen.pace.learn_s:.1f}"
+
+
+def test_the_page_has_three_machines_and_four_models() -> None:
+    assert len(ROWS) == 12

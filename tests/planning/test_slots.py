@@ -1,0 +1,60 @@
+"""How many places of an engine wait for a LoRA slot, simulated as vLLM admits requests."""
+
+import random
+from collections import Counter, deque
+from collections.abc import Iterator
+
+import pytest
+
+from unstable.config import load
+from unstable.planning.slots import LEAST_SLOTS, versions_in_play
+
+PLACES = 271  # of an H200 that is shared, Qwen3-1.7B
+ANSWER = 20  # tokens, geometric
+TURNS = 8  # of a game, the two sides in turn
+
+
+def requests(versions: int, share: float, chance: random.Random) -> Iterator[int]:
+    """The versions that one place asks for: 0 is the current one."""
+    while True:
+        past = chance.randint(1, versions) if chance.random() < share else 0
+        first = chance.randrange(2)
+        for turn in range(TURNS):
+            yield past if (turn + first) % 2 else 0
+
+
+def waiting_share(slots: int, *, versions: int = 32, share: float = 0.41) -> float:
+    """Of the places, those that wait: a version that has no slot is passed over, as vLLM does."""
+    chance = random.Random(0)
+    places = [requests(versions, share, chance) for _ in range(PLACES)]
+    queue = deque((place, next(place)) for place in places)
+    running: list[tuple[Iterator[int], int]] = []
+    waited, steps = 0, 400
+    for step in range(steps):
+        active = Counter(version for _, version in running)
+        left: deque[tuple[Iterator[int], int]] = deque()
+        for place, version in queue:
+            if active[version] or sum(map(bool, active.values())) < slots:
+                active[version] += 1
+                running.append((place, version))
+            else:
+                left.append((place, version))
+        ended = [chance.random() < 1 / ANSWER for _ in running]
+        waited += len(left) * (step >= steps // 2)
+        queue = left
+        queue.extend(
+            (place, next(place)) for (place, _), end in zip(running, ended, strict=True) if end
+        )
+        running = [each for each, end in zip(running, ended, strict=True) if not end]
+    return waited / (PLACES * steps / 2)
+
+
+@pytest.mark.parametrize(("slots", "least", "most"), [(8, 0.4, 0.6), (16, 0.1, 0.3), (33, 0, 0)])
+def test_a_slot_for_every_version_leaves_no_place_waiting(
+    slots: int, least: float, most: float
+) -> None:
+    assert least <= waiting_share(slots) <= most
+
+
+def test_the_default_pool_has_slots_that_leave_at_most_one_place_of_twenty_waiting() -> None:
+    assert waiting_share(LEAST_SLOTS) > 0.05 >= waiting_share(versions_in_play(load("default")))

@@ -1,0 +1,129 @@
+"""A config on a machine, with what follows at once; and what placing its processes comes to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from unstable.config import ConfigError, RunConfig
+from unstable.models.shape import ModelShape, read_shape
+from unstable.planning.figures import TYPICAL_LENGTH
+from unstable.planning.fit import Budget, Device
+from unstable.planning.machine import GPU, Machine, Placement
+from unstable.planning.memory import EngineMemory, LearnerMemory, learner_memory
+from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup, choose_dtype
+from unstable.planning.slots import LEAST_SLOTS, versions_in_play
+
+VLLM_GAMES = 384
+"""Most games in flight on one vLLM engine; beyond that its front end is the limit."""
+PLANNED = 0.95
+"""Share of a GPU's free memory that is planned with: estimates err, and allocators lose some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A config on a machine, with what follows at once."""
+
+    config: RunConfig
+    machine: Machine
+    engine: EngineNeeds
+    dtype: Dtype
+    shape: ModelShape
+    ranks: int  # of the learner; 0: there is none
+    longest: int  # tokens of the longest prompt and answer
+    max_loras: int  # at least
+    wanted_loras: int  # more of them are of no use
+    max_cpu_loras: int
+
+    @property
+    def typical(self) -> int:
+        """Tokens of a typical prompt and answer."""
+        return max(1, int(TYPICAL_LENGTH * self.longest))
+
+    def place(self, *cards: GPU) -> Placement:
+        """A process's place on these cards, or on the processor."""
+        return Placement(self.machine.node, tuple(card.id for card in cards))
+
+    def learner_memory(self, *, on_gpu: bool) -> LearnerMemory:
+        """What each learner rank takes."""
+        learner = self.config.learner
+        tokens = learner.batch_size * self.config.sampling.max_tokens
+        return learner_memory(
+            self.shape,
+            self.config.model.adapter,
+            self.dtype,
+            on_gpu=on_gpu,
+            ranks=self.ranks,
+            sharded=learner.parallel == "fsdp",
+            reference=learner.algorithm.uses_reference,
+            average=learner.ema is not None,
+            reference_tokens=tokens * learner.algorithm.uses_exact_kl,
+            quantize=self.config.model.quantize,
+        )
+
+    def engine_memory(self, *, on_gpu: bool) -> EngineMemory:
+        """What each engine takes, with `max_loras` slots."""
+        games = self.config.actors.games_in_flight
+        setup = EngineSetup(
+            config=self.config,
+            shape=self.shape,
+            dtype=self.dtype,
+            max_length=self.longest,
+            max_requests=VLLM_GAMES if games == "auto" else games,
+            max_loras=self.max_loras,
+            max_cpu_loras=self.max_cpu_loras,
+            on_gpu=on_gpu,
+        )
+        return self.engine.memory(setup)
+
+
+class Placed(NamedTuple):
+    """Processes on devices, and the room that they have there."""
+
+    actors: tuple[Placement, ...]
+    learners: tuple[Placement, ...]
+    budget: Budget
+    games: int
+    max_loras: int
+    engine: EngineMemory
+    cached_tokens: int  # that the engine has room for
+    learner_on: Device | None
+
+
+def case_of(config: RunConfig, machine: Machine, engine: EngineNeeds, ranks: int) -> Case:
+    """The case of so many learner ranks."""
+    shape = read_shape(config.model)
+    actors = config.actors
+    others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
+    versions = config.opponents.pool_size + 1 + others + len(config.openings.versions)
+    most = versions if actors.max_cpu_loras == "auto" else actors.max_cpu_loras
+    wanted = min(versions_in_play(config), most)
+    mixed = min(LEAST_SLOTS, wanted) if actors.max_loras == "auto" else actors.max_loras
+    kept = max(mixed, versions + 1)  # the one that is just being published
+    asked = config.sampling.max_prompt_tokens + config.sampling.max_tokens
+    return Case(
+        config=config,
+        machine=machine,
+        engine=engine,
+        dtype=choose_dtype(config, machine),
+        shape=shape,
+        ranks=ranks,
+        longest=min(asked, shape.max_length),
+        max_loras=mixed,
+        wanted_loras=wanted if actors.max_loras == "auto" else mixed,
+        max_cpu_loras=kept if actors.max_cpu_loras == "auto" else actors.max_cpu_loras,
+    )
+
+
+def too_few(wanted: str, needed: int, gpus: Sequence[GPU], change: str) -> ConfigError:
+    """The error of a config that wants more cards than there are."""
+    return ConfigError(f"{wanted} needs {needed} GPUs, but there are {len(gpus)}; set {change}")
+
+
+def smallest(gpus: Sequence[GPU]) -> Device:
+    """What can be had of each of the cards."""
+    return Device(
+        f"GPU {', '.join(dict.fromkeys(gpu.id for gpu in gpus))}",
+        min(gpu.total_bytes for gpu in gpus),
+        int(PLANNED * min(gpu.free_bytes for gpu in gpus)),
+        on_gpu=True,
+    )

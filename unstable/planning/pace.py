@@ -1,0 +1,80 @@
+"""How long playing and learning an update take: estimates by figures of the model and the card."""
+
+import math
+from typing import NamedTuple
+
+from unstable.config import RunConfig
+from unstable.models.shape import ModelShape
+from unstable.planning import figures
+from unstable.planning.figures import Card
+from unstable.planning.memory import DTYPE_BYTES, cache_bytes
+
+
+class Pace(NamedTuple):
+    """Seconds an update, and how many games there are for the actors' places."""
+
+    play_s: float
+    learn_s: float
+    games: float  # in flight, of all actors
+    places: int
+
+    def update_s(self, *, sync: bool) -> float:
+        """By turns, or at once."""
+        return self.play_s + self.learn_s if sync else max(self.play_s, self.learn_s)
+
+
+def games_at_once(config: RunConfig, *, sync: bool) -> float:
+    """Games that may be in flight, by what is learned from before it is too stale."""
+    asked = config.buffer.capacity
+    batch = config.learner.batch_size
+    capacity = batch * (config.buffer.max_staleness + 1) if asked == "auto" else asked
+    return max(1.0, (batch if sync else capacity) / figures.GAME_TURNS)
+
+
+def pace(
+    config: RunConfig,
+    shape: ModelShape,
+    dtype: str,
+    card: Card,
+    *,
+    typical: int,
+    actors: int,
+    places: int,
+    ranks: int,
+    pass_tokens: int,
+    sync: bool,
+    shared: bool,
+) -> Pace:
+    """The pace of so many actors, with so many places each, and learner ranks, at least one.
+
+    `typical` is the length of prompt and answer in tokens, `pass_tokens` what is put through at a
+    time. On shared cards each is slower, unless they take turns.
+    """
+    slower = figures.SHARED if shared and not sync else 1
+    games = min(games_at_once(config, sync=sync), actors * places)
+    span = config.actors.tensor_parallel
+    step = slower * step_s(shape, dtype, card, games / actors, typical) / (1 if span == 1 else span)
+    turns = config.learner.batch_size
+    answer = max(1.0, figures.ANSWER_LENGTH * config.sampling.max_tokens)
+    tokens = turns * config.learner.epochs * typical
+    passes = math.ceil(tokens / ranks / max(1, pass_tokens))
+    launches = passes * shape.layers * figures.LAUNCH_S
+    learn = max(tokens / ranks * token_s(shape, card), launches)
+    return Pace(turns * answer / (games / step), slower * learn, games, actors * places)
+
+
+def step_s(shape: ModelShape, dtype: str, card: Card, requests: float, length: int) -> float:
+    """Seconds of an engine's step, which gives each request a token."""
+    weights = DTYPE_BYTES[dtype] * shape.parameters
+    read = weights + requests * length * cache_bytes(shape, dtype)
+    processor = figures.STEP_S + requests * figures.REQUEST_S
+    return processor + read / (figures.BANDWIDTH_USED * card.bandwidth)
+
+
+def token_s(shape: ModelShape, card: Card) -> float:
+    """Seconds of a learner rank for a token: 4 operations a frozen weight, 6 one of the head."""
+    linears = sum(each.inputs * each.outputs for each in shape.linears)
+    head = shape.hidden * shape.vocabulary
+    products = (4 * linears + 6 * head) / (figures.MATMUL_USED * card.flops)
+    values = 2 * shape.layers * (shape.hidden + shape.intermediate)
+    return figures.OTHER * (products + figures.PASSES * values / card.bandwidth)
