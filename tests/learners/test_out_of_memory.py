@@ -138,8 +138,9 @@ def test_nothing_left_to_halve_is_one_line_with_a_remedy(model, monkeypatch):
     with pytest.raises(torch.OutOfMemoryError) as error:
         learner.update(make_batch(samples()))
     assert str(error.value) == (
-        "the learner's GPU is full with micro-batches of 1; set learner.gradient_checkpointing to "
-        "on, or lower sampling.max_prompt_tokens (CUDA out of memory. Tried to allocate 20.00 MiB.)"
+        "the learner's GPU is full with micro-batches of one sample; set "
+        "learner.gradient_checkpointing to on, or lower sampling.max_prompt_tokens "
+        "(CUDA out of memory. Tried to allocate 20.00 MiB.)"
     )
 
 
@@ -159,7 +160,7 @@ def test_a_person_is_shown_it(tmp_path):
     tracker.end_update(3)
     assert (
         "update 3: the learner's GPU was full, and micro-batches were halved 2 times; "
-        "learner.micro_batch_size is too large for it"
+        "learner.micro_batch_tokens or micro_batch_size is too large for it"
     ) in " ".join(printed(tracker).split())
     assert lines(tmp_path / "metrics.jsonl")[0]["learn/out_of_memory"] == 2
 

@@ -1,16 +1,23 @@
+from itertools import pairwise
+
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.learners import token_sample
 from tests.helpers.models import random_adapter, tiny_model
-from unstable.config import AdapterConfig, ConfigError
+from unstable.config import AdapterConfig, ConfigError, LearnerConfig
 from unstable.learners.critic import prompts_of
 from unstable.learners.micro_batches import MicroBatch, MicroBatches
+from unstable.learners.model import attention
 from unstable.learners.model.attention import ATTENTION
-from unstable.learners.model.packing import MIN_SHARED, pack_samples
+from unstable.learners.model.gather import gathered
+from unstable.learners.model.packing import COPIES_PER_TOKEN, MIN_SHARED, pack_samples
 from unstable.learners.model.policy import Policy
+from unstable.learners.ranks import ALONE
 from unstable.models.adapters import attach_lora, load_weights
 from unstable.types import Segment, TokenSample
 
@@ -284,6 +291,131 @@ def test_micro_batches_keep_like_prompts_together():
     samples = [token_sample(prompt, [0]) for prompt in prompts]
     assert MicroBatches(2)(samples) == [MicroBatch([0, 2], True), MicroBatch([3, 1], True)]
     assert MicroBatches(3)(samples) == [MicroBatch([0, 2, 3], True), MicroBatch([1], True)]
+
+
+def varlen_by_hand(query, key, value, query_bounds, key_bounds, *_, scale, enable_gqa=False, **__):
+    """What torch's kernel computes, segment by segment."""
+    assert enable_gqa or query.shape[1] == key.shape[1]
+    bounds = (pairwise(each.tolist()) for each in (query_bounds, key_bounds))
+    outputs = []
+    for (q0, q1), (k0, k1) in zip(*bounds, strict=True):
+        q, k, v = (x.transpose(0, 1) for x in (query[q0:q1], key[k0:k1], value[k0:k1]))
+        mask = torch.ones(q1 - q0, k1 - k0, dtype=torch.bool).tril(k1 - k0 - (q1 - q0))
+        output = F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=enable_gqa)
+        outputs.append(output.transpose(0, 1))
+    return torch.cat(outputs)
+
+
+def heads_of(pack, dtype=torch.float32, seed=0):
+    """Random queries, keys and values of four heads and two, with gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(1, heads, len(pack.ids_T), 8, generator=generator).to(dtype).requires_grad_()
+        for heads in (4, 2, 2)
+    ]
+
+
+@pytest.mark.parametrize("shares_heads", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_kernel_with_bounds_has_the_gradients_of_attention_by_shapes(
+    monkeypatch, shares_heads, shared
+):
+    seen = []
+
+    def kernel(query, key, value, *bounds, **options):
+        seen.append((key, "enable_gqa" in options))
+        return varlen_by_hand(query, key, value, *bounds, **options)
+
+    monkeypatch.setattr(attention, "varlen_attn", kernel)
+    monkeypatch.setattr(attention, "_SHARES_HEADS", shares_heads)
+    prefix = list(range(20)) if shared else []
+    pack = pack_samples([token_sample([*prefix, 30 + i, i], [4] * (1 + i % 3)) for i in range(6)])
+    assert pack.segments.shared == shared
+    query, key, value = heads_of(pack)
+    by_bounds = attention._attend_varlen(query, key, value, 0.3, pack.segments)
+    of_bounds = torch.autograd.grad(by_bounds.square().sum(), (query, key, value))
+    q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
+    by_shapes = attention._attend_shapes(q, k, v, 0.3, pack.segments)[None]
+    of_shapes = torch.autograd.grad(by_shapes.square().sum(), (query, key, value))
+    torch.testing.assert_close(by_bounds, by_shapes, atol=1e-5, rtol=1e-5)
+    for one, other in zip(of_bounds, of_shapes, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    ((given, by_kernel),) = seen
+    assert by_kernel == shares_heads and given.shape[1] == (2 if shares_heads else 4)
+    copied = given.untyped_storage().data_ptr() != key.untyped_storage().data_ptr()
+    assert copied == (shared or not shares_heads)
+
+
+def test_a_prefix_of_64_answers_has_its_gradient_summed_in_fp32(monkeypatch):
+    monkeypatch.setattr(attention, "varlen_attn", varlen_by_hand)
+    monkeypatch.setattr(attention, "_SHARES_HEADS", True)
+    prompts = [[*range(20), 30 + i // 9, i % 9, i] for i in range(64)]
+    pack = pack_samples([token_sample(prompt, [4, 5]) for prompt in prompts])
+
+    def gradient(dtype, gather=gathered):
+        monkeypatch.setattr(attention, "gathered", gather)
+        query, key, value = (each.to(dtype) for each in heads_of(pack, torch.bfloat16))
+        output = attention._attend_varlen(query, key, value, 0.3, pack.segments)
+        grad_output = heads_of(pack, torch.bfloat16, seed=1)[0].transpose(1, 2).to(dtype)
+        (grad,) = torch.autograd.grad(output, value, grad_output)
+        return grad[0, :, :20].float()
+
+    exact = gradient(torch.float32)
+    # As atomic additions on a GPU do, `[...]` rounds each sum to bfloat16.
+    rounded = gradient(torch.bfloat16, lambda rows, places: rows[places])
+    error, before = ((each - exact).norm() for each in (gradient(torch.bfloat16), rounded))
+    assert error < before / 2
+
+
+def short_turns(count=384, prompt=300, own=40, answer=20):
+    """Turns of a game whose rules are most of each prompt."""
+    rules = list(range(10, 10 + prompt - own))
+    random = np.random.default_rng(0)
+    return [
+        token_sample([*rules, *random.integers(0, 9, own).tolist()], [1] * answer)
+        for _ in range(count)
+    ]
+
+
+def test_a_gpu_needs_two_passes_for_short_turns_that_share_their_rules():
+    samples = short_turns()
+    on_gpu, on_processor = (
+        MicroBatches.of(LearnerConfig(), ALONE, on_gpu=on_gpu) for on_gpu in (True, False)
+    )
+    assert len(on_processor(samples)) == 24
+    passes = on_gpu(samples)
+    assert len(passes) == 2
+    assert sorted(index for one in passes for index in one.indices) == list(range(384))
+    for indices, _ in passes:
+        assert len(pack_samples([samples[index] for index in indices]).ids_T) <= 16384
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 1), max_size=40), st.integers(1, 3)),
+        min_size=1,
+        max_size=30,
+    ),
+    st.integers(20, 120),
+)
+def test_a_micro_batch_by_tokens_holds_no_more_than_it_may(rows, most):
+    samples = [token_sample([5] * 9 + own, [6] * size) for own, size in rows]
+    for indices, _ in MicroBatches(None, most, as_held=True)(samples):
+        pack = pack_samples([samples[index] for index in indices])
+        copies = len(pack.segments.keys_K) - len(pack.ids_T)
+        assert len(indices) == 1 or len(pack.ids_T) + copies / 2 / COPIES_PER_TOKEN <= most
+
+
+def test_limits_of_a_gpu_are_tokens_unless_samples_are_asked_for():
+    asked = LearnerConfig(micro_batch_size=7, micro_batch_tokens=50)
+    both = MicroBatches.of(asked, ALONE, on_gpu=True)
+    assert (both.size, both.max_tokens, both.as_held) == (7, 50, True)
+    assert max(len(one.indices) for one in both(short_turns(20, 6, 2, 2))) <= 7
+    unplanned = MicroBatches.of(LearnerConfig(), ALONE, on_gpu=True)
+    assert (unplanned.size, unplanned.max_tokens) == (None, 16384)
+    unplanned(short_turns(4))
+    unplanned.halve("full")
+    assert (unplanned.size, unplanned.max_tokens) == (None, 8192)
 
 
 def test_gradients_of_many_samples_of_one_prompt_repeat_to_the_bit(policy):

@@ -162,7 +162,9 @@ def test_the_learner_has_the_threads_that_play_leaves(
 
 
 def test_what_fits_needs_no_limit_and_a_given_one_stays() -> None:
-    assert planned(machine(2, 80), SMALL).micro_batch_tokens is None
+    by_samples = SMALL | {"learner.micro_batch_size": 16}
+    assert planned(machine(2, 80), by_samples).micro_batch_tokens is None
+    assert planned(machine(2, 80), SMALL).micro_batch_tokens == 16384
     given_one = planned(machine(2, 80), LARGE | {"learner.micro_batch_tokens": 3000})
     assert given_one.micro_batch_tokens == 3000
 
@@ -407,7 +409,7 @@ def test_every_plan_fits_and_runs_again_as_it_is(
     assert chosen.games_in_flight >= 1
     resolved = resolve(config, chosen, "fresh")
     assert "auto" not in resolved.actors.model_dump().values()
-    assert "auto" not in resolved.learner.model_dump().values()
+    assert "auto" not in resolved.learner.model_dump(exclude={"micro_batch_size"}).values()
     assert (
         resolve(resolved, plan(resolved, [here], NEEDS, learner=learner), "elsewhere") == resolved
     )

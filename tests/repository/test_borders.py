@@ -4,6 +4,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from unstable.config import ConfigError
+from unstable.config.plugins import faults_to, refusing
+
 PACKAGE = Path(__file__).parent.parent.parent / "unstable"
 ANY = {"Exception", "BaseException"}
 MOST = 8
@@ -44,3 +49,23 @@ def test_no_error_of_any_class_is_suppressed() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
                 assert not {ast.unparse(given) for given in node.args} & ANY, path
+
+
+def test_a_fault_goes_to_whom_it_may_concern_and_no_further() -> None:
+    faults: list[BaseException] = []
+    for fault in (ValueError("no"), SystemExit(3)):
+        with faults_to(faults.append):
+            raise fault
+    assert [type(fault) for fault in faults] == [ValueError, SystemExit]
+    with pytest.raises(KeyboardInterrupt), faults_to(faults.append):
+        raise KeyboardInterrupt
+    assert len(faults) == 2
+
+
+def test_what_a_users_code_raises_is_a_line_with_its_cause() -> None:
+    line = "my bot raises KeyError 'x' at once; mend it"
+    with pytest.raises(ConfigError, match=line) as found, refusing("my bot", " at once"):
+        raise KeyError("x")
+    assert isinstance(found.value.__cause__, KeyError)
+    with pytest.raises(ConfigError, match="^set it$"), refusing("my bot"):
+        raise ConfigError("set it")

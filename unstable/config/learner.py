@@ -17,6 +17,11 @@ from unstable.config.base import (
 )
 from unstable.config.regularization import Decay, Share
 
+_SAMPLES = 16
+"""Samples of a micro-batch on the processor, where the config leaves it open."""
+_TOKENS = 16384
+"""Tokens of one on a GPU: a pass of so many is arithmetic, not the launching of kernels."""
+
 
 class LearnerConfig(Section):
     """How the policy is trained."""
@@ -67,13 +72,15 @@ class LearnerConfig(Section):
         description="decay, an update, of a running mean of the LoRA's weights, which is saved "
         "beside each version; null: none",
     )
-    micro_batch_size: PositiveInt = Field(
-        16, description="samples put through at a time; never changes the gradient"
+    micro_batch_size: PositiveInt | Literal["auto"] = Field(
+        "auto",
+        description="samples put through at a time; auto: 16, on a GPU as many as tokens allow; "
+        "never changes the gradient",
     )
     micro_batch_tokens: PositiveInt | None = Field(
         None,
-        description="tokens put through at a time, prompts included; null: as many as the "
-        "samples have, if memory allows",
+        description="tokens put through at a time, prompts included, on a GPU shared ones once; "
+        "null: as many as micro_batch_size samples have, if they fit; on a GPU with auto 16384",
     )
     gradient_checkpointing: Literal["auto", "on", "off"] = Field(
         "auto", description="recompute activations to save memory; auto: where they do not fit"
@@ -84,6 +91,14 @@ class LearnerConfig(Section):
         3,
         description="updates in a row whose loss or gradient is not finite before the run stops",
     )
+
+    def micro_batch_limits(self, *, on_gpu: bool) -> tuple[int | None, int | None]:
+        """Most samples and most tokens that are put through at a time; None: not bounded."""
+        if self.micro_batch_size != "auto":
+            return self.micro_batch_size, self.micro_batch_tokens
+        if on_gpu:
+            return None, self.micro_batch_tokens or _TOKENS
+        return _SAMPLES, self.micro_batch_tokens
 
     @field_validator("gradient_checkpointing", mode="before")
     @classmethod

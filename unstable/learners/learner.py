@@ -87,11 +87,8 @@ class Learner:
         self.optimizer = PolicyOptimizer(
             self.policy.parameters(), learner, updates * self.steps_per_update
         )
-        self.micro_batches = MicroBatches(
-            learner.micro_batch_size,
-            learner.micro_batch_tokens,
-            ranks,
-            together=learner.parallel == "fsdp" and ranks.count > 1,
+        self.micro_batches = MicroBatches.of(
+            learner, ranks, on_gpu=self.policy.device.type == "cuda"
         )
         self.scorer = Scorer(self.policy, self.micro_batches)
         algorithm = learner.algorithm

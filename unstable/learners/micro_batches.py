@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from unstable.config import Aggregation
+from unstable.config import Aggregation, LearnerConfig
 from unstable.learners.batch import Floats, Ints
-from unstable.learners.model.packing import common_length
+from unstable.learners.model.packing import held_tokens, shared_lengths
 from unstable.learners.ranks import ALONE, Ranks
 from unstable.types import TokenSample
 
@@ -25,19 +25,40 @@ class MicroBatch(NamedTuple):
     counts: bool
 
 
+class _Atom(NamedTuple):
+    """Samples that stay together, and the tokens that they count for."""
+
+    indices: list[int]
+    first: int  # where they begin a micro-batch
+    after: int  # where they follow the atom before them
+
+
 @dataclass(slots=True)
 class MicroBatches:
     """How a step is cut up, for the ranks too: `size` samples and `max_tokens` tokens at a time.
 
-    None of it changes the gradient. A sample that is longer than `max_tokens` goes alone. With
-    `together` the ranks have collectives in every pass, so that none can repeat one by itself.
+    None of it changes the gradient. A sample that is longer than `max_tokens` goes alone. Tokens
+    count in full or, with `as_held`, as a pack holds them: a shared prompt once. With `together`
+    the ranks have collectives in every pass, so that none can repeat one by itself.
     """
 
-    size: int
+    size: int | None = None  # None: tokens are the only bound
     max_tokens: int | None = None
     ranks: Ranks = ALONE
     together: bool = False
+    as_held: bool = False
     halvings: int = 0  # since they were last taken
+    fullest: int = 0  # atoms of a micro-batch, when samples were last cut up
+
+    @classmethod
+    def of(cls, config: LearnerConfig, ranks: Ranks, *, on_gpu: bool) -> "MicroBatches":
+        """As the config says; a GPU goes by tokens as a pack holds them."""
+        return cls(
+            *config.micro_batch_limits(on_gpu=on_gpu),
+            ranks,
+            together=config.parallel == "fsdp" and ranks.count > 1,
+            as_held=on_gpu,
+        )
 
     def halve(self, error: str) -> None:
         """Halve both limits for good, when a GPU's memory did not suffice for a pass.
@@ -47,26 +68,34 @@ class MicroBatches:
         nothing is left to halve.
         """
         reason = error.partition("\n")[0]
-        if self.size == 1 or self.together:
+        if self.fullest == 1 or self.together:
             remedy = (
-                "lower learner.micro_batch_size"
+                "lower learner.micro_batch_size or learner.micro_batch_tokens"
                 if self.together
                 else "set learner.gradient_checkpointing to on, or lower sampling.max_prompt_tokens"
             )
             raise torch.OutOfMemoryError(
-                f"the learner's GPU is full with micro-batches of {self.size}; {remedy} ({reason})"
+                f"the learner's GPU is full with micro-batches of {self._limits}; {remedy} "
+                f"({reason})"
             )
-        self.size //= 2
+        self.size = self.size and max(1, self.size // 2)
         self.max_tokens = self.max_tokens and max(1, self.max_tokens // 2)
         self.halvings += 1
         log.warning(
-            "the GPU is full; micro-batches are of at most %d samples from now on, and the pass is "
-            "made again (%s)",
-            self.size,
+            "the GPU is full; micro-batches are of at most %s from now on, and the pass is made "
+            "again (%s)",
+            self._limits,
             reason,
         )
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+    @property
+    def _limits(self) -> str:
+        if self.fullest == 1:
+            return "one sample"
+        bounds = ((self.size, "samples"), (self.max_tokens, "tokens"))
+        return " and ".join(f"{bound} {name}" for bound, name in bounds if bound is not None)
 
     def take_halvings(self) -> int:
         """How often limits were halved since the last call."""
@@ -84,30 +113,50 @@ class MicroBatches:
         collectives of a sharded model need all ranks.
         """
         ordered = _in_prompt_order(samples, range(len(samples)) if atoms is None else atoms)
-        alone = self.ranks.count == 1
-        owners = [0] * len(ordered) if alone else self.ranks.owners(_costs(samples, ordered))
-        lengths = [sum(samples[index].length for index in atom) for atom in ordered]
+        lengths_S = np.array([sample.length for sample in samples])
+        shared_S = np.zeros_like(lengths_S)  # with the prompt before it
+        if self.as_held or self.ranks.count > 1:
+            in_a_row = [index for atom in ordered for index in atom]
+            shared_S[in_a_row] = shared_lengths([samples[i].prompt_ids for i in in_a_row])
+        costs = [int((lengths_S - shared_S)[atom].sum()) for atom in ordered]
+        owners = [0] * len(ordered) if self.ranks.count == 1 else self.ranks.owners(costs)
+        self.fullest = 0
+        measured = self._measured(ordered, lengths_S, shared_S)
         shares: list[list[list[int]]] = []
         for rank in range(self.ranks.count):
-            mine = [index for index, owner in enumerate(owners) if owner == rank]
-            atoms_lengths = [(ordered[index], lengths[index]) for index in mine]
-            shares.append(self._filled(atoms_lengths))
+            shares.append(
+                self._filled(
+                    [m for m, owner in zip(measured, owners, strict=True) if owner == rank]
+                )
+            )
         own = [MicroBatch(indices, True) for indices in shares[self.ranks.index]]
         lacking = max(map(len, shares)) - len(own)
-        shortest = ordered[lengths.index(min(lengths))]
+        shortest = min(ordered, key=lambda atom: lengths_S[atom].sum())
         return own + [MicroBatch(shortest, False)] * lacking
 
-    def _filled(self, atoms: Sequence[tuple[list[int], int]]) -> list[list[int]]:
-        """The atoms, given with their tokens, in micro-batches, each as full as it may be."""
-        limit = math.inf if self.max_tokens is None else self.max_tokens
+    def _measured(self, ordered: list[list[int]], lengths_S: Ints, shared_S: Ints) -> list[_Atom]:
+        """The atoms with their tokens, which share as many with the prompt before each sample."""
+        added_S = held_tokens(lengths_S, shared_S) if self.as_held else lengths_S
+        after = [int(added_S[atom].sum()) for atom in ordered]
+        return [
+            _Atom(atom, int(lengths_S[atom[0]] - added_S[atom[0]]) + tokens, tokens)
+            for atom, tokens in zip(ordered, after, strict=True)
+        ]
+
+    def _filled(self, atoms: Sequence[_Atom]) -> list[list[int]]:
+        """The atoms in micro-batches, each as full as it may be."""
+        most = math.inf if self.max_tokens is None else self.max_tokens
+        size = math.inf if self.size is None else self.size
         batches: list[list[int]] = []
-        held = 0
-        for atom, tokens in atoms:
-            held += tokens
-            if not batches or held > limit or len(batches[-1]) + len(atom) > self.size:
+        held = number = 0
+        for atom in atoms:
+            held += atom.after
+            number += 1
+            if not batches or held > most or len(batches[-1]) + len(atom.indices) > size:
                 batches.append([])
-                held = tokens
-            batches[-1] += atom
+                held, number = atom.first, 1
+            batches[-1] += atom.indices
+            self.fullest = max(self.fullest, number)
         return batches
 
 
@@ -117,18 +166,6 @@ def _in_prompt_order(samples: Sequence[TokenSample], atoms: Sequence[int]) -> li
     for index, atom in enumerate(atoms):
         members.setdefault(atom, []).append(index)
     return sorted(members.values(), key=lambda atom: samples[atom[0]].prompt_ids)
-
-
-def _costs(samples: Sequence[TokenSample], ordered: Sequence[list[int]]) -> list[int]:
-    """Tokens of each atom that the prompt before it does not share."""
-    costs = []
-    before: list[int] = []
-    for atom in ordered:
-        costs.append(0)
-        for sample in (samples[index] for index in atom):
-            costs[-1] += sample.length - common_length(before, sample.prompt_ids, 0)
-            before = sample.prompt_ids
-    return costs
 
 
 def token_normalizers(

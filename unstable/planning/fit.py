@@ -60,25 +60,27 @@ def fit_batches(
     """Micro-batches as large as they fit; gradient checkpointing only if they were small without.
 
     `learner.micro_batch_tokens` is decided where `micro_batch_size` samples of the `longest` prompt
-    and answer might not fit, so that no game can exceed the limit. Raises `DoesNotFitError`.
+    and answer might not fit, so that no game can exceed the limit, and on a GPU wherever the number
+    of samples is left open. Raises `DoesNotFitError`.
     """
     learner = config.learner
     asked = learner.micro_batch_tokens
-    whole = learner.micro_batch_size * longest if asked is None else max(asked, longest)
+    samples, tokens = learner.micro_batch_limits(on_gpu=device.on_gpu)
+    whole = max(tokens or 0, longest) if samples is None or tokens else samples * longest
     ways = {"auto": (False, True), "on": (True,), "off": (False,)}[learner.gradient_checkpointing]
     for checkpointing in ways:
         most = memory.tokens(limit_bytes, checkpointing)
         if most >= whole:
-            return Batches(checkpointing, asked, whole)
+            return Batches(checkpointing, tokens, whole)
         may_be_small = checkpointing is ways[-1] or not device.on_gpu
         least = longest if may_be_small else max(longest, min(whole, ENOUGH_TOKENS))
         if asked is None and most >= least:
             most = max(longest, most - most % ROUNDING)
             return Batches(checkpointing, most, most)
-    tokens = longest if asked is None else whole
+    least = longest if asked is None else whole
     raise DoesNotFitError(
-        f"{device.name}: the learner needs {memory.total(tokens, ways[-1]) / GB:.1f} GB for "
-        f"{tokens:,} tokens at a time, and may take {limit_bytes / GB:.1f} GB"
+        f"{device.name}: the learner needs {memory.total(least, ways[-1]) / GB:.1f} GB for "
+        f"{least:,} tokens at a time, and may take {limit_bytes / GB:.1f} GB"
     )
 
 

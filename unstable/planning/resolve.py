@@ -22,8 +22,8 @@ def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
     """The config with every "auto" replaced by the plan's decision, or by what follows from it.
 
     `start` is the adapter that training begins with where `model.init` is auto. What a game, an
-    algorithm or the terminal decides stays: `games.events`, `games.parser`, `groups.size`,
-    `tracking.dashboard`.
+    algorithm, a device or the terminal decides stays: `games.events`, `games.parser`,
+    `groups.size`, `learner.micro_batch_size`, `tracking.dashboard`.
     """
     data = config.model_dump()
     if config.model.init == "auto":

@@ -162,7 +162,7 @@ def memory_line(version: int, halvings: int) -> str:
     times = f"{halvings} times" if halvings > 1 else "once"
     return (
         f"update {version}: the learner's GPU was full, and micro-batches were halved {times}; "
-        "learner.micro_batch_size is too large for it"
+        "learner.micro_batch_tokens or micro_batch_size is too large for it"
     )
 
 

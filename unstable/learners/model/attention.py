@@ -1,15 +1,22 @@
 """Attention over a pack: registered with transformers, so that any of its models can use it."""
 
+import inspect
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
+from unstable.learners.model.gather import gathered
 from unstable.learners.model.packing import Segments
 
 ATTENTION = "packed_segments"
 """The name of this attention, for `attn_implementation`."""
+
+_SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
+"""Whether the kernel shares key heads among query heads; torch 2.11 repeats them before it."""
 
 
 @torch.compiler.disable  # its list of lengths differs with every pack
@@ -43,10 +50,7 @@ def _attend_shapes(
     """Attention of the segments of each shape at once, [T, H, D]."""
     queries = query_THD.split([s.num_segments * s.num_queries for s in segments.shapes])
     sizes = [s.num_segments * s.num_keys for s in segments.shapes]
-    num_alone = sum(s.num_segments * s.num_keys for s in segments.shapes if s.alone)
-    keys, values = (
-        _copied(heads, segments.keys_K, num_alone).split(sizes) for heads in (key_TGD, value_TGD)
-    )
+    keys, values = (_keys(heads, segments).split(sizes) for heads in (key_TGD, value_TGD))
     outputs = []
     shapes = zip(segments.shapes, segments.masks, queries, keys, values, strict=True)
     for shape, mask, *parts in shapes:
@@ -58,30 +62,32 @@ def _attend_shapes(
     return torch.cat(outputs)
 
 
-def _copied(heads_TGD: Tensor, keys_K: Tensor, num_alone: int) -> Tensor:
-    """The rows [K, G, D] of keys; where all are of segments alone, those of T in its order."""
-    return heads_TGD if num_alone == len(keys_K) else heads_TGD.index_select(0, keys_K)
+def _keys(heads_TGD: Tensor, segments: Segments) -> Tensor:
+    """The rows [K, G, D] of the segments' keys; where nothing is shared, those of T themselves."""
+    return gathered(heads_TGD, segments.keys_K) if segments.shared else heads_TGD
 
 
 def _attend_varlen(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, segments: Segments
 ) -> Tensor:
-    # torch 2.11 has no enable_gqa here, so the key heads are repeated.
-    repeats = query.shape[1] // key.shape[1]
-    keys_KHD, values_KHD = (
-        heads[0].index_select(1, segments.keys_K).repeat_interleave(repeats, dim=0).transpose(0, 1)
-        for heads in (key, value)
-    )
+    keys_KGD, values_KGD = (_keys(heads[0].transpose(0, 1), segments) for heads in (key, value))
+    options: dict[str, Any] = {"enable_gqa": True} if _SHARES_HEADS else {}
+    if not _SHARES_HEADS:
+        repeats = query.shape[1] // key.shape[1]
+        keys_KGD, values_KGD = (
+            heads.repeat_interleave(repeats, dim=1) for heads in (keys_KGD, values_KGD)
+        )
     output_THD = varlen_attn(
         query[0].transpose(0, 1),
-        keys_KHD,
-        values_KHD,
+        keys_KGD,
+        values_KGD,
         segments.query_bounds,
         segments.key_bounds,
         max(segments.query_lengths),
         max(segments.key_lengths),
         scale=scaling,
         window_size=(-1, 0),  # causal, aligned to a segment's last key
+        **options,
     )
     assert isinstance(output_THD, Tensor)  # and not a tuple, which is for return_aux
     return output_THD[None]

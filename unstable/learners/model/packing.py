@@ -25,7 +25,10 @@ MIN_SHARED = 4
 """Fewest common tokens that are worth a segment of their own."""
 
 KEYS_PER_TOKEN = 64
-"""Keys before a segment whose copying costs as much as a token that is put through."""
+"""Keys before a segment whose copying costs as much time as a token that is put through."""
+
+COPIES_PER_TOKEN = 16
+"""Copied keys and values that take at most the memory of a token's activations."""
 
 
 class Shape(NamedTuple):
@@ -63,6 +66,11 @@ class Segments:
     query_bounds: Tensor  # S + 1, int32
     key_bounds: Tensor  # S + 1, int32
 
+    @property
+    def shared(self) -> bool:
+        """Whether a segment attends to tokens of another; without any, keys are T in its order."""
+        return not all(shape.alone for shape in self.shapes)
+
     @cached_property
     def masks(self) -> list[Tensor | None]:
         """A mask a shape, made when a layer first asks: kernels that know bounds never do."""
@@ -72,9 +80,9 @@ class Segments:
         """The same on `device`."""
         return replace(
             self,
-            keys_K=self.keys_K.to(device),
-            query_bounds=self.query_bounds.to(device),
-            key_bounds=self.key_bounds.to(device),
+            keys_K=sent(self.keys_K, device),
+            query_bounds=sent(self.query_bounds, device),
+            key_bounds=sent(self.key_bounds, device),
         )
 
 
@@ -94,15 +102,22 @@ class Pack:
     def to(self, device: torch.device) -> "Pack":
         """The same on `device`."""
         return Pack(
-            ids_T=self.ids_T.to(device),
-            positions_T=self.positions_T.to(device),
+            ids_T=sent(self.ids_T, device),
+            positions_T=sent(self.positions_T, device),
             segments=self.segments.to(device),
-            predictors_N=self.predictors_N.to(device),
-            targets_N=self.targets_N.to(device),
-            temperatures_N=self.temperatures_N.to(device),
-            samples_N=self.samples_N.to(device),
-            states_S=self.states_S.to(device),
+            predictors_N=sent(self.predictors_N, device),
+            targets_N=sent(self.targets_N, device),
+            temperatures_N=sent(self.temperatures_N, device),
+            samples_N=sent(self.samples_N, device),
+            states_S=sent(self.states_S, device),
         )
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same on `device`; nobody waits until it is on a GPU, whose work is in order."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED) -> Pack:
@@ -248,7 +263,17 @@ def spans(starts: Ints, counts: Ints) -> Ints:
     return np.repeat(starts - offsets, counts) + np.arange(counts.sum())
 
 
-def common_length(a: list[int], b: list[int], start: int) -> int:
-    """Number of leading ids that `a` and `b` share, given that the first `start` are equal."""
-    end = min(len(a), len(b))
-    return next((i for i in range(start, end) if a[i] != b[i]), end)
+def shared_lengths(prompts: Sequence[list[int]]) -> Ints:
+    """Leading ids that each prompt has in common with the one before it; 0 for the first."""
+    lengths = np.array([len(prompt) for prompt in prompts])
+    ids = np.fromiter(chain.from_iterable(prompts), np.int64)
+    return np.append(0, _common_lengths(ids, np.cumsum(lengths) - lengths, lengths))
+
+
+def held_tokens(lengths: Ints, shared: Ints) -> Ints:
+    """Tokens that samples add to a pack, given how many they share with one that is in it.
+
+    At most, and with what copies of the shared ones' keys take.
+    """
+    merged = np.maximum(0, shared + 1 - MIN_SHARED - shared // KEYS_PER_TOKEN)
+    return lengths - merged + -(-shared // COPIES_PER_TOKEN)

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from unstable.config import ConfigError
+from unstable.learners.model.gather import gathered
 from unstable.learners.model.logprobs import selected_logprobs
 from unstable.learners.model.lora import fuse_lora
 from unstable.learners.model.packing import Pack
@@ -101,8 +102,7 @@ class Policy(nn.Module):
             use_cache=False,
             segments=pack.segments,
         ).last_hidden_state
-        # `index_select`, not `[...]`, whose gradient sums rows in an order that differs by run.
-        hidden_ND = hidden_1TD[0].index_select(0, pack.predictors_N)
+        hidden_ND = gathered(hidden_1TD[0], pack.predictors_N)
         selected = selected_logprobs(
             hidden_ND,
             causal_model.get_output_embeddings().weight,
@@ -114,7 +114,7 @@ class Policy(nn.Module):
         return Scores(
             logprobs_N=selected.logprobs_N,
             entropies_N=selected.entropies_N,
-            states_SD=hidden_1TD[0].index_select(0, pack.states_S),
+            states_SD=gathered(hidden_1TD[0], pack.states_S),
             hidden_ND=hidden_ND,
             kl_N=selected.kl_N,
         )
