@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -204,14 +204,15 @@ def model_config(arguments: argparse.Namespace, scratch: Path) -> ModelConfig:
         name = str(scratch)
         shaped = AutoModelForCausalLM.from_config(SHAPES[arguments.shape], dtype=torch.bfloat16)
         shaped.save_pretrained(scratch)
-    rank = 32 if arguments.shape else 16
+    rank = arguments.rank or (32 if arguments.shape else 16)
     return ModelConfig(name=name, adapter=AdapterConfig(rank=rank, alpha=2 * rank))
 
 
-def parse() -> argparse.Namespace:
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2-135m", help="as model.name of a run")
     parser.add_argument("--shape", choices=SHAPES, help="instead: random weights of this shape")
+    parser.add_argument("--rank", type=int, help="of the LoRA; default: 32 with --shape, else 16")
     parser.add_argument("--device", choices=["cuda", "cpu"], help="default: a GPU if there is one")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
@@ -221,11 +222,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--checkpointing", action="store_true", help="ours recomputes activations")
     parser.add_argument("--compile", action="store_true", help="ours compiles its layers")
     parser.add_argument("--only", nargs="+", help="names of the ways to measure")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
-def main() -> None:
-    arguments = parse()
+class Speed(NamedTuple):
+    """The median of a way's rounds."""
+
+    tokens_s: float
+    peak_gb: float
+
+
+def main(words: Sequence[str] | None = None) -> dict[str, Speed]:
+    """Measures the ways that the command line asks for, and prints them."""
+    arguments = parse(words)
     if arguments.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     gpu = torch.cuda.is_available()
@@ -263,13 +272,14 @@ def main() -> None:
                 seconds[name].append(second)
                 print(f"{name}: {tokens / second:.0f} tokens/s", flush=True)
     print(f"\n{arguments.samples} samples, {tokens} tokens, medians of {arguments.rounds} rounds")
-    first = statistics.median(next(iter(seconds.values())))
-    for name, took in seconds.items():
-        middle = statistics.median(took)
-        print(
-            f"{name:24} {tokens / middle:8.0f} tokens/s {peaks[name]:6.1f} GB"
-            f" {first / middle:6.2f} x {next(iter(seconds))}"
-        )
+    found = {
+        name: Speed(tokens / statistics.median(took), peaks[name]) for name, took in seconds.items()
+    }
+    first = next(iter(found))
+    for name, (tokens_s, peak_gb) in found.items():
+        ratio = tokens_s / found[first].tokens_s
+        print(f"{name:24} {tokens_s:8.0f} tokens/s {peak_gb:6.1f} GB {ratio:6.2f} x {first}")
+    return found
 
 
 if __name__ == "__main__":

@@ -126,6 +126,7 @@ CASES = {
 
 # As the plan has them (docs/memory.md), and with a batch that fills more of the actors' places.
 CASES |= {
+    "h200-smollm2-planned": replace(CASES["h200-smollm2"], actors=4),
     "4x24gb-1.7b-planned": replace(CASES["4x24gb-1.7b"], actors=1, learners=3, places=194),
     "8xh100-1.7b-planned": replace(CASES["8xh100-1.7b"], actors=5, learners=3, places=384),
     "8xh100-8b-planned": replace(CASES["8xh100-8b"], actors=3, learners=5, places=384),

@@ -18,7 +18,7 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ from unstable.types import Adapter, Completion, GameResult, GameSpec, PlayerId, 
 
 STEP_SLEEP_S = 0.02
 Request = tuple[list[int], dict[str, Any]]
+Rates = dict[str, list[float]]
+"""By way: games and sampled tokens a second."""
 
 
 class Recorder:
@@ -53,6 +55,7 @@ class Recorder:
         self.wake = engine.wake
         self.close = engine.close
         self.chains: dict[asyncio.Task[Any] | None, list[Request]] = {}
+        self.answers: list[tuple[list[int], Completion]] = []  # with the prompts
         self.tokens = 0
 
     async def generate(self, prompt_ids: Sequence[int], **request: Any) -> Completion:
@@ -60,6 +63,7 @@ class Recorder:
         length = {"max_tokens": len(answer.token_ids)}
         chain = self.chains.setdefault(asyncio.current_task(), [])
         chain.append((list(prompt_ids), request | length))
+        self.answers.append((list(prompt_ids), answer))
         self.tokens += len(answer.token_ids)
         return answer
 
@@ -206,7 +210,7 @@ async def timed(work: Awaitable[int]) -> tuple[float, int]:
     return time.perf_counter() - began, tokens
 
 
-async def measure(config: RunConfig, arguments: argparse.Namespace, log: Path) -> None:
+async def measure(config: RunConfig, arguments: argparse.Namespace, log: Path) -> Rates:
     engine, tokenizer = await make_engine(config, log)
     others: dict[str, Engine] = {"stepped": Stepped(config)} if arguments.engine == "vllm" else {}
     weights = probe_adapters(read_shape(config.model), config.model.adapter)[0]
@@ -224,12 +228,13 @@ async def measure(config: RunConfig, arguments: argparse.Namespace, log: Path) -
         if number > 0:  # the first round warms up
             for name, (seconds, tokens) in once.items():
                 rates.setdefault(name, []).append((arguments.games / seconds, tokens / seconds))
-    report(rates)
     for each in (engine, *others.values()):
         await each.close()
+    return report(rates)
 
 
-def report(rates: dict[str, list[tuple[float, float]]]) -> None:
+def report(rates: dict[str, list[tuple[float, float]]]) -> Rates:
+    """Prints the medians, and returns them."""
     medians = {
         name: [statistics.median(values) for values in zip(*found, strict=True)]
         for name, found in rates.items()
@@ -240,9 +245,11 @@ def report(rates: dict[str, list[tuple[float, float]]]) -> None:
             f"{name:<10}{games_per_s:8.2f} games/s{tokens_per_s:9.0f} tokens/s; "
             f"the collector makes {tokens / tokens_per_s:.2f} x its tokens"
         )
+    return medians
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> Rates:
+    """Measures the ways, prints them, and returns their speeds."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--games", type=int, default=8, help="games of a round")
     parser.add_argument("--in_flight", type=int, default=8, help="games at once")
@@ -252,32 +259,43 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--engine", choices=["vllm", "embedded"], default="vllm")
     parser.add_argument("--gpu_memory", type=float, default=0.4, help="share for each engine")
-    arguments = parser.parse_args()
-    config = parse(
-        {
-            "model": {"name": arguments.model, "dtype": "bfloat16"},
-            # A weak model goes on after an invalid move, or a game would be one turn.
-            "games": [
-                {
-                    "env": arguments.env,
-                    "name": "game",
-                    "events": "all",
-                    "invalid_moves": {"allowed": 4},
-                }
-            ],
-            "sampling": {"max_tokens": arguments.max_tokens, "max_prompt_tokens": 1024},
-            "actors": {
-                "engine": arguments.engine,
-                "games_in_flight": arguments.in_flight,
-                "max_loras": 2,
-                "max_cpu_loras": 2,
-                "gpu_memory": arguments.gpu_memory,
-            },
-        }
+    arguments = parser.parse_args(words)
+    config = bench_config(
+        arguments.model,
+        arguments.engine,
+        in_flight=arguments.in_flight,
+        max_tokens=arguments.max_tokens,
+        env=arguments.env,
+        actors={"max_loras": 2, "max_cpu_loras": 2, "gpu_memory": arguments.gpu_memory},
     )
     plan(config, [this_machine()], NEEDS, learner=False)  # refuses what this machine cannot run
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measure(config, arguments, Path(folder) / "engine.log"))
+        return asyncio.run(measure(config, arguments, Path(folder) / "engine.log"))
+
+
+def bench_config(
+    model: str,
+    engine: str,
+    *,
+    in_flight: int,
+    max_tokens: int,
+    env: str = "TicTacToe-v0",
+    actors: Mapping[str, Any],
+) -> RunConfig:
+    """Of a run that plays `env`, and does not end a game at an invalid move.
+
+    A weak model makes many, and a game would be one turn.
+    """
+    return parse(
+        {
+            "model": {"name": model, "dtype": "bfloat16"},
+            "games": [
+                {"env": env, "name": "game", "events": "all", "invalid_moves": {"allowed": 4}}
+            ],
+            "sampling": {"max_tokens": max_tokens, "max_prompt_tokens": 1024},
+            "actors": {"engine": engine, "games_in_flight": in_flight, **actors},
+        }
+    )
 
 
 if __name__ == "__main__":

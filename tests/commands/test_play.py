@@ -75,6 +75,7 @@ def test_a_person_plays_a_version_to_the_end(
         )
         why = screen.says("!why\n")
         assert re.search(r"run:1 \(seat 0\) answered", why) and "[" in why
+        assert "as its prompt has it: 012345678\r\n" in why
         chances = screen.says("!probs\n")
         assert "run:1 in its last turn, at temperature 1:" in chances
         shares = [float(share) for share in re.findall(r"  ([\d.]+) %", chances)]

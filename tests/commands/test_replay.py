@@ -250,6 +250,8 @@ def test_a_game_that_a_person_played_is_audited(
     assert models >= 2
     assert f"{models} of {models} turns of models sampled the same tokens again" in shown
     assert "not asked again: person: a person played" in shown
+    assert shown.count("as its prompt has it: ") == models
+    assert "as its prompt has it: 012345678" not in shown  # X of the person is on it by then
 
 
 def test_another_player_goes_on_from_a_turn(

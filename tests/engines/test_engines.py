@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,17 @@ from hypothesis import strategies as st
 from safetensors.torch import load, load_file
 
 from tests.helpers.models import random_adapter, tiny_model
-from tests.helpers.vllm import Scorer
+from tests.helpers.vllm import Deaf, Scorer
 from unstable.config import ModelConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.engines.make import make_engine
-from unstable.engines.probe import BOUNDS, ask_probe, check_probe, probe_adapters
+from unstable.engines.probe import (
+    BOUNDS,
+    ProbeAnswer,
+    ask_probe,
+    check_probe,
+    probe_adapters,
+)
 from unstable.engines.vllm.adapters import AdapterStore
 from unstable.engines.vllm.scratch import ScratchFolder
 from unstable.models.adapters import padded_rank
@@ -65,22 +72,25 @@ def test_stop_tokens_are_the_same_without_the_model(tiny_folder):
     assert named_stop_token_ids(config, tokenizer) == expected == {0}
 
 
-class Deaf:
-    """An engine that loads adapters and serves the base."""
+class Forgetful(Deaf):
+    """An engine that is deaf once it has slept."""
 
     def __init__(self, engine: EmbeddedEngine) -> None:
-        self._engine = engine
-        self.load = engine.load
-        self.unload = engine.unload
+        super().__init__(engine)
+        self.forget_prefixes = engine.forget_prefixes
+        self._slept = False
+
+    async def sleep(self) -> None:
+        await self._engine.sleep()
+        self._slept = True
+
+    async def wake(self) -> None:
+        await self._engine.wake()
 
     async def generate(self, prompt_ids, *, adapter, **request) -> Completion:
-        answer = await self._engine.generate(prompt_ids, adapter=None, **request)
-        return Completion(
-            token_ids=answer.token_ids,
-            logprobs=answer.logprobs,
-            finish_reason=answer.finish_reason,
-            adapter=adapter,
-        )
+        if self._slept:
+            return await super().generate(prompt_ids, adapter=adapter, **request)
+        return await self._engine.generate(prompt_ids, adapter=adapter, **request)
 
 
 async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_does_not(tiny_folder):
@@ -90,16 +100,20 @@ async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_doe
     adapters = probe_adapters(shape, config.adapter)
     engine = EmbeddedEngine(model, (), max_requests=4)
 
-    async def probe(asked) -> None:
-        answers = await ask_probe(asked, adapters, shape.vocabulary)
+    async def probe(asked, sleeps: bool = False) -> list[str]:
+        answers = await ask_probe(asked, adapters, shape.vocabulary, sleeps=sleeps)
+        assert len(answers) == 6 * (1 + sleeps)
         scores = {name: scorer.score(answers, adapter) for name, adapter in named}
-        check_probe(answers, scores, BOUNDS["float32"])
+        return check_probe(answers, scores, BOUNDS["float32"])
 
     named = [(None, None), *((adapter.name, adapter) for adapter in adapters)]
-    await probe(engine)
-    await probe(engine)  # nothing of the first one stayed
+    assert await probe(engine) == []
+    assert await probe(engine, sleeps=True) == []  # nothing of the first one stayed
     with pytest.raises(RuntimeError, match="logprobs under an adapter differ .* does not serve"):
         await probe(Deaf(engine))
+    assert await probe(Forgetful(engine)) == []
+    with pytest.raises(RuntimeError, match="an adapter after a sleep differ .* the base model by"):
+        await probe(Forgetful(engine), sleeps=True)
     named[1], named[2] = (named[1][0], adapters[1]), (named[2][0], adapters[0])
     with pytest.raises(RuntimeError, match="differ"):
         await probe(engine)
@@ -107,6 +121,47 @@ async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_doe
     with pytest.raises(RuntimeError, match="does not distinguish them"):
         await probe(Deaf(engine))
     await engine.close()
+
+
+def probe_case(noise: float, effects: Sequence[float] = (1.0, -1.5)) -> list[str]:
+    """A probe whose engine is `noise` nats off, and whose adapters change so many nats a token."""
+    names = [None, "probe@0", "probe@1"]
+    changed = dict(zip(names, (0.0, *effects), strict=True))
+    answers = [
+        ProbeAnswer(
+            prompt_ids=[1],
+            completion=Completion(
+                token_ids=[1, 2],
+                logprobs=[changed[name] - 5 + noise, changed[name] - 5 - noise],
+                finish_reason="length",
+                adapter=name,
+            ),
+        )
+        for name in names
+    ]
+    scores = {name: [[changed[name] - 5] * 2 for _ in answers] for name in names}
+    return check_probe(answers, scores, BOUNDS["bfloat16"])
+
+
+def test_what_the_probe_doubts_does_not_end_a_run():
+    """Bounds that other models have are no proof; what an adapter changes is."""
+    assert probe_case(0.1) == []
+    usual = probe_case(0.3)
+    assert len(usual) == 3 and all("where 0.2 and 1.0 are usual" in doubt for doubt in usual)
+    near = probe_case(0.5)
+    assert len(near) == 3 and "under the base model differ" in near[0]
+    assert "0.5000 a token, 0.5000 at most, of 1.0000 that an adapter changes" in near[0]
+
+
+@pytest.mark.parametrize("noise", [1.2, float("nan"), float("inf")])
+def test_an_engine_that_is_as_far_off_as_an_adapter_goes_ends_a_run(noise):
+    with pytest.raises(RuntimeError, match="does not serve what is trained"):
+        probe_case(noise)
+
+
+def test_a_probe_whose_adapters_change_nothing_ends_a_run():
+    with pytest.raises(RuntimeError, match="does not distinguish"):
+        probe_case(0.0, effects=(1.0, 0.0))
 
 
 def test_adapters_are_written_whole_in_the_engines_dtype(tmp_path):

@@ -1,4 +1,4 @@
-"""What the engines' tests share: the learner's scorer, and where vLLM is not."""
+"""What the engines' tests share: the learner's scorer, a deaf engine, where vLLM is not."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from unstable.config import ModelConfig
+from unstable.engines.base import Engine
 from unstable.engines.probe import ProbeAnswer
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.packing import pack_samples
@@ -14,7 +15,7 @@ from unstable.learners.model.policy import Policy
 from unstable.models.adapters import attach_lora, export_adapter, load_weights
 from unstable.models.base import load_model
 from unstable.planning.machine import this_machine
-from unstable.types import Adapter, TokenSample
+from unstable.types import Adapter, Completion, TokenSample
 
 needs_vllm = pytest.mark.skipif(
     bool(this_machine().usable_gpus) or not this_machine().has_vllm,
@@ -48,6 +49,24 @@ class Scorer:
         logprobs = self.policy(pack_samples(samples)).logprobs_N
         lengths = [len(sample.token_ids) for sample in samples]
         return [part.tolist() for part in logprobs.split(lengths)]
+
+
+class Deaf:
+    """An engine that loads adapters and serves the base."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.load = engine.load
+        self.unload = engine.unload
+
+    async def generate(self, prompt_ids, *, adapter, **request) -> Completion:
+        answer = await self._engine.generate(prompt_ids, adapter=None, **request)
+        return Completion(
+            token_ids=answer.token_ids,
+            logprobs=answer.logprobs,
+            finish_reason=answer.finish_reason,
+            adapter=adapter,
+        )
 
 
 def workers(owner: psutil.Process) -> list[psutil.Process]:

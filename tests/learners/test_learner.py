@@ -26,7 +26,10 @@ from tests.helpers.learners import (
 )
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import ConfigError, LearnerConfig
+from unstable.learners import columns
+from unstable.learners import learner as learner_module
 from unstable.learners.checkpoint import STATE_FILE
+from unstable.learners.model import packing
 from unstable.learners.optimizer import scheduled_rate
 from unstable.models.adapters import load_weights, read_adapter
 from unstable.records.files import json_line
@@ -529,3 +532,29 @@ def test_metrics_are_reported_for_each_role_too(model):
     assert metrics["learn/ended_length_mean/some:env/1"] is None
     mismatch = [metrics[f"learn/mismatch_abs_mean/some:env/{seat}"] for seat in (0, 1)]
     assert abs(mismatch[0] - mismatch[1]) == pytest.approx(1.0, abs=0.2)
+
+
+def test_nothing_is_sent_to_the_device_between_a_pass_and_the_next_one(model, monkeypatch):
+    """On a GPU it would wait until the pass is computed."""
+    learner = make_learner(model, micro_batch_size=4, batch_size=8)
+    events = []
+    forward = learner.policy.forward
+
+    def send(tensor, device):
+        events.append("sent")
+        return packing.sent(tensor, device)
+
+    def spy(pack, **options):
+        events.append("forward")
+        scores = forward(pack, **options)
+        scores.logprobs_N.register_hook(lambda _: events.append("backward"))
+        return scores
+
+    monkeypatch.setattr(columns, "sent", send)
+    monkeypatch.setattr(learner_module, "sent", send)
+    monkeypatch.setattr(learner.policy, "forward", spy)
+    made = [make_sample([1, i], [2], float(i % 2), game_id=i) for i in range(8)]
+    learner.update(make_batch(made))
+    passes = " ".join(events).split("forward")[1:]
+    assert "sent" in events and len(passes) == 2
+    assert all(one.split()[0] == "backward" for one in passes)

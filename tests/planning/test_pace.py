@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unstable.cli import parse_options
-from unstable.config import load
+from unstable.config import ConfigError, load
 from unstable.engines.needs import NEEDS
 from unstable.planning.elsewhere import machine_named
 from unstable.planning.figures import CARDS, card_like
@@ -79,6 +79,27 @@ def test_the_plan_names_the_batch_that_fills_the_actors() -> None:
     assert "240 of 1,920 places have a game" in few and "learner.batch_size x 8.0" in few
     full = planned("8xh100", "Qwen/Qwen3-1.7B", **{"learner.batch_size": 3072})
     assert "learner.batch_size x" not in full.text()
+
+
+def test_a_card_has_several_engines_of_a_small_model() -> None:
+    several = planned("h200", "smollm2-135m")
+    assert (len(several.actors), several.engines_per_gpu) == (4, 4)
+    assert {each.gpus for each in several.actors} == {("0",)}
+    engine, learner = several.uses
+    assert 4 * engine.limit_bytes + learner.limit_bytes <= 150.8e9
+    one = planned("h200", "smollm2-135m", **{"actors.num": 1})
+    assert one.uses[0].limit_bytes > 3 * engine.limit_bytes
+    alone = planned("2xh200", "smollm2-135m", **{"actors.engines_per_gpu": 3})
+    assert [each.gpus for each in alone.actors] == [("0",)] * 3
+    assert 3 * alone.gpu_memory <= 0.9
+    turns = planned("h200", "smollm2-135m", **{"loop.mode": "sync", "actors.engines_per_gpu": 2})
+    assert (turns.share, len(turns.actors)) == ("sleep", 2)
+    given = planned("h200", "smollm2-135m", **{"actors.num": 2, "actors.engines_per_gpu": 4})
+    assert len(given.actors) == 2
+    with pytest.raises(ConfigError, match=r"actors.num = 5 .* needs 2 GPUs"):
+        planned("h200", "smollm2-135m", **{"actors.num": 5, "actors.engines_per_gpu": 4})
+    with pytest.raises(ConfigError, match="set one of them to 1"):
+        load("default", {"actors.engines_per_gpu": 2, "actors.tensor_parallel": 2})
 
 
 def test_a_card_is_known_by_its_name_or_else_by_its_memory() -> None:

@@ -405,7 +405,7 @@ def test_every_plan_fits_and_runs_again_as_it_is(
         assert sum(map(operator.mul, taken, counts)) <= here.memory_bytes
     ids = [id for place in chosen.actors + chosen.learners for id in place.gpus]
     assert set(ids) <= {gpu.id for gpu in here.gpus}
-    assert len(set(ids)) == len(ids) or chosen.share != "off"
+    assert len(set(ids)) == len(ids) or chosen.share != "off" or chosen.engines_per_gpu > 1
     assert chosen.games_in_flight >= 1
     resolved = resolve(config, chosen, "fresh")
     assert "auto" not in resolved.actors.model_dump().values()

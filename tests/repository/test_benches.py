@@ -14,6 +14,7 @@ SMALL = {
     "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
     "curve.py": "run --out curve.svg",
     "gate.py": "--places 32 --games 2000 --rounds 1",
+    "gpu_hour.py": "--state hour --dry --only doctor prefix",
     "judging.py": "--model tiny --sample 2 --threads 1",
     "learner.py": "--model tiny --vocab 90 --samples 4 --threads 1 --rounds 1 --only padded ours",
     "learner_tiny.py": "--turns 64 --threads 1 --rounds 1 --algorithms reinforce",

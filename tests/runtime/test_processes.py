@@ -1,19 +1,26 @@
 """Whatever fails as a run starts, what has started by then is closed."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tests.helpers.vllm import Deaf, Scorer
 from unstable.config import ConfigError, parse
 from unstable.engines.base import Engine
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.engines.probe import ProbeAnswer, ask_probe, probe_adapters
+from unstable.models.base import load_model
+from unstable.models.shape import read_shape
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime import actors as actors_module
 from unstable.runtime import local, processes
+from unstable.types import Adapter, TokenSample
 
 
 class Started:
@@ -106,3 +113,65 @@ async def test_an_engine_is_closed_where_its_opponents_cannot_be_loaded(
     with pytest.raises(ConfigError, match="opponents.fixed.0"):
         await local.LocalActor.start(parse({}), RunFolder(tmp_path), tmp_path / "log")
     assert closed == ["games", "engine"]
+
+
+async def test_an_engine_that_serves_the_base_is_found_among_others_that_do_not(
+    tiny_folder: Path,
+) -> None:
+    """Each actor is judged alone: over all of them, one would be lost in the mean."""
+    config = parse({"model": {"name": str(tiny_folder), "dtype": "float32", "init": "fresh"}})
+    engine = EmbeddedEngine(load_model(config.model), (), max_requests=4)
+    policy = Scorer(config.model)
+
+    adapters = probe_adapters(read_shape(config.model), config.model.adapter)
+    size = read_shape(config.model).vocabulary
+    right = await ask_probe(engine, adapters, size)
+    deaf = await ask_probe(cast(Engine, Deaf(engine)), adapters, size)
+    await engine.close()
+    asked: list[ProbeAnswer] = []
+
+    async def logprobs_under(adapter: Adapter, _: Sequence[TokenSample]) -> Any:
+        return policy.score(asked, adapter)
+
+    async def probe(*given: list[ProbeAnswer]) -> list[str]:
+        async def answered(answers: list[ProbeAnswer]) -> list[ProbeAnswer]:
+            return answers
+
+        asked[:] = [answer for answers in given for answer in answers]
+        actors: Any = [
+            SimpleNamespace(probe=lambda *_, answers=answers: answered(answers))
+            for answers in given
+        ]
+        learner: Any = SimpleNamespace(logprobs_under=logprobs_under)
+        return await processes._probe(config, actors, learner)
+
+    assert await probe(*[right] * 7) == []
+    with pytest.raises(RuntimeError, match="^actor-7: start-up probe: the engine's logprobs under"):
+        await probe(*[right] * 7, deaf)
+
+
+@pytest.mark.parametrize(("cards", "most"), [(("0", "0", "1"), 2), ((None, None, None), 3)])
+def test_engines_of_one_card_start_one_after_another(
+    cards: tuple[str | None, ...], most: int
+) -> None:
+    """Each measures what is free there; on the processor all start at once."""
+    at_once: set[int] = set()
+    seen: list[set[int]] = []
+
+    class Starting:
+        async def start(self) -> None:
+            at_once.add(id(self))
+            seen.append(set(at_once))
+            await asyncio.sleep(0)
+            at_once.remove(id(self))
+
+    actors: list[Any] = [Starting() for _ in cards]
+    places = [Placement(LOOPBACK, (card,) if card else ()) for card in cards]
+
+    async def main() -> None:
+        await asyncio.gather(*processes._starts(actors, places))
+
+    asyncio.run(main())
+    assert len(seen) == len(cards)
+    assert max(map(len, seen)) == most
+    assert not any({id(actors[0]), id(actors[1])} <= running for running in seen) or most == 3

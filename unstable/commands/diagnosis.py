@@ -1,7 +1,6 @@
 """What a run does, waits for and has come to, read from its folder alone: `unstable doctor RUN`."""
 
 import re
-import shlex
 import socket
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 from unstable.config import one_line
 from unstable.records.files import read_small_json
 from unstable.records.folder import RunFolder, existing_run
-from unstable.records.text import duration
+from unstable.records.text import command_line, duration
 from unstable.tracking.text import phase_line
 from unstable.types.processes import started
 
@@ -59,8 +58,8 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
 
 def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condition:
     """What a run is that has last said `state` of itself."""
-    is_sft, root = folder.examples.is_file(), shlex.quote(str(folder.root))
-    resume = f"unstable {'sft' if is_sft else 'train'} --resume {root}"
+    is_sft = folder.examples.is_file()
+    resume = command_line("unstable", "sft" if is_sft else "train", "--resume", folder.root)
     again = f"to go on: {resume}" if folder.versions() else "it has no checkpoint; begin anew"
     if not state:
         if folder.adapter.is_dir():  # which a run of sft ends with
@@ -68,7 +67,8 @@ def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condit
         return Condition("unknown", "it has no state.json", again)
     word, reason = str(state.get("state")), str(state.get("reason"))
     if word == "ended":
-        return Condition("ended", reason, "nothing to do" if is_sft else f"unstable eval {root}")
+        measure = command_line("unstable", "eval", folder.root)
+        return Condition("ended", reason, "nothing to do" if is_sft else measure)
     if word != "running":
         return Condition(word, reason, again, word == "failed")
     silent, pid = now - _number(state, "written"), state.get("pid")

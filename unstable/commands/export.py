@@ -20,6 +20,7 @@ from unstable.records.files import new_folder
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped, read_records
 from unstable.records.shapes import GAME
+from unstable.records.text import command_line
 from unstable.report.run import read_runs
 from unstable.types import Adapter, PlayerId
 
@@ -116,7 +117,8 @@ def _adapter(folder: RunFolder, config: RunConfig, version: int) -> Adapter:
 
 def _base_hint(config: RunConfig) -> str:
     if is_shipped(config.model):
-        return f"the folder that `unstable model {config.model.name}` prints"
+        command = command_line("unstable", "model", config.model.name)
+        return f"the folder that `{command}` prints"
     return "" if public_name(config.model) == config.model.name else "the folder of the base"
 
 

@@ -17,6 +17,7 @@ from unstable.prompts import TokenStrings
 from unstable.records.files import check_target
 from unstable.records.folder import RunFolder
 from unstable.records.shapes import Record
+from unstable.records.text import command_line
 from unstable.report.games import Sources
 from unstable.report.page import plot_library
 from unstable.report.report import write_report
@@ -58,7 +59,8 @@ def report_at_end(folder: RunFolder, tell: Callable[[str], None]) -> Path | None
     began = time.monotonic()
 
     def failed(error: BaseException) -> None:
-        line = f"no report was made ({error}); to try again: unstable report {folder.root}"
+        again = command_line("unstable", "report", folder.root)
+        line = f"no report was made ({error}); to try again: {again}"
         logger.exception(line)
         tell(one_line(line))
 

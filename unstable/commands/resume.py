@@ -29,7 +29,7 @@ MAY_CHANGE = (
     *(f"loop.{name}" for name in ("start_timeout", "stall_timeout")),
     *(f"actors.{name}" for name in ("num", "engine", "games_in_flight", "enforce_eager")),
     *(f"actors.{name}" for name in ("tensor_parallel", "max_loras", "max_cpu_loras")),
-    *(f"actors.{name}" for name in ("gpu_memory", "share_gpu")),
+    *(f"actors.{name}" for name in ("engines_per_gpu", "gpu_memory", "share_gpu")),
     *("eval.*", "guard.*", "tracking.*"),
     *(f"learner.{name}" for name in ("num", "parallel", "gradient_checkpointing", "compile")),
     *(f"learner.{name}" for name in ("micro_batch_size", "micro_batch_tokens")),

@@ -53,6 +53,7 @@ from unstable.records.files import check_target
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
 from unstable.records.reading import read_rows
+from unstable.records.text import command_line
 from unstable.report.run import read_runs
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker, rewind
@@ -191,7 +192,8 @@ def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
     except KeyboardInterrupt:
         ending = "interrupted"
         if folder.versions():
-            tracker.print(f"interrupted; to go on: unstable sft --resume {folder.root}")
+            again = command_line("unstable", "sft", "--resume", folder.root)
+            tracker.print(f"interrupted; to go on: {again}")
         raise
     except (ConfigError, RunFailedError) as error:
         reason = one_line(str(error))

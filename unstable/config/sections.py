@@ -150,6 +150,9 @@ class ActorsConfig(Section):
         "seats take the newest one at each turn",
     )
     tensor_parallel: PositiveInt = Field(1, description="GPUs that one actor's engine spans (vllm)")
+    engines_per_gpu: PositiveInt | Auto = Field(
+        "auto", description="actors on each GPU; auto: several of a small model (vllm)"
+    )
     max_loras: PositiveInt | Auto = Field(
         "auto", description="versions that one forward pass may mix (vllm)"
     )
@@ -174,6 +177,11 @@ class ActorsConfig(Section):
         if self.engine not in known:
             raise ValueError(
                 f"engine = {self.engine!r} is no engine; {nearest(self.engine, known)}"
+            )
+        if self.engines_per_gpu not in ("auto", 1) and self.tensor_parallel > 1:
+            raise ValueError(
+                f"engines_per_gpu = {self.engines_per_gpu} has several engines on a GPU, but "
+                f"tensor_parallel = {self.tensor_parallel} one on several; set one of them to 1"
             )
         return self
 

@@ -18,6 +18,7 @@ class Position(NamedTuple):
     board: str
     action_values: dict[str, float] | None  # outcome with perfect play; None: not solved
     mix: dict[str, float] | None  # what an equilibrium plays, where positions are hidden
+    prompted: str = ""  # as a compact prompt has it, in marks of its own; empty: it has the board
 
 
 def is_known(config: GameConfig) -> bool:
@@ -33,8 +34,8 @@ def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Positi
         for action in actions:
             if game.done:
                 break
-            game.observe()
-            positions.append(_position(game))
+            observation = game.observe()
+            positions.append(_position(game)._replace(prompted=observation.position))
             game.step(action)
         positions.append(Position(game.board, None, None))
     return positions

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unstable.learners.model.packing import spans
+from unstable.learners.model.packing import sent, spans
 
 
 class Layout:
@@ -28,7 +28,7 @@ class Layout:
         chosen = np.asarray(indices)
         starts = self._starts[chosen]
         rows = spans(starts, self._starts[chosen + 1] - starts)
-        return torch.from_numpy(rows).to(self.device)
+        return sent(torch.from_numpy(rows), self.device)
 
     def repeated(self, values_S: NDArray) -> Tensor:
         """A value a sample as a column: numbers in fp32, masks as they are."""
@@ -47,9 +47,8 @@ class Columns(dict[str, Tensor]):
         super().__init__()
         self.layout = layout
 
-    def put(self, indices: Sequence[int], figures: Mapping[str, Tensor], counts: bool) -> None:
-        """Set the figures of some samples, or only make sure of the columns, unless it `counts`."""
-        rows = self.layout.rows(indices)
+    def put(self, rows: Tensor, figures: Mapping[str, Tensor], counts: bool) -> None:
+        """Set the figures of these rows, or only make sure of the columns, unless it `counts`."""
         for name, values in figures.items():
             if name not in self:
                 shape = (self.layout.length, *values.shape[1:])

@@ -40,7 +40,7 @@ from unstable.learners.metrics import (
 )
 from unstable.learners.micro_batches import MicroBatches, token_normalizers
 from unstable.learners.model.load import load_policy
-from unstable.learners.model.packing import pack_samples
+from unstable.learners.model.packing import pack_samples, sent
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.ranks import ALONE, Ranks
@@ -246,7 +246,7 @@ class Learner:
             self.micro_batches.halve(reason)
         self.micro_batches.ranks.sum_([total, *self.optimizer.gradients, *columns.values()])
         learning_rate = self.optimizer.learning_rate
-        stepped = self.optimizer.step(float(total))
+        stepped = self.optimizer.step(total)
         return StepReport(chosen_C, float(total), *stepped, learning_rate, columns)
 
     def _accumulate(self, frozen: FrozenBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
@@ -262,17 +262,18 @@ class Learner:
         columns, total = Columns(self._layout(samples)), torch.zeros(1, device=device)
         atoms = sequences_C.tolist() if algorithm.whole_in_pass else None
         for indices, counts in self.micro_batches(samples, atoms):
-            rows = frozen.layout.rows(chosen_C[indices])
-            pack = pack_samples([samples[index] for index in indices])
+            rows, places = frozen.layout.rows(chosen_C[indices]), columns.layout.rows(indices)
+            pack = pack_samples([samples[index] for index in indices]).to(device)
+            sequences_N = sent(torch.from_numpy(sequences_C[indices]), device)[pack.samples_N]
+            normalizers_N = self._floats(normalizers_C[indices])[pack.samples_N]
             reference_ND = frozen.reference_states(rows)
             scores = self.policy(pack, entropy=frozen.entropy, reference_ND=reference_ND)
-            turns_N = pack.samples_N.to(device)
             tokens = frozen.tokens(
                 rows,
                 scores,
-                normalizers_N=self._floats(normalizers_C[indices])[turns_N],
-                turns_N=turns_N,
-                sequences_N=torch.from_numpy(sequences_C[indices]).to(device)[turns_N],
+                normalizers_N=normalizers_N,
+                turns_N=pack.samples_N,
+                sequences_N=sequences_N,
             )
             entropies_N, states_SD = scores.entropies_N, scores.states_SD.detach()
             del scores, reference_ND  # and its hidden states
@@ -292,7 +293,7 @@ class Learner:
                 )
             total += value
             figures = {LOGPROBS: tokens.logprobs_N, RATIOS: loss.ratios_N, ENTROPIES: entropies_N}
-            columns.put(indices, {**figures, **loss.means}, counts)
+            columns.put(places, {**figures, **loss.means}, counts)
         return columns, total
 
     def _finish(
@@ -350,7 +351,7 @@ class Learner:
         return Layout([sample.num_scored for sample in samples], self.policy.device)
 
     def _floats(self, values: Floats) -> Tensor:
-        return torch.from_numpy(values).float().to(self.policy.device)
+        return sent(torch.from_numpy(values).float(), self.policy.device)
 
     def scale_rate(self, factor: float) -> None:
         """Multiply the learning rate by `factor` from now on, beside its schedule.

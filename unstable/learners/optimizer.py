@@ -74,7 +74,7 @@ class PolicyOptimizer:
         """Forget all gradients."""
         self.adamw.zero_grad()
 
-    def step(self, loss: float) -> Stepped:
+    def step(self, loss: Tensor) -> Stepped:
         """Clip, step, clear the gradients.
 
         Refused, which leaves all weights as they are, when `loss`, a norm or a weight that the step
@@ -82,10 +82,9 @@ class PolicyOptimizer:
         """
         for group, factor in zip(self.adamw.param_groups, self.factors, strict=True):
             group["lr"] = factor * self.learning_rate
-        norms = [
-            float(nn.utils.clip_grad_norm_(group, self.config.grad_clip)) for group in self.groups
-        ]
-        refusal = _refusal(loss, norms) or self._try()
+        found = [nn.utils.clip_grad_norm_(group, self.config.grad_clip) for group in self.groups]
+        value, *norms = torch.stack([loss.reshape(()), *found]).tolist()  # one wait
+        refusal = _refusal(value, norms) or self._try()
         self.clear()
         self.steps += 1
         if refusal is not None:

@@ -67,9 +67,10 @@ class Scorer:
         """This rank's share of what is wanted."""
         read = [Columns(Layout(sizes, self._policy.device)) for sizes, _ in wanted]
         for indices, counts in self._micro_batches(samples):
+            places = [columns.layout.rows(indices) for columns in read]
             scores = self._policy(pack_samples([samples[index] for index in indices]))
-            for columns, (_, figures) in zip(read, wanted, strict=True):
-                columns.put(indices, {"read": figures(scores)}, counts)
+            for columns, rows, (_, figures) in zip(read, places, wanted, strict=True):
+                columns.put(rows, {"read": figures(scores)}, counts)
         return read
 
 

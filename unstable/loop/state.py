@@ -28,6 +28,7 @@ from unstable.loop.context import Context
 from unstable.records.files import json_line, write_whole
 from unstable.records.games import Recorded, read_games, read_spec, spec_record
 from unstable.records.reading import Skipped
+from unstable.records.text import command_line
 from unstable.tracking.tracker import TrackerState
 from unstable.types import ActorState, GameSpec, PlayerId, Trajectory
 
@@ -106,7 +107,7 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
     except OSError as error:
         raise RunFailedError(
             f"the state of version {version} cannot be written ({error.strerror}); make room for "
-            f"it; then: unstable train --resume {context.folder.root}"
+            f"it; then: {command_line('unstable', 'train', '--resume', context.folder.root)}"
         ) from error
 
 

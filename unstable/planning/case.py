@@ -84,6 +84,7 @@ class Placed(NamedTuple):
     budget: Budget
     games: int
     max_loras: int
+    engines_per_gpu: int
     engine: EngineMemory
     cached_tokens: int  # that the engine has room for
     learner_on: Device | None

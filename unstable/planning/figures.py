@@ -19,6 +19,14 @@ STEP_S = 4e-3
 REQUEST_S = 33e-6
 """Of vLLM's own processor time in a step, and for each request in it: 16.6 ms at 384 requests were
 measured (vLLM 0.24, SmolLM2-135M, one H200, log-probabilities on)."""
+SMALL_ENGINE = 500_000_000
+MOST_ENGINES = 4
+ENGINE_ROOM = 20_000_000_000
+ENGINE_CORES = 4
+ENGINE_GAMES = 48
+"""Parameters up to which a card has several engines, and how many: one for so many bytes of the
+card, cores, and games that may be in flight. An estimate: most of the 16.6 ms of a step of SmolLM2
+on an H200 were the processor's."""
 BANDWIDTH_USED = 0.8
 """Of a card's bandwidth, where an engine reads weights and cache: an estimate."""
 MATMUL_USED = 0.66

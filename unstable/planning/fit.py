@@ -85,12 +85,23 @@ def fit_batches(
 
 
 def engine_alone(
-    config: RunConfig, memory: EngineMemory, device: Device, longest: int, *, learner_bytes: int
+    config: RunConfig,
+    memory: EngineMemory,
+    device: Device,
+    longest: int,
+    *,
+    learner_bytes: int,
+    per_card: int,
 ) -> Budget:
-    """Memory for an engine with cards of its own. Raises `DoesNotFitError`."""
+    """Memory for an engine on cards without a learner, of which each has `per_card` engines.
+
+    Raises `DoesNotFitError`.
+    """
+    device = device._replace(free_bytes=device.free_bytes // per_card)
     asked = config.actors.gpu_memory
     free = device.free_bytes / device.total_bytes
-    share = min(MAX_GPU_MEMORY, _rounded(free)) if isinstance(asked, str) else asked
+    most = min(MAX_GPU_MEMORY / per_card, free)
+    share = max(0.001, _rounded(most)) if isinstance(asked, str) else asked
     limit = int(share * device.total_bytes)
     check_engine_fits(memory, limit, device, longest)
     mode: Mode = "sync" if config.loop.mode == "sync" else "async"
@@ -105,21 +116,25 @@ def engine_and_learner(
     learner: LearnerMemory,
     device: Device,
     longest: int,
+    per_card: int,
 ) -> Budget:
-    """Memory for both on one card: beside each other, or one asleep while the other works.
+    """Memory for a learner and `per_card` engines on one card.
 
-    Left to decide, they stand beside each other if that leaves the engine enough of a cache for
-    `SPLIT_GAMES`. Raises `DoesNotFitError`.
+    They are beside each other, or the one kind is asleep while the other works. Left to decide,
+    they stand beside each other if that leaves the engines enough of a cache for `SPLIT_GAMES`.
+    Raises `DoesNotFitError`.
     """
     lacks: list[DoesNotFitError] = []
     resident = sum(learner.fixed.values())
-    beside = device._replace(free_bytes=device.free_bytes - resident)
+    beside = device._replace(free_bytes=(device.free_bytes - resident) // per_card)
     for share, games in _ways_to_share(config):
         budget = (_split if share == "split" else _by_turns)(
-            config, engine, learner, device, longest
+            config, engine, learner, device, longest, per_card
         )
         try:
-            check_engine_fits(engine, budget.engine_bytes, beside, games * longest)
+            check_engine_fits(
+                engine, budget.engine_bytes, beside, math.ceil(games / per_card) * longest
+            )
             fit_batches(config, learner, budget.learner_bytes, longest, device)
         except DoesNotFitError as lack:
             lacks.append(lack)
@@ -144,14 +159,19 @@ def _ways_to_share(config: RunConfig) -> list[tuple[Share, int]]:
 
 
 def _split(
-    config: RunConfig, engine: EngineMemory, learner: LearnerMemory, device: Device, longest: int
+    config: RunConfig,
+    engine: EngineMemory,
+    learner: LearnerMemory,
+    device: Device,
+    longest: int,
+    per_card: int,
 ) -> Budget:
     """Each has what it needs at least, and half of what is left."""
     asked = config.actors.gpu_memory
     tokens = max(longest, config.learner.micro_batch_tokens or 0)
     for_learner = learner.total(tokens, config.learner.gradient_checkpointing != "off")
-    spare = device.free_bytes - engine.total(longest) - for_learner
-    most = _rounded((engine.total(longest) + spare // 2) / device.total_bytes)
+    spare = device.free_bytes - per_card * engine.total(longest) - for_learner
+    most = _rounded((engine.total(longest) + spare // 2 // per_card) / device.total_bytes)
     share = max(0.001, most) if isinstance(asked, str) else asked
     engine_bytes = int(share * device.total_bytes)
     return Budget(
@@ -159,23 +179,29 @@ def _split(
         share="split",
         gpu_memory=share,
         engine_bytes=engine_bytes,
-        learner_bytes=max(0, device.free_bytes - engine_bytes),
+        learner_bytes=max(0, device.free_bytes - per_card * engine_bytes),
     )
 
 
 def _by_turns(
-    config: RunConfig, engine: EngineMemory, learner: LearnerMemory, device: Device, longest: int
+    config: RunConfig,
+    engine: EngineMemory,
+    learner: LearnerMemory,
+    device: Device,
+    longest: int,
+    per_card: int,
 ) -> Budget:
     """Each has the card but for what the other keeps there while it waits."""
     asked = config.actors.gpu_memory
-    most = _rounded((device.free_bytes - sum(learner.fixed.values())) / device.total_bytes)
-    share = max(0.001, min(MAX_GPU_MEMORY, most)) if isinstance(asked, str) else asked
+    left = device.free_bytes - sum(learner.fixed.values())
+    most = _rounded(min(MAX_GPU_MEMORY, left / device.total_bytes) / per_card)
+    share = max(0.001, most) if isinstance(asked, str) else asked
     return Budget(
         mode="sync",
         share="sleep",
         gpu_memory=share,
         engine_bytes=int(share * device.total_bytes),
-        learner_bytes=max(0, device.free_bytes - engine.asleep),
+        learner_bytes=max(0, device.free_bytes - per_card * engine.asleep),
     )
 
 

@@ -1,12 +1,15 @@
 """Placing processes where actors play on GPUs."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from unstable.config import RunConfig
+from unstable.planning import figures
 from unstable.planning.case import VLLM_GAMES, Case, Placed, smallest, too_few
 from unstable.planning.fit import engine_alone, engine_and_learner
 from unstable.planning.machine import GPU
+from unstable.planning.pace import games_at_once
 from unstable.planning.slots import slots_that_fit
 
 
@@ -32,16 +35,19 @@ def on_gpus(case: Case) -> Placed:
 def _placed(case: Case) -> Placed:
     """With as many slots as the case says."""
     config, gpus = case.config, case.machine.usable_gpus
-    actors, learners, shared = _cards(config, gpus, case.ranks)
+    per_card = _engines_per_card(case)
+    actors, learners, shared = _cards(config, gpus, case.ranks, per_card)
     engine = case.engine_memory(on_gpu=True)
     used = [card for cards in actors for card in cards]
     learner_on = smallest(learners) if learners else None
     if shared:
         both, learner = smallest([*used, *learners]), case.learner_memory(on_gpu=True)
-        budget = engine_and_learner(config, engine, learner, both, case.longest)
+        budget = engine_and_learner(config, engine, learner, both, case.longest, per_card)
     else:
         left = learner_on.free_bytes if learner_on else 0
-        budget = engine_alone(config, engine, smallest(used), case.longest, learner_bytes=left)
+        budget = engine_alone(
+            config, engine, smallest(used), case.longest, learner_bytes=left, per_card=per_card
+        )
     cached_tokens = engine.tokens(budget.engine_bytes)
     asked = config.actors.games_in_flight
     return Placed(
@@ -50,23 +56,44 @@ def _placed(case: Case) -> Placed:
         budget=budget,
         games=min(VLLM_GAMES, cached_tokens // case.typical) if asked == "auto" else asked,
         max_loras=case.max_loras,
+        engines_per_gpu=per_card,
         engine=engine,
         cached_tokens=cached_tokens,
         learner_on=learner_on,
     )
 
 
+def _engines_per_card(case: Case) -> int:
+    """How many engines a card has: several of a small model, whose limit is their processor time.
+
+    One where the number of actors or their share of memory is given, or a card takes one process.
+    """
+    actors, gpus = case.config.actors, case.machine.usable_gpus
+    if actors.engines_per_gpu != "auto":
+        return actors.engines_per_gpu
+    given = actors.num != "auto" or actors.gpu_memory != "auto" or actors.tensor_parallel > 1
+    exclusive = any(gpu.mode == "exclusive" for gpu in gpus)
+    if given or exclusive or case.shape.parameters > figures.SMALL_ENGINE:
+        return 1
+    by_memory = min(gpu.total_bytes for gpu in gpus) // figures.ENGINE_ROOM
+    by_cores = case.machine.cores // (figures.ENGINE_CORES * len(gpus))
+    games = games_at_once(case.config, sync=case.config.loop.mode == "sync")
+    by_games = games // (figures.ENGINE_GAMES * len(gpus))
+    return int(max(1, min(figures.MOST_ENGINES, by_memory, by_cores, by_games)))
+
+
 def _cards(
-    config: RunConfig, gpus: Sequence[GPU], ranks: int
+    config: RunConfig, gpus: Sequence[GPU], ranks: int, per_card: int
 ) -> tuple[list[Sequence[GPU]], Sequence[GPU], bool]:
     """Cards of each actor, of each learner rank, and whether they are the same ones."""
     actors = config.actors
     span = actors.tensor_parallel
-    least = span * (1 if actors.num == "auto" else actors.num)
+    least = span * (1 if actors.num == "auto" else math.ceil(actors.num / per_card))
     few = least + ranks > len(gpus) >= max(least, ranks)
     together = actors.share_gpu in ("split", "sleep") or (actors.share_gpu == "auto" and few)
     shared = ranks > 0 and together
-    for_actors = gpus if shared else gpus[: max(0, len(gpus) - ranks)]
+    free = gpus if shared else gpus[: max(0, len(gpus) - ranks)]
+    for_actors = [card for card in free for _ in range(per_card)]
     num = len(for_actors) // span if actors.num == "auto" else actors.num
     if ranks > len(gpus):
         raise too_few(f"learner.num = {ranks}", ranks, gpus, f"learner.num to {len(gpus)}")
@@ -79,7 +106,8 @@ def _cards(
             change = "actors.share_gpu to auto"
         else:
             change = f"actors.tensor_parallel to {len(gpus)}"
-        raise too_few(wanted + beside, max(1, num) * span, gpus, change)
+        needed = math.ceil(max(1, num) * span / per_card)
+        raise too_few(wanted + beside, needed, gpus, change)
     return (
         [for_actors[i * span : (i + 1) * span] for i in range(num)],
         gpus[:ranks] if shared else gpus[len(gpus) - ranks :],

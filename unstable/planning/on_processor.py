@@ -49,6 +49,7 @@ def on_processor(case: Case) -> Placed:
         ),
         games=games,
         max_loras=case.max_loras,
+        engines_per_gpu=1 if asked.engines_per_gpu == "auto" else asked.engines_per_gpu,
         engine=engine,
         cached_tokens=tokens_of(case, games),
         learner_on=learner_on,

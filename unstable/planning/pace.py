@@ -39,6 +39,7 @@ def pace(
     *,
     typical: int,
     actors: int,
+    per_card: int,
     places: int,
     ranks: int,
     pass_tokens: int,
@@ -53,7 +54,7 @@ def pace(
     slower = figures.SHARED if shared and not sync else 1
     games = min(games_at_once(config, sync=sync), actors * places)
     span = config.actors.tensor_parallel
-    step = slower * step_s(shape, dtype, card, games / actors, typical) / (1 if span == 1 else span)
+    step = slower * step_s(shape, dtype, card, games / actors, typical, per_card) / span
     turns = config.learner.batch_size
     answer = max(1.0, figures.ANSWER_LENGTH * config.sampling.max_tokens)
     tokens = turns * config.learner.epochs * typical
@@ -63,12 +64,14 @@ def pace(
     return Pace(turns * answer / (games / step), slower * learn, games, actors * places)
 
 
-def step_s(shape: ModelShape, dtype: str, card: Card, requests: float, length: int) -> float:
-    """Seconds of an engine's step, which gives each request a token."""
+def step_s(
+    shape: ModelShape, dtype: str, card: Card, requests: float, length: int, engines: int
+) -> float:
+    """Seconds of an engine's step, which gives each request a token; `engines` share the card."""
     weights = DTYPE_BYTES[dtype] * shape.parameters
     read = weights + requests * length * cache_bytes(shape, dtype)
     processor = figures.STEP_S + requests * figures.REQUEST_S
-    return processor + read / (figures.BANDWIDTH_USED * card.bandwidth)
+    return processor + engines * read / (figures.BANDWIDTH_USED * card.bandwidth)
 
 
 def token_s(shape: ModelShape, card: Card) -> float:

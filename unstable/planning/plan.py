@@ -57,6 +57,7 @@ class Plan:
     learner_threads: int  # of the processor, for all ranks together
     gpu_memory: float  # share of a device's memory that an actor's vLLM engine may take
     games_in_flight: int  # of each actor
+    engines_per_gpu: int
     max_loras: int
     max_cpu_loras: int
     gradient_checkpointing: bool
@@ -148,7 +149,7 @@ def _planned(case: Case, engine: str, notes: list[str]) -> Plan:
     gpus = case.engine.uses_gpus and bool(case.machine.usable_gpus)
     placed = on_gpus(case) if gpus else on_processor(case)
     budget = placed.budget
-    _check_sharing(case, budget.share)
+    _check_sharing(case, budget.share, placed.engines_per_gpu)
     batches, learner_uses = _learner_uses(case, placed)
     if batches.checkpointing and case.config.learner.gradient_checkpointing == "auto":
         notes.append("learner.gradient_checkpointing is on: activations would not fit without")
@@ -164,6 +165,7 @@ def _planned(case: Case, engine: str, notes: list[str]) -> Plan:
         gpu_memory=budget.gpu_memory,
         games_in_flight=placed.games,
         max_loras=placed.max_loras,
+        engines_per_gpu=placed.engines_per_gpu,
         max_cpu_loras=case.max_cpu_loras,
         gradient_checkpointing=batches.checkpointing,
         micro_batch_tokens=batches.limit_tokens,
@@ -182,6 +184,7 @@ def _pace(case: Case, placed: Placed, batches: Batches) -> Pace:
         card_like(smallest.name, smallest.total_bytes),
         typical=case.typical,
         actors=len(placed.actors),
+        per_card=placed.engines_per_gpu,
         places=placed.games,
         ranks=len(placed.learners),
         pass_tokens=batches.most_tokens,
@@ -206,12 +209,12 @@ def _pace_rows(pace: Pace) -> list[tuple[str, str]]:
     return rows
 
 
-def _check_sharing(case: Case, share: Share) -> None:
+def _check_sharing(case: Case, share: Share, per_card: int) -> None:
     """Raise `ConfigError` where two processes would be on a card that takes one."""
     alone = [gpu.id for gpu in case.machine.usable_gpus if gpu.mode == "exclusive"]
-    if share != "off" and alone:
+    if (share != "off" or per_card > 1) and alone:
         raise ConfigError(
-            f"GPU {', '.join(alone)}: the compute mode is exclusive, so that actor and learner "
+            f"GPU {', '.join(alone)}: the compute mode is exclusive, so that processes "
             "cannot share it; run: nvidia-smi -c DEFAULT"
         )
 

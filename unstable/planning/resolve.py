@@ -10,6 +10,7 @@ UNDECIDED: Mapping[str, Any] = {
     "actors.num": "auto",
     "actors.engine": "auto",
     "actors.games_in_flight": "auto",
+    "actors.engines_per_gpu": "auto",
     "actors.gpu_memory": "auto",
     "actors.share_gpu": "auto",
     "learner.gradient_checkpointing": "auto",
@@ -39,6 +40,7 @@ def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
         "games_in_flight": plan.games_in_flight,
         "max_loras": plan.max_loras,
         "max_cpu_loras": plan.max_cpu_loras,
+        "engines_per_gpu": plan.engines_per_gpu,
         "gpu_memory": plan.gpu_memory,
         "share_gpu": plan.share,
     }

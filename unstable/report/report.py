@@ -1,13 +1,12 @@
 """A report of runs, from their folders to one HTML file."""
 
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
-from unstable.records.text import duration
+from unstable.records.text import command_line, duration
 from unstable.report.comparison import headline
 from unstable.report.games import Sources, packed_games
 from unstable.report.page import write_page
@@ -91,7 +90,7 @@ def _summary(run: Run, found: Survey) -> dict[str, Any]:
         taught = [("epochs", f"{run.total_epochs}"), ("steps", f"{run.version:,}")]
         facts = [*taught, *(fact for fact in facts if fact[0] in ("model", "seed"))]
     name = "sft" if run.is_taught else "train"
-    again = f"unstable {name} --config {shlex.quote(str(run.folder.config))}"
+    again = command_line("unstable", name, "--config", run.folder.config)
     commands = [again] if run.is_training else []
     if run.environment is not None and run.environment.get("command"):
         commands.insert(0, f"{run.environment['command']}  # as it was begun")

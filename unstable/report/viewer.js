@@ -181,11 +181,21 @@ function turnView(game, index) {
       `Turn ${index + 1} of ${game.turns.length} · ${turn.player} at seat ${turn.seat}`,
       index < game.opening ? " · opening" : "", turn.invalid ? make("span", { class: "loss" }, " · refused as invalid") : null),
     make("div", { class: "turn" },
-      position?.board ? block("Board", text(position.board, { class: "board" })) : null,
+      board(turn, position),
       make("div", {}, block("Answer", answer(turn)), facts(turn, position)),
       position?.action_values || position?.mix ? solution(turn, position) : null),
     folded("observation", "Observation", turn.observation),
     turn.prompt === undefined ? null : folded("prompt", "Exact prompt, as tokens were given", turn.prompt));
+}
+
+/* A compact prompt has a position in marks of its own: X is always the mover's, whatever its stone. */
+function board(turn, position) {
+  if (!position?.board) return null;
+  const own = position.prompted && turn.logprobs && turn.observation.includes(position.prompted);
+  const shown = text(position.board, { class: "board" });
+  if (!own) return block("Board", shown);
+  return make("div", {}, block("Position, as this prompt has it", text(position.prompted, { class: "board" })),
+    block("Board, as the game shows it", shown));
 }
 
 function answer(turn) {

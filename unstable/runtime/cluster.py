@@ -22,6 +22,7 @@ import ray
 from unstable.config import RunConfig
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
+from unstable.records.text import command_line
 from unstable.runtime import reaper
 from unstable.types.processes import ProcessId
 
@@ -34,7 +35,7 @@ MEMORY = "the system most likely ran out of memory and killed it"
 def again(folder: RunFolder) -> str:
     """How a run goes on whose processes have gone, where there is something to go on from."""
     command = "sft" if folder.examples.exists() else "train"
-    going_on = f"then: unstable {command} --resume {folder.root}"
+    going_on = f"then: {command_line('unstable', command, '--resume', folder.root)}"
     return going_on if folder.versions() else "then try again"
 
 

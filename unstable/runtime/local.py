@@ -89,8 +89,9 @@ class LocalActor:
         return self.collector.stats()
 
     async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
-        """The engine's answers to the start-up probe."""
-        return await ask_probe(self.engine, adapters, vocabulary)
+        """The engine's answers to the start-up probe, after a wake as well where it sleeps."""
+        sleeps = self._config.actors.share_gpu == "sleep"
+        return await ask_probe(self.engine, adapters, vocabulary, sleeps=sleeps)
 
     async def decide(
         self, game: str, version: PlayerId, part: int, parts: int

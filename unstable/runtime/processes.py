@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from itertools import chain
 from typing import Any
 
 from unstable.config import RunConfig
@@ -38,7 +38,7 @@ async def processes(
     """The actors and the learner of a config that is resolved by `plan`.
 
     `at` is called with what the start has come to; `waits` says what is waited for, and `say`
-    tells a person that an actor has died. Raises what kept one from starting.
+    tells a person what is doubtful, and that an actor has died. Raises what kept one from starting.
     """
     at("starting Ray")
     with cluster(len(plan.actors) + len(plan.learners)):
@@ -46,7 +46,7 @@ async def processes(
         actors = _actors(config, plan.actors, folder, waits, say)
         learner = RemoteLearner(config, folder, plan.learners, plan.learner_threads, waits)
         async with _closed(actors):
-            starts = [actor.start() for actor in actors]
+            starts = _starts(actors, plan.actors)
             if plan.share == "off":
                 await _together(*starts, learner.start())
             else:  # engines first: they do not start where their share of the memory is not free
@@ -54,7 +54,8 @@ async def processes(
                 async with sleeping(actors, config):
                     await learner.start()
             at("starting: comparing engines and learner")
-            await _probe(config, actors, learner)
+            for doubt in await _probe(config, actors, learner):
+                say(f"note: {doubt}")
             yield actors, learner
 
 
@@ -71,7 +72,7 @@ async def acting(
         at("starting: loading the model")
         actors = _actors(config, placements, folder)
         async with _closed(actors):
-            await _together(*(actor.start() for actor in actors))
+            await _together(*_starts(actors, placements))
             yield actors
 
 
@@ -84,6 +85,21 @@ async def _together(*starts: Coroutine[Any, Any, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _starts(
+    actors: Sequence[RemoteActor], placements: Sequence[Placement]
+) -> list[Coroutine[Any, Any, None]]:
+    """The actors' starts; one after another on a card, whose free memory an engine measures."""
+    queues: dict[object, list[RemoteActor]] = defaultdict(list)
+    for index, (actor, placement) in enumerate(zip(actors, placements, strict=True)):
+        queues[placement.gpus or index].append(actor)
+
+    async def in_turn(queue: Sequence[RemoteActor]) -> None:
+        for actor in queue:
+            await actor.start()
+
+    return [in_turn(queue) for queue in queues.values()]
 
 
 def _actors(
@@ -108,14 +124,27 @@ async def _closed(actors: Sequence[RemoteActor]) -> AsyncIterator[None]:
         await asyncio.gather(*(actor.close() for actor in actors))
 
 
-async def _probe(config: RunConfig, actors: Sequence[RemoteActor], learner: RemoteLearner) -> None:
-    """Raise `RuntimeError` unless every engine serves adapters as the learner computes them."""
+async def _probe(
+    config: RunConfig, actors: Sequence[RemoteActor], learner: RemoteLearner
+) -> list[str]:
+    """What is doubtful; raises `RuntimeError` where an engine serves other than what is trained."""
     shape, size = read_shape(config.model), config.model.adapter
     adapters = probe_adapters(shape, size)
     given = await asyncio.gather(*(actor.probe(adapters, shape.vocabulary) for actor in actors))
-    answers = list(chain(*given))
-    samples = probe_samples(answers)
-    scores = {None: await learner.logprobs_under(no_adapter(shape, size), samples)} | {
-        adapter.name: await learner.logprobs_under(adapter, samples) for adapter in adapters
+    samples = probe_samples([answer for answers in given for answer in answers])
+    scored: dict[str | None, list[list[float]]] = {
+        None: await learner.logprobs_under(no_adapter(shape, size), samples)
     }
-    check_probe(answers, scores, BOUNDS[config.model.dtype])
+    for adapter in adapters:
+        scored[adapter.name] = await learner.logprobs_under(adapter, samples)
+    doubts: list[str] = []
+    first = 0
+    for index, answers in enumerate(given):  # each alone: among many, one that is wrong would pass
+        own = slice(first, first := first + len(answers))
+        scores = {name: logprobs[own] for name, logprobs in scored.items()}
+        try:
+            found = check_probe(answers, scores, BOUNDS[config.model.dtype])
+        except RuntimeError as error:
+            raise RuntimeError(f"actor-{index}: {error}") from error
+        doubts += [f"actor-{index}: {doubt}" for doubt in found]
+    return doubts

@@ -1,6 +1,5 @@
 """What came out of a run, read from its files alone: so it holds for a resumed run as well."""
 
-import shlex
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -9,7 +8,16 @@ from rich.table import Table
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped, by_key, measured, read_document, read_rows
 from unstable.records.shapes import RATINGS
-from unstable.records.text import against, bounds, difference, duration, fixed, number, percent
+from unstable.records.text import (
+    against,
+    bounds,
+    command_line,
+    difference,
+    duration,
+    fixed,
+    number,
+    percent,
+)
 from unstable.tracking.metrics import Row
 from unstable.tracking.text import Text, table
 from unstable.types.metrics import SUMS, EvalKey, ExploitKey, VersusKey
@@ -155,5 +163,5 @@ def _places(folder: RunFolder, reason: str, reported: bool) -> Text:
     if reported:
         lines["report"] = folder.report
     if reason != DONE and any(folder.state(version).exists() for version in versions):
-        lines["to go on"] = f"unstable train --resume {shlex.quote(str(folder.root))}"
+        lines["to go on"] = command_line("unstable", "train", "--resume", folder.root)
     return Text("\n".join(f"{what:<12}{path}" for what, path in lines.items()))

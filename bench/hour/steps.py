@@ -1,0 +1,51 @@
+"""Which steps there are, in order of worth, and what each needs and may take."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal
+
+from bench.hour.job import Job
+
+Need = Literal["card", "vllm", "ray", "smollm2"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step: `seconds` are the most that it takes on a card, after which it is ended."""
+
+    name: str
+    seconds: int
+    does: str  # module of this folder, and function
+    needs: tuple[Need, ...] = ()
+
+    def function(self) -> Callable[[Job], None]:
+        """What it does; imports what that needs."""
+        module, _, name = self.does.partition(":")
+        found: Callable[[Job], None] = getattr(import_module(f"bench.hour.{module}"), name)
+        return found
+
+
+STEPS = [
+    Step("doctor", 60, "runs:doctor"),
+    Step("tests of packing", 120, "tests:packing", ("card",)),
+    Step("tests of scores", 240, "tests:scores", ("card", "vllm")),
+    Step("tests of a life", 420, "tests:life", ("card", "vllm", "ray")),
+    Step("learner, 1.7b", 180, "learning:large"),
+    Step("serving, smollm2", 300, "serving:small", ("smollm2", "vllm")),
+    Step("training", 520, "runs:training", ("smollm2", "vllm", "ray")),
+    Step("serving, 1.7b", 360, "serving:large", ("smollm2", "vllm")),
+    Step("sleep", 150, "serving:sleeping", ("smollm2", "vllm")),
+    Step("tests of a full card", 120, "tests:memory", ("card",)),
+    Step("learner, smollm2", 120, "learning:small", ("smollm2",)),
+    Step("learner, compiled", 300, "learning:compiled"),
+    Step("prefix", 120, "learning:prefix"),
+    Step("profile", 150, "learning:profile"),
+    Step("slots", 300, "serving:slots", ("smollm2", "vllm")),
+    Step("several engines", 400, "serving:several", ("smollm2", "vllm")),
+    Step("half precision", 200, "serving:half", ("smollm2", "vllm")),
+    Step("prefill", 240, "serving:prefill", ("smollm2", "vllm")),
+    Step("learner, 4,096", 150, "learning:short"),
+    Step("masks", 120, "learning:masks"),
+    Step("stepped", 300, "runs:stepped", ("smollm2", "vllm")),
+]

@@ -1,0 +1,83 @@
+"""A run's whole small life: it plays and learns at once, publishes, ends, and is resumed.
+
+With a card vLLM serves beside the learner, by a split of the memory and by turns, asleep and woken
+with versions resident (`-m gpu`). Without one the same life is vLLM's build for processors, where
+it is installed, and else the embedded engine's.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.cli import no_developers_lines, rows, unstable
+from unstable.planning.machine import this_machine
+
+LIFE = """
+model: {{name: {model}, init: fresh, adapter: {{rank: 8}}}}
+games: [{{env: TicTacToe-v0}}]
+opponents: {{draw: {{self: 0.5, past: 0.5}}}}
+sampling: {{max_tokens: 4}}
+actors: {{num: 1, engine: {engine}, games_in_flight: 4, max_loras: 4, max_cpu_loras: 8, {more}}}
+learner: {{batch_size: 8, micro_batch_size: 8, learning_rate: 1.0e-3}}
+eval: {{every: 2, games: 2}}
+loop: {{steps: 2, mode: {mode}}}
+"""
+
+
+def engine_here() -> str:
+    return "vllm" if this_machine().has_vllm else "embedded"
+
+
+def live(folder: Path, *, model: str, mode: str, more: str) -> None:
+    """Two updates, two more after a resume, and what must be true of them afterwards."""
+    text = LIFE.format(model=model, engine=engine_here(), mode=mode, more=more)
+    (folder / "life.yaml").write_text(text)
+    said = _run(folder, "--config", "life.yaml", "--run_dir", "run")
+    said += _run(folder, "--resume", "run", "--loop.steps", "4")
+    assert no_developers_lines(said), said
+    assert "start-up probe" not in said, "engine and learner agree as they usually do"
+    metrics = rows(folder / "run/metrics.jsonl")
+    assert [row["version"] for row in metrics] == [0, 1, 2, 3, 4]
+    for row in metrics[1:]:
+        assert row["learn/mismatch_abs_mean"] < 0.2
+        assert row["learn/grad_norm"] > 0
+    assert played_by(folder / "run") >= {"main@0", "main@1"}, "none is published while it plays"
+    scores = [key for key in metrics[4] if key.startswith("eval/") and key.endswith("/score")]
+    assert scores, "the last version was not evaluated"
+    assert (folder / "run/checkpoints/000004").is_dir()
+
+
+def _run(folder: Path, *words: str) -> str:
+    done: subprocess.CompletedProcess[str] = unstable(folder, "train", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def played_by(run: Path) -> set[str]:
+    """Names of the players of all training games."""
+    games = [json.loads(line) for file in run.glob("games/*.jsonl") for line in file.open()]
+    return {seat["player"] for game in games for seat in game["seats"]}
+
+
+@pytest.mark.slow
+def test_on_the_processor(tmp_path: Path) -> None:
+    model = "smollm2-135m" if engine_here() == "vllm" else "tiny"
+    more = "enforce_eager: true" if engine_here() == "vllm" else "policy_refresh: game"
+    live(tmp_path, model=model, mode="async", more=more)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("mode", "share"), [("async", "split"), ("sync", "sleep")])
+def test_on_a_card(tmp_path: Path, mode: str, share: str) -> None:
+    if engine_here() != "vllm":
+        pytest.skip("vLLM is not installed; pip install 'unstable[gpu]'")
+    before = _used()
+    live(tmp_path, model="smollm2-135m", mode=mode, more=f"share_gpu: {share}, enforce_eager: true")
+    assert _used() < before + 2e9, "nothing stays on the card"
+
+
+def _used() -> float:
+    """Bytes in use on all cards."""
+    return sum(gpu.total_bytes - gpu.free_bytes for gpu in this_machine().gpus)

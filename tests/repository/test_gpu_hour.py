@@ -1,0 +1,92 @@
+"""The first hour with a card goes on where it stopped, ends in time, and loses one step to a crash.
+
+Its steps themselves run in `.ci/run`, small and without a card.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import gpu_hour
+from bench.gpu_hour import Results, hour
+from bench.hour.steps import STEPS, Step
+from tests.helpers.machines import machine
+
+CODE = {
+    "good": "note(speed=[41000.0, 'tokens/s', '≥ 40,000'])",
+    "crashes": "note(speed=[1.0, 'x', '']); raise ValueError('out of | memory')",
+    "hangs": "import time; time.sleep(600)",
+}
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+    """Those of `CODE`, and one that needs a card and vLLM; the machine has neither."""
+    made = [Step("good", 30, ""), Step("crashes", 30, ""), Step("card", 9, "", ("card", "vllm"))]
+
+    def command(job: Mapping[str, Any]) -> list[str]:
+        note = f"open({job['notes']!r}, 'w').write(json.dumps({{'figures': found}}))"
+        code = f"import json\ndef note(**found): {note}\n{CODE[job['step']]}"
+        return [sys.executable, "-c", code]
+
+    monkeypatch.setattr(gpu_hour, "STEPS", made)
+    monkeypatch.setattr(gpu_hour, "command", command)
+    monkeypatch.setattr(gpu_hour, "this_machine", lambda: machine())
+    return made
+
+
+def outcomes(results: Results) -> dict[str, str]:
+    return {name: result["outcome"] for name, result in results.items()}
+
+
+def test_a_crash_costs_one_step_and_what_is_missing_is_named(
+    steps: list[Step], tmp_path: Path
+) -> None:
+    results = hour(300, tmp_path, dry=False)
+    assert outcomes(results) == {"good": "done", "crashes": "failed", "card": "skipped"}
+    assert results["card"]["why"] == "no card, no vLLM on the Python path"
+    assert results["crashes"]["why"] == "ValueError: out of | memory"
+    assert results["crashes"]["figures"] == {"speed": [1.0, "x", ""]}, "what it had found stands"
+    table = (tmp_path / "table.md").read_text().splitlines()
+    assert any(line.endswith("| speed | 41,000 tokens/s | ≥ 40,000 |") for line in table)
+    assert any("**failed** | ValueError: out of / memory" in line for line in table)
+
+
+def test_the_next_call_goes_on_and_repeats_nothing(
+    steps: list[Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps.insert(0, Step("long", 200, ""))
+    first = hour(60, tmp_path, dry=False)
+    assert outcomes(first) | {"card": ""} == {
+        **{"long": "left", "good": "done", "crashes": "failed", "card": ""}
+    }
+    assert first["long"]["why"] == "needs 205 s of a call"
+    monkeypatch.setitem(CODE, "long", CODE["good"])
+    monkeypatch.setitem(CODE, "good", "raise AssertionError('again')")
+    second = hour(300, tmp_path, dry=False)
+    assert outcomes(second)["long"] == "done" and second["good"] == first["good"]
+    assert json.loads((tmp_path / "results.json").read_text())["steps"] == second
+
+
+def test_a_step_that_hangs_is_ended_at_its_bound(steps: list[Step], tmp_path: Path) -> None:
+    steps[:] = [Step("hangs", 1, "")]
+    results = hour(60, tmp_path, dry=False)
+    assert results["hangs"]["outcome"] == "failed" and "within 1 s" in results["hangs"]["why"]
+
+
+def test_a_step_that_has_ended_two_calls_is_given_up(steps: list[Step], tmp_path: Path) -> None:
+    begun = {"good": {"outcome": "begun", "tries": 2}}
+    (tmp_path / "results.json").write_text(json.dumps({"steps": begun}))
+    results = hour(60, tmp_path, dry=False)
+    assert results["good"] == {"outcome": "failed", "tries": 2, "why": "it ended the call, twice"}
+
+
+def test_each_step_is_there_and_fits_into_a_call() -> None:
+    assert len({step.name for step in STEPS}) == len(STEPS)
+    for step in STEPS:
+        assert callable(step.function()), step.name
+        assert step.seconds + 5 <= 540, step.name

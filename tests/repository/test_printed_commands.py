@@ -1,0 +1,88 @@
+"""Commands that are printed can be pasted, also where a folder's name has a space in it."""
+
+import ast
+import re
+import shlex
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from unstable.commands.diagnosis import condition_of
+from unstable.commands.report import report_at_end
+from unstable.config import dump, load
+from unstable.records.files import LineFile
+from unstable.records.folder import RunFolder
+from unstable.runtime.cluster import again
+from unstable.tracking.summary import summary
+
+PACKAGE = Path(__file__).parent.parent.parent / "unstable"
+COMMANDS = "train|sft|eval|exploit|play|replay|report|watch|runs|export|config|doctor|model"
+
+
+def made(root: Path, *, sft: bool = False) -> RunFolder:
+    folder = RunFolder(root / "it's my runs" / "one")
+    folder.checkpoint(1).mkdir(parents=True)
+    folder.config.write_text(dump(load("tiny")), encoding="utf-8")
+    folder.state(1).write_text("{}", encoding="utf-8")
+    LineFile(folder.metrics).write({"version": 1})
+    if sft:
+        folder.examples.touch()
+    return folder
+
+
+def conditions(folder: RunFolder) -> list[str]:
+    """What the doctor says is to be done next."""
+    now, here = time.time(), socket.gethostname()
+    states: list[dict[str, Any]] = [
+        {"state": word, "host": here} for word in ("ended", "failed", "interrupted", "running")
+    ]
+    found = [condition_of(folder, state, now).next for state in ({}, *states)]
+    return [line for line in found if line != "nothing to do"]
+
+
+def failed_report(folder: RunFolder) -> list[str]:
+    told: list[str] = []
+    folder.config.write_text("seed: [", encoding="utf-8")
+    assert report_at_end(folder, told.append) is None
+    return told[-1:]
+
+
+def summed_up(folder: RunFolder) -> list[str]:
+    console = Console(width=1000)
+    with console.capture() as captured:
+        console.print(summary(folder, "interrupted"))
+    return [line for line in captured.get().splitlines() if "unstable" in line]
+
+
+@pytest.mark.parametrize("sft", [False, True], ids=["train", "sft"])
+@pytest.mark.parametrize(
+    "said", [conditions, failed_report, summed_up, lambda folder: [again(folder)]]
+)
+def test_a_printed_command_names_the_folder_in_one_word(
+    said: Callable[[RunFolder], list[str]], sft: bool, tmp_path: Path
+) -> None:
+    folder = made(tmp_path, sft=sft)
+    lines = said(folder)
+    assert lines
+    for line in lines:
+        command = line[line.rindex("unstable ") :]
+        assert re.match(rf"unstable ({COMMANDS}) ", command), line
+        assert str(folder.root) in shlex.split(command), line
+
+
+def test_no_command_is_put_together_by_hand() -> None:
+    """`records.text.command_line` quotes; a text with something filled in does not."""
+    begun = re.compile(rf"\bunstable ({COMMANDS}) ([-\w]+ )*$|--(resume|fork|config) $")
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.JoinedStr):
+                continue
+            for text, value in zip(node.values, node.values[1:], strict=False):
+                if isinstance(text, ast.Constant) and isinstance(value, ast.FormattedValue):
+                    found = begun.search(str(text.value))
+                    assert found is None, f"{path}:{node.lineno}"
