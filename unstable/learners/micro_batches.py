@@ -118,10 +118,17 @@ class MicroBatches:
         if self.as_held or self.ranks.count > 1:
             in_a_row = [index for atom in ordered for index in atom]
             shared_S[in_a_row] = shared_lengths([samples[i].prompt_ids for i in in_a_row])
-        costs = [int((lengths_S - shared_S)[atom].sum()) for atom in ordered]
-        owners = [0] * len(ordered) if self.ranks.count == 1 else self.ranks.owners(costs)
+        owners = [0] * len(ordered)
+        if self.ranks.count > 1:
+            owners = self.ranks.owners(_sums((lengths_S - shared_S).tolist(), ordered))
         self.fullest = 0
-        measured = self._measured(ordered, lengths_S, shared_S)
+        added_S = held_tokens(lengths_S, shared_S) if self.as_held else lengths_S
+        after = _sums(added_S.tolist(), ordered)
+        saved = (lengths_S - added_S).tolist()
+        measured = [
+            _Atom(atom, saved[atom[0]] + tokens, tokens)
+            for atom, tokens in zip(ordered, after, strict=True)
+        ]
         shares: list[list[list[int]]] = []
         for rank in range(self.ranks.count):
             shares.append(
@@ -131,17 +138,9 @@ class MicroBatches:
             )
         own = [MicroBatch(indices, True) for indices in shares[self.ranks.index]]
         lacking = max(map(len, shares)) - len(own)
-        shortest = min(ordered, key=lambda atom: lengths_S[atom].sum())
+        lengths = _sums(lengths_S.tolist(), ordered)
+        shortest = ordered[lengths.index(min(lengths))]
         return own + [MicroBatch(shortest, False)] * lacking
-
-    def _measured(self, ordered: list[list[int]], lengths_S: Ints, shared_S: Ints) -> list[_Atom]:
-        """The atoms with their tokens, which share as many with the prompt before each sample."""
-        added_S = held_tokens(lengths_S, shared_S) if self.as_held else lengths_S
-        after = [int(added_S[atom].sum()) for atom in ordered]
-        return [
-            _Atom(atom, int(lengths_S[atom[0]] - added_S[atom[0]]) + tokens, tokens)
-            for atom, tokens in zip(ordered, after, strict=True)
-        ]
 
     def _filled(self, atoms: Sequence[_Atom]) -> list[list[int]]:
         """The atoms in micro-batches, each as full as it may be."""
@@ -158,6 +157,11 @@ class MicroBatches:
             batches[-1] += atom.indices
             self.fullest = max(self.fullest, number)
         return batches
+
+
+def _sums(numbers_S: list[int], ordered: Sequence[list[int]]) -> list[int]:
+    """Of each atom's samples."""
+    return [sum([numbers_S[index] for index in atom]) for atom in ordered]
 
 
 def _in_prompt_order(samples: Sequence[TokenSample], atoms: Sequence[int]) -> list[list[int]]:
