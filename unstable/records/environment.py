@@ -21,10 +21,18 @@ def write_environment(folder: RunFolder, command: str | None) -> None:
     write_whole(folder.environment, json_line(record))
 
 
+def asked_for() -> list[str]:
+    """What our package asks for, a requirement each; none where it is not installed."""
+    try:
+        return requires("unstable") or []
+    except PackageNotFoundError:
+        return []
+
+
 def installed() -> dict[str, str]:
     """The versions of our package and of those that it asks for, as far as they are installed."""
     found = {}
-    for line in ["unstable", *(requires("unstable") or [])]:
+    for line in ["unstable", *asked_for()]:
         name = _NAME.match(line)
         assert name is not None
         try:
