@@ -17,8 +17,11 @@ from unstable.records.folder import RunFolder
 
 SMALL = {"model.name": "smollm2-135m"}
 LARGE = {"model.name": str(QWEN)}
-OF_NO_MACHINE = {"games.0.events", "games.0.parser", "groups.size", "tracking.dashboard"}
-"""Fields whose auto depends on no machine but on the game, the algorithm or the terminal."""
+OF_NO_MACHINE = {
+    *("games.0.events", "games.0.parser", "groups.size", "tracking.dashboard"),
+    "learner.micro_batch_size",
+}
+"""Fields whose auto depends on the game, the algorithm, the terminal or the learner's device."""
 
 
 def autos(value: object, path: str = "") -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The first hour with a card goes on where it stopped, ends in time, and loses one step to a crash.
 
-Its steps themselves run in `.ci/run`, small and without a card.
+Two of its steps run in `test_benches.py`, small and without a card.
 """
 
 import json

@@ -53,9 +53,9 @@ def _answer(writing: int, work: Callable[[], object]) -> NoReturn:
             file.write(content)
         code = 0
     finally:
-        if code:
-            sys.excepthook(*sys.exc_info())
         try:
+            if code:
+                sys.excepthook(*sys.exc_info())
             sys.stdout.flush()
-        finally:
+        finally:  # whatever fails in saying so: what follows is the other process's to do
             os._exit(code)

@@ -138,6 +138,12 @@ class RunConfig(Section):
             )
 
     @property
+    def buffer_capacity(self) -> int:
+        """Samples that the buffer holds; auto: of as many batches as are not too stale."""
+        auto = self.learner.batch_size * (self.buffer.max_staleness + 1)
+        return auto if self.buffer.capacity == "auto" else self.buffer.capacity
+
+    @property
     def group_size(self) -> int:
         """Trajectories in a group."""
         if self.groups.size == "auto":

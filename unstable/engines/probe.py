@@ -9,6 +9,7 @@ is measured against is the adapters' own effect, which the scorer knows: no figu
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -159,7 +160,7 @@ def _judge(
     gaps = {name: np.abs(engine_N - scored_N) for name, scored_N in scored.items()}
     right_N = gaps.pop(adapter)
     right, most = float(right_N.mean()), float(right_N.max())
-    other, wrong = min(((name, float(gap.mean())) for name, gap in gaps.items()), key=_second)
+    other, wrong = min(((name, float(gap.mean())) for name, gap in gaps.items()), key=itemgetter(1))
     # What the nearest of the others changes at these tokens, of which the engine knows nothing.
     effect = min(float(np.abs(scored[adapter] - scored[name]).mean()) for name in gaps)
     if effect <= _NOTHING:
@@ -182,7 +183,3 @@ def _judge(
     if right > bound.mean or most > bound.most:
         return [f"{differ}, where {bound.mean} and {bound.most} are usual; {_SEE}"]
     return []
-
-
-def _second(pair: tuple[str | None, float]) -> float:
-    return pair[1]

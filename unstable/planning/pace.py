@@ -25,10 +25,8 @@ class Pace(NamedTuple):
 
 def games_at_once(config: RunConfig, *, sync: bool) -> float:
     """Games that may be in flight, by what is learned from before it is too stale."""
-    asked = config.buffer.capacity
-    batch = config.learner.batch_size
-    capacity = batch * (config.buffer.max_staleness + 1) if asked == "auto" else asked
-    return max(1.0, (batch if sync else capacity) / figures.GAME_TURNS)
+    turns = config.learner.batch_size if sync else config.buffer_capacity
+    return max(1.0, turns / figures.GAME_TURNS)
 
 
 def pace(

@@ -29,9 +29,7 @@ def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
     data = config.model_dump()
     if config.model.init == "auto":
         data["model"]["init"] = start
-    if config.buffer.capacity == "auto":
-        newest = config.buffer.max_staleness + 1
-        data["buffer"]["capacity"] = config.learner.batch_size * newest
+    data["buffer"]["capacity"] = config.buffer_capacity
     data["model"]["dtype"] = plan.dtype
     data["loop"]["mode"] = plan.mode
     data["actors"] |= {
