@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +17,10 @@ from unstable.learners.model.load import load_policy
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.learners.ranks import Ranks
-from unstable.models.base import load_model
+from unstable.models.base import check_model, load_model
 from unstable.models.merge import write_merged
 from unstable.models.quantize import dense_weight, is_quantized
+from unstable.planning.memory import QUANTIZED_BYTES
 from unstable.planning.needs import QUANTIZE_LIBRARIES
 from unstable.types import TokenSample
 
@@ -26,10 +28,10 @@ KINDS = [
     pytest.param(
         kind,
         marks=pytest.mark.skipif(
-            importlib.util.find_spec(library) is None, reason=f"{library} is not installed"
+            importlib.util.find_spec(needed.name) is None, reason=f"{needed.name} is not installed"
         ),
     )
-    for kind, library in QUANTIZE_LIBRARIES.items()
+    for kind, needed in QUANTIZE_LIBRARIES.items()
 ]
 HIDDEN = 64  # as many inputs as a block of 4-bit weights has
 IDS = [5, 9, 17, 33, 2, 80, 41, 7]
@@ -107,6 +109,22 @@ def test_no_dense_weight_is_kept_for_the_backward_pass(folder: Path, kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_weight_takes_the_bytes_that_are_planned(kind: str, tmp_path: Path) -> None:
+    """Of layers so wide that a scale for each output is little, as in real models."""
+    tiny_model(hidden=512).save_pretrained(tmp_path)
+    model = load_model(ModelConfig(name=str(tmp_path), dtype="bfloat16", quantize=kind))
+    for layer in filter(is_quantized, model.modules()):
+        weight: Any = layer.weight
+        if kind == "8bit":
+            held = weight.qdata.nbytes + weight.scale.nbytes
+        else:
+            scales = weight.quant_state
+            held = weight.data.nbytes + scales.absmax.nbytes + scales.state2.absmax.nbytes
+        planned = QUANTIZED_BYTES[kind] * dense_weight(layer).numel()
+        assert 0.98 * planned < held <= planned
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_the_embedded_engine_serves_what_the_learner_scores(folder: Path, kind: str) -> None:
     policy = policy_of(folder, kind, "all-linear", LearnerConfig())
     adapter = policy.trained.export("main@1")
@@ -136,3 +154,14 @@ def test_a_version_is_merged_into_the_base_as_it_was(folder: Path, tmp_path: Pat
 def test_what_quantized_layers_do_not_do_is_refused(field: str, value: str | bool) -> None:
     with pytest.raises(ConfigError, match=f"{field} = {str(value).lower()}, but model.quantize"):
         parse({"model": {"quantize": "8bit"}, "learner": {field: value}})
+
+
+def test_a_base_that_is_quantized_already_is_refused(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path)
+    check_model(ModelConfig(name=str(tmp_path), quantize="8bit"))
+    own = json.loads((tmp_path / "config.json").read_text())
+    own["quantization_config"] = {"quant_method": "fp8"}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    check_model(ModelConfig(name=str(tmp_path)))
+    with pytest.raises(ConfigError, match="model.quantize = '8bit': .* is quantized already; set"):
+        check_model(ModelConfig(name=str(tmp_path), quantize="8bit"))

