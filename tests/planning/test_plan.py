@@ -429,8 +429,9 @@ def fits_24gb(cards: int, options: dict[str, Any]) -> tuple[RunConfig, Plan]:
 
 
 def test_the_24_gb_config_fits_four_cards() -> None:
-    config, chosen = fits_24gb(4, {"learner.num": 1})
-    assert config.learner.micro_batch_tokens == chosen.micro_batch_tokens
+    _, chosen = fits_24gb(4, {"learner.num": 1})
+    assert chosen.micro_batch_tokens is not None and chosen.micro_batch_tokens >= ENOUGH_TOKENS
+    assert not chosen.gradient_checkpointing
     assert chosen.share == "off"
     assert chosen.games_in_flight >= 48
 

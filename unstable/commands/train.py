@@ -72,7 +72,13 @@ def go_on(
     """
     with heeding_sigterm(), logging_to(folder, "loop"):
         sinks = own_sinks(resolved.config, callbacks)
-        tracker = Tracker(resolved.config, folder, device=resolved.machine.summary, sinks=sinks)
+        tracker = Tracker(
+            resolved.config,
+            folder,
+            device=resolved.machine.summary,
+            sinks=sinks,
+            pace=resolved.plan.pace,
+        )
         with contextlib.closing(tracker):
             _run(resolved, folder, tracker, state)
 

@@ -66,7 +66,7 @@ def pace(
 
 
 def read_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:
-    """What a pass reads of the base; of quantized layers also their dense weights, made and read."""
+    """What a pass reads of the base; of quantized layers also dense ones, made and read."""
     weights = weight_bytes(shape, dtype, quantize)
     if quantize == "none":
         return weights

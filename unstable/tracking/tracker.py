@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.live import Live
 
 from unstable.config import ConfigError, RunConfig
+from unstable.planning.measured import pace_line
+from unstable.planning.pace import Pace
 from unstable.records.folder import RunFolder
 from unstable.records.games import batch_records, game_record
 from unstable.records.reading import Skipped, read_rows
@@ -98,8 +100,12 @@ class Tracker:
         console: Console | None = None,
         device: str = "",
         sinks: Sequence[SinkMaker] = (),
+        pace: Pace | None = None,
     ) -> None:
-        """`device` is the machine in words, for the dashboard's head; `sinks` are a user's own."""
+        """`device` is the machine in words, for the dashboard's head; `sinks` are a user's own.
+
+        `pace` is what the plan estimates, where it does.
+        """
         self.folder = folder
         self._console = console or RunConsole()
         self._dashboard: Live | None = None
@@ -118,6 +124,7 @@ class Tracker:
         self._times = dict.fromkeys(PHASES.values(), 0.0)
         self._play = PlayMetrics(config)
         self._capped, self._illegal = Capped(config), Illegal(config)
+        self._planned, self._pace = pace, ""
         self._engine = EngineMetrics()
         self._device = DeviceProbe()
         self._lines = Lines(self._show, self._phase_line)
@@ -137,6 +144,7 @@ class Tracker:
         if rows := read_rows(folder.metrics, skipped):  # the run is resumed
             self._names.update(dict.fromkeys(rows[-1]))
             self.view.resume(rows)
+        self._began_with = self.view.version
         if skipped:
             self.print(skipped.line)
         for sink in self._sinks:
@@ -300,9 +308,20 @@ class Tracker:
             self._lines.patience_s = LATER_S
         self.view.rows = (*self.view.rows, row)[-HISTORY:]
         self._emit("row", row)
+        if is_new:
+            self._look_at_pace()
         if self._dashboard is None and is_new:
             left_s = self.view.seconds_left(self.view.clock()) or 0.0
             self.print(update_line(row, self.view.config.loop.steps, left_s))
+
+    def _look_at_pace(self) -> None:
+        """Keeps what updates take, for `state.json`; says it once, if a plan has estimated it."""
+        rows = [row for row in self.view.rows if (row["version"] or 0) > self._began_with + 1]
+        line = pace_line(self.view.config, self._planned, rows)
+        if line is not None:
+            if not self._pace and self._planned is not None:
+                self.warn(line)
+            self._pace = line
 
     def state(self) -> TrackerState:
         """All that a resume needs."""
@@ -408,7 +427,8 @@ class Tracker:
         return line if still_s < STILL_S else f"{line}{still_line(waits, still_s)}"
 
     def _at(self) -> dict[str, Any]:
-        return {**state_of(self.view, self.waits), "view": self._shown()}
+        state = {**state_of(self.view, self.waits), "pace": self._pace}
+        return {**state, "view": self._shown()}
 
     def _shown(self) -> dict[str, Any] | None:
         """What the dashboard shows; None if that cannot be had, which is no reason to be silent."""
