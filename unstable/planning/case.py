@@ -59,6 +59,7 @@ class Case:
             reference=learner.algorithm.uses_reference,
             average=learner.ema is not None,
             reference_tokens=tokens * learner.algorithm.uses_exact_kl,
+            quantize=self.config.model.quantize,
         )
 
     def engine_memory(self, *, on_gpu: bool) -> EngineMemory:
