@@ -136,8 +136,9 @@ def compare_speed(
 def game_prompts(tokenizer: PreTrainedTokenizerBase, seed: int) -> list[list[int]]:
     """The prompts of a TicTacToe game of random legal moves, each with all that has happened."""
     game, random, prompts = Game(GameConfig(events="all"), seed), np.random.default_rng(seed), []
+    style = STYLES["answer"]
     while not game.done:
-        chat = STYLES["answer"].messages(game.observe())
+        chat = style.messages(style.render(game.observe()))
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         prompts.append(list(ids))
         game.step(str(random.choice(game.legal_moves())))

@@ -15,6 +15,7 @@ import torch
 
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.constrained import legal_answers
+from unstable.collectors.players.model import ModelPlayer
 from unstable.config import parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
@@ -46,7 +47,15 @@ async def main() -> None:
     collector = Collector(config, engine, tokenizer)
     prompts, most = collector.prompts[game.key], config.sampling.max_tokens
     solver = LocalSolver(game)
-    exploiter = Exploiter(game, prompts, engine, most, solver=solver)
+    asked = ModelPlayer(
+        engine=engine,
+        adapter=None,
+        version=None,
+        prompts=prompts,
+        temperature=1.0,
+        max_tokens=most,
+    )
+    exploiter = Exploiter(game, asked, solver=solver)
     began = time.perf_counter()
     decisions = await solver.ask(decisions_of)
     grown = time.perf_counter()
@@ -76,7 +85,7 @@ async def main() -> None:
         observation = decisions[number].observation
         assert observation is not None
         prompt = prompts.build(observation).ids
-        answers = legal_answers(game, prompts, decisions[number].actions, most)
+        answers = legal_answers(prompts, decisions[number].actions, most)
         for answer, share in zip(answers, shares[number], strict=True):
             logprob = plainly(model, prompt, answer)
             worst = max(worst, abs(share - torch.tensor(logprob).exp().item()))

@@ -42,7 +42,7 @@ def measure(game: GameConfig, prompts: PromptBuilder, games: int) -> list[float]
             observation, legal = play.observe(), play.legal_moves()
             seen[observation.seat].append(prompts.build(observation).ids)
             move = rng.choice(legal)
-            answers.append(len(prompts.encode_answer(write_answer(game, prompts, move))))
+            answers.append(len(prompts.encode_answer(write_answer(prompts, move))))
             play.step(move)
     everything = sorted(ids for rows in seen.values() for ids in rows)
     lengths = [len(ids) for ids in everything]

@@ -60,7 +60,7 @@ def make_game(number: int, prompt: int, answer: int) -> dict[str, Any]:
                             "token_ids": chance.choices(WORDS, k=answer),
                             "logprobs": [-chance.expovariate(1.0) for _ in range(answer)],
                             **{"finish_reason": "stop", "adapter": "main@0"},
-                            "alternatives": None,
+                            "top_logprobs": None,
                         }
                     ],
                 },

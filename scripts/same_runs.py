@@ -81,9 +81,16 @@ def _games(run: Path) -> list[Any]:
     games = sorted((json.loads(line) for line in lines), key=lambda game: game["game"])
     return [
         {name: game[name] for name in _GAME}
-        | {"turns": [{**turn, "seconds": None} for turn in game["turns"]]}
+        | {"turns": [_without_nothing({**turn, "seconds": None}) for turn in game["turns"]]}
         for game in games
     ]
+
+
+def _without_nothing(value: Any) -> Any:
+    """What was recorded, less what is null: of that a checkout may have other names."""
+    if isinstance(value, dict):
+        return {name: _without_nothing(each) for name, each in value.items() if each is not None}
+    return [_without_nothing(each) for each in value] if isinstance(value, list) else value
 
 
 def _losses(run: Path) -> list[Any]:

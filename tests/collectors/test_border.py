@@ -17,9 +17,7 @@ from tests.helpers.collector import Scripted
 from tests.helpers.models import tiny_tokenizer
 from tests.helpers.unruly import BOTS
 from unstable.collectors import collector as collector_module
-from unstable.collectors import play
-from unstable.collectors.collector import Collector
-from unstable.collectors.play import Trust
+from unstable.collectors.collector import Collector, Trust
 from unstable.collectors.players.python import PythonPlayer
 from unstable.collectors.watch import Watch, task_name
 from unstable.config import GameConfig, parse
@@ -226,7 +224,7 @@ def test_without_a_list_nobody_is_to_blame_until_the_game_is_trusted() -> None:
 
 
 async def test_games_without_a_list_earn_trust_and_lose_it(monkeypatch: Any) -> None:
-    monkeypatch.setattr(play, "TRUST_GAMES", 4)
+    monkeypatch.setattr("unstable.collectors.collector.TRUST_GAMES", 4)
     breaking, good = (
         [spec(0, "counts", "env_raise")],
         [spec(i, "counts", "counts") for i in range(4)],

@@ -27,8 +27,9 @@ from unstable.types import Answer, GameResult, PlayerId
 NIM = GameConfig(env="Nim-v0", args={"piles": [12, 2]})  # [0 1], [0 10], [1 1], ...: three forks
 
 
-def builder(style: str = "answer") -> PromptBuilder:
-    return PromptBuilder(tiny_tokenizer(), load_style(style), {}, 4096)
+def builder(style: str = "answer", parser: str = "auto") -> PromptBuilder:
+    put = load_style(style).of_game(GameConfig(parser=parser))
+    return PromptBuilder(tiny_tokenizer(), put, {}, 4096)
 
 
 def player(
@@ -38,8 +39,7 @@ def player(
         engine=engine,
         adapter=None,
         version=None,
-        prompts=builder(),
-        parser=game.parser,
+        prompts=builder(parser=game.parser),
         temperature=temperature,
         max_tokens=max_tokens,
     )
@@ -53,8 +53,7 @@ def chances(game: Game, model: PreTrainedModel, temperature: float) -> dict[str,
     prompts = builder()
     prompt_ids = prompts.build(game.observe()).ids
     answers = {
-        move: prompts.encode_answer(write_answer(game.config, prompts, move))
-        for move in game.legal_moves()
+        move: prompts.encode_answer(write_answer(prompts, move)) for move in game.legal_moves()
     }
     found = {}
     for move, token_ids in answers.items():
@@ -197,7 +196,7 @@ def test_every_listed_move_can_be_said(env: str, seats: int) -> None:
         game.observe()
         moves = game.legal_moves()
         for move in moves:
-            assert prompts.read_action("auto", write_answer(config, prompts, move)) == (move, True)
+            assert prompts.style.read_action(write_answer(prompts, move)) == (move, True)
         game.step(chance.choice(moves))
 
 

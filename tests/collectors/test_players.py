@@ -174,4 +174,4 @@ async def test_an_endpoint_is_put_the_same_chat(endpoint, monkeypatch):
     assert requests[0] == request and len(requests) == 2
     assert request["path"] == "/v1/chat/completions" and request["key"] == "Bearer open sesame"
     assert (request["model"], request["temperature"], request["max_tokens"]) == ("m", 0.3, 33)
-    assert request["messages"] == STYLES["answer"].messages(observation)
+    assert request["messages"] == STYLES["answer"].messages(answer.observation)

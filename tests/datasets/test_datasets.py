@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from functools import partial
 from itertools import zip_longest
 
 import pytest
@@ -26,15 +27,16 @@ KUHN = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", name="Kuhn")
 THINK = {"prompt": "think", "parser": "boxed"}
 
 
-def builder(style: str = "answer", tokenizer=None, **chat_template) -> PromptBuilder:
-    return PromptBuilder(tokenizer or tiny_tokenizer(), load_style(style), chat_template, 4096)
+def builder(style: str = "answer", parser: str = "auto", tokenizer=None) -> PromptBuilder:
+    put = load_style(style).of_game(GameConfig(parser=parser))
+    return PromptBuilder(tokenizer or tiny_tokenizer(), put, {}, 4096)
 
 
-def opening_builder() -> PromptBuilder:
+def opening_builder(parser: str) -> PromptBuilder:
     """Of a chat template that opens the reasoning itself."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
-    return builder("think", tokenizer)
+    return builder("think", parser, tokenizer)
 
 
 async def test_ids_are_those_of_play():
@@ -58,7 +60,7 @@ async def test_ids_are_those_of_play():
 
 async def test_what_is_taught_is_read_as_the_experts_move_when_an_engine_says_it():
     for example in expert_examples(TICTACTOE, builder(), number=60, seed=3):
-        player = model_player(Recorder(example.answer), version=3, parser="auto")
+        player = model_player(Recorder(example.answer), parser="auto")
         game = replayed(example)
         answer = await player.act(game.observe(), game, 0)
         assert answer.sampled.prompt_ids == example.tokens.prompt_ids
@@ -83,7 +85,7 @@ def replayed(example: Example) -> Game:
 
 def test_a_real_template_closes_the_answer_with_the_same_ids():
     tokenizer = load_tokenizer(ModelConfig())
-    prompts = builder("think", tokenizer)
+    prompts = builder("think", "boxed", tokenizer)
     assert prompts.stop_token_id == tokenizer.eos_token_id
     game = GameConfig(env="Nim-v0", **THINK)
     for example in expert_examples(game, prompts, number=6, seed=0, rationale=True):
@@ -100,7 +102,7 @@ def test_a_real_template_closes_the_answer_with_the_same_ids():
 def test_a_template_that_does_not_close_an_answer_leaves_it_to_the_tokenizer():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
-    assert builder("answer", tokenizer).stop_token_id == tokenizer.eos_token_id
+    assert builder(tokenizer=tokenizer).stop_token_id == tokenizer.eos_token_id
 
 
 @pytest.mark.parametrize("game", [TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0")])
@@ -129,13 +131,13 @@ def test_where_there_are_fewer_positions_all_are_given_and_it_is_said(
 
 @pytest.mark.parametrize(
     ("prompts", "start"),
-    [(builder("think"), ""), (opening_builder(), "<think>\n")],
+    [(builder("think", "boxed"), ""), (opening_builder("boxed"), "<think>\n")],
     ids=["plain", "opened"],
 )
 def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
     game = GameConfig(**THINK)
     for example in expert_examples(game, prompts, number=20, seed=1, rationale=True):
-        action = prompts.read_action("boxed", example.answer)
+        action = prompts.style.read_action(example.answer)
         assert action.formatted and re.fullmatch(r"\[\d\]", action.text)
         assert example.answer.endswith(rf"\boxed{{{action.text}}}")
         sentence, _, rest = (start + example.answer).removeprefix("<think>\n").partition("\n")
@@ -152,23 +154,27 @@ def test_a_rationale_needs_a_style_that_reasons():
 
 ACTIONS = st.from_regex(r"\[[A-Za-z0-9 :,.]*[A-Za-z0-9][A-Za-z0-9 :,.]*\]", fullmatch=True)
 REASONS = st.just("") | st.from_regex(r"[A-Za-z0-9 ,=]+\.", fullmatch=True)
-BUILDERS = [builder(), builder("think"), opening_builder()]
+BUILDERS = [
+    make(parser)
+    for parser in ("brackets", "boxed")
+    for make in (partial(builder, "answer"), partial(builder, "think"), opening_builder)
+]
 
 
 @settings(deadline=None, derandomize=True)
-@given(ACTIONS, REASONS, st.sampled_from(["brackets", "boxed"]), st.sampled_from(BUILDERS))
-def test_answers_are_read_as_they_were_meant(action, reason, parser, prompts):
-    answer = write_answer(GameConfig(parser=parser), prompts, action, reason)
-    assert prompts.read_action(parser, answer) == (action, True)
+@given(ACTIONS, REASONS, st.sampled_from(BUILDERS))
+def test_answers_are_read_as_they_were_meant(action, reason, prompts):
+    answer = write_answer(prompts, action, reason)
+    assert prompts.style.read_action(answer) == (action, True)
     assert reason in answer
-    boxed = parser == "boxed" or prompts.style.name == "think"
+    boxed = prompts.style.parser == "boxed" or prompts.style.name == "think"
     assert answer.endswith(rf"\boxed{{{action}}}" if boxed else action)
 
 
 def test_an_action_that_is_never_read_is_refused_in_one_line():
-    assert write_answer(GameConfig(parser="raw"), builder(), "I offer peace.") == "I offer peace."
+    assert write_answer(builder(parser="raw"), "I offer peace.") == "I offer peace."
     with pytest.raises(ConfigError, match="games.parser = 'plain': reads 'peace' neither"):
-        write_answer(GameConfig(), builder(), "peace")
+        write_answer(builder(), "peace")
 
 
 def test_what_is_scored_is_the_prompt_and_the_answer_with_its_stop():

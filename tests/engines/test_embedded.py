@@ -259,13 +259,13 @@ async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_
 
 async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_from() -> None:
     model = make_model()
-    async with serving(make_model(), alternatives=3) as engine:
+    async with serving(make_model(), top_logprobs=3) as engine:
         for temperature, allowed in ((0.7, None), (0.0, None), (1.3, [4, 9])):
             answer = await ask(engine, RULES, temperature=temperature, allowed_token_ids=allowed)
             expected = top_logprobs(model, RULES, answer, temperature, allowed, 3)
-            assert_top_logprobs(answer.alternatives, expected, within=1e-4)
+            assert_top_logprobs(answer.top_logprobs, expected, within=1e-4)
     async with serving(make_model()) as engine:
-        assert (await ask(engine, RULES)).alternatives is None
+        assert (await ask(engine, RULES)).top_logprobs is None
 
 
 @given(

@@ -173,12 +173,12 @@ async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_
 async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_from(
     engine, monkeypatch
 ):
-    monkeypatch.setattr(engine, "_settings", replace(engine._settings, alternatives=3))
+    monkeypatch.setattr(engine, "_settings", replace(engine._settings, top_logprobs=3))
     model = load_model(MODEL)
     for temperature, allowed in ((0.7, None), (0.0, None), (1.3, [104, 109])):
         asked = await ask(engine, temperature=temperature, allowed_token_ids=allowed, seed=2)
         expected = top_logprobs(model, PROMPT, asked.completion, temperature, allowed, 3)
-        assert_top_logprobs(asked.completion.alternatives, expected, within=1e-3)
+        assert_top_logprobs(asked.completion.top_logprobs, expected, within=1e-3)
 
 
 @pytest.mark.parametrize("loses_allowed", [False, True])  # True: as with vLLM 0.24
@@ -215,7 +215,6 @@ async def test_a_constrained_game_has_no_invalid_move(engine):
         adapter=None,
         version=None,
         prompts=PromptBuilder(load_tokenizer(MODEL), load_style("answer"), {}, 500),
-        parser="auto",
         temperature=1.0,
         max_tokens=8,
     )

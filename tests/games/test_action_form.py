@@ -1,5 +1,7 @@
 """The form of a game's actions, in brackets or bare: found by playing, asked for and read so."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.helpers.forms import game
@@ -9,7 +11,7 @@ from unstable.games.catalog.vetted import PACK
 from unstable.games.check import settled
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
-from unstable.prompts import PromptBuilder, parse_action, write_answer
+from unstable.prompts import STYLES, PromptBuilder, write_answer
 
 
 @pytest.mark.parametrize(
@@ -52,21 +54,23 @@ def test_what_the_prompt_asks_for_is_read_as_the_game_takes_it(prompt: str, form
     assert ("square brackets" in asked) == (form == "bracketed" and prompt == "think")
     builder = PromptBuilder(tiny_tokenizer(), style, {}, 4096)
     for move in play.legal_moves():
-        answer = write_answer(config, builder, move)
-        assert builder.read_action(config.parser, answer) == (move, True)
+        answer = write_answer(builder, move)
+        assert builder.style.read_action(answer) == (move, True)
         assert not play.step(move).invalid
     if prompt != "think":
         for text in ("[1]", "1"):
-            assert style.read_action("auto", text) == (play.legal_moves()[0], True)
-        assert not style.read_action("auto", "I take [1]").formatted
+            assert style.read_action(text) == (play.legal_moves()[0], True)
+        assert not style.read_action("I take [1]").formatted
 
 
 @pytest.mark.parametrize("parser", ["brackets", "exact", "bare", "boxed"])
 def test_every_parser_but_raw_gives_the_form(parser: str) -> None:
     text = {"bare": "go home", "boxed": r"\boxed{go home}"}.get(parser, "[go home]")
-    assert parse_action(parser, text, form="bare") == ("go home", True)
-    assert parse_action(parser, text, form="brackets") == ("[go home]", True)
-    assert parse_action("raw", "[go home]", form="bare") == ("[go home]", True)
+    style = replace(STYLES["answer"], parser=parser)
+    assert replace(style, form="bare").read_action(text) == ("go home", True)
+    assert style.read_action(text) == ("[go home]", True)
+    raw = replace(style, parser="raw", form="bare")
+    assert raw.read_action("[go home]") == ("[go home]", True)
 
 
 def test_vetted_games_take_brackets() -> None:

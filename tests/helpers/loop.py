@@ -20,7 +20,7 @@ def make_actor(config: RunConfig, folder: RunFolder) -> LocalActor:
     engine = EmbeddedEngine(
         model,
         stop_token_ids(model, tokenizer),
-        alternatives=config.tracking.alternatives,
+        top_logprobs=config.tracking.top_logprobs,
     )
     return LocalActor(config, folder, engine, tokenizer)
 

@@ -2,6 +2,7 @@
 
 from tests.helpers.models import tiny_tokenizer
 from unstable.collectors.players.model import ModelPlayer
+from unstable.config import GameConfig
 from unstable.prompts import STYLES, PromptBuilder
 from unstable.types import Completion
 
@@ -26,13 +27,12 @@ class Recorder:
 
 
 def model_player(engine, style="answer", parser="brackets", adapter="main@3", version=3, **changes):
-    tokenizer = tiny_tokenizer()
+    put = STYLES[style].of_game(GameConfig(parser=parser))
     fields = {
         "engine": engine,
         "adapter": adapter,
         "version": version,
-        "prompts": PromptBuilder(tokenizer, STYLES[style], {}, 4096),
-        "parser": parser,
+        "prompts": PromptBuilder(tiny_tokenizer(), put, {}, 4096),
         "temperature": 0.7,
         "max_tokens": 9,
     }

@@ -14,8 +14,7 @@ from unstable.learners.critic import prompts_of
 from unstable.learners.micro_batches import MicroBatch, MicroBatches
 from unstable.learners.model import attention
 from unstable.learners.model.attention import ATTENTION
-from unstable.learners.model.gather import gathered
-from unstable.learners.model.packing import COPIES_PER_TOKEN, MIN_SHARED, pack_samples
+from unstable.learners.model.packing import COPIES_PER_TOKEN, MIN_SHARED, gathered, pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.learners.ranks import ALONE
 from unstable.models.adapters import attach_lora, load_weights

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from unstable.config import load
-from unstable.planning.slots import LEAST_SLOTS, versions_in_play
+from unstable.planning.case import LEAST_SLOTS, versions_in_play
 
 PLACES = 271  # of an H200 that is shared, Qwen3-1.7B
 ANSWER = 20  # tokens, geometric

@@ -119,9 +119,9 @@ def test_every_legal_move_can_be_answered(name):
             prompt = prompts.build(observation)
             assert prompt.text == f"{observation.brief}\n{observation.position}"
             action = chance.choice(game.legal_moves())
-            answer = write_answer(config, prompts, action)
+            answer = write_answer(prompts, action)
             assert answer == action.strip("[]")
-            assert not game.step(prompts.read_action(config.parser, answer).text).invalid
+            assert not game.step(prompts.style.read_action(answer).text).invalid
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -177,7 +177,7 @@ def test_the_ids_of_ordinary_text_are_the_templates(kind, text):
     tokenizer = tokenizer_of(kind)
     text = text.replace("\ufdd0", "").replace("<unk>", "")
     built = builder(tokenizer, "compact")
-    chat = built.style.messages(observation(text))
+    chat = built.style.messages(built.style.render(observation(text)))
     whole = tokenizer.apply_chat_template(chat, return_dict=False, add_generation_prompt=True)
     harmless = added_ids(tokenizer, built.build(observation("harmless")).ids)
     if added_ids(tokenizer, whole) == harmless:
@@ -201,7 +201,9 @@ def test_real_games_keep_their_ids(style):
         while not game.done:
             seen = game.observe()
             expected = tokenizer.apply_chat_template(
-                prompts.style.messages(seen), return_dict=False, add_generation_prompt=True
+                prompts.style.messages(prompts.style.render(seen)),
+                return_dict=False,
+                add_generation_prompt=True,
             )
             assert prompts.build(seen).ids == expected
             game.step(chance.choice(game.legal_moves()))

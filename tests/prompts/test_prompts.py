@@ -15,7 +15,6 @@ from unstable.prompts import (
     PromptBuilder,
     PromptStyle,
     load_style,
-    parse_action,
     strip_reasoning,
 )
 from unstable.types import Observation
@@ -38,6 +37,10 @@ def observation(**changes) -> Observation:
 
 def builder(style: str = "answer", max_prompt_tokens: int = 2048, **chat_template) -> PromptBuilder:
     return PromptBuilder(TINY, load_style(style), chat_template, max_prompt_tokens)
+
+
+def style(parser: str, *, reasoning: bool = False) -> PromptStyle:
+    return PromptStyle("own", system="", request="", reasoning=reasoning, parser=parser)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def builder(style: str = "answer", max_prompt_tokens: int = 2048, **chat_templat
     ],
 )
 def test_actions(parser, text, action, formatted):
-    assert parse_action(parser, text) == (action, formatted)
+    assert style(parser).read_action(text) == (action, formatted)
 
 
 def only_digits(text: str) -> str | None:
@@ -89,14 +92,15 @@ def only_digits(text: str) -> str | None:
 
 
 def test_a_users_parser():
-    parser = f"{__name__}:only_digits"
-    assert parse_action(parser, "<think>no</think> 4 ") == ("4", True)
-    assert parse_action(parser, "four") == ("four", False)
+    own = style(f"{__name__}:only_digits")
+    assert own.read_action("<think>no</think> 4 ") == ("4", True)
+    assert own.read_action("four") == ("four", False)
 
 
 def test_reasoning_without_an_action_is_nobodys_business():
-    assert parse_action("boxed", "I hold the king, so", reasoning=True) == ("", False)
-    assert parse_action("boxed", r"I hold the king: \boxed{bet}", reasoning=True) == ("[bet]", True)
+    reasons = style("boxed", reasoning=True)
+    assert reasons.read_action("I hold the king, so") == ("", False)
+    assert reasons.read_action(r"I hold the king: \boxed{bet}") == ("[bet]", True)
 
 
 PIECES = st.sampled_from(
@@ -107,7 +111,7 @@ PIECES = st.sampled_from(
 @QUIET
 @given(st.lists(PIECES | st.text(max_size=5), max_size=60).map("".join), st.sampled_from(BUILT_IN))
 def test_any_answer_is_parsed(text, parser):
-    action, formatted = parse_action(parser, text)
+    action, formatted = style(parser).read_action(text)
     assert "<think>" not in action and "</think>" not in action
     if formatted:
         assert action.strip() == action != ""
@@ -127,7 +131,7 @@ def test_reasoning_is_removed(secret, answer):
 @pytest.mark.parametrize("parser", BUILT_IN)
 def test_long_answers_are_parsed_at_once(parser):
     for piece in ("[", "\\boxed{", "\\boxed{{", "<think>", "[]", "a "):
-        parse_action(parser, piece * 20_000)
+        style(parser).read_action(piece * 20_000)
 
 
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
@@ -177,7 +181,9 @@ def test_ids_are_those_of_the_chat_template(data, tokenizer):
     for _ in range(3):
         seen = observation(rules=rules, events=data.draw(st.lists(TEXTS, max_size=3)))
         expected = tokenizer.apply_chat_template(
-            STYLES["answer"].messages(seen), return_dict=False, add_generation_prompt=True
+            STYLES["answer"].messages(STYLES["answer"].render(seen)),
+            return_dict=False,
+            add_generation_prompt=True,
         )
         assert built.build(seen).ids == expected
 
@@ -214,7 +220,7 @@ def test_ids_are_the_templates_own_whatever_it_does_to_a_text(tokenizer, boards)
         built = PromptBuilder(tokenizer, style, {}, 100_000)
         for board in [*boards, *boards]:  # the second time they are known
             seen = observation(board=board, position=board)
-            chat = style.messages(seen)
+            chat = style.messages(style.render(seen))
             expected = tokenizer.apply_chat_template(
                 chat, return_dict=False, add_generation_prompt=True
             )
@@ -304,7 +310,8 @@ LOUD = PromptStyle("loud", system="Listen.", request="Well?", reasoning=False, b
 
 def test_users_styles():
     by_function = load_style(f"{__name__}:shout")
-    assert by_function.messages(observation()) == [{"role": "user", "content": "THE RULES."}]
+    assert by_function.render(observation()) == "THE RULES."
+    assert by_function.messages("Go.") == [{"role": "user", "content": "Go."}]
     assert by_function.reasoning
     assert load_style(f"{__name__}:LOUD") is LOUD
     assert LOUD.render(observation()) == "THE RULES.\n\nWell?"
@@ -315,5 +322,5 @@ def test_the_template_gets_its_arguments_and_may_open_the_reasoning():
     tokenizer.chat_template += "{% if enable_thinking %}<think>\n{% endif %}"
     for thinking in (True, False):
         built = PromptBuilder(tokenizer, STYLES["think"], {"enable_thinking": thinking}, 2048)
-        assert built.opens_reasoning is thinking
+        assert built.style.opened is thinking
         assert tokenizer.decode(built.build(observation()).ids).endswith("<think>\n") is thinking

@@ -69,7 +69,7 @@ def completions(draw: st.DrawFn) -> Completion:
         logprobs=[draw(NUMBERS) for _ in ids],
         finish_reason=draw(st.sampled_from(["stop", "length"])),
         adapter=draw(st.none() | st.sampled_from(NAMES)),
-        alternatives=draw(st.none() | st.just([draw(likeliest) for _ in ids])),
+        top_logprobs=draw(st.none() | st.just([draw(likeliest) for _ in ids])),
     )
 
 
@@ -166,7 +166,7 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
         learner={"algorithm": {"name": "grpo"}, "batch_size": 4, "micro_batch_size": 4},
         groups={"by": "branch", "size": 2},
         opponents={"draw": {"self": 1, "past": 0, "fixed": 1}},
-        tracking={"alternatives": 2},
+        tracking={"top_logprobs": 2},
     )
     await publish(context, 0)
     specs = [spec for _ in range(12) for spec in context.draw(0)]
@@ -183,7 +183,7 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
     sampled = [turn.answer.sampled for turn in turns if turn.answer.sampled is not None]
     assert {len(each.segments) for each in sampled} == {1}
     completions = [completion for each in sampled for completion in each.completions]
-    assert {len(found) for each in completions for found in each.alternatives or ()} == {2}
+    assert {len(found) for each in completions for found in each.top_logprobs or ()} == {2}
     assert {turn.player for turn in turns} == {PlayerId.policy(0), PlayerId("random")}
     assert any(each.forfeit is not None for each in played)
     assert any(each.fork for each in played)
@@ -207,7 +207,7 @@ def test_a_turn_has_its_tokens_in_one_place_or_none() -> None:
                 "logprobs": [-0.5, -0.25],
                 "finish_reason": "stop",
                 "adapter": "main@0",
-                "alternatives": None,
+                "top_logprobs": None,
             }
         ],
     }
@@ -217,7 +217,7 @@ def test_a_turn_has_its_tokens_in_one_place_or_none() -> None:
 
 def test_all_tokens_of_an_interrupted_answer_are_in_a_row() -> None:
     """Inserted tokens have no log-probability, in files, frames and reports."""
-    first = completion(alternatives=[[(7, -0.5)], [(8, -0.25)]])
+    first = completion(top_logprobs=[[(7, -0.5)], [(8, -0.25)]])
     last = completion(token_ids=[4], logprobs=[-1.0], finish_reason="length")
     tokens = dataclasses.replace(
         sampled(), segments=(first, Segment(token_ids=[5, 6], scored=False), last)
@@ -260,7 +260,7 @@ GAME_LINE = (
     '"votes":null,"invalid":true,"seconds":0.25,'
     '"rewards":{"outcome":{"raw":-1.0,"weighted":-1.0}},"sampled":{"version":2,"temperature":1.0,'
     '"prompt_cut":5,"prompt_ids":[7,8,9],"segments":[{"token_ids":[0,1],"logprobs":[-0.25,-0.5],'
-    '"finish_reason":"length","adapter":"main@2","alternatives":null}]}}]}\n'
+    '"finish_reason":"length","adapter":"main@2","top_logprobs":null}]}}]}\n'
 )
 GAME_RESULT = GameResult(
     spec=GameSpec(
@@ -565,7 +565,7 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
                     "logprobs": [-0.1, -0.2, -0.1 / 3],
                     "finish_reason": "length",
                     "adapter": "main@0",
-                    "alternatives": None,
+                    "top_logprobs": None,
                 }
             ],
         },

@@ -46,7 +46,7 @@ def hostile_games() -> list[dict[str, Any]]:
                 token_ids=ids,
                 logprobs=logprobs,
                 version=1,
-                alternatives=[[(ids[0], -0.1), (ids[1], -2.5), (4, -4.0)] for _ in ids],
+                top_logprobs=[[(ids[0], -0.1), (ids[1], -2.5), (4, -4.0)] for _ in ids],
             )
             game.turns[place] = answering(
                 turn,

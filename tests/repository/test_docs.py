@@ -216,7 +216,7 @@ def test_the_tutorials_game_prompt_and_bot_fit_together(sticks: Path) -> None:
             assert re.fullmatch(r"\d+ sticks are left\.", style.render(seen).strip())
             asked = perfect(observation_text(seen)) if game.seat == winner else "[3]"
             action = asked if asked in game.legal_moves() else "[1]"
-            assert style.read_action("auto", action.strip("[]")).text == action
+            assert style.read_action(action.strip("[]")).text == action
             game.step(action)
         assert game.outcomes[winner] == 1.0
 

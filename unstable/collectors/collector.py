@@ -9,17 +9,28 @@ from functools import partial
 from typing import Any
 
 from unstable.collectors.branches import Forks, play_branches
-from unstable.collectors.factory import PlayerFactory
-from unstable.collectors.isolation import OPENER, ForkServer, IsolatedGameError, Job, play_isolated
-from unstable.collectors.play import Trust, contained, play_game
+from unstable.collectors.isolation import ForkServer, IsolatedGameError, Job, play_isolated
+from unstable.collectors.play import PlayerFactory, contained, play_game
 from unstable.collectors.players.base import Player
 from unstable.collectors.players.kinds import player_class
+from unstable.collectors.players.model import adapter_name
+from unstable.collectors.players.opening import players_of
 from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
 from unstable.config.plugins import import_all
 from unstable.engines.base import Engine, EngineDiedError
+from unstable.models.adapters import read_adapter
 from unstable.prompts import shorten
-from unstable.types import ActorState, Adapter, GameFailure, GameResult, GameSpec, PlayerId, Turn
+from unstable.types import (
+    ActorState,
+    Adapter,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    PlayerId,
+    SeatSpec,
+    Turn,
+)
 
 
 class Collector:
@@ -50,7 +61,9 @@ class Collector:
         """Import what games need, and let them name the fixed opponents that are adapters."""
         needed = _users_modules(self._config) | _libraries(self._config)
         await asyncio.to_thread(import_all, needed)  # it would block the games' event loop
-        await self.players.start()
+        for opponent in self._config.opponents.fixed:
+            if (folder := opponent.adapter_folder) is not None:
+                await self._engine.load(read_adapter(folder, adapter_name(opponent)))
 
     async def publish(self, version: PlayerId, adapter: Adapter) -> None:
         """Let games name this version of a policy from now on."""
@@ -185,9 +198,7 @@ class Collector:
         game, seed = self._games[spec.env], self._config.seed
         trusted = spec.env in self._trust
 
-        def player(place: int) -> Player:
-            seat = spec.opener if place == OPENER else spec.seats[place]
-            assert seat is not None
+        def player(place: int, seat: SeatSpec) -> Player:
             return self.players.player(game, seat, spec.purpose)
 
         if spec.env in self._isolated:
@@ -202,7 +213,7 @@ class Collector:
             )
             return await play_isolated(job, self._fork_server, player)
         with contained():
-            players = self.players.players(spec)
+            players = players_of(spec, player)
             return await play_game(spec, game, players, seed, shared, trusted=trusted)
 
     def play_isolated(self, env: str) -> None:
@@ -236,6 +247,38 @@ def _libraries(config: RunConfig) -> set[str]:
     """What the fixed opponents' players import."""
     kinds = map(player_class, config.fixed_opponents.values())
     return {library for kind in kinds for library in kind.libraries}
+
+
+TRUST_GAMES = 20
+"""Games that an env must have ended by accepted steps."""
+TRUST_SHARE = 0.9
+"""Of these and the games at which it raised, or that failed otherwise, the least that they are."""
+
+
+class Trust:
+    """What became of each env's games: one that plays well is not to blame for what it raises.
+
+    Else an env with a fault would make forfeits out of good moves, and a policy that has found an
+    action at which a good env raises could void the games that it is about to lose.
+    """
+
+    def __init__(self) -> None:
+        self.ended: Counter[str] = Counter()
+        self.raised: Counter[str] = Counter()
+
+    def add(self, result: GameResult | GameFailure) -> None:
+        """Take in a game; one that was cut off, or forfeited by an answer, says nothing."""
+        env = result.spec.env
+        if isinstance(result, GameFailure):
+            self.raised[env] += 1
+            return
+        for game in result.games:
+            self.raised[env] += game.raised
+            self.ended[env] += game.forfeit is None and not game.truncated
+
+    def __contains__(self, env: str) -> bool:
+        ended, raised = self.ended[env], self.raised[env]
+        return ended >= TRUST_GAMES and ended >= TRUST_SHARE * (ended + raised)
 
 
 class _Tally:

@@ -13,13 +13,14 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
-from unstable.collectors.isolation import OPENER, Ask, Job, Message, frame, read_frame
+from unstable.collectors.isolation import Ask, Job, Message, frame, read_frame
 from unstable.collectors.play import play_game
 from unstable.collectors.players.base import OpponentPlayer, Player
 from unstable.collectors.players.kinds import player_class
-from unstable.collectors.players.opening import with_opening
+from unstable.collectors.players.opening import players_of
 from unstable.config.plugins import import_all
 from unstable.games.game import Game
 from unstable.types import Answer, GameFailure, Observation, SeatSpec
@@ -83,9 +84,7 @@ def _player(job: Job, connection: _Connection, place: int, seat: SeatSpec) -> Pl
 async def _play(job: Job, connection: _Connection) -> None:
     spec = job.spec
     try:
-        players = [_player(job, connection, i, seat) for i, seat in enumerate(spec.seats)]
-        if spec.opener is not None:
-            players = with_opening(spec, players, _player(job, connection, OPENER, spec.opener))
+        players = players_of(spec, partial(_player, job, connection))
         result = await play_game(
             spec, job.config, players, job.run_seed, job.shared, trusted=job.trusted
         )

@@ -18,15 +18,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
 from unstable.collectors.players.base import Player
+from unstable.collectors.players.opening import OPENER
 from unstable.config import FixedOpponent, GameConfig
 from unstable.games.game import Game
-from unstable.types import GameFailure, GameResult, GameSpec, Observation, Turn
+from unstable.types import GameFailure, GameResult, GameSpec, Observation, SeatSpec, Turn
 from unstable.types.processes import ProcessId
 
 START_S = 120.0
 """Seconds until a game's process answers: the first one waits for imports."""
-OPENER = -1
-"""The opener's place among the players, which are else known by their seats."""
 _PROCESS = "unstable.collectors.game_process"
 LENGTH = struct.Struct("!I")
 
@@ -128,9 +127,9 @@ class ForkServer:
 
 
 async def play_isolated(
-    job: Job, fork_server: ForkServer, player: Callable[[int], Player]
+    job: Job, fork_server: ForkServer, make: Callable[[int, SeatSpec], Player]
 ) -> GameResult:
-    """Play a game in a process of its own; `player` makes the local model of a place.
+    """Play a game in a process of its own; `make` makes the local model of a place.
 
     Raises `IsolatedGameError` for what it raised there, `TimeoutError` where a turn takes too
     long, and `RuntimeError` where its process has ended.
@@ -151,7 +150,9 @@ async def play_isolated(
             if message.kind == "ask":
                 ask: Ask = message.content
                 if ask.place not in models:
-                    models[ask.place] = player(ask.place)
+                    seat = job.spec.opener if ask.place == OPENER else job.spec.seats[ask.place]
+                    assert seat is not None
+                    models[ask.place] = make(ask.place, seat)
                 view = cast(Game, _View(job.config, ask.legal_moves))
                 process.send(await models[ask.place].act(ask.observation, view, ask.seed))
     finally:

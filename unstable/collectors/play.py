@@ -1,18 +1,103 @@
-"""One game from its first observation to its outcome: pure of everything but game and players."""
+"""One game: who sits at its seats, and how it goes from the first observation to the outcome."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
+from typing import Any
 
-from unstable.collectors.players.base import LeftError, Player
-from unstable.config import GameConfig
+from unstable.collectors.players.base import LeftError, LimitedPlayer, OpponentPlayer, Player
+from unstable.collectors.players.constrained import ConstrainedPlayer
+from unstable.collectors.players.kinds import player_class
+from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer, VotingPlayer
+from unstable.config import GameConfig, RunConfig
+from unstable.engines.base import Engine
 from unstable.games.game import Game
-from unstable.prompts import shorten
-from unstable.types import GameFailure, GameResult, GameSpec, Turn
+from unstable.games.services import prompt_style
+from unstable.prompts import PromptBuilder, shorten
+from unstable.types import BASE, GameResult, GameSpec, Purpose, SeatSpec, Turn
 from unstable.types.seeds import derive_seed
+
+
+class PlayerFactory:
+    """Makes the players of games; those that are local models answer through the engine.
+
+    Without an engine and its tokenizer it makes all others. Who owns the engine gives it the
+    adapters of fixed opponents and of the policy's versions.
+    """
+
+    def __init__(self, config: RunConfig, engine: Engine | None, tokenizer: Any) -> None:
+        self._config = config
+        self._engine = engine
+        self._opponents = config.fixed_opponents
+        self.prompts = {
+            key: PromptBuilder(
+                tokenizer,
+                prompt_style(game),
+                config.model.chat_template,
+                config.sampling.max_prompt_tokens,
+            )
+            for key, game in config.game_by_key.items()
+            if engine is not None
+        }
+        self.newest = Newest()
+        self._shared_players: dict[tuple[str, SeatSpec, Purpose], Player] = {}
+
+    def player(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
+        """The player that a seat names, as it plays this game."""
+        model = partial(self._model, game, seat, purpose)
+        if seat.player == BASE:
+            return model(None)
+        if seat.trained and self._config.actors.policy_refresh == "turn":
+            return NewestPlayer(newest=self.newest, policy=seat.player.label, model=model)
+        if seat.player.version is not None:
+            return model(seat.player.name, seat.player.version)
+        return self._opponent(game, seat, purpose)
+
+    def _model(
+        self,
+        game: GameConfig,
+        seat: SeatSpec,
+        purpose: Purpose,
+        adapter: str | None,
+        version: int | None = None,
+    ) -> Player:
+        engine = self._engine
+        assert engine is not None, "a local model needs one"
+        # Never in training: what is sampled there must be the distribution that is trained.
+        kind = ConstrainedPlayer if self.is_constrained(purpose) else ModelPlayer
+        player: Player = kind(
+            engine=engine,
+            adapter=adapter,
+            version=version,
+            prompts=self.prompts[game.key],
+            temperature=seat.temperature,
+            max_tokens=self._config.sampling.max_tokens,
+        )
+        return player if seat.votes == 1 else VotingPlayer(player=player, votes=seat.votes)
+
+    def is_constrained(self, purpose: Purpose) -> bool:
+        """Whether local models are held to legal moves."""
+        return purpose == "eval" and self._config.eval.constrained
+
+    def _opponent(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
+        """A fixed opponent, which games share unless it needs one for each."""
+        opponent = self._opponents[seat.player.name]
+        kind: type[OpponentPlayer] = player_class(opponent)
+        model = partial(self._model, game, seat, purpose)
+
+        def make() -> Player:
+            player = kind.make(opponent, game, seat, model)
+            return LimitedPlayer(player=player, name=opponent.key) if kind.waits else player
+
+        if kind.per_game:
+            return make()
+        place = (game.key, seat, purpose)
+        if place not in self._shared_players:
+            self._shared_players[place] = make()
+        return self._shared_players[place]
 
 
 @contextmanager
@@ -49,33 +134,20 @@ async def play_game(
     """
     began, modelling = perf_counter(), 0.0
     game = Game(config, spec.seed, trusted=trusted)
-    most, turns = game.stakes, list[Turn]()
+    stakes, turns = game.stakes, list[Turn]()
     for turn in shared:
         game.observe()
         game.step(turn.answer.action)
         turns.append(turn)
     while not game.done:
-        observation, index, asked = game.observe(), len(turns), perf_counter()
-        seat = observation.seat
         try:
-            seed = turn_seed(run_seed, spec, seat, index)
-            answer = await players[seat].act(observation, game, seed)
+            turn = await _take_turn(game, spec, players, len(turns), run_seed)
         except LeftError as left:
             game.cut_off(str(left))
             break
-        seconds = perf_counter() - asked
-        action, cut = shorten(answer.action)
-        step = game.step(action)
-        answer = replace(
-            answer,
-            action=action,
-            player=answer.player or spec.seats[seat].player,
-            cut_characters=game.take_cut() + answer.cut_characters + cut,
-        )
-        turn = Turn(seat=seat, index=index, answer=answer, invalid=step.invalid, seconds=seconds)
         turns.append(turn)
         told(game, turn)
-        modelling += seconds if answer.sampled is not None else 0.0
+        modelling += turn.seconds if turn.answer.sampled is not None else 0.0
         if not game.done and perf_counter() - began - modelling > config.timeout:
             raise TimeoutError(
                 f"{config.key} is not over after games.timeout = {config.timeout:g} s"
@@ -90,43 +162,30 @@ async def play_game(
         truncated=game.truncated,
         reason=game.reason,
         seconds=perf_counter() - began,
-        stakes=most,
+        stakes=stakes,
         fork=len(shared),
     )
+
+
+async def _take_turn(
+    game: Game, spec: GameSpec, players: Sequence[Player], index: int, run_seed: int
+) -> Turn:
+    """The seat to move is asked, and the env is given its action."""
+    observation, asked = game.observe(), perf_counter()
+    seat = observation.seat
+    answer = await players[seat].act(observation, game, turn_seed(run_seed, spec, seat, index))
+    seconds = perf_counter() - asked
+    action, cut = shorten(answer.action)
+    step = game.step(action)
+    answer = replace(
+        answer,
+        action=action,
+        player=answer.player or spec.seats[seat].player,
+        cut_characters=game.take_cut() + answer.cut_characters + cut,
+    )
+    return Turn(seat=seat, index=index, answer=answer, invalid=step.invalid, seconds=seconds)
 
 
 def turn_seed(run_seed: int, spec: GameSpec, seat: int, index: int) -> int:
     """What decides the answer of a game's turn."""
     return derive_seed(run_seed, spec.purpose, spec.game_id, seat, index)
-
-
-TRUST_GAMES = 20
-"""Games that an env must have ended by accepted steps."""
-TRUST_SHARE = 0.9
-"""Of these and the games at which it raised, or that failed otherwise, the least that they are."""
-
-
-class Trust:
-    """What became of each env's games: one that plays well is not to blame for what it raises.
-
-    Else an env with a fault would make forfeits out of good moves, and a policy that has found an
-    action at which a good env raises could void the games that it is about to lose.
-    """
-
-    def __init__(self) -> None:
-        self.ended: Counter[str] = Counter()
-        self.raised: Counter[str] = Counter()
-
-    def add(self, result: GameResult | GameFailure) -> None:
-        """Take in a game; one that was cut off, or forfeited by an answer, says nothing."""
-        env = result.spec.env
-        if isinstance(result, GameFailure):
-            self.raised[env] += 1
-            return
-        for game in result.games:
-            self.raised[env] += game.raised
-            self.ended[env] += game.forfeit is None and not game.truncated
-
-    def __contains__(self, env: str) -> bool:
-        ended, raised = self.ended[env], self.raised[env]
-        return ended >= TRUST_GAMES and ended >= TRUST_SHARE * (ended + raised)

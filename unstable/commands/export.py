@@ -144,7 +144,7 @@ def _prompts(
             game.key,
             {
                 "style": style.name,
-                "parser": style.chosen(game.parser),
+                "parser": style.parser,
                 "request": style.request,
                 "chat_template": config.model.chat_template,
                 "max_tokens": config.sampling.max_tokens,

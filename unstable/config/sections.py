@@ -261,7 +261,7 @@ class TrackingConfig(Section):
     keep_every: NonNegativeInt = Field(
         0, description="the adapter of each version divisible by it is kept too; 0: of none"
     )
-    alternatives: int = Field(
+    top_logprobs: int = Field(
         0,
         ge=0,
         le=20,

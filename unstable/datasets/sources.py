@@ -84,7 +84,7 @@ def _play(
         (action,) = rng.choices(list(expert), list(expert.values()))
         if len(expert) < len(legal) or len(set(expert.values())) > 1:
             reason = game.expert_reason(action) if rationale else ""
-            answer = write_answer(config, prompts, action, reason)
+            answer = write_answer(prompts, action, reason)
             yield make_example(config, prompts, observation, answer)
         if rng.random() >= expert_share[observation.seat]:
             action = rng.choice(legal)
@@ -111,7 +111,7 @@ def random_examples(
         play = Game(game, derive_seed(seed, "random game", game.key, index))
         while not play.done:
             observation, legal = play.observe(), play.legal_moves()
-            answer = write_answer(game, prompts, action := rng.choice(legal))
+            answer = write_answer(prompts, action := rng.choice(legal))
             example = make_example(game, prompts, observation, answer)
             found.setdefault(tuple(legal), []).append(example)
             play.step(action)
@@ -146,7 +146,7 @@ def _own_example(
     text = row["observation"].removesuffix(prompts.style.request).rstrip()
     observation = Observation(seat=0, rules=text, events=[], board="", notice="", brief=text)
     try:
-        answer = write_answer(game, prompts, row["action"])
+        answer = write_answer(prompts, row["action"])
         return replace(make_example(game, prompts, observation, answer), seat=None)
     except ValueError as error:
         raise ConfigError(f"{place}: {error}") from None

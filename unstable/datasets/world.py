@@ -50,9 +50,7 @@ def random_play(
         while not play.done:
             prompt, legal = prompts.build(play.observe()), play.legal_moves()
             if prompt.text not in known:
-                answers = [
-                    prompts.encode_answer(write_answer(game, prompts, move)) for move in legal
-                ]
+                answers = [prompts.encode_answer(write_answer(prompts, move)) for move in legal]
                 known[prompt.text] = SyntheticExample(prompt.ids, answers)
             examples.append(known[prompt.text])
             play.step(rng.choice(legal))

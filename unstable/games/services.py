@@ -55,10 +55,11 @@ def with_teams(config: GameConfig) -> GameConfig:
 def prompt_style(config: GameConfig) -> PromptStyle:
     """The game's prompt style; `answer` where it is `compact` and the game cannot be put so.
 
-    It asks for actions as the env takes them (`action_form`; in brackets until that is found).
+    It asks for actions as the env takes them (`action_form`; in brackets until that is found), and
+    reads them by the game's parser.
     """
     fits = config.prompt != "compact" or compact(config, make_environment(config)) is not None
-    return load_style(config.prompt if fits else "answer").of_form(config.action_form)
+    return load_style(config.prompt if fits else "answer").of_game(config)
 
 
 def compact(config: GameConfig, env: Environment) -> Compact | None:

@@ -11,10 +11,12 @@ from unstable.planning.fit import Budget, Device
 from unstable.planning.machine import GPU, Machine, Placement
 from unstable.planning.memory import EngineMemory, LearnerMemory, learner_memory
 from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup, choose_dtype
-from unstable.planning.slots import LEAST_SLOTS, versions_in_play
 
 VLLM_GAMES = 384
 """Most games in flight on one vLLM engine; beyond that its front end is the limit."""
+LEAST_SLOTS = 8
+"""Versions that a pass of vLLM mixes whatever they take, where so many can play: a request of one
+more waits for a slot."""
 PLANNED = 0.95
 """Share of a GPU's free memory that is planned with: estimates err, and allocators lose some."""
 
@@ -112,6 +114,20 @@ def case_of(config: RunConfig, machine: Machine, engine: EngineNeeds, ranks: int
         wanted_loras=wanted if actors.max_loras == "auto" else mixed,
         max_cpu_loras=kept if actors.max_cpu_loras == "auto" else actors.max_cpu_loras,
     )
+
+
+def versions_in_play(config: RunConfig) -> int:
+    """LoRAs that the games of one engine may ask for at once.
+
+    They are the current version and those before it whose games are still learned from, past ones
+    as opponents, opponents that are LoRAs, and who makes openings.
+    """
+    opponents = config.opponents
+    others = sum(each.adapter_folder is not None for each in opponents.fixed)
+    others_drawn = [config.guard.opponents] if "opponents" in config.guard.action else []
+    drawn = any(share.past for share in (opponents.draw, *others_drawn))
+    past = max(config.buffer.max_staleness, opponents.pool_size * drawn)
+    return 1 + min(past, opponents.pool_size) + others + len(config.openings.versions)
 
 
 def too_few(wanted: str, needed: int, gpus: Sequence[GPU], change: str) -> ConfigError:

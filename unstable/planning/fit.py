@@ -110,37 +110,73 @@ def engine_alone(
     )
 
 
-def engine_and_learner(
-    config: RunConfig,
-    engine: EngineMemory,
-    learner: LearnerMemory,
-    device: Device,
-    longest: int,
-    per_card: int,
-) -> Budget:
-    """Memory for a learner and `per_card` engines on one card.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedCard:
+    """One card on which there are a learner and `per_card` engines."""
 
-    They are beside each other, or the one kind is asleep while the other works. Left to decide,
-    they stand beside each other if that leaves the engines enough of a cache for `SPLIT_GAMES`.
-    Raises `DoesNotFitError`.
-    """
-    lacks: list[DoesNotFitError] = []
-    resident = sum(learner.fixed.values())
-    beside = device._replace(free_bytes=(device.free_bytes - resident) // per_card)
-    for share, games in _ways_to_share(config):
-        budget = (_split if share == "split" else _by_turns)(
-            config, engine, learner, device, longest, per_card
+    config: RunConfig
+    engine: EngineMemory
+    learner: LearnerMemory
+    device: Device
+    longest: int  # tokens of a prompt and its answer
+    per_card: int
+
+    def budget(self) -> Budget:
+        """Memory for each: they are beside each other, or one kind sleeps while the other works.
+
+        Left to decide, they stand beside each other if that leaves the engines enough of a cache
+        for `SPLIT_GAMES`. Raises `DoesNotFitError`.
+        """
+        lacks: list[DoesNotFitError] = []
+        resident = sum(self.learner.fixed.values())
+        free = (self.device.free_bytes - resident) // self.per_card
+        beside = self.device._replace(free_bytes=free)
+        for share, games in _ways_to_share(self.config):
+            budget = self._split() if share == "split" else self._by_turns()
+            tokens = math.ceil(games / self.per_card) * self.longest
+            try:
+                check_engine_fits(self.engine, budget.engine_bytes, beside, tokens)
+                fit_batches(
+                    self.config, self.learner, budget.learner_bytes, self.longest, self.device
+                )
+            except DoesNotFitError as lack:
+                lacks.append(lack)
+            else:
+                return budget
+        raise lacks[-1]
+
+    def _split(self) -> Budget:
+        """Each has what it needs at least, and half of what is left."""
+        config, device, per_card = self.config, self.device, self.per_card
+        asked, least = config.actors.gpu_memory, self.engine.total(self.longest)
+        tokens = max(self.longest, config.learner.micro_batch_tokens or 0)
+        checkpointing = config.learner.gradient_checkpointing != "off"
+        for_learner = self.learner.total(tokens, checkpointing)
+        spare = device.free_bytes - per_card * least - for_learner
+        most = _rounded((least + spare // 2 // per_card) / device.total_bytes)
+        share = max(0.001, most) if isinstance(asked, str) else asked
+        engine_bytes = int(share * device.total_bytes)
+        return Budget(
+            mode="sync" if config.loop.mode == "sync" else "async",
+            share="split",
+            gpu_memory=share,
+            engine_bytes=engine_bytes,
+            learner_bytes=max(0, device.free_bytes - per_card * engine_bytes),
         )
-        try:
-            check_engine_fits(
-                engine, budget.engine_bytes, beside, math.ceil(games / per_card) * longest
-            )
-            fit_batches(config, learner, budget.learner_bytes, longest, device)
-        except DoesNotFitError as lack:
-            lacks.append(lack)
-        else:
-            return budget
-    raise lacks[-1]
+
+    def _by_turns(self) -> Budget:
+        """Each has the card but for what the other keeps there while it waits."""
+        asked, device = self.config.actors.gpu_memory, self.device
+        left = device.free_bytes - sum(self.learner.fixed.values())
+        most = _rounded(min(MAX_GPU_MEMORY, left / device.total_bytes) / self.per_card)
+        share = max(0.001, most) if isinstance(asked, str) else asked
+        return Budget(
+            mode="sync",
+            share="sleep",
+            gpu_memory=share,
+            engine_bytes=int(share * device.total_bytes),
+            learner_bytes=max(0, device.free_bytes - self.per_card * self.engine.asleep),
+        )
 
 
 def _ways_to_share(config: RunConfig) -> list[tuple[Share, int]]:
@@ -156,53 +192,6 @@ def _ways_to_share(config: RunConfig) -> list[tuple[Share, int]]:
     if asked == "split" or mode == "async":
         return [("split", 1)]
     return [("split", SPLIT_GAMES), ("sleep", 1), ("split", 1)]
-
-
-def _split(
-    config: RunConfig,
-    engine: EngineMemory,
-    learner: LearnerMemory,
-    device: Device,
-    longest: int,
-    per_card: int,
-) -> Budget:
-    """Each has what it needs at least, and half of what is left."""
-    asked = config.actors.gpu_memory
-    tokens = max(longest, config.learner.micro_batch_tokens or 0)
-    for_learner = learner.total(tokens, config.learner.gradient_checkpointing != "off")
-    spare = device.free_bytes - per_card * engine.total(longest) - for_learner
-    most = _rounded((engine.total(longest) + spare // 2 // per_card) / device.total_bytes)
-    share = max(0.001, most) if isinstance(asked, str) else asked
-    engine_bytes = int(share * device.total_bytes)
-    return Budget(
-        mode="sync" if config.loop.mode == "sync" else "async",
-        share="split",
-        gpu_memory=share,
-        engine_bytes=engine_bytes,
-        learner_bytes=max(0, device.free_bytes - per_card * engine_bytes),
-    )
-
-
-def _by_turns(
-    config: RunConfig,
-    engine: EngineMemory,
-    learner: LearnerMemory,
-    device: Device,
-    longest: int,
-    per_card: int,
-) -> Budget:
-    """Each has the card but for what the other keeps there while it waits."""
-    asked = config.actors.gpu_memory
-    left = device.free_bytes - sum(learner.fixed.values())
-    most = _rounded(min(MAX_GPU_MEMORY, left / device.total_bytes) / per_card)
-    share = max(0.001, most) if isinstance(asked, str) else asked
-    return Budget(
-        mode="sync",
-        share="sleep",
-        gpu_memory=share,
-        engine_bytes=int(share * device.total_bytes),
-        learner_bytes=max(0, device.free_bytes - per_card * engine.asleep),
-    )
 
 
 def check_engine_fits(memory: EngineMemory, limit_bytes: int, device: Device, tokens: int) -> None:

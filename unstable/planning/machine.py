@@ -10,7 +10,8 @@ import re
 import shutil
 import sysconfig
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,7 +20,6 @@ import psutil
 from packaging.utils import canonicalize_name
 
 from unstable.models.base import computes_bfloat16
-from unstable.planning.nvml import NVMLError, find_card, opened_nvml
 
 LOOPBACK = "127.0.0.1"
 """Where this machine is for itself: a run's processes talk to each other there."""
@@ -275,3 +275,36 @@ def _gpu(nvml: Any, id: str) -> GPU:
         bfloat16=major >= BFLOAT16_SINCE,
         mode=_MODES.get(nvml.nvmlDeviceGetComputeMode(handle), "shared"),
     )
+
+
+class NVMLError(RuntimeError):
+    """A driver, or a card, that is there and does not answer."""
+
+
+@contextmanager
+def opened_nvml() -> Iterator[Any | None]:
+    """The module `pynvml`, ready to be asked; None where it, or a driver, is missing.
+
+    What the library raises leaves as our `NVMLError`.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        yield None
+        return
+    try:
+        try:
+            pynvml.nvmlInit()
+        except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
+            yield None
+        else:
+            yield pynvml
+    except pynvml.NVMLError as error:
+        raise NVMLError(str(error)) from error
+
+
+def find_card(nvml: Any, id: str) -> Any:
+    """The handle of a card by its index or UUID."""
+    if id.isdigit():
+        return nvml.nvmlDeviceGetHandleByIndex(int(id))
+    return nvml.nvmlDeviceGetHandleByUUID(id)

@@ -7,10 +7,12 @@ from dataclasses import replace
 from unstable.config import RunConfig
 from unstable.planning import figures
 from unstable.planning.case import VLLM_GAMES, Case, Placed, smallest, too_few
-from unstable.planning.fit import engine_alone, engine_and_learner
+from unstable.planning.fit import SharedCard, engine_alone
 from unstable.planning.machine import GPU
 from unstable.planning.pace import games_at_once
-from unstable.planning.slots import slots_that_fit
+
+SLOTS_SHARE = 0.25
+"""Share of what weights, a step and the process leave that further LoRA slots may take."""
 
 
 def on_gpus(case: Case) -> Placed:
@@ -22,14 +24,22 @@ def on_gpus(case: Case) -> Placed:
     """
     placed = _placed(case)
     if case.wanted_loras > case.max_loras:
-        slots = slots_that_fit(
-            lambda n: replace(case, max_loras=n).engine_memory(on_gpu=True),
-            placed.budget.engine_bytes,
-            case.max_loras,
-            case.wanted_loras,
-        )
+        slots = _slots_that_fit(case, placed.budget.engine_bytes)
         placed = _placed(replace(case, max_loras=slots))
     return placed
+
+
+def _slots_that_fit(case: Case, limit_bytes: int) -> int:
+    """Up to as many LoRA slots as are wanted, in their share of the engine's memory."""
+
+    def taken(slots: int) -> int:
+        memory = replace(case, max_loras=slots).engine_memory(on_gpu=True)
+        return sum(memory.fixed.values())
+
+    fixed = taken(case.max_loras)
+    most = fixed + SLOTS_SHARE * (limit_bytes - fixed)
+    more = range(case.wanted_loras, case.max_loras, -1)
+    return next((slots for slots in more if taken(slots) <= most), case.max_loras)
 
 
 def _placed(case: Case) -> Placed:
@@ -41,8 +51,14 @@ def _placed(case: Case) -> Placed:
     used = [card for cards in actors for card in cards]
     learner_on = smallest(learners) if learners else None
     if shared:
-        both, learner = smallest([*used, *learners]), case.learner_memory(on_gpu=True)
-        budget = engine_and_learner(config, engine, learner, both, case.longest, per_card)
+        budget = SharedCard(
+            config=config,
+            engine=engine,
+            learner=case.learner_memory(on_gpu=True),
+            device=smallest([*used, *learners]),
+            longest=case.longest,
+            per_card=per_card,
+        ).budget()
     else:
         left = learner_on.free_bytes if learner_on else 0
         budget = engine_alone(

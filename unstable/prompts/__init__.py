@@ -3,21 +3,16 @@
 Text of games and models comes in; no id that is made of it is a control token.
 """
 
-from unstable.prompts.builder import (
+from unstable.prompts.builder import Prompt, PromptBuilder, TextEncoder, write_answer
+from unstable.prompts.styles import (
+    PARSERS,
     STYLES,
-    Prompt,
-    PromptBuilder,
+    Action,
     PromptStyle,
     compact_text,
+    in_form,
     load_style,
     observation_text,
-    write_answer,
+    strip_reasoning,
 )
-from unstable.prompts.encoding import (
-    MAX_CHARACTERS,
-    MAX_EVENTS,
-    TextEncoder,
-    TokenStrings,
-    shorten,
-)
-from unstable.prompts.parsers import PARSERS, Action, in_form, parse_action, strip_reasoning
+from unstable.prompts.text import MAX_CHARACTERS, MAX_EVENTS, TokenStrings, shorten

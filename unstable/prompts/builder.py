@@ -1,20 +1,21 @@
-"""Between a game and a model: an observation becomes token ids, an answer becomes an action.
+"""Between a game and a model: an observation becomes token ids, sampled ids become text.
 
-A prompt is one chat: system, then the rules, the events, the board, a notice and what to answer.
-The rules come first and stay, so that the turns and games of a seat share a prefix of ids.
+Text is never control: no id made of it is one of the added tokens. The chat template writes those
+(<|im_end|>, <think>), and there they are read as what they are. In a text each is broken in two,
+and its halves are encoded separately. Any other text is encoded as it is.
 """
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
-from unstable.config import ConfigError, GameConfig
-from unstable.config.plugins import load_target
-from unstable.prompts.encoding import TextEncoder
-from unstable.prompts.parsers import Action, parse_action
+from unstable.config import ConfigError
+from unstable.prompts.styles import PromptStyle
+from unstable.prompts.text import UNKNOWN
 from unstable.types import Observation
 
 _MARGIN = 32  # characters of the rules that follow the start whose ids are re-used
@@ -22,99 +23,7 @@ _KEPT_IDS = 2**20  # ids of prompts that are kept for when the same comes again
 _SHORT_ANSWER = 16  # ids of an answer whose text is kept for when the same comes again
 _MARK = "\ue000"  # a character that no template has
 _QUOTED = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"")
-
-
-def observation_text(observation: Observation) -> str:
-    """The observation as text: rules, events, board and notice, a blank line between them."""
-    parts = (observation.rules, "\n".join(observation.events), observation.board)
-    return "\n\n".join(part for part in (*parts, observation.notice) if part)
-
-
-def compact_text(observation: Observation) -> str:
-    """The observation in few tokens: what never changes, then the position and any notice."""
-    parts = (observation.brief, observation.position, observation.notice)
-    return "\n".join(part for part in parts if part)
-
-
-@dataclass(frozen=True, slots=True)
-class PromptStyle:
-    """How a game is put to a model.
-
-    PromptStyle("answer", system="You play ...", request="Answer with ...", reasoning=False)
-    """
-
-    name: str
-    system: str  # empty: no system message
-    request: str  # the user text's last line: what to answer
-    reasoning: bool  # the text around the action is private
-    body: Callable[[Observation], str] = field(default=observation_text)
-    parser: str = "brackets"  # that games.parser: auto stands for
-    form: str = "brackets"  # how the env takes an action: brackets or bare
-
-    def render(self, observation: Observation) -> str:
-        """The user text."""
-        return "\n\n".join(part for part in (self.body(observation), self.request) if part)
-
-    def messages(self, observation: Observation) -> list[dict[str, str]]:
-        """The chat of a turn."""
-        user = {"role": "user", "content": self.render(observation)}
-        return [{"role": "system", "content": self.system}, user] if self.system else [user]
-
-    def read_action(self, parser: str, text: str) -> "Action":
-        """The action in an answer, as `parse_action` finds it; the parser `auto` is the style's."""
-        return parse_action(self.chosen(parser), text, reasoning=self.reasoning, form=self.form)
-
-    def of_form(self, form: str) -> "PromptStyle":
-        """The style as it is in a game whose env takes actions so; it asks for that form."""
-        if self.name == "think" and form == "bare":
-            request = self.request.replace("action, in its square brackets, as", "action as")
-            request = request.replace("[action]", "action")
-            return replace(self, form=form, request=request, parser="boxed")
-        return replace(self, form=form)
-
-    def chosen(self, parser: str) -> str:
-        """The parser's name; for `auto` the style's own."""
-        return self.parser if parser == "auto" else parser
-
-
-STYLES = {
-    "answer": PromptStyle(
-        "answer",
-        system="",  # a small model follows the request better without one
-        request="Answer with only your action, nothing else.",
-        reasoning=False,
-        parser="plain",
-    ),
-    "compact": PromptStyle(
-        "compact",
-        system="",
-        request="",  # stands in what never changes, before the position
-        reasoning=False,
-        body=compact_text,
-        parser="bare",
-    ),
-    "think": PromptStyle(
-        "think",
-        system="You play a game to win. Follow its rules and make only moves that it allows.",
-        request="It is your turn. Reason step by step, "
-        "then give one action, in its square brackets, as \\boxed{[action]}.",
-        reasoning=True,
-    ),
-}
-
-
-@cache
-def load_style(name: str) -> PromptStyle:
-    """A built-in style, a `module:name` PromptStyle, or one whose user text a function writes.
-
-    The function is given the Observation; what a model says around its action counts as reasoning.
-    """
-    if name in STYLES:
-        return STYLES[name]
-    target = load_target(name)
-    if isinstance(target, PromptStyle):
-        return target
-    return PromptStyle(name, system="", request="", reasoning=True, body=target)
+_BREAK = "\ufdd0"  # its two sides are encoded separately; Unicode keeps it out of all text
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +41,6 @@ class PromptBuilder:
     def __init__(
         self, tokenizer: Any, style: PromptStyle, chat_template: dict, max_prompt_tokens: int
     ) -> None:
-        self.style = style
         self._tokenizer = tokenizer
         self._encoder = TextEncoder(tokenizer)
         self._chat_template = chat_template
@@ -140,37 +48,36 @@ class PromptBuilder:
         self._start_ids = lru_cache(maxsize=256)(self._encode_start)
         self._around = lru_cache(maxsize=16)(self._find_around)
         self._decode_short = lru_cache(maxsize=4096)(self._decode)
-        self._kept: dict[tuple[str, ...], list[int]] = {}  # prompts' ids by the chat's texts
+        self._kept: dict[str, list[int]] = {}  # prompts' ids by the user text
         self._room = _KEPT_IDS
         opening = self._chat([{"role": "user", "content": "?"}])
-        self.opens_reasoning = opening.rstrip().endswith("<think>")
+        self.style = replace(style, opened=opening.rstrip().endswith("<think>"))
 
     def build(self, observation: Observation) -> Prompt:
         """The prompt, less the oldest events if it would be too long; ValueError if it still is."""
-        chat = self.style.messages(observation)
-        text, key = chat[-1]["content"], tuple(message["content"] for message in chat)
-        if (kept_ids := self._kept.get(key)) is not None:
+        rules, text = observation.rules, self.style.render(observation)
+        if (kept_ids := self._kept.get(text)) is not None:
             return Prompt(kept_ids, text, 0)
-        ids = self._ids(observation)
+        ids = self._turn_ids(rules, text)
         if len(ids) <= self._max_prompt_tokens:
-            self._keep(key, ids)
+            self._keep(text, ids)
             return Prompt(ids, text, 0)
 
-        def without(left_out: int) -> Observation:
-            return replace(observation, events=observation.events[left_out:])
+        def without(left_out: int) -> str:
+            return self.style.render(replace(observation, events=observation.events[left_out:]))
 
         def fits(left_out: int) -> bool:
-            return len(self._ids(without(left_out))) <= self._max_prompt_tokens
+            return len(self._turn_ids(rules, without(left_out))) <= self._max_prompt_tokens
 
         fewest = bisect_left(range(len(observation.events)), True, key=fits)
         shorter = without(fewest)
-        kept = self._ids(shorter)
+        kept = self._turn_ids(rules, shorter)
         if len(kept) > self._max_prompt_tokens:
             raise ValueError(
                 f"sampling.max_prompt_tokens = {self._max_prompt_tokens}: the prompt has "
                 f"{len(kept)} tokens even without its events; raise it"
             )
-        return Prompt(kept, self.style.render(shorter), len(ids) - len(kept))
+        return Prompt(kept, shorter, len(ids) - len(kept))
 
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         """Ids of any chat, up to where its answer begins."""
@@ -182,9 +89,9 @@ class PromptBuilder:
         Where the style has reasoning, the two tags around it are the model's own; else they are
         text like all the rest.
         """
-        opening = "" if self.opens_reasoning else "<think>"
+        opening = "" if self.style.opened else "<think>"
         reason, closing, rest = text.removeprefix(opening).rpartition("</think>")
-        has_reasoning = self.style.reasoning or self.opens_reasoning
+        has_reasoning = self.style.reasoning or self.style.opened
         if has_reasoning and closing and text.startswith(opening):
             parts = (reason, rest)
             ids = self._encoder.encode(parts, lambda texts: opening + closing.join(texts))
@@ -197,12 +104,6 @@ class PromptBuilder:
         if len(token_ids) > _SHORT_ANSWER:
             return self._decode(token_ids)
         return self._decode_short(tuple(token_ids))
-
-    def read_action(self, parser: str, text: str) -> Action:
-        """The action in a model's answer, as `parse_action` finds it."""
-        # Where the template itself opens the reasoning, the answer holds only its end.
-        answer = f"<think>{text}" if self.opens_reasoning else text
-        return self.style.read_action(parser, answer)
 
     @cached_property
     def stop_token_id(self) -> int:
@@ -217,12 +118,12 @@ class PromptBuilder:
             messages, tokenize=False, add_generation_prompt=True, **self._chat_template
         )
 
-    def _keep(self, key: tuple[str, ...], ids: list[int]) -> None:
+    def _keep(self, text: str, ids: list[int]) -> None:
         """Remember a prompt; where there is no room left, all that came before goes."""
         if len(ids) > self._room:
             self._kept.clear()
             self._room = _KEPT_IDS
-        self._kept[key] = ids
+        self._kept[text] = ids
         self._room -= len(ids)
 
     def _chat_of_turn(self, messages: list[dict[str, str]]) -> str:
@@ -255,10 +156,10 @@ class PromptBuilder:
                     return None
         return before, after
 
-    def _ids(self, observation: Observation) -> list[int]:
-        """The chat's ids; those of its start, mostly rules, are re-used from turn to turn."""
-        encode = partial(self._encode_turn, observation.rules)
-        return self._encode(self.style.messages(observation), self._chat_of_turn, encode)
+    def _turn_ids(self, rules: str, text: str) -> list[int]:
+        """A turn's ids; those of its start, mostly rules, are re-used from turn to turn."""
+        encode = partial(self._encode_turn, rules)
+        return self._encode(self.style.messages(text), self._chat_of_turn, encode)
 
     def _encode(
         self,
@@ -292,22 +193,124 @@ class PromptBuilder:
         return self._tokenizer.decode([*token_ids], skip_special_tokens=True)
 
 
-def write_answer(game: GameConfig, prompts: PromptBuilder, action: str, reason: str = "") -> str:
+def write_answer(prompts: PromptBuilder, action: str, reason: str = "") -> str:
     """An answer out of which play reads the action, with the reasoning where the style has it.
 
-    Raises `ConfigError` where the game's parser finds the action in no form of answer.
+    Raises `ConfigError` where the style's parser finds the action in no form of answer.
     """
     boxed, bare = rf"\boxed{{{action}}}", action.strip("[]")
     plain = (bare, action, boxed, f"[{bare}]")
     forms = (boxed, action) if r"\boxed" in prompts.style.request else plain
     for form in forms:
         answer = f"{reason}\n\n{form}" if reason else form
-        if prompts.opens_reasoning:
+        if prompts.style.opened:
             answer = f"{reason}\n</think>\n\n{form}"
-        if prompts.read_action(game.parser, answer) == (action, True):
+        if prompts.style.read_action(answer) == (action, True):
             return answer
-    parser = prompts.style.chosen(game.parser)
     raise ConfigError(
-        f"games.parser = {parser!r}: reads {action!r} neither out of {action!r} nor out of "
-        f"{boxed!r}; choose another parser, or give the action as it should be read"
+        f"games.parser = {prompts.style.parser!r}: reads {action!r} neither out of {action!r} nor "
+        f"out of {boxed!r}; choose another parser, or give the action as it should be read"
     )
+
+
+Render = Callable[[Sequence[str]], str]
+"""Puts texts where a template has them."""
+
+
+class TextEncoder:
+    """Encodes texts within a template, whatever the texts hold.
+
+    Added tokens that are white space mark nothing, and stay what they are in a text.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        added = {
+            index: token
+            for index, token in tokenizer.added_tokens_decoder.items()
+            if _is_control(token, tokenizer.unk_token)
+        }
+        self._control_ids = {token.content: index for index, token in added.items()}
+        # Raw text is searched for all others, and cannot hold what it does not spell.
+        self._normalizes = any(token.normalized for token in added.values())
+        names = sorted(self._control_ids, key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, names)) or r"(?!)")
+        self._longest = max(map(len, names), default=0)
+        self._heads = {name[:end] for name in names for end in range(1, len(name))}
+        self._tails = {name[start:] for name in names for start in range(1, len(name))}
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        render: Render = "".join,
+        encode: Callable[[str], list[int]] | None = None,
+    ) -> list[int]:
+        """Ids of `render(texts)`, in which the template alone has control tokens.
+
+        `encode` may take the place of `ids`. Raises `ValueError` where the tokenizer's normalizer
+        makes a control token even of single characters.
+        """
+        encode = encode or self.ids
+        broken = [self._without_control(text) for text in texts]
+        whole = render(broken)
+        if any(map(self._may_join, broken)):
+            isolated = render([f"{_BREAK}{text}{_BREAK}" for text in broken])
+            if self._control.findall(isolated) != self._control.findall(whole):
+                whole = isolated
+        ids = encode(whole)
+        if self._normalizes and self._has_more(ids, whole):
+            whole = render([_BREAK.join(text) for text in broken])
+            ids = encode(whole)
+            if self._has_more(ids, whole):
+                raise ValueError("the tokenizer makes control tokens of ordinary characters")
+        return ids
+
+    def ids(self, rendered: str) -> list[int]:
+        """Ids of a text in which all that looks like a control token is one."""
+        encode = self._tokenizer.encode
+        if _BREAK not in rendered:
+            return encode(rendered, add_special_tokens=False)
+        parts = filter(None, rendered.split(_BREAK))
+        return [index for part in parts for index in encode(part, add_special_tokens=False)]
+
+    def spells(self, text: str, ids: Sequence[int]) -> bool:
+        """Whether ids that were made of a text hold what looks like control tokens as text."""
+        looks = Counter(self._control.findall(text))
+        if not looks:
+            return True
+        control = set(self._control_ids.values())
+        plain = self._tokenizer.decode([index for index in ids if index not in control])
+        plain = plain.replace(" ", "")  # some tokenizers begin each part with a space
+        return all(plain.count(name.replace(" ", "")) >= n for name, n in looks.items())
+
+    def _without_control(self, text: str) -> str:
+        if _BREAK in text:
+            text = text.replace(_BREAK, UNKNOWN)
+        while self._control.search(text):  # what is left of one may be another
+            text = self._control.sub(_halves, text)
+        return text
+
+    def _may_join(self, text: str) -> bool:
+        """Whether a control token could lie across an end of the text, or around it."""
+        ends = range(1, min(self._longest, len(text) + 1))
+        if any(text[-end:] in self._heads or text[:end] in self._tails for end in ends):
+            return True
+        return len(text) < self._longest and any(text in name for name in self._control_ids)
+
+    def _has_more(self, ids: Sequence[int], rendered: str) -> bool:
+        """Whether there are control tokens that `rendered` does not spell out."""
+        spelled = Counter(self._control_ids[name] for name in self._control.findall(rendered))
+        control = set(self._control_ids.values())
+        return bool(Counter(index for index in ids if index in control) - spelled)
+
+
+def _is_control(token: Any, unknown: str | None) -> bool:
+    """Not a run of spaces, nor a single character unless it is special."""
+    if len(token.content.strip()) > 1:
+        return True
+    return token.special and token.content != unknown
+
+
+def _halves(match: re.Match[str]) -> str:
+    name = match[0]
+    return f"{name[0]}{_BREAK}{name[1:]}" if len(name) > 1 else UNKNOWN

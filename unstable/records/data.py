@@ -29,7 +29,7 @@ GAME_COLUMNS = (
 TURN_COLUMNS = (
     *("seat", "index", "player", "observation", "text", "action", "formatted", "invalid"),
     *("seconds", "cut_characters", "votes", "temperature", "finish_reason", "version"),
-    *("prompt_cut", "prompt_ids", "token_ids", "logprobs", "alternatives"),
+    *("prompt_cut", "prompt_ids", "token_ids", "logprobs", "top_logprobs"),
 )
 """Of the frame of turns, as files have them; `TURN_KEYS` stand before them, and what follows from
 other values (`update`, `advantage`, `outcome`, `reward`, `reward/<term>`) behind them."""
@@ -103,7 +103,7 @@ def _turns(
         row["prompt_ids"] = np.asarray(row["prompt_ids"], dtype=np.int32)
         row["token_ids"] = np.asarray(tokens.token_ids, dtype=np.int32)
         row["logprobs"] = np.asarray(tokens.logprobs, dtype=np.float64)  # of inserted tokens NaN
-        row |= {"alternatives": tokens.alternatives, "finish_reason": tokens.finish_reason}
+        row |= {"top_logprobs": tokens.top_logprobs, "finish_reason": tokens.finish_reason}
         row |= {"purpose": file.purpose, "game_version": game["version"]}
         row |= {"game": game["game"], "env": game["env"], "outcome": game["outcomes"][turn["seat"]]}
         rewards = turn["rewards"]

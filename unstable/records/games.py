@@ -130,7 +130,7 @@ class AnswerTokens(NamedTuple):
 
     token_ids: list[int]
     logprobs: list[float | None]
-    alternatives: list[Any] | None  # by token, of inserted ones []; None: not recorded
+    top_logprobs: list[Any] | None  # by token, of inserted ones []; None: not recorded
     finish_reason: str | None  # of the last completion
 
 
@@ -138,16 +138,16 @@ def answer_tokens(sampled: Record | None) -> AnswerTokens:
     """The tokens of a turn's `sampled`, one segment after another; of None there are none."""
     token_ids: list[int] = []
     logprobs: list[float | None] = []
-    alternatives: list[Any] = []
+    top_logprobs: list[Any] = []
     finish_reason = None
     for segment in () if sampled is None else sampled["segments"]:
         number = len(segment["token_ids"])
         token_ids += segment["token_ids"]
         logprobs += segment.get("logprobs", [None] * number)
-        alternatives += segment.get("alternatives") or [[]] * number
+        top_logprobs += segment.get("top_logprobs") or [[]] * number
         finish_reason = segment.get("finish_reason", finish_reason)
     return AnswerTokens(
-        token_ids, logprobs, alternatives if any(alternatives) else None, finish_reason
+        token_ids, logprobs, top_logprobs if any(top_logprobs) else None, finish_reason
     )
 
 
@@ -270,8 +270,8 @@ def _read_sampled(row: Record) -> SampledTokens:
 def _read_segment(row: Record) -> Segment:
     if "logprobs" not in row:
         return Segment(token_ids=row["token_ids"], scored=False)
-    if row["alternatives"] is not None:
-        row = row | {"alternatives": [[*map(tuple, each)] for each in row["alternatives"]]}
+    if row["top_logprobs"] is not None:
+        row = row | {"top_logprobs": [[*map(tuple, each)] for each in row["top_logprobs"]]}
     return Completion(**row)
 
 

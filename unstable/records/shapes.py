@@ -110,7 +110,7 @@ _SEGMENT = _fields(
         "logprobs": _list(_FIGURE),
         "finish_reason": core_schema.literal_schema(["stop", "length"]),
         "adapter": _or_none(_TEXT),
-        "alternatives": _or_none(_list(_list(_LIKELIEST))),
+        "top_logprobs": _or_none(_list(_list(_LIKELIEST))),
     },
     only=True,
 )
@@ -143,7 +143,7 @@ _TURN = _fields(
     },
     only=False,
 )
-_COMPLETION = {"logprobs", "finish_reason", "adapter", "alternatives"}
+_COMPLETION = {"logprobs", "finish_reason", "adapter", "top_logprobs"}
 
 
 def _spec_fits(game: Record) -> str | None:
@@ -181,7 +181,7 @@ def _tokens_fit(segments: list[Record]) -> str | None:
     for place, each in completions:
         if missing := _COMPLETION - each.keys():
             return f".{place}: {', '.join(sorted(missing))} missing"
-        for name in ("logprobs", "alternatives"):
+        for name in ("logprobs", "top_logprobs"):
             if each[name] is not None and len(each[name]) != len(each["token_ids"]):
                 return f".{place}.{name}: not one a token"
     return None if completions else ": nothing sampled"

@@ -160,10 +160,10 @@ def _turn(turn: Record, advantage: Advantage | None, sources: Sources) -> dict[s
     shown["logprobs"] = [None if each is None else round(each, 4) for each in tokens.logprobs]
     if sources.tokens is not None:
         shown["token_strings"] = sources.tokens.strings(tokens.token_ids)
-        if tokens.alternatives:
+        if tokens.top_logprobs:
             shown["likeliest"] = [
                 [[sources.tokens.text([token]), round(value, 4)] for token, value in each]
-                for each in tokens.alternatives
+                for each in tokens.top_logprobs
             ]
         shown["prompt"] = sources.tokens.text(sampled["prompt_ids"])
     return shown

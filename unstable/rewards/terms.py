@@ -244,7 +244,7 @@ def _trajectory(game: GameResult, seat: int, turns: Sequence[Turn], rewards: _Fo
     for turn in turns:
         assert turn.answer.sampled is not None
         own = rewards.get(_place(game, turn), {})
-        tokens = turn.answer.sampled.without_alternatives()  # which nobody trains on
+        tokens = turn.answer.sampled.without_top_logprobs()  # which nobody trains on
         samples.append(Sample(turn=turn.index, tokens=tokens, rewards=own))
     return Trajectory(
         game_id=game.spec.game_id,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from unstable.collectors.collector import Collector
+from unstable.collectors.players.model import ModelPlayer
 from unstable.config import RunConfig
 from unstable.engines.base import Engine
 from unstable.engines.make import make_engine
@@ -108,13 +109,17 @@ class LocalActor:
     def _exploiter(self, game: str) -> Exploiter:
         if game not in self._exploiters:
             config = self._config
+            model = ModelPlayer(
+                engine=self.engine,
+                adapter=None,
+                version=None,
+                prompts=self.collector.prompts[game],
+                temperature=1.0,
+                max_tokens=config.sampling.max_tokens,
+            )
+            asked = config.eval.exploitability
             self._exploiters[game] = Exploiter(
-                config.game_by_key[game],
-                self.collector.prompts[game],
-                self.engine,
-                config.sampling.max_tokens,
-                config.eval.exploitability.samples,
-                config.eval.exploitability.nodes,
+                config.game_by_key[game], model, asked.samples, asked.nodes
             )
         return self._exploiters[game]
 

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from unstable.planning.nvml import NVMLError, find_card, opened_nvml
+from unstable.planning.machine import NVMLError, find_card, opened_nvml
 
 log = logging.getLogger(__name__)
 WAIT_S = 90.0

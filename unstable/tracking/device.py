@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import psutil
 
-from unstable.planning.nvml import NVMLError, find_card, opened_nvml
+from unstable.planning.machine import NVMLError, find_card, opened_nvml
 
 GB = 1e9
 

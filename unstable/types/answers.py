@@ -35,7 +35,7 @@ class Completion(Segment):
     logprobs: list[float]  # natural logarithm, after temperature, one per token id
     finish_reason: FinishReason
     adapter: str | None  # None: the base model
-    alternatives: TopLogprobs | None = None  # of the same distribution; None: not asked for
+    top_logprobs: TopLogprobs | None = None  # of the same distribution; None: not asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,12 @@ class SampledTokens(TokenSample):
         """What was sampled, in order."""
         return [segment for segment in self.segments if isinstance(segment, Completion)]
 
-    def without_alternatives(self) -> "SampledTokens":
+    def without_top_logprobs(self) -> "SampledTokens":
         """The same, with what was sampled alone."""
-        if all(completion.alternatives is None for completion in self.completions):
+        if all(completion.top_logprobs is None for completion in self.completions):
             return self
         segments = [
-            replace(segment, alternatives=None) if isinstance(segment, Completion) else segment
+            replace(segment, top_logprobs=None) if isinstance(segment, Completion) else segment
             for segment in self.segments
         ]
         return replace(self, segments=tuple(segments))

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 
 from unstable.collectors.players.model import ModelPlayer
-from unstable.config import GameConfig
 from unstable.engines.base import Engine
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, write_answer
@@ -27,10 +26,10 @@ class ConstrainedPlayer(ModelPlayer):
 
     async def _complete(self, prompt_ids: list[int], game: Game, seed: int) -> Completion:
         moves = game.legal_moves()
-        answers = legal_answers(game.config, self.prompts, moves, self.max_tokens)
+        answers = legal_answers(self.prompts, moves, self.max_tokens)
         token_ids: list[int] = []
         logprobs: list[float] = []
-        alternatives: TopLogprobs = []
+        top_logprobs: TopLogprobs = []
         is_recorded = False
         while len(token_ids) < len(answers[0]):
             place = len(token_ids)
@@ -47,24 +46,22 @@ class ConstrainedPlayer(ModelPlayer):
                 )
                 (token_id,), (logprob,) = step.token_ids, step.logprobs
                 assert token_id in allowed, "the engine left the allowed tokens"
-                if step.alternatives is not None:
-                    is_recorded, (likeliest,) = True, step.alternatives
+                if step.top_logprobs is not None:
+                    is_recorded, (likeliest,) = True, step.top_logprobs
             token_ids.append(token_id)
             logprobs.append(logprob)
-            alternatives.append(likeliest)
+            top_logprobs.append(likeliest)
             answers = [answer for answer in answers if answer[place] == token_id]
         return Completion(
             token_ids=token_ids,
             logprobs=logprobs,
             finish_reason="stop",
             adapter=self.adapter,
-            alternatives=alternatives if is_recorded else None,
+            top_logprobs=top_logprobs if is_recorded else None,
         )
 
 
-def legal_answers(
-    game: GameConfig, prompts: PromptBuilder, moves: Sequence[str], max_tokens: int
-) -> list[list[int]]:
+def legal_answers(prompts: PromptBuilder, moves: Sequence[str], max_tokens: int) -> list[list[int]]:
     """Ids of each legal move's answer; all end with the stop token, so none begins another.
 
     Raises `ConfigError` where the game's parser cannot read a legal move, and `ValueError` for one
@@ -72,7 +69,7 @@ def legal_answers(
     """
     answers = []
     for move in moves:
-        token_ids = prompts.encode_answer(write_answer(game, prompts, move))
+        token_ids = prompts.encode_answer(write_answer(prompts, move))
         if len(token_ids) > max_tokens:
             raise ValueError(
                 f"sampling.max_tokens = {max_tokens}: the legal move {move!r} takes "

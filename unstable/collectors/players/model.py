@@ -23,7 +23,6 @@ class ModelPlayer:
     adapter: str | None
     version: int | None  # of the policy, if it is one
     prompts: PromptBuilder
-    parser: str
     temperature: float
     max_tokens: int
 
@@ -32,7 +31,7 @@ class ModelPlayer:
         prompt = self.prompts.build(observation)
         completion = await self._complete(prompt.ids, game, seed)
         text = self.prompts.read_answer(completion.token_ids)
-        action = self.prompts.read_action(self.parser, text)
+        action = self.prompts.style.read_action(text)
         return Answer(
             observation=prompt.text,
             text=text,

@@ -10,6 +10,7 @@ import os
 import random
 import time
 from collections import defaultdict
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from unstable.config import (
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
 from unstable.models.hub import silence
-from unstable.prompts import parse_action, shorten
+from unstable.prompts import shorten
 from unstable.types import Answer, Observation, SeatSpec
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ class OpenAIPlayer(OpponentPlayer):
         keep_secret(opponent.api_key_env)
         self._opponent = opponent
         self._style = prompt_style(game)
-        self._parser = game.parser
         self._temperature = temperature
         self._ledger = Ledger(opponent) if opponent.is_capped else None
         self._client = AsyncOpenAI(
@@ -97,14 +97,14 @@ class OpenAIPlayer(OpponentPlayer):
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         """What the remote model answers; `ValueError` for a reply that holds no answer."""
-        reply = await self._ask(self._style.messages(observation))
+        asked = self._style.render(observation)
+        reply = await self._ask(self._style.messages(asked))
         text, cut = shorten(hide_secrets(reply))  # it may send its key back
-        action = self._style.read_action(self._parser, text)
+        action = self._style.read_action(text)
         if not action.formatted:  # it is not trained to stop where its action ends
-            style = self._style
-            action = parse_action("brackets", text, reasoning=style.reasoning, form=style.form)
+            action = replace(self._style, parser="brackets").read_action(text)
         return Answer(
-            observation=self._style.render(observation),
+            observation=asked,
             text=text,
             action=action.text,
             formatted=action.formatted,

@@ -4,19 +4,26 @@ So a game begins where the seats' own players would not have led it. Its moves f
 game's seed alone, so that the games of a group, which share it, begin alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from unstable.collectors.players.base import Player
 from unstable.collectors.players.programs import RandomPlayer
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
-from unstable.types import Answer, GameSpec, Observation, PlayerId
+from unstable.types import Answer, GameSpec, Observation, PlayerId, SeatSpec
 from unstable.types.seeds import derive_seed
 
+OPENER = -1
+"""The opener's place among the players of a game, which are else known by their seats."""
 
-def with_opening(spec: GameSpec, own: Sequence[Player], opener: Player) -> list[Player]:
-    """The seats' own players, each behind the opener that makes the game's first moves."""
+
+def players_of(spec: GameSpec, make: Callable[[int, SeatSpec], Player]) -> list[Player]:
+    """A game's players by seat, each behind the opener where one makes the game's first moves."""
+    own = [make(place, seat) for place, seat in enumerate(spec.seats)]
+    if spec.opener is None:
+        return own
+    opener = make(OPENER, spec.opener)
     return [OpeningPlayer(spec=spec, own=player, opener=opener) for player in own]
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from unstable.collectors.factory import PlayerFactory
+from unstable.collectors.play import PlayerFactory
 from unstable.collectors.players.constrained import answer_probabilities, legal_answers
 from unstable.collectors.players.model import adapter_name
 from unstable.commands.finished import Version, checkpoint_of
@@ -115,7 +115,7 @@ class Served(NamedTuple):
             return [f"{player} is no local model: it has no probabilities."]
         (prompts,) = self.cast.prompts.values()
         sampled = asked.answer.sampled
-        if asked.moves and not (prompts.style.reasoning or prompts.opens_reasoning):
+        if asked.moves and not (prompts.style.reasoning or prompts.style.opened):
             with contextlib.suppress(ConfigError, ValueError):  # it cannot write one of them
                 found = await self._of_actions(player, sampled.prompt_ids, asked.moves)
                 return [f"{player} in its last turn, at temperature 1:", *found]
@@ -132,12 +132,11 @@ class Served(NamedTuple):
     async def _of_actions(
         self, player: PlayerId, prompt_ids: Sequence[int], moves: Sequence[str]
     ) -> list[str]:
-        ((_, game),) = self.config.game_by_key.items()
         (prompts,) = self.cast.prompts.values()
         assert self.engine is not None
         opponent = self.config.fixed_opponents.get(player.name)
         adapter = None if opponent is None else adapter_name(opponent)
-        answers = legal_answers(game, prompts, moves, self.config.sampling.max_tokens)
+        answers = legal_answers(prompts, moves, self.config.sampling.max_tokens)
         chances = await answer_probabilities(self.engine, adapter, prompt_ids, answers)
         ranked = sorted(zip(moves, chances, strict=True), key=lambda pair: -pair[1])
         lines = [f"  {move}  {100 * chance:.1f} %" for move, chance in ranked]

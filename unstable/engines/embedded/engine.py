@@ -48,7 +48,7 @@ class EmbeddedEngine:
         *,
         max_requests: int = 64,
         max_length: int = 4096,
-        alternatives: int = 0,
+        top_logprobs: int = 0,
     ) -> None:
         config = model.config.get_text_config()
         self._max_length = min(max_length, config.max_position_embeddings)
@@ -59,7 +59,7 @@ class EmbeddedEngine:
         self._stops_V[
             [token_id for token_id in stop_token_ids if token_id < len(self._stops_V)]
         ] = 1
-        self._alternatives = alternatives
+        self._top_logprobs = top_logprobs
         self._table = SlotTable(max_requests, self._max_length)
         self._cache = SlotCache(max_requests, self._max_length)
         self._lora = GroupedLora(model)
@@ -260,10 +260,10 @@ class EmbeddedEngine:
                 uniforms(running.seeds[slots], table.length[slots] - running.begins[slots])
             ),
         )
-        if self._alternatives:
-            found = top_logprobs(logits, temperatures, self._alternatives)
+        if self._top_logprobs:
+            found = top_logprobs(logits, temperatures, self._top_logprobs)
             for request, at_token in zip(requests, found, strict=True):
-                request.alternatives.append(at_token)
+                request.top_logprobs.append(at_token)
         self._record(slots, np.array(token_ids), logprobs, scores)
         seconds = time.perf_counter() - began
         decoded = (len(slots) - len(placements)) / len(ids)
@@ -347,7 +347,7 @@ class EmbeddedEngine:
                 logprobs=running.logprobs[slot, places].tolist(),
                 finish_reason="stop" if is_stop else "length",
                 adapter=request.adapter,
-                alternatives=request.alternatives if self._alternatives else None,
+                top_logprobs=request.top_logprobs if self._top_logprobs else None,
             )
             self._release(slot)
             if not request.answer.done():

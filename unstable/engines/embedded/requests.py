@@ -23,7 +23,7 @@ class Request:
     answer: asyncio.Future[Completion | list[float]]
     next_ids: Sequence[int] | None = None  # whose logprobs are the answer, which ends with them
     slot: int = -1  # until it runs
-    alternatives: TopLogprobs = field(default_factory=list)  # at each token so far, if wanted
+    top_logprobs: TopLogprobs = field(default_factory=list)  # at each token so far, if wanted
 
 
 class Running:

@@ -19,5 +19,5 @@ async def start(config: RunConfig, tokenizer: PreTrainedTokenizerBase, log: Path
         stop_token_ids(model, tokenizer),
         max_requests=config.actors.games_in_flight,
         max_length=max_length(config),
-        alternatives=config.tracking.alternatives,
+        top_logprobs=config.tracking.top_logprobs,
     )

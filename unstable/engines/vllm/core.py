@@ -42,7 +42,7 @@ class VLLMSettings:
     tensor_parallel: int = 1
     gpu_memory: float | None = None  # share of a GPU; None: vLLM's own default
     enforce_eager: bool = False
-    alternatives: int = 0  # of the most probable tokens, beside each that is sampled
+    top_logprobs: int = 0  # of the most probable tokens, beside each that is sampled
     sleeps: bool = False
 
 

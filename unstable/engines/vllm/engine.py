@@ -156,7 +156,7 @@ class VLLMEngine:
             logprobs=logprobs,
             finish_reason=_FINISH_REASONS[answer.finish_reason],
             adapter=adapter,
-            alternatives=_likeliest(found) if self._settings.alternatives else None,
+            top_logprobs=_likeliest(found) if self._settings.top_logprobs else None,
         )
 
     async def score(
@@ -220,7 +220,7 @@ class VLLMEngine:
             max_tokens=max_tokens,
             stop_token_ids=self._stop_token_ids,
             ignore_eos=True,  # the stop tokens are all named
-            logprobs=self._settings.alternatives,  # besides the sampled token
+            logprobs=self._settings.top_logprobs,  # besides the sampled token
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,

@@ -30,7 +30,7 @@ async def start(config: RunConfig, tokenizer: PreTrainedTokenizerBase, log: Path
         tensor_parallel=actors.tensor_parallel,
         gpu_memory=None if actors.gpu_memory == "auto" else actors.gpu_memory,
         enforce_eager=actors.enforce_eager,
-        alternatives=config.tracking.alternatives,
+        top_logprobs=config.tracking.top_logprobs,
         sleeps=actors.share_gpu == "sleep",
     )
     engine = VLLMEngine(settings, named_stop_token_ids(config.model, tokenizer), log)

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
-from unstable.learners.model.gather import gathered
-from unstable.learners.model.packing import Segments
+from unstable.learners.model.packing import Segments, gathered
 
 ATTENTION = "packed_segments"
 """The name of this attention, for `attn_implementation`."""

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd import Function
 
 from unstable.types import TokenSample
 
@@ -29,6 +30,9 @@ KEYS_PER_TOKEN = 64
 
 COPIES_PER_TOKEN = 16
 """Copied keys and values that take at most the memory of a token's activations."""
+
+_ROWS = 16384
+"""Rows of a gradient that are in fp32 at a time."""
 
 
 class Shape(NamedTuple):
@@ -277,3 +281,32 @@ def held_tokens(lengths: Ints, shared: Ints) -> Ints:
     """
     merged = np.maximum(0, shared + 1 - MIN_SHARED - shared // KEYS_PER_TOKEN)
     return lengths - merged + -(-shared // COPIES_PER_TOKEN)
+
+
+def gathered(rows: Tensor, places_N: Tensor) -> Tensor:
+    """`rows` [T, ...] at these places [N, ...]; a row's gradients are summed in fp32.
+
+    On a GPU, sums in a lower precision would be rounded at each addend, of which a shared prefix
+    has many.
+    """
+    if rows.dtype is torch.float32:
+        # Not `[...]`, whose gradient sums rows in an order that differs by run.
+        return rows.index_select(0, places_N)
+    found: Tensor = _Gathered.apply(rows, places_N)
+    return found
+
+
+class _Gathered(Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places_N: Tensor) -> Tensor:
+        ctx.save_for_backward(places_N)
+        ctx.shape = rows.shape
+        return rows.index_select(0, places_N)
+
+    @staticmethod
+    def backward(ctx: Any, grad_N: Tensor) -> tuple[Tensor, None]:
+        (places_N,) = ctx.saved_tensors
+        sums = torch.zeros(ctx.shape, dtype=torch.float32, device=grad_N.device)
+        for places, part in zip(places_N.split(_ROWS), grad_N.split(_ROWS), strict=True):
+            sums.index_add_(0, places, part.float())
+        return sums.to(grad_N.dtype), None

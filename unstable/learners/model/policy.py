@@ -9,10 +9,9 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from unstable.config import ConfigError
-from unstable.learners.model.gather import gathered
 from unstable.learners.model.logprobs import selected_logprobs
 from unstable.learners.model.lora import fuse_lora
-from unstable.learners.model.packing import Pack
+from unstable.learners.model.packing import Pack, gathered
 from unstable.learners.model.trained import Trained
 
 # Attributes that change logits or attention in ways that this scorer does not compute.
