@@ -349,8 +349,10 @@ def test_a_given_adapter_is_where_training_starts(model, tmp_path):
     assert not torch.equal(trained(make_learner(model, seed=5)), trained(teacher))
 
 
-WAITS = ("tolist", "item", "cpu", "__bool__", "__float__", "__int__", "__index__", "nonzero")
-WAITS += ("bincount", "unique", "masked_select", "equal", "allclose")
+WAITS = {
+    *("tolist", "item", "cpu", "__bool__", "__float__", "__int__", "__index__", "nonzero"),
+    *("bincount", "unique", "masked_select", "equal", "allclose"),
+}
 
 
 class Waits(TorchFunctionMode):
