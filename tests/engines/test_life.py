@@ -43,7 +43,8 @@ def live(folder: Path, *, model: str, mode: str, more: str) -> None:
     assert [row["version"] for row in metrics] == [0, 1, 2, 3, 4]
     for row in metrics[1:]:
         assert row["learn/mismatch_abs_mean"] < 0.2
-        assert row["learn/grad_norm"] > 0
+    # A batch of games that all ended alike teaches nothing, and some may.
+    assert any(row["learn/grad_norm"] > 0 for row in metrics[1:])
     # With samples at most one version old, the third update has none of version 0.
     players = trained_on(folder / "run")
     assert "main@0" in players, players

@@ -352,7 +352,7 @@ async def test_a_dead_learner_ends_the_run_with_its_own_error(
     context = make_context(tiny_folder, tmp_path / "run", loop={"mode": mode, "steps": 3})
     context.learner = BrokenLearner(context.config, context.folder)
     with pytest.raises(FloatingPointError, match="the loss is nan"):
-        await asyncio.wait_for(train(context), timeout=60)
+        await asyncio.wait_for(train(context), timeout=300)
 
 
 # What loop/context.py gives the loop

@@ -53,7 +53,7 @@ def test_processes_start_out_of_any_path_beside_any_cluster(
         cwd=place,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[-2] == str(python)
@@ -97,7 +97,7 @@ async def test_a_process_is_signalled_on_its_own_host_alone(
         process.kill()
         assert fake.killed == [process.actor]
         if not change:
-            assert child.wait(timeout=20) == -signal.SIGKILL
+            assert child.wait(timeout=60) == -signal.SIGKILL
         else:
             assert child.poll() is None
         process.kill()  # of one that has gone, and whose id may be another's
