@@ -144,7 +144,7 @@ def config(folder: Path, seed: int) -> unstable.RunConfig:
 def test_a_run_learns_to_win(tmp_path: Path) -> None:
     save_base(tmp_path / "base", seed=1)
     folder = unstable.train(config(tmp_path, seed=1))
-    before, *_, after = lines(folder.metrics)
+    before, *_, after = read_rows(folder.metrics)
     of = "eval/Highest/random/sampled"
     assert before[f"{of}/low"] < 0.5 < before[f"{of}/high"]  # as random play
     assert min(row[f"{of}/legal_moves"] for row in (before, after)) > 0.9

@@ -242,7 +242,7 @@ class Learner:
         self.micro_batches.ranks.sum_([total, *self.optimizer.gradients, *columns.values()])
         learning_rate = self.optimizer.learning_rate
         stepped = self.optimizer.step(total)
-        return StepReport(chosen_C, float(total), *stepped, learning_rate, columns)
+        return StepReport(chosen_C, *stepped, learning_rate, columns)
 
     def _accumulate(self, frozen: FrozenBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
         """Gradients of this rank's share of a step, with its columns and its part of the loss."""
@@ -258,8 +258,10 @@ class Learner:
         atoms = sequences_C.tolist() if algorithm.whole_in_pass else None
         for indices, counts in self.micro_batches(samples, atoms):
             rows, places = frozen.layout.rows(chosen_C[indices]), columns.layout.rows(indices)
-            pack = pack_samples([samples[index] for index in indices]).to(device)
-            sequences_N = sent(torch.from_numpy(sequences_C[indices]), device)[pack.samples_N]
+            pack = pack_samples([samples[index] for index in indices])
+            owners_N = sequences_C[indices][pack.samples_N.numpy()]
+            sequences_N = torch.from_numpy(np.unique(owners_N, return_inverse=True)[1])
+            pack, sequences_N = pack.to(device), sent(sequences_N, device)
             normalizers_N = self._floats(normalizers_C[indices])[pack.samples_N]
             reference_ND = frozen.reference_states(rows)
             scores = self.policy(pack, entropy=frozen.entropy, reference_ND=reference_ND)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ class Process:
     """An object in a process of its own, where `placement` says.
 
     Its class has a method `start`, which returns `ProcessId.own()`, and `call` of a method and
-    arguments. `actor` is Ray's handle; `options` are Ray's too.
+    arguments. `actor` is Ray's handle; `options` are Ray's too, `variables` its environment's.
     """
 
     def __init__(
@@ -181,9 +181,10 @@ class Process:
         placement: Placement,
         *,
         threads: int,
+        variables: Mapping[str, str] | None = None,
         **options: object,
     ) -> None:
-        made: Any = ray.remote(**(_options(placement, threads) | options))(kind)
+        made: Any = ray.remote(**(_options(placement, threads, variables or {}) | options))(kind)
         self.actor = made.remote(*arguments)
         self._id: ProcessId | None = None  # once it has started
 
@@ -206,7 +207,7 @@ class Process:
             self._id.send(signal.SIGKILL)
 
 
-def _options(placement: Placement, threads: int) -> dict[str, Any]:
+def _options(placement: Placement, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
     """One logical processor of its node; cards, threads and import path are set by us."""
     variables = {
         "OMP_NUM_THREADS": str(threads),
@@ -217,6 +218,7 @@ def _options(placement: Placement, threads: int) -> dict[str, Any]:
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(placement.gpus),
         **_interfaces(),
+        **own,
     }
     environment: dict[str, Any] = {"env_vars": variables}
     # Ray gives it to a shell as it is, where a path with a space in it would be two words.

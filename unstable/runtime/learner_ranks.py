@@ -1,6 +1,7 @@
 """The learner's ranks, each a process of its own, and how the loop calls them as one."""
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -89,6 +90,7 @@ class RemoteLearner:
                 (config, folder, own, index),
                 placement,
                 threads=own,
+                variables=allocator(placement),
                 concurrency_groups={FILES: 1},
             )
             for index, placement in enumerate(placements)
@@ -167,3 +169,14 @@ class RemoteLearner:
     def _end(self) -> None:
         for rank in self._ranks:
             rank.kill()
+
+
+def allocator(placement: Placement) -> dict[str, str]:
+    """How torch keeps a card's memory, unless the environment says it: in segments that grow.
+
+    Micro-batches are of any length, and would leave holes that the next ones do not fit. An engine
+    has none of it: vLLM could not put its memory to sleep.
+    """
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    given = any(name in os.environ for name in names)
+    return {} if given or not placement.gpus else {names[0]: "expandable_segments:True"}
