@@ -210,6 +210,8 @@ class TimedLearner:
         await asyncio.sleep(samples * self._case.turn_tokens / speed)
         return Update(version=batch.version + 1, metrics={}, advantages=[0.0] * samples)
 
+    async def hold(self, version: int) -> None: ...
+
     async def save(self, version: int) -> None:
         await asyncio.sleep(self._case.save_s)
         self._folder.checkpoint(version).mkdir(parents=True)

@@ -1,11 +1,9 @@
 """`unstable train` with a real model in real processes: killed, interrupted, resumed, forked."""
 
 import json
-import os
-import random
 import re
-import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -13,47 +11,65 @@ import psutil
 import pytest
 import yaml
 
-from tests.helpers.cli import children, no_developers_lines, rows, start, unstable
+from tests.helpers.cli import (
+    PATIENCE_S,
+    children,
+    command_line,
+    ended,
+    goes_on,
+    no_developers_lines,
+    rows,
+    start,
+    unstable,
+    wait_for,
+    written,
+)
 from tests.helpers.loop import played
 from tests.helpers.resume import TIMED, weights
 from tests.helpers.screens import PseudoTerminal
+from unstable.cli import run
+from unstable.config import ConfigError
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
 
-KILLS = 3
-STEPS = 20
+STEPS = 30
 """So many that a fast machine has not made them all before the last kill."""
-LONG = ["--steps", str(STEPS), "--loop.mode", "sync", "--eval.every", "10"]
+LONG = ["--steps", str(STEPS), "--loop.mode", "sync", "--eval.every", "10", "--num_actors", "2"]
 
 
-def killed(project: Path, *arguments: str, after_s: float, config: bool = True) -> None:
-    """Start the run, or go on with it, and kill its driver, and its processes by that."""
-    process = start(project, *arguments, config=config)
+def killed(process: "subprocess.Popen[str]") -> str:
+    """Kill the run's driver, and its processes by that; what it has printed."""
     family = children(process)
-    time.sleep(after_s)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    gone, alive = psutil.wait_procs(family, timeout=60)
-    assert not [each for each in alive if "ray::" in " ".join(each.cmdline())], "left behind"
+    process.kill()
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    _, alive = psutil.wait_procs(family, timeout=60)
+    assert not [each for each in alive if "ray::" in command_line(each)], "left behind"
+    return output
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_three_times_ends_as_one_that_was_not(project: Path) -> None:
+def test_a_run_whose_processes_are_killed_ends_as_one_whose_were_not(project: Path) -> None:
+    """One of two actors, in the midst of it, then the driver, then the one that goes on."""
     whole = unstable(project, "train", "--config", "small.yaml", "--run_dir", "whole", *LONG)
     assert whole.returncode == 0, whole.stderr
-    chance = random.Random("three kills")
-    killed(project, *LONG, after_s=chance.random())
-    for _ in range(KILLS - 1):
-        killed(project, "--resume", "run", config=False, after_s=chance.random())
+    one, two = RunFolder(project / "whole"), RunFolder(project / "run")
+
+    process, log = start(project, *LONG), two.log("loop")
+    children(process, "ActorProcess")[-1].kill()
+    wait_for(lambda: "died and is started again" in log.read_text(), process)
+    goes_on(project, process, updates=2)
+    assert "died and is started again; its games are played again" in killed(process)
+    killed(start(project, "--resume", "run", config=False))
     done = unstable(project, "train", "--resume", "run")
     assert done.returncode == 0, done.stderr
     assert "the run goes on from version " in done.stderr
     assert no_developers_lines(done.stdout + done.stderr)
-    one, two = RunFolder(project / "whole"), RunFolder(project / "run")
+
     assert weights(one, STEPS) == weights(two, STEPS)
     metrics = [
         [
             {name: v for name, v in row.items() if not name.startswith(("learn/loss", "rating/"))}
-            for row in rows(folder.metrics)
+            for row in read_rows(folder.metrics)
         ]
         for folder in (one, two)
     ]
@@ -61,32 +77,8 @@ def test_a_run_that_is_killed_three_times_ends_as_one_that_was_not(project: Path
     same = [n for n in metrics[0][-1] if not n.startswith((*TIMED, "collect/engine", "learn/tok"))]
     for mine, other in zip(*metrics, strict=True):
         assert {n: mine.get(n) for n in same} == {n: other.get(n) for n in same}
-
-    longer = ["--steps", str(STEPS + 1), "--eval.games", "4"]
-    more = unstable(project, "train", "--resume", "run", *longer)
-    assert more.returncode == 0, more.stderr
-    assert two.versions()[-1] == STEPS + 1
-    assert yaml.safe_load(two.config.read_text())["loop"]["steps"] == STEPS + 1
-    again = unstable(project, "train", "--resume", "run", "--learner.learning_rate", "1")
-    assert again.returncode == 2
-    assert "learner.learning_rate = 1.0: cannot change in a run that goes on" in again.stderr
-
-
-@pytest.mark.slow
-def test_a_synchronous_run_whose_actor_is_killed_is_the_one_whose_was_not(project: Path) -> None:
-    """One of two actors, in the midst of it."""
-    two = [*LONG, "--num_actors", "2"]
-    whole = unstable(project, "train", "--config", "small.yaml", "--run_dir", "whole", *two)
-    assert whole.returncode == 0, whole.stderr
-    process = start(project, *two)
-    children(process, "ActorProcess")[-1].kill()
-    output, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, output
-    assert "died and is started again; its games are played again" in output
-    one, other = RunFolder(project / "whole"), RunFolder(project / "run")
-    assert weights(one, STEPS) == weights(other, STEPS)
     for purpose in ("train", "eval"):
-        games = (played(folder, purpose) for folder in (one, other))
+        games = (played(folder, purpose) for folder in (one, two))
         mine, others = (sorted(each, key=lambda g: (g["version"], g["game"])) for each in games)
         assert others == mine != []  # on file they are in the order of their ends
 
@@ -94,67 +86,45 @@ def test_a_synchronous_run_whose_actor_is_killed_is_the_one_whose_was_not(projec
 @pytest.mark.slow
 def test_ctrl_c_finishes_the_update_and_says_how_to_go_on(project: Path) -> None:
     """Updates take seconds here, so that the signal comes in the midst of one."""
-    slow = ["--learner.epochs", "20", "--learner.micro_batch_size", "1", "--loop.mode", "sync"]
-    process = start(project, "--steps", "100", *slow)
-    time.sleep(1)
-    began = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 130, output
-    assert no_developers_lines(output)
-    assert "to go on    unstable train --resume run" in output
-    assert time.monotonic() - began < 60
+    slow = ["--learner.epochs", "20", "--learner.micro_batch_size", "1", "--loop.mode", "async"]
+    process = start(project, "--steps", "100000", *slow)
     folder = RunFolder(project / "run")
+    phase = lambda: json.loads(folder.status.read_text())["phase"]["name"]  # noqa: E731
+    wait_for(lambda: phase() == "updating", process)
+    output = ended(process, 130, signal.SIGINT)
+    assert "The run ended: interrupted" in output
+    assert "to go on    unstable train --resume run" in output
+    assert (project / "run/report.html").is_file()
     last = folder.versions()[-1]
     if begun := re.search(r"in order once update (\d+) is finished", output):
         assert folder.state(int(begun[1])).is_file() and last == int(begun[1])
-    done = unstable(project, "train", "--resume", "run", "--steps", str(last + 1))
+    words = ["--steps", str(last + 1), "--eval.games", "4"]
+    done = unstable(project, "train", "--resume", "run", *words)
     assert done.returncode == 0, done.stderr
-    assert [row["version"] for row in rows(folder.metrics)] == [*range(last + 2)]
+    assert [row["version"] for row in read_rows(folder.metrics)] == [*range(last + 2)]
+    assert yaml.safe_load(folder.config.read_text())["loop"]["steps"] == last + 1
+    again = ["train", "--resume", str(folder.root)]
+    with pytest.raises(ConfigError, match=r"learner.learning_rate = 1.0: cannot change in a run t"):
+        run([*again, "--steps", str(last + 2), "--learner.learning_rate", "1"])
+    with pytest.raises(ConfigError, match=rf"= {last + 1}: the run has made {last + 1} updates; g"):
+        run(again)
 
 
 @pytest.mark.slow
 def test_a_run_that_was_ended_in_its_last_evaluation_goes_on_with_it(project: Path) -> None:
-    process = start(project, "--eval.games", "1000")  # after versions 0 and 2, the last
-    folder, deadline = RunFolder(project / "run"), time.monotonic() + 120
-    while not folder.games("eval", 2).exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 143, output
+    process = start(project, "--eval.games", "400")  # after versions 0 and 2, the last
+    folder = RunFolder(project / "run")
+    wait_for(folder.games("eval", 2).exists, process)
+    output = ended(process, 143, signal.SIGTERM)
     assert "to go on    unstable train --resume run" in output
-    assert [row["version"] for row in rows(folder.metrics)] == [0, 1]
+    assert [row["version"] for row in read_rows(folder.metrics)] == [0, 1]
 
     done = unstable(project, "train", "--resume", "run")
     assert done.returncode == 0, done.stderr
     assert "the run goes on from version 2" in done.stderr
-    assert [row["version"] for row in rows(folder.metrics)] == [0, 1, 2]
-    assert rows(folder.metrics)[-1]["eval/TicTacToe-v0/random/sampled/gain"] is not None
-    assert len(rows(folder.games("eval", 2))) == 1000
-    again = unstable(project, "train", "--resume", "run")
-    assert again.returncode == 2
-    assert "loop.steps = 2: the run has made 2 updates; give --steps a higher" in again.stderr
-
-
-@pytest.mark.slow
-def test_a_fork_begins_where_its_origin_was(project: Path) -> None:
-    done = unstable(project, "train", "--config", "small.yaml", "--run_dir", "run")
-    assert done.returncode == 0, done.stderr
-    forked = unstable(project, "train", "--fork", "run@1", "--run_dir", "new", "--steps", "1")
-    assert forked.returncode == 0, forked.stderr
-    one, two = RunFolder(project / "run"), RunFolder(project / "new")
-    assert weights(two, 0) == weights(one, 1)
-    config = yaml.safe_load(two.config.read_text())
-    assert config["model"]["init"] == config["learner"]["state"]
-    assert config["model"]["init"].endswith("run/checkpoints/000001")
-    shutil.rmtree(one.checkpoint(1))
-    later = unstable(project, "train", "--resume", "new", "--steps", "2")
-    assert later.returncode == 0, later.stderr  # its origin may be gone
-    (one.checkpoint(2) / "learner.pt").unlink()
-    lacks = unstable(project, "train", "--fork", "run@2", "--run_dir", "third")
-    assert lacks.returncode == 2
-    assert "its optimizer is not kept any more" in lacks.stderr
+    assert [row["version"] for row in read_rows(folder.metrics)] == [0, 1, 2]
+    assert read_rows(folder.metrics)[-1]["eval/TicTacToe-v0/random/sampled/gain"] is not None
+    assert len(rows(folder.games("eval", 2))) == 400
 
 
 @pytest.mark.slow
@@ -163,14 +133,14 @@ def test_a_run_whose_terminal_is_closed_ends_in_order(project: Path) -> None:
     run = ["train", "--config", "small.yaml", "--run_dir", "run", "--steps", "100000"]
     metrics = project / "run/metrics.jsonl"
     with PseudoTerminal(project, 80, 24, *run, "--eval.every", "0") as terminal:
-        deadline = time.monotonic() + 120
-        while not (metrics.is_file() and len(rows(metrics)) > 1):
+        deadline = time.monotonic() + PATIENCE_S
+        while written(metrics) < 2:
             assert terminal.process.poll() is None and time.monotonic() < deadline, terminal.text
             terminal.watch(0.2)
         family = psutil.Process(terminal.process.pid).children(recursive=True)
         terminal.hang_up()
-        assert terminal.process.wait(timeout=90) == 143
-    psutil.wait_procs(family, timeout=30)
+        assert terminal.process.wait(timeout=PATIENCE_S) == 143
+    psutil.wait_procs(family, timeout=60)
     assert not [child for child in family if child.is_running()]
     state = json.loads((project / "run/state.json").read_text())
     assert state["state"] == "interrupted"

@@ -1,7 +1,6 @@
 """Processes are killed anywhere, for real, and the run that goes on is the one that was not."""
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -14,14 +13,14 @@ from typing import Any
 import pytest
 
 from tests.chaos.victim import STEPS, left_by, main
+from tests.helpers.cli import PATIENCE_S
+from tests.helpers.forks import FORKS
 from tests.helpers.resume import rows, trained_on, weights
 from unstable.records.folder import RunFolder
 
 KILLS = 20
 LARGEST = 1.63
 """The distance of alike distributions, times the root of half their size, is larger once in 100."""
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.chaos.victim"])
 
 
 def begin(model: Path, run_dir: Path, mode: str) -> BaseProcess:
@@ -49,17 +48,22 @@ def finished(folder: RunFolder, purpose: str = "train") -> dict[int, Any]:
 
 
 def killed_again_and_again(model: Path, run_dir: Path, mode: str) -> tuple[RunFolder, int]:
-    """A run that is killed up to `KILLS` times, after it has come on by some files' bytes."""
+    """A run that is killed up to `KILLS` times, after it has come on by some files' bytes.
+
+    That is at once where it has got on too far for the kills that are left.
+    """
     chance, folder, kills = random.Random(f"chaos {mode}"), RunFolder(run_dir), 0
     before: set[int] = set()
     while True:
         seen = progress(folder)
         process = begin(model, run_dir, mode)
         if kills < KILLS:
-            moves, deadline = chance.randrange(1, 40), time.monotonic() + 60
-            while process.is_alive() and moves:
+            moves, deadline = chance.randrange(1, 40), time.monotonic() + PATIENCE_S
+            share = STEPS * (kills + 1) // (KILLS + 1)
+            while process.is_alive() and moves > 0:
                 now = progress(folder)
-                moves -= now != seen
+                is_late = folder.versions()[-1:] > [share]
+                moves -= (moves if is_late else 1) * (now != seen)
                 seen = now
                 time.sleep(chance.random() * 0.004)
                 assert time.monotonic() < deadline, "nothing moves"
@@ -67,7 +71,7 @@ def killed_again_and_again(model: Path, run_dir: Path, mode: str) -> tuple[RunFo
                 assert process.pid is not None
                 os.kill(process.pid, signal.SIGKILL)
                 kills += 1
-        process.join(timeout=240)
+        process.join(timeout=PATIENCE_S)
         if mode == "async":
             assert before <= finished(folder).keys(), "a game that had ended is gone"
             before = set(finished(folder))
@@ -87,7 +91,7 @@ def test_a_run_that_is_killed_anywhere_loses_nothing(
 ) -> None:
     whole = RunFolder(tmp_path / "whole")
     process = begin(tiny_folder, whole.root, mode)
-    process.join(timeout=240)
+    process.join(timeout=PATIENCE_S)
     assert process.exitcode == 0, (tmp_path / "whole.txt").read_text()
     folder, kills = killed_again_and_again(tiny_folder, tmp_path / "run", mode)
     assert kills == KILLS

@@ -112,7 +112,7 @@ def unstable(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]
         "main()"
     )
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
 
 
 def test_a_config_error_waits_for_no_library(tmp_path: Path) -> None:

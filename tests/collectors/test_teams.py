@@ -24,6 +24,7 @@ from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.loop.train import train
 from unstable.records.games import game_record, read_game
+from unstable.records.reading import read_rows
 from unstable.tracking.metrics import PlayMetrics
 from unstable.tracking.view import RecentGame
 from unstable.types import GameResult, GameSpec, PlayerId
@@ -364,7 +365,7 @@ async def test_a_run_seats_teams(tiny_folder: Path, tmp_path: Path, isolated: bo
     assert sizes == {2, 4}
     trained = {s["seat"] for k in (1, 2, 3) for s in lines(context.folder.samples(k))}
     assert trained <= {0, 1, 2, 3} and len(trained) > 1
-    rows = lines(context.folder.metrics)
+    rows = read_rows(context.folder.metrics)
     assert rows[0]["eval/Relay/random/sampled/games"] == 4
     rated = {row.player.name: row.games for row in context.registry.ratings()}
     compared = [g for g in [*games, *played(context.folder, "eval")] if len(set(g["players"])) == 2]

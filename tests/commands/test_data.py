@@ -18,7 +18,7 @@ from unstable.loop.train import train
 from unstable.records.data import GAME_COLUMNS, LIBRARIES, TURN_COLUMNS, TURN_KEYS, Library
 from unstable.records.files import read_lines, write_lines
 from unstable.records.folder import RunFolder
-from unstable.records.reading import Skipped
+from unstable.records.reading import Skipped, read_rows
 from unstable.records.scan import read_advantages, read_game_at, scan_games
 
 ROOT = Path(__file__).parent.parent.parent
@@ -41,7 +41,7 @@ def listed(frame: Any, column: str) -> list[Any]:
 def test_frames_hold_what_the_files_hold(run: RunFolder, library: Library) -> None:
     data = unstable.read(run, library)
     assert type(data.metrics).__module__.partition(".")[0] == library
-    rows = lines(run.metrics)
+    rows = read_rows(run.metrics)
     assert listed(data.metrics, "version") == [row["version"] for row in rows]
     games = [(file, game) for file in run.game_files() for game in lines(file.path)]
     assert len(data.games) == len(games) > 0
@@ -80,7 +80,7 @@ def test_nothing_is_read_before_it_is_asked_for(run: RunFolder, tmp_path: Path) 
     (tmp_path / "games").mkdir()
     (tmp_path / "games/train-000000.jsonl").write_text("no JSON\n")
     data = unstable.read(tmp_path)
-    assert len(data.metrics) == len(lines(run.metrics))
+    assert len(data.metrics) == len(read_rows(run.metrics))
     with pytest.warns(UserWarning, match=r"left out: 1 in games/train-000000.jsonl \(line 1: not"):
         assert len(data.games) == 0
 

@@ -105,6 +105,8 @@ class Recording:
         self.events.append("score")
         return [[-float(len(sample.prompt_ids))] * len(sample.token_ids) for sample in samples]
 
+    async def hold(self, version: int) -> None: ...
+
     async def save(self, version: int) -> None:
         self.events.append(f"save {version}")
 

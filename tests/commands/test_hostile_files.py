@@ -198,7 +198,7 @@ def test_a_module_in_the_folder_where_one_stands_takes_no_packages_place(
     command = [sys.executable, "-P", "-c", code, "doctor"]
     for arguments in (["."], ["--config", "config.yaml"]):
         done = subprocess.run(
-            [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120
+            [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, done.stderr
     assert not exploded.exists()
@@ -353,7 +353,7 @@ def test_a_failing_run_writes_and_shows_no_key(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 1 and "loop.max_failures = 3" in done.stderr, done.stderr
     assert server.asked > 6

@@ -1,33 +1,56 @@
 """Nobody waits in silence: lines come where nothing else does."""
 
 import re
-import time
+import threading
+from types import SimpleNamespace
+
+import pytest
 
 from unstable.tracking import lines
 from unstable.tracking.lines import Lines
 
 
-def test_what_goes_on_is_said_before_patience_ends() -> None:
-    said: list[tuple[float, str]] = []
-    made = Lines(lambda line: said.append((time.monotonic(), line)))
-    began = time.monotonic()
-    with made.refreshing():
-        made.phase("evaluating", total=8)
-        made.advance()
-        time.sleep(made.patience_s)
-    ((at, line),) = said
-    assert at - began < lines.FIRST_S
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The lines' clock, which stands still until it is set."""
+    made = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(lines, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+def looks(made: Lines, clock: SimpleNamespace, until: float) -> None:
+    """What the thread does, by the clock."""
+    while clock.now + lines._LOOK_S <= until:
+        clock.now += lines._LOOK_S
+        made._keep_up()
+
+
+def test_what_goes_on_is_said_before_patience_ends(clock: SimpleNamespace) -> None:
+    said: list[str] = []
+    made = Lines(said.append)
+    made.phase("evaluating", total=8)
+    made.advance()
+    looks(made, clock, until=made.patience_s - lines._LOOK_S)
+    (line,) = said
     assert re.fullmatch(r"evaluating 1/8 · \d s", line)
 
 
-def test_what_is_said_anyway_is_enough() -> None:
+def test_what_is_said_anyway_is_enough(clock: SimpleNamespace) -> None:
     said: list[str] = []
     made = Lines(said.append)
-    with made.refreshing():
-        for number in range(3):
-            time.sleep(2)
-            made.say(f"line {number}")
+    for number in range(3):
+        looks(made, clock, until=clock.now + 2)
+        made.say(f"line {number}")
     assert said == [f"line {number}" for number in range(3)]
+
+
+def test_lines_come_while_the_caller_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_LOOK_S", 0.01)
+    said = threading.Event()
+    made = Lines(lambda _: said.set())
+    made.patience_s = 0.1
+    with made.refreshing():
+        assert said.wait(60)
 
 
 def test_patience_is_short_before_the_first_update() -> None:

@@ -25,6 +25,7 @@ from unstable.loop.state import parse
 from unstable.loop.train import evaluate, play, publish, state, train
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
+from unstable.records.reading import read_rows
 from unstable.types import PlayerId
 
 
@@ -164,11 +165,19 @@ async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
         assert max(on_file.values(), default=1) == 1
         assert before <= on_file, "a game that had ended is gone"
         before = on_file
-    assert [row["version"] for row in lines(context.folder.metrics)] == [0, 1, 2, 3, 4]
+    assert [row["version"] for row in read_rows(context.folder.metrics)] == [0, 1, 2, 3, 4]
     trained = Counter(trained_on(context.folder))
     assert max(trained.values()) == 1
     assert {game for game, _ in trained} <= set(before)
-    assert sum(row["collect/games"] for row in lines(context.folder.metrics)) <= len(before)
+    assert sum(row["collect/games"] for row in read_rows(context.folder.metrics)) <= len(before)
+    score = "eval/TicTacToe-v0/random/sampled/score"
+    scored = [
+        row["version"] for row in read_rows(context.folder.metrics) if row.get(score) is not None
+    ]
+    assert scored == [0, 2, 4], "each evaluation that is due is there, once"
+    for version in scored:
+        games = lines(context.folder.games("eval", version))
+        assert sorted(game["game"] for game in games) == [0, 1, 2, 3]
     counted = context.registry.state().results
     assert counted == recounted(context)
     # Nothing is left out between the first game and the last ones, which were still in flight.
@@ -200,7 +209,7 @@ async def test_an_evaluation_takes_no_training_game_out_of_those_in_flight(
     await publish(context, version=0)
     dealt = [spec for _ in range(4) for spec in context.draw(0)]
     context.in_flight = {spec.game_id: spec for spec in dealt}
-    await evaluate(context)
+    await evaluate(context, context.version)
     assert len(played(context.folder, "eval")) == 12 > len(dealt)
     assert [*context.in_flight.values()] == dealt
     for _ in [result async for result in play(context, 0, dealt[:2])]:

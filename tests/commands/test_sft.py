@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 import signal
-import subprocess
 import time
 import zipfile
 from collections.abc import AsyncIterator, Sequence
@@ -18,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.cli import command, no_developers_lines, unstable
+from tests.helpers.cli import PATIENCE_S, background, no_developers_lines, unstable, wait_for
 from tests.helpers.datasets import recorded_game
 from tests.helpers.loop import lines, make_actor
-from tests.helpers.models import heed_interrupts, tiny_model, tiny_tokenizer
+from tests.helpers.models import tiny_model, tiny_tokenizer
 from unstable.cli import run
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.runs import newest_score, runs
@@ -358,7 +357,7 @@ def test_an_own_file_is_taught(tiny_folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
-    tiny_folder: Path, tmp_path: Path
+    tiny_folder: Path, project: Path
 ) -> None:
     """With Ray, as a person does it."""
     changes: dict[str, Any] = {
@@ -366,26 +365,26 @@ def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
         "games": [{"env": "Nim-v0", "args": {"piles": [3, 2]}}],
         "eval": {"games": 2},
     }
-    config = make_config(tiny_folder, tmp_path / "run", **changes)
-    (tmp_path / "own.yaml").write_text(dump(config))
+    config = make_config(tiny_folder, project / "run", **changes)
+    (project / "own.yaml").write_text(dump(config))
     arguments = ["sft", "--config", "own.yaml", "--run_dir", "run"]
-    folder = RunFolder(tmp_path / "run")
-    process = subprocess.Popen(
-        command(arguments),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed_interrupts,
+    folder = RunFolder(project / "run")
+    process = background(project, arguments)
+    # Only whole lines are counted: the file is written to meanwhile.
+    wait_for(
+        lambda: (
+            folder.metrics.is_file()
+            and folder.metrics.read_text().rpartition("\n")[0].count(HELD_OUT_LOSS) > 1
+        ),
+        process,
     )
-    while process.poll() is None and not (folder.metrics.exists() and len(epochs(folder)) > 1):
-        time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, output
     assert f"interrupted; to go on: unstable sft --resume {folder.root.name}" in output
     done = len(epochs(folder))
     assert 1 < done < 25
-    resumed = unstable(tmp_path, "sft", "--resume", "run")
+    resumed = unstable(project, "sft", "--resume", "run")
     assert resumed.returncode == 0, resumed.stderr
     assert no_developers_lines(resumed.stdout + resumed.stderr)
     assert f"epoch {done}/24" in resumed.stdout and "before training" not in resumed.stdout

@@ -292,7 +292,7 @@ def test_vllm_is_imported_only_when_all_that_it_reads_from_the_environment_is_se
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
     )
     assert "'VLLM_CONFIGURE_LOGGING': '0'" in done.stderr, done.stderr
     assert "'VLLM_LOGGING_LEVEL': 'WARNING'" in done.stderr
@@ -313,8 +313,8 @@ def test_a_worker_ends_with_the_owner_of_its_engine():
         time.sleep(0.2)
         assert worker.poll() is None
         owner.kill()
-        assert worker.wait(timeout=20) == -signal.SIGKILL
+        assert worker.wait(timeout=60) == -signal.SIGKILL
     owner.wait()
     late = [sys.executable, "-c", code + "time.sleep(60)"]
-    done = subprocess.run(late, env=os.environ | variables, capture_output=True, timeout=20)
+    done = subprocess.run(late, env=os.environ | variables, capture_output=True, timeout=120)
     assert done.returncode == -signal.SIGKILL, "the owner was gone before"

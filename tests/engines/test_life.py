@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.cli import no_developers_lines, rows, unstable
+from tests.helpers.cli import no_developers_lines, unstable
 from unstable.planning.machine import this_machine
+from unstable.records.reading import read_rows
 
 LIFE = """
 model: {{name: {model}, init: fresh, adapter: {{rank: 8}}}}
@@ -39,11 +40,12 @@ def live(folder: Path, *, model: str, mode: str, more: str) -> None:
     said += _run(folder, "--resume", "run", "--loop.steps", "4")
     assert no_developers_lines(said), said
     assert "start-up probe" not in said, "engine and learner agree as they usually do"
-    metrics = rows(folder / "run/metrics.jsonl")
+    metrics = read_rows(folder / "run/metrics.jsonl")
     assert [row["version"] for row in metrics] == [0, 1, 2, 3, 4]
     for row in metrics[1:]:
         assert row["learn/mismatch_abs_mean"] < 0.2
-        assert row["learn/grad_norm"] > 0
+    # A batch of games that all ended alike teaches nothing, and some may.
+    assert any(row["learn/grad_norm"] > 0 for row in metrics[1:])
     # With samples at most one version old, the third update has none of version 0.
     players = trained_on(folder / "run")
     assert "main@0" in players, players

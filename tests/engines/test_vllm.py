@@ -454,7 +454,7 @@ async def test_the_code_of_an_exports_card_answers_as_the_embedded_engine(merged
         env=os.environ | settings,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     expected = await asyncio.to_thread(greedy_text, config, policy, out)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.helpers.cli import command, no_developers_lines, rows
+from tests.helpers.cli import PATIENCE_S, command, no_developers_lines, written
 from tests.helpers.vllm import needs_vllm, workers
+from unstable.records.reading import read_rows
 
 pytestmark = needs_vllm
 
@@ -25,7 +26,7 @@ loop: {steps: 2, mode: sync}
 """
 
 
-def wait_for(condition, seconds: float = 240):
+def wait_for(condition, seconds: float = PATIENCE_S):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline
@@ -50,20 +51,20 @@ def test_a_run_survives_the_death_of_its_actor(tmp_path: Path) -> None:
     )
     try:
         metrics = tmp_path / "run/metrics.jsonl"
-        wait_for(lambda: run.poll() is not None or (metrics.is_file() and rows(metrics)))
+        wait_for(lambda: run.poll() is not None or written(metrics))
         assert run.poll() is None, run.stdout.read()
         (worker,) = wait_for(lambda: workers(psutil.Process(run.pid)))
         core = worker.parent()
         os.kill(core.parent().pid, signal.SIGKILL)
-        wait_for(lambda: not worker.is_running() and not core.is_running(), seconds=30)
-        output, _ = run.communicate(timeout=300)
+        wait_for(lambda: not worker.is_running() and not core.is_running())
+        output, _ = run.communicate(timeout=PATIENCE_S)
     finally:
         run.kill()
     assert run.returncode == 0, output
     assert not list(scratch.glob("unstable-adapters-*"))
     assert no_developers_lines(output)
-    assert [row["version"] for row in rows(metrics)] == [0, 1, 2]
+    assert [row["version"] for row in read_rows(metrics)] == [0, 1, 2]
     assert "actor-0 died and is started again" in (tmp_path / "run/logs/loop.log").read_text()
-    for row in rows(metrics)[1:]:
+    for row in read_rows(metrics)[1:]:
         assert row["learn/mismatch_abs_mean"] < 0.2
     assert (tmp_path / "run/logs/engine-0.log").read_text(), "vLLM writes there"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.builders import game
 from tests.helpers.loop import make_context
-from tests.helpers.tracking import lines, make_score, make_tracker, printed
+from tests.helpers.tracking import make_score, make_tracker, printed
 from unstable.collectors.play import play_game
 from unstable.collectors.players.programs import ExpertPlayer, RandomPlayer, RulesPlayer
 from unstable.commands.card import Export, model_card
@@ -22,6 +22,7 @@ from unstable.league.evaluation import (
     game_scores,
 )
 from unstable.loop.train import state, train
+from unstable.records.reading import read_rows
 from unstable.report.run import Run
 from unstable.tracking.text import gain_text, payoff_text, score_line
 from unstable.types import GameResult, PlayerId
@@ -190,7 +191,7 @@ async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(
     }
     context = make_context(tiny_folder, tmp_path / "run", **changes)
     await train(context)
-    first, last = lines(context.folder.metrics)
+    first, last = read_rows(context.folder.metrics)
     for mode in ("sampled", "t0.5"):
         name = f"eval/Kuhn/random/{mode}/payoff"
         assert -2 < first[f"{name}_low"] < first[name] < 2 and first[f"{name}_gain"] is None
@@ -215,7 +216,7 @@ def test_the_summary_and_the_card_show_pay_offs_where_there_are_any(tmp_path: Pa
     assert table[1].endswith("last pay-off, 95 %")
     assert table[2].rstrip().endswith("90 %  −0.31 (−0.62 to 0.00)")
     assert table[3].rstrip().endswith("90 %")
-    run = Run("run", tracker.folder, tracker.view.config, lines(tracker.folder.metrics), None)
+    run = Run("run", tracker.folder, tracker.view.config, read_rows(tracker.folder.metrics), None)
     about: dict[str, Any] = {"base": "tiny", "base_hint": "", "fingerprint": None}
     made: dict[str, Any] = {"dtype": "float32", "max_lora_rank": 4}
     prompt = {"style": "answer", "parser": "exact", "max_tokens": 6, "temperature": 1.0}

@@ -154,7 +154,7 @@ def test_common_games_are_screened_fast() -> None:
     start = time.process_time()
     for env in ("TicTacToe-v0", "ConnectFour-v0", "Nim-v0", "SimpleTak-v0"):
         check_game(GameConfig(env=env))
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 6
 
 
 def test_an_action_at_which_stratego_raises_is_its_movers_fault() -> None:

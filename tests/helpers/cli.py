@@ -1,17 +1,20 @@
 """The command line in processes of its own, and a user's folder."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from tests.helpers.models import heed_interrupts
+from unstable.records.reading import read_rows
 
 SMALL = """
 model: {{name: {model}, dtype: float32, init: fresh, adapter: {{rank: 4}}}}
@@ -22,6 +25,8 @@ eval: {{every: 2, games: 2}}
 loop: {{steps: 2, mode: sync}}
 """
 
+PATIENCE_S = 300.0
+"""How long what has to come is waited for: it ends what hangs, also on a slow and busy machine."""
 
 started: list["subprocess.Popen[str]"] = []
 
@@ -37,7 +42,7 @@ def unstable(folder: Path, *arguments: str, **variables: str) -> "subprocess.Com
         env=os.environ | variables,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_S,
     )
 
 
@@ -54,25 +59,74 @@ def start(project: Path, *arguments: str, config: bool = True) -> "subprocess.Po
     """A long run in the background, once an update is on file that was not there before."""
     begun = ["--config", "small.yaml", "--run_dir", "run"] if config else []
     metrics = project / "run/metrics.jsonl"
-    before = len(rows(metrics)) if metrics.is_file() else 1
+    before = max(1, written(metrics))
+    process = background(project, ["train", *begun, *arguments])
+    wait_for(lambda: written(metrics) > before, process)
+    return process
+
+
+def background(project: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]":
+    """A command that ends with its test, and heeds Ctrl-C in a process group of its own."""
     process = subprocess.Popen(
-        command(["train", *begun, *arguments]),
+        command(arguments),
         cwd=project,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
         preexec_fn=heed_interrupts,
+        pipesize=2**20,  # nobody reads what a run prints while its test waits for something
     )
     started.append(process)
-    deadline = time.monotonic() + 120
-    while not (metrics.is_file() and len(rows(metrics)) > before):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
     return process
+
+
+def written(metrics: Path) -> int:
+    """How many versions have their row, in a file that may be written to meanwhile."""
+    return len(read_rows(metrics))
+
+
+def wait_for(is_there: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    """Until it is so; fails with what the process has printed where that ends before."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_there():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.05)
+
+
+def goes_on(project: Path, process: "subprocess.Popen[str]", updates: int) -> None:
+    """Wait for so many more updates on file."""
+    metrics = project / "run/metrics.jsonl"
+    before = written(metrics)
+    wait_for(lambda: written(metrics) >= before + updates, process)
+
+
+def ended(process: "subprocess.Popen[str]", code: int, by: signal.Signals | None = None) -> str:
+    """What a run has printed until it has ended so, in order and with nobody left behind.
+
+    `by` is a signal that it gets first: Ctrl-C goes to its whole group, as a terminal sends it.
+    """
+    family = children(process)
+    if by == signal.SIGINT:
+        os.killpg(process.pid, by)
+    elif by is not None:
+        process.send_signal(by)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == code, output
+    assert no_developers_lines(output)
+    psutil.wait_procs(family, timeout=60)
+    assert not [child for child in family if child.is_running()]
+    return output
 
 
 def children(process: "subprocess.Popen[str]", name: str = "") -> list[psutil.Process]:
     found = psutil.Process(process.pid).children(recursive=True)
-    return [child for child in found if name in " ".join(child.cmdline())]
+    return [child for child in found if name in command_line(child)]
+
+
+def command_line(process: psutil.Process) -> str:
+    """Empty for one that has gone meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        return " ".join(process.cmdline())
+    return ""

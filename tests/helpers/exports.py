@@ -15,7 +15,7 @@ from tests.helpers.tracking import run_updates
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, dump
 from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.learners.checkpoint import write_checkpoint
+from unstable.learners.checkpoint import Snapshot
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
@@ -35,7 +35,7 @@ def make_run(root: Path, config: RunConfig, adapter: Adapter) -> RunFolder:
     folder.config.write_text(dump(config), encoding="utf-8")
     write_environment(folder, f"unstable train --run_dir {root}")
     state = {"critic": {"head": torch.ones(3)}}
-    write_checkpoint(folder.checkpoint(VERSION), adapter, state)
+    Snapshot(adapter, None, state).write(folder.checkpoint(VERSION))
     return folder
 
 

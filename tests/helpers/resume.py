@@ -4,6 +4,7 @@ from typing import Any
 
 from tests.helpers.loop import lines
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
 
 TIMED = ("time", "time/", "collect/games_per", "collect/turns_per", "collect/seconds", "device/")
 
@@ -15,7 +16,7 @@ def rows(folder: RunFolder) -> list[dict[str, Any]]:
     """All that does not depend on clocks."""
     return [
         {name: v for name, v in row.items() if not name.startswith(TIMED + SLOWLY)}
-        for row in lines(folder.metrics)
+        for row in read_rows(folder.metrics)
     ]
 
 

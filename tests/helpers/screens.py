@@ -18,6 +18,7 @@ from typing import Self
 
 import pyte
 
+from tests.helpers.cli import PATIENCE_S
 from tests.helpers.models import heed_interrupts
 
 ROOT = Path(__file__).parent.parent.parent
@@ -69,7 +70,7 @@ class PseudoTerminal:
         """All lines so far."""
         return self.text.replace("\r\n", "\n").split("\n")
 
-    def until(self, pattern: str, timeout_s: float = 60.0) -> str:
+    def until(self, pattern: str, timeout_s: float = PATIENCE_S) -> str:
         """What has come since the last call, up to and with the pattern."""
         end = time.monotonic() + timeout_s
         while (found := re.search(pattern, self.text[self._seen :])) is None:
@@ -87,12 +88,12 @@ class PseudoTerminal:
         self.press(line)
         return self.until(pattern)
 
-    def end(self, timeout_s: float = 60.0) -> int:
+    def end(self, timeout_s: float = PATIENCE_S) -> int:
         """Read on until the process ends; its exit code."""
         end = time.monotonic() + timeout_s
         while self._read(end - time.monotonic()):
             pass
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=60)
 
     def watch(self, seconds: float) -> None:
         """Read on for so long."""
@@ -137,7 +138,7 @@ class Screen(PseudoTerminal):
         """What a person sees."""
         return "\n".join(line.rstrip() for line in self._screen.display)
 
-    def sees(self, is_there: Callable[[str], bool], timeout_s: float = 60.0) -> str:
+    def sees(self, is_there: Callable[[str], bool], timeout_s: float = PATIENCE_S) -> str:
         """The screen as soon as it is as wanted; fails with what it showed last.
 
         A frame comes in parts: the screen is looked at once nothing more of it comes.

@@ -1,36 +1,38 @@
 """TextArena's whole registry, checked and played.
 
 `python -m tests.helpers.sweep` writes docs/textarena.md.
-`python -m tests.helpers.sweep ID CLASS` prints what became of one id, as JSON.
 """
 
-import json
 import random
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
 from textarena.envs.registration import ENV_REGISTRY
 
+from tests.helpers.forks import FORKS
 from unstable.config import ConfigError, GameConfig, InvalidMovesConfig
+from unstable.games import screen
 from unstable.games.catalog.defects import DEFECTS
 from unstable.games.check import check_game
 from unstable.games.game import Game
-from unstable.games.screen import actions
 from unstable.games.services import lists_legal_moves
 from unstable.games.textarena import known_ids
 
 PAGE = Path(__file__).parent.parent.parent / "docs/textarena.md"
 SEATS = range(1, 7)
 TURNS = 500
-SECONDS = 120
-"""That a family may take, its process's start included."""
+SECONDS = 300
+"""That a family may take: it ends what hangs, also on a slow and busy machine."""
+
+SCREENING_S = 4.0
+"""That a game's screening may take here: what it finds must not depend on how busy a machine is."""
 
 
 class Found(NamedTuple):
@@ -57,6 +59,7 @@ def families() -> dict[str, str]:
 
 def play(env: str, family: str) -> Found:
     """Check an id with one seat and more, and play three games with the fewest that fit."""
+    screen.SECONDS = SCREENING_S
     playing, refusals = [], []
     for seats in SEATS:
         config = GameConfig(
@@ -81,9 +84,13 @@ def _end(config: GameConfig, seed: int) -> str:
     while not game.done:
         observation = game.observe()
         try:
-            moves = game.legal_moves() if lists_legal_moves(config) else actions(observation, rng)
+            moves = (
+                game.legal_moves()
+                if lists_legal_moves(config)
+                else screen.actions(observation, rng)
+            )
         except ValueError:  # this variant's board shows none
-            moves = actions(observation, rng)
+            moves = screen.actions(observation, rng)
         game.step(rng.choice(moves))
     assert len(game.outcomes) == config.seats
     if game.truncated:
@@ -92,19 +99,32 @@ def _end(config: GameConfig, seed: int) -> str:
 
 
 def sweep() -> Iterator[Found]:
-    """Each family in a process of its own, two at a time; TimeoutExpired for one that hangs."""
+    """Each family in a process of its own, two at a time; TimeoutError for one that hangs."""
 
     def one(item: tuple[str, str]) -> Found:
         family, env = item
-        command = [sys.executable, "-m", "tests.helpers.sweep", env, family]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS, cwd=PAGE.parent.parent
-        )
-        assert done.returncode == 0, f"{env}: {done.stderr[-2000:]}"
-        return Found(*json.loads(done.stdout.splitlines()[-1]))
+        receiver, sender = FORKS.Pipe(duplex=False)
+        process = FORKS.Process(target=_tell, args=(env, family, sender))
+        process.start()
+        sender.close()
+        try:
+            if not receiver.poll(SECONDS):
+                raise TimeoutError(f"{env} hangs")
+            found: Found = receiver.recv()
+            return found
+        except EOFError as error:
+            raise AssertionError(f"{env}: its process has died; see what it has printed") from error
+        finally:
+            process.kill()
+            process.join()
 
     with ThreadPoolExecutor(2) as pool:
         yield from pool.map(one, families().items())
+
+
+def _tell(env: str, family: str, sender: Connection) -> None:
+    with redirect_stdout(sys.stderr):
+        sender.send(play(env, family))
 
 
 TEXT = """# TextArena's games
@@ -166,9 +186,4 @@ def _reason(refusal: str) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        with redirect_stdout(sys.stderr):
-            result = play(*sys.argv[1:])
-        print(json.dumps(result))
-    else:
-        PAGE.write_text(page(list(sweep())), encoding="utf-8")
+    PAGE.write_text(page(list(sweep())), encoding="utf-8")

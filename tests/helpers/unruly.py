@@ -77,7 +77,7 @@ async def never(observation: str) -> str:
 
 
 async def slow(observation: str) -> str:
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.5)
     return "[1]"
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.helpers.builders import game
-from tests.helpers.loop import lines, make_context
+from tests.helpers.loop import make_context
 from unstable.config import parse
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
@@ -21,6 +21,7 @@ from unstable.loop.state import parse as parse_state
 from unstable.loop.train import train
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
 from unstable.runtime.local import LocalLearner
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
@@ -48,6 +49,7 @@ class StandInLearner:
             int, dict[str, tuple[float, float]]
         ] = {}  # as each version was published
         self.version, self.weights, self.rate = 0, SOUND, 1.0
+        self.held: dict[int, dict[str, float]] = {}
 
     async def update(self, batch: Batch) -> Update:
         assert batch.version == self.version
@@ -66,13 +68,19 @@ class StandInLearner:
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
         raise AssertionError("no model")
 
+    async def hold(self, version: int) -> None:
+        assert version == self.version
+        self.held[version] = dict(self.weights)
+
     async def save(self, version: int) -> None:
-        assert version == self.version and self.registry is not None
+        assert self.registry is not None
+        assert version in self.held or version == self.version
+        weights = self.held.pop(version, self.weights)
         self.ratings[version] = self.registry.state().ratings
         place = self.folder.checkpoint(version)
         place.mkdir(parents=True)  # which refuses to write over anything
-        (place / "adapter_weights.json").write_text(json.dumps(self.weights))
-        (place / "learner.json").write_text(json.dumps(self.weights))
+        (place / "adapter_weights.json").write_text(json.dumps(weights))
+        (place / "learner.json").write_text(json.dumps(weights))
 
     async def scale_rate(self, factor: float) -> None:
         self.rate *= factor
@@ -182,14 +190,14 @@ async def test_a_policy_that_turned_to_noise_is_replaced_by_the_best_version(
 ) -> None:
     context = stand_ins(tmp_path / "run", ruin=12, mode=mode, action=["warn", "rollback"])
     assert await train(context) == "all updates made"
-    rows = lines(context.folder.metrics)
+    rows = read_rows(context.folder.metrics)
     assert [row["version"] for row in rows] == list(range(25))
     (back,) = [row["version"] for row in rows if row.get("guard/rolled_back_to") is not None]
     best = rows[back]["guard/rolled_back_to"]
     assert 12 < back <= 15 and best < 12 and best % 2 == 0
     # Nothing was overwritten; noise was published until the alarm, and the best one from then on.
     assert weights(context.folder) == [SOUND] * 12 + [NOISE] * (back - 12) + [SOUND] * (25 - back)
-    assert sum(row["guard/alarms"] for row in rows[:12]) == 0
+    assert sum(row["guard/alarms"] for row in rows[1:12]) == 0
     assert sum(row["guard/alarms"] for row in rows[back + 1 :]) == 0
     assert rows[back]["learn/entropy"] == NOISE["entropy"]  # of the update that was thrown away
     assert rows[-1]["eval/TicTacToe-v0/random/sampled/score"] > 0.5
@@ -205,7 +213,7 @@ async def test_a_policy_that_turned_to_noise_is_replaced_by_the_best_version(
 async def test_a_sound_run_hears_nothing(tmp_path: Path) -> None:
     context = stand_ins(tmp_path / "run", ruin=None, action="rollback")
     await train(context)
-    rows = lines(context.folder.metrics)
+    rows = read_rows(context.folder.metrics)
     assert [row["guard/alarms"] for row in rows] == [0] * 25
     assert not any(name.startswith(("guard/alarm/", "guard/action/")) for name in rows[-1])
 
@@ -213,7 +221,7 @@ async def test_a_sound_run_hears_nothing(tmp_path: Path) -> None:
 async def test_a_warning_changes_nothing(tmp_path: Path) -> None:
     context = stand_ins(tmp_path / "run", ruin=12)
     await train(context)
-    rows = lines(context.folder.metrics)
+    rows = read_rows(context.folder.metrics)
     assert sum(row["guard/alarms"] for row in rows) > 0
     assert weights(context.folder) == [SOUND] * 12 + [NOISE] * 13
     assert rows[-1]["guard/draw/self"] == 0.5 and rate(context) == 1.0
@@ -224,7 +232,7 @@ async def test_an_alarm_changes_opponents_and_rate(tmp_path: Path) -> None:
     actions = ["opponents", "learning_rate"]
     context = stand_ins(tmp_path / "run", ruin=12, action=actions, factor=0.25, opponents=shares)
     await train(context)
-    rows = lines(context.folder.metrics)
+    rows = read_rows(context.folder.metrics)
     first = next(row["version"] for row in rows if row.get("guard/action/opponents"))
     acted = sum(row.get("guard/action/learning_rate") or 0 for row in rows)
     assert rate(context) == 0.25**acted < 1
@@ -246,7 +254,7 @@ async def test_what_the_guard_sees_is_what_metrics_say(tmp_path: Path) -> None:
     """So a finished run can be looked at again, with other thresholds."""
     context = stand_ins(tmp_path / "run", ruin=12)
     await train(context)
-    rows = lines(context.folder.metrics)
+    rows = read_rows(context.folder.metrics)
     again = Guard(context.config)
     found = {row["version"]: again.check(row["version"], row) for row in rows[1:]}
     histories = context.guard.state().histories
@@ -279,7 +287,7 @@ async def test_a_real_learner_goes_back_to_the_best_weights(
         tracking={"run_dir": str(tmp_path / "run"), "dashboard": "off", "keep_checkpoints": 1},
     )
     await train(context)
-    rows = lines(context.folder.metrics)
+    rows = read_rows(context.folder.metrics)
     assert [row["guard/rolled_back_to"] for row in rows if "guard/rolled_back_to" in row][0] == 2
     assert isinstance(context.learner, LocalLearner) and context.learner.learner.version == 4
     saved = [read_adapter(context.folder.checkpoint(v), "any").weights for v in range(5)]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
+from torch.overrides import TorchFunctionMode
 
 from tests.helpers.builders import completion, game, sampled, turn
 from tests.helpers.learners import (
@@ -346,6 +347,51 @@ def test_a_given_adapter_is_where_training_starts(model, tmp_path):
     assert student.version == 0
     assert torch.equal(trained(student), trained(teacher))
     assert not torch.equal(trained(make_learner(model, seed=5)), trained(teacher))
+
+
+WAITS = {
+    *("tolist", "item", "cpu", "__bool__", "__float__", "__int__", "__index__", "nonzero"),
+    *("bincount", "unique", "masked_select", "equal", "allclose"),
+}
+
+
+class Waits(TorchFunctionMode):
+    """The names of calls for whose answer a program waits until a GPU has computed it."""
+
+    def __init__(self):
+        self.found = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = function.__name__
+        masked = name == "__getitem__" and getattr(args[1], "dtype", None) is torch.bool
+        self.found += [name] * (masked or name in WAITS)
+        return function(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "reinforce", "kl_loss": 0.1, "entropy": 0.01},
+        {"name": "gspo"},
+        {"name": "grpo", "importance": "sequence_mask", "aggregation": "sequence"},
+        {"name": "ppo", "critic": {"kind": "adapter"}},
+    ],
+    ids=lambda algorithm: algorithm["name"],
+)
+def test_a_step_waits_for_its_device_once_however_many_micro_batches_it_has(
+    model, algorithm, monkeypatch
+):
+    """Else the card has nothing to do while the next pack is made."""
+    learner, waits = make_learner(model, algorithm=algorithm, micro_batch_size=2), Waits()
+    step = learner._step
+
+    def watched(frozen, chosen):
+        with waits:
+            return step(frozen, chosen)
+
+    monkeypatch.setattr(learner, "_step", watched)
+    learner.update(mixed_batch(0))
+    assert waits.found == ["tolist"]
 
 
 def test_a_bad_update_is_skipped_and_three_in_a_row_end_it(model):

@@ -55,7 +55,7 @@ class Pair:
     def run(self, function, *arguments, **options):
         """What `function(ranks, ...)` returned on each rank."""
         calls = [pool.submit(on_rank, function, arguments, options) for pool in self.pools]
-        return [call.result(timeout=60) for call in calls]
+        return [call.result(timeout=300) for call in calls]
 
     def close(self):
         for pool in self.pools:
@@ -350,7 +350,7 @@ def test_a_run_with_two_ranks(tiny_folder, tmp_path):
         env=os.environ,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr + done.stdout
     rows = [json.loads(row) for row in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

@@ -105,7 +105,7 @@ def reachable_from_elsewhere() -> list[str]:
 
 
 def assert_ended(family: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
 
 
@@ -151,7 +151,7 @@ async def test_ranks_are_one_learner_until_one_dies(
     assert not lost.done()
     family[1].send_signal(signal.SIGKILL)
     with pytest.raises(RunFailedError, match="the learner's process has died in 'update'"):
-        await asyncio.wait_for(lost, timeout=30)
+        await asyncio.wait_for(lost, timeout=300)
     assert_ended(family)
 
 
@@ -165,7 +165,7 @@ async def test_the_error_of_one_rank_is_raised_and_ends_all(
     family = rank_processes()
     assert len(family) == RANKS
     with pytest.raises(ZeroDivisionError, match="rank 1 has a fault of its own"):
-        await asyncio.wait_for(remote.update(batch_of(0)), timeout=30)
+        await asyncio.wait_for(remote.update(batch_of(0)), timeout=300)
     assert_ended(family)
 
 

@@ -1,8 +1,7 @@
 """Learning through the whole loop: after a run the policy is stronger than it was, beyond doubt.
 
 Quick: Nim by the shipped tiny model, in this process. Slow: real processes from config to
-checkpoints, a model that knows how to answer and not how to win, and the evaluation that a person
-would start afterwards.
+checkpoints, and a model that knows how to answer and not how to win.
 """
 
 import re
@@ -15,11 +14,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import unstable
-from tests.helpers.loop import lines, make_context
+from tests.helpers.loop import make_context
 from tests.helpers.models import tiny_model, tiny_tokenizer
-from unstable.commands.evaluate import evaluate
 from unstable.loop.train import train
 from unstable.prompts import PromptBuilder, load_style
+from unstable.records.reading import read_rows
 from unstable.types import Observation
 
 NIM: dict[str, Any] = {
@@ -133,7 +132,7 @@ def config(folder: Path, seed: int) -> unstable.RunConfig:
                 "steps_per_batch": 4,
                 "micro_batch_size": 64,
             },
-            "eval": {"every": 0, "games": 256},
+            "eval": {"every": STEPS, "games": 256},
             "loop": {"mode": "sync", "steps": STEPS},
             "tracking": {"run_dir": str(folder / "run"), "dashboard": "off"},
             "seed": seed,
@@ -145,16 +144,18 @@ def config(folder: Path, seed: int) -> unstable.RunConfig:
 def test_a_run_learns_to_win(tmp_path: Path) -> None:
     save_base(tmp_path / "base", seed=1)
     folder = unstable.train(config(tmp_path, seed=1))
-    (before,), (after,) = (evaluate(folder.root, version, {}) for version in (0, STEPS))
-    assert before.low < 0.5 < before.high  # as random play
-    assert min(before.legal_moves, after.legal_moves) > 0.9
-    assert after.low > before.high
+    before, *_, after = read_rows(folder.metrics)
+    of = "eval/Highest/random/sampled"
+    assert before[f"{of}/low"] < 0.5 < before[f"{of}/high"]  # as random play
+    assert min(row[f"{of}/legal_moves"] for row in (before, after)) > 0.9
+    assert after[f"{of}/low"] > before[f"{of}/high"]
+    assert all(folder.checkpoint(version).is_dir() for version in (0, STEPS))
 
 
 async def test_a_short_run_learns_nim(tmp_path: Path) -> None:
     context = make_context(Path("tiny"), tmp_path / "run", **NIM)
     await train(context)
-    rows = lines(context.folder.metrics)
+    rows = read_rows(context.folder.metrics)
     score, low, high = (f"eval/Nim-v0/random/sampled/{name}" for name in ("score", "low", "high"))
     assert rows[0][low] < 0.5 < rows[0][high]  # as random play
     assert rows[-1][low] > rows[0][high] + 0.05

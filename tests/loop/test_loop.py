@@ -19,6 +19,7 @@ from unstable.loop.context import distribute, sleeping
 from unstable.loop.train import evaluate, retire_unused, train
 from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
 from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.types import (
     Batch,
@@ -31,14 +32,14 @@ from unstable.types import (
 
 
 def losses(folder: RunFolder) -> list[float | None]:
-    return [row.get("learn/loss") for row in lines(folder.metrics)]
+    return [row.get("learn/loss") for row in read_rows(folder.metrics)]
 
 
 async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path: Path) -> None:
     context = make_context(tiny_folder, tmp_path / "run")
     assert await train(context) == "all updates made"
     folder = context.folder
-    assert [row["version"] for row in lines(folder.metrics)] == [0, 1, 2, 3]
+    assert [row["version"] for row in read_rows(folder.metrics)] == [0, 1, 2, 3]
     assert all(loss is not None for loss in losses(folder)[1:])
     for update in (1, 2, 3):
         samples = lines(folder.samples(update))
@@ -225,7 +226,7 @@ async def test_evaluating_twice_plays_the_same_games(tiny_folder: Path, tmp_path
     await train(context)
     first = played(context.folder, "eval")
     before = (context.buffer.stats(), context.schedule.state(), context.version)
-    await evaluate(context)
+    await evaluate(context, context.version)
     assert played(context.folder, "eval")[len(first) :] == first
     assert (context.buffer.stats(), context.schedule.state(), context.version) == before
 
@@ -279,7 +280,7 @@ async def test_greedy_games_are_played_beside_and_change_nothing_else(
     assert temperatures == [1.0] * 4 + [0.0] * 4 + [1.0] * 4 + [0.0] * 4
     sampled = [game for game in played(two, "eval") if game["game"] < 4]
     assert sampled == played(one, "eval")
-    greedy = [row["eval/TicTacToe-v0/random/greedy/games"] for row in lines(two.metrics)]
+    greedy = [row["eval/TicTacToe-v0/random/greedy/games"] for row in read_rows(two.metrics)]
     assert greedy == [4, 4]
 
 
@@ -317,7 +318,7 @@ async def test_a_failed_game_costs_one_game(tiny_folder: Path, tmp_path: Path) -
     )
     assert await train(context) == "all updates made"
     assert context.failures > 0
-    rows = lines(context.folder.metrics)
+    rows = read_rows(context.folder.metrics)
     assert sum(row["collect/failures"] for row in rows) == context.failures
 
 
@@ -352,7 +353,7 @@ async def test_a_dead_learner_ends_the_run_with_its_own_error(
     context = make_context(tiny_folder, tmp_path / "run", loop={"mode": mode, "steps": 3})
     context.learner = BrokenLearner(context.config, context.folder)
     with pytest.raises(FloatingPointError, match="the loss is nan"):
-        await asyncio.wait_for(train(context), timeout=60)
+        await asyncio.wait_for(train(context), timeout=300)
 
 
 # What loop/context.py gives the loop
@@ -506,7 +507,7 @@ async def test_a_judge_runs_beside_the_games_and_costs_those_that_it_fails(
     assert await train(context) == "all updates made"
     judged = [each for each in played(context.folder) if any(t["rewards"] for t in each["turns"])]
     assert judged and all(each["game"] % 4 for each in judged)
-    rows = lines(context.folder.metrics)
+    rows = read_rows(context.folder.metrics)
     written = sum(row["collect/failures"] for row in rows)
     assert 0 < written <= context.failures
     assert written == context.failures or mode == "async"  # which ends with games in flight

@@ -119,7 +119,7 @@ ROWS = re.findall(
 )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[" ".join(row[:2]) for row in ROWS])
+@pytest.mark.parametrize("row", ROWS, ids=[" ".join(row[:3]) for row in ROWS])
 def test_the_page_says_what_is_planned(row: tuple[str, ...]) -> None:
     there, model, given, actors, learner, times = row
     chosen = planned(there, model, **parse_options(given.split(), {}))
@@ -134,4 +134,5 @@ def test_the_page_says_what_is_planned(row: tuple[str, ...]) -> None:
 
 
 def test_the_page_has_three_machines_and_four_models() -> None:
-    assert len(ROWS) == 12
+    """And the two largest with a base in 8 and in 4 bits, where cards are small."""
+    assert len(ROWS) == 12 + 4

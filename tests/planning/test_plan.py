@@ -187,21 +187,23 @@ def lora(folder: Path, rank: int) -> dict[str, Any]:
 
 def test_every_opponent_that_may_play_has_a_lora_slot_or_a_place_in_memory(tmp_path: Path) -> None:
     short = planned(machine(2), LARGE | {"opponents.pool_size": 2})
-    assert (short.max_loras, short.max_cpu_loras) == (3, 4)
+    assert (short.max_loras, short.max_cpu_loras) == (4, 6)  # one is evaluated, one waits for it
+    unjudged = planned(machine(2), LARGE | {"opponents.pool_size": 2, "eval.every": 0})
+    assert (unjudged.max_loras, unjudged.max_cpu_loras) == (3, 4)
     checkpoint = lora(tmp_path, rank=16)
     more = planned(machine(2), LARGE | {"opponents.pool_size": 2} | checkpoint)
-    assert (more.max_loras, more.max_cpu_loras) == (4, 5)
+    assert (more.max_loras, more.max_cpu_loras) == (5, 7)
     few = planned(machine(2), LARGE | {"actors.max_cpu_loras": 2})
     assert (few.max_loras, few.max_cpu_loras) == (2, 2)
     long = planned(machine(2), LARGE)
-    assert (long.max_loras, long.max_cpu_loras) == (33, 34)
+    assert (long.max_loras, long.max_cpu_loras) == (34, 36)
     alone = {"opponents.draw.past": 0.0, "opponents.draw.self": 1.0, "opponents.draw.fixed": 0.0}
     only_late = planned(machine(2), LARGE | alone)
-    assert only_late.max_loras == 5  # the current version and four that are still learned from
+    assert only_late.max_loras == 6  # current, four that are still learned from, one evaluated
     guarded = planned(machine(2), LARGE | alone | {"guard.action": ["opponents"]})
-    assert guarded.max_loras == 33
+    assert guarded.max_loras == 34
     assert planned(machine(2, 8.2), LARGE).max_loras == 8
-    assert 8 < planned(machine(2, 14.0), LARGE).max_loras < 33
+    assert 8 < planned(machine(2, 14.0), LARGE).max_loras < 34
 
 
 def test_slots_are_as_large_as_the_largest_lora(tmp_path: Path) -> None:

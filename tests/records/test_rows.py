@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstable.records.reading import by_key, measured
+from unstable.records.reading import by_key, joined, measured
 from unstable.records.text import bounds, duration, fixed, number, percent, signed
 from unstable.types.metrics import (
     EvalKey,
@@ -69,3 +69,16 @@ def test_what_is_as_good_as_0_is_shown_as_0(value: float) -> None:
 @given(st.floats(0, 1e6))
 def test_a_duration_has_two_units_at_most(seconds: float) -> None:
     assert len(duration(seconds).split()) in (2, 4)
+
+
+def test_an_evaluations_own_row_is_part_of_its_versions() -> None:
+    """Wherever it comes, and whether or not that version had figures of one before."""
+    whole = [{"version": version, "time": version, "time/total": 1.0} for version in range(4)]
+    late: list[dict[str, float]] = [
+        {"version": version, "time": 9, "eval": 0.5} for version in (0, 2)
+    ]
+    ended = {"version": 3, "time": 10, "time/total": 2.0}
+    rows = joined([*whole[:2], late[0], *whole[2:], late[1], ended])
+    assert rows == [whole[0] | {"eval": 0.5}, whole[1], whole[2] | {"eval": 0.5}, whole[3], ended]
+    assert joined([*whole[1:], late[0]]) == whole[1:], "its version is not among these"
+    assert joined(late) == late, "as in a run that ended in its first row"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.loop import make_context
-from tests.helpers.tracking import lines, make_config, make_game, make_tracker, printed
+from tests.helpers.tracking import make_config, make_game, make_tracker, printed
 from unstable import cli
 from unstable.commands.report import report_at_end
 from unstable.config import ConfigError, dump, load
@@ -21,6 +21,7 @@ from unstable.records.environment import write_environment
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_record
+from unstable.records.reading import read_rows
 from unstable.report.charts import thinned
 from unstable.report.page import as_data
 from unstable.report.report import write_report
@@ -124,7 +125,7 @@ def test_curves_hold_the_rows_values(run: Run) -> None:
             row["eval/TicTacToe-v0/random/sampled/score"],
             row["eval/TicTacToe-v0/random/sampled/low"],
         )
-        for row in lines(run.folder.metrics)
+        for row in read_rows(run.folder.metrics)
         if row.get("eval/TicTacToe-v0/random/sampled/score") is not None
     ]
     assert [(p["x"], p["y"], p["low"]) for p in scores if p["series"] == "random"] == expected

@@ -133,7 +133,7 @@ def run_in(folder: Path, *words: str) -> str:
         env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

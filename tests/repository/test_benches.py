@@ -52,7 +52,7 @@ def test_a_bench_runs(script: str, tmp_path: Path) -> None:
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout or script == "curve.py"

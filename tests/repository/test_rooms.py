@@ -36,13 +36,15 @@ ALLOWED = {
     "records": Allowed({"filelock", "pandas", "polars", "torch", "transformers"}, BASE),
     "report": Allowed({"vl_convert"}, BASE | {"records"}),
     "prompts": Allowed(set(), BASE),
-    "models": Allowed(MODEL | {"tokenizers", "huggingface_hub"}, BASE | {"records"}),
+    "models": Allowed(
+        MODEL | {"tokenizers", "huggingface_hub", "torchao", "bitsandbytes"}, BASE | {"records"}
+    ),
     "league": Allowed({"trueskill"}, BASE),
     "rewards": Allowed(set(), BASE),
     "buffers": Allowed(set(), {"types"}),
     "games": Allowed({"textarena", "nltk"}, BASE | {"prompts"}),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),
-    "engines": Allowed(MODEL | {"vllm"}, BASE | {"models", "planning"}),
+    "engines": Allowed(MODEL | {"vllm", "packaging"}, BASE | {"models", "planning"}),
     "collectors": Allowed({"openai"}, BASE | {"prompts", "models", "games", "engines"}),
     "solving": Allowed(set(), BASE | {"games", "collectors"}),
     "learners": Allowed(MODEL, BASE | {"models", "records"}),

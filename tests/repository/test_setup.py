@@ -91,7 +91,7 @@ def test_two_first_starts_install_once(clone: Path) -> None:
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    ended = [process.communicate(timeout=60) for process in both]
+    ended = [process.communicate(timeout=300) for process in both]
     assert [out for out, _ in ended] == ["started train\n"] * 2
     assert sum("another start installs" in err for _, err in ended) == 1
     lines = installs.read_text().splitlines()

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from unstable.config import parse
 from unstable.planning.machine import LOOPBACK, Placement
+from unstable.records.folder import RunFolder
 from unstable.runtime import cluster
+from unstable.runtime.learner_ranks import RemoteLearner
 from unstable.types.processes import ProcessId, started
 
 SCRIPT = """
@@ -50,7 +53,7 @@ def test_processes_start_out_of_any_path_beside_any_cluster(
         cwd=place,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[-2] == str(python)
@@ -94,13 +97,38 @@ async def test_a_process_is_signalled_on_its_own_host_alone(
         process.kill()
         assert fake.killed == [process.actor]
         if not change:
-            assert child.wait(timeout=20) == -signal.SIGKILL
+            assert child.wait(timeout=60) == -signal.SIGKILL
         else:
             assert child.poll() is None
         process.kill()  # of one that has gone, and whose id may be another's
     finally:
         child.kill()
         child.wait()
+
+
+def test_a_learner_on_a_card_keeps_its_memory_in_segments_that_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine must not: vLLM could not put it to sleep. What the environment says stands."""
+    made: list[dict[str, Any]] = []
+
+    class Recorder(FakeRay):
+        def remote(self, **options: Any) -> Any:
+            made.append(options["runtime_env"]["env_vars"])
+            return super().remote(**options)
+
+    monkeypatch.setattr(cluster, "ray", Recorder())
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    card, none = Placement(LOOPBACK, ("0",)), Placement(LOOPBACK)
+    folder = RunFolder(tmp_path)
+    RemoteLearner(parse({}), folder, [card, none], 2)
+    cluster.Process(SimpleNamespace, (), card, threads=1)
+    assert [each.get(names[0]) for each in made] == ["expandable_segments:True", None, None]
+    monkeypatch.setenv(names[1], "max_split_size_mb:64")
+    RemoteLearner(parse({}), folder, [card], 1)
+    assert names[0] not in made[-1]
 
 
 def mode(path: Path) -> int:

@@ -434,7 +434,7 @@ def test_the_pages_examples_run_through_the_real_loop(tmp_path: Path, tiny_folde
     assert script.count('"tiny", {') == 1
     (tmp_path / "script.py").write_text(script.replace('"tiny", {', f'"tiny", {{{small}'))
     done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     said = re.findall(r"^(?:update \d(?= loss)|evaluated \d|over: .*)", done.stdout, re.MULTILINE)

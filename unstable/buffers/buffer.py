@@ -26,6 +26,7 @@ class BufferState(BaseModel):
     """What a buffer holds: groups by the places of their trajectories, and counters.
 
     A waiting group is its id, how many members it misses, whether one failed, and its places.
+    What was drawn for an update that is not made yet is held again, first of all.
     """
 
     groups: list[tuple[int, list[Place]]]
@@ -78,6 +79,8 @@ class Buffer:
         self._max_tied = max_tied
         self._waiting: dict[int, _Waiting] = {}
         self._groups: dict[int, _Whole] = {}
+        self._drawn: dict[int, _Whole] = {}
+        self._drawn_for = 0  # the version that is trained on with them
         self._size = 0
         self._by_version: Counter[int] = Counter()  # samples
         self._tied_since_draw = 0
@@ -165,14 +168,14 @@ class Buffer:
                 self.dropped.stale += self._take(group_id).num_samples
         if self.size < self.batch_size:
             return None
-        drawn: list[Group] = []
+        self._drawn, self._drawn_for = {}, version
         size = 0
         while size < self.batch_size:
-            oldest = self._take(next(iter(self._groups)))
-            drawn.append(oldest.group)
+            group_id = next(iter(self._groups))
+            self._drawn[group_id] = oldest = self._take(group_id)
             size += oldest.num_samples
         self._tied_since_draw = 0
-        return Batch(version=version, groups=tuple(drawn))
+        return Batch(version=version, groups=tuple(whole.group for whole in self._drawn.values()))
 
     def stats(self) -> dict[str, float]:
         """What the tracker shows: samples held and, since the start, samples dropped."""
@@ -186,12 +189,12 @@ class Buffer:
             **{f"dropped_{reason}": samples for reason, samples in self.dropped},
         }
 
-    def state(self) -> BufferState:
-        """All that a resume needs, besides the trajectories themselves."""
+    def state(self, version: int) -> BufferState:
+        """All that a run needs to go on from `version`, besides the trajectories themselves."""
         return BufferState(
             groups=[
                 (group_id, _places(whole.group.trajectories))
-                for group_id, whole in self._groups.items()
+                for group_id, whole in (self._drawn_at(version) | self._groups).items()
             ],
             waiting=[
                 (group_id, waiting.missing, waiting.failed, _places(waiting.trajectories))
@@ -204,7 +207,12 @@ class Buffer:
     def oldest(self, version: int) -> int:
         """The oldest version that sampled any of what is held; `version` if nothing is."""
         waiting = (t.version for each in self._waiting.values() for t in each.trajectories)
-        return min([version, *self._by_version, *waiting])
+        drawn = (whole.version for whole in self._drawn_at(version).values())
+        return min([version, *self._by_version, *waiting, *drawn])
+
+    def _drawn_at(self, version: int) -> dict[int, _Whole]:
+        """What was drawn for an update of `version`, by group."""
+        return self._drawn if self._drawn_for == version else {}
 
     def restore(self, state: BufferState, trajectories: Mapping[Place, Trajectory]) -> int:
         """Hold what `state` says, out of these trajectories.

@@ -64,7 +64,8 @@ def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
     folder.check_links()
     config = changed(folder, overrides)
     point = find_point(folder, place)
-    if point.version >= config.loop.steps and point.state.finalized:
+    state = point.state
+    if point.version >= config.loop.steps and state.finalized and not state.evaluations:
         raise ConfigError(
             f"loop.steps = {config.loop.steps}: the run has made {point.version} updates; "
             "give --steps a higher number"
@@ -169,6 +170,9 @@ def rewind(folder: RunFolder, point: Point, *, is_synchronous: bool) -> None:
         del marks[folder.relative(played)]
         cut(played)
     folder.rewind(point.version, marks)
+    for version in point.state.evaluations:
+        if version > point.state.evaluated:  # it is played again
+            folder.games("eval", version).unlink(missing_ok=True)
 
 
 def fork(

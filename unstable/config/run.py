@@ -71,6 +71,7 @@ class RunConfig(Section):
                 "good; set eval.every, or take rollback out"
             )
         self._check_groups()
+        self._check_quantize()
         mixed, kept = self.actors.max_loras, self.actors.max_cpu_loras
         if mixed != "auto" and kept != "auto" and kept < mixed:
             raise ValueError(
@@ -119,6 +120,21 @@ class RunConfig(Section):
             raise ValueError(
                 "actors.policy_refresh = 'turn', but the trajectories of a group need one policy; "
                 "set actors.policy_refresh to game"
+            )
+
+    def _check_quantize(self) -> None:
+        if self.model.quantize == "none":
+            return
+        quantize = f"model.quantize = {self.model.quantize!r}"
+        if self.learner.parallel == "fsdp":
+            raise ValueError(
+                f"learner.parallel = fsdp, but {quantize}, whose weights are not sharded; "
+                "set learner.parallel to ddp"
+            )
+        if self.learner.compile:
+            raise ValueError(
+                f"learner.compile = true, but {quantize}, whose layers are not compiled; "
+                "set learner.compile to false"
             )
 
     @property

@@ -47,6 +47,10 @@ class ModelConfig(Section):
         "auto",
         description="of the base weights; auto: bfloat16 where the processor is fast at it",
     )
+    quantize: Literal["none", "8bit", "4bit"] = Field(
+        "none",
+        description="bits of the base's linear layers, for learner and engine; the LoRA keeps fp32",
+    )
     init: PathText = Field(
         "auto",
         description="the LoRA's start: fresh, an adapter's folder, or auto (lora_ckpt if it fits)",

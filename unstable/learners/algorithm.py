@@ -31,7 +31,7 @@ class Tokens:
     advantages_N: Tensor
     normalizers_N: Tensor  # what a token's loss is divided by, over the whole optimizer step
     turns_N: Tensor  # index of the turn that each belongs to, from 0 in this micro-batch
-    sequences_N: Tensor  # index of the trajectory, from 0 in the optimizer step
+    sequences_N: Tensor  # index of the trajectory, likewise
     entropies_N: Tensor | None = None  # of the next word, with a gradient; None: not asked for
     kl_N: Tensor | None = None  # of the next word to the reference, the same
 

@@ -6,7 +6,7 @@ import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,28 +23,41 @@ AVERAGE = "average"
 """The folder in a checkpoint's that holds the running mean of the weights, as an adapter."""
 
 
-def write_checkpoint(
-    folder: Path,
-    adapter: Adapter,
-    state: Mapping[str, Any],
-    average: Adapter | None = None,
-) -> None:
-    """Write a new folder, whole or not at all; raises `FileExistsError` rather than write over any.
+class Snapshot(NamedTuple):
+    """A version of a learner, which what it trains afterwards leaves as it is."""
 
-    `state` is what `torch.load` reads without running code.
-    """
-    if folder.exists():
-        raise FileExistsError(f"checkpoint {folder} is there already; nothing is overwritten")
-    for left in folder.parent.glob(f".{folder.name}-*"):  # by a learner that was killed
-        shutil.rmtree(left)
-    with new_folder(folder) as scratch:
-        write_adapter(adapter, scratch)
-        if average is not None:
-            (scratch / AVERAGE).mkdir()
-            write_adapter(average, scratch / AVERAGE)
-        saved = io.BytesIO()  # what keeps a file from being written is then the system's own word
-        torch.save({"format": FORMAT, **state}, saved)
-        (scratch / STATE_FILE).write_bytes(saved.getbuffer())
+    adapter: Adapter
+    average: Adapter | None  # the running mean of its weights
+    state: Mapping[str, Any]  # what `torch.load` reads without running code
+
+    def write(self, folder: Path) -> None:
+        """Write a new folder, whole or not at all.
+
+        Raises `FileExistsError` rather than write over any.
+        """
+        if folder.exists():
+            raise FileExistsError(f"checkpoint {folder} is there already; nothing is overwritten")
+        for left in folder.parent.glob(f".{folder.name}-*"):  # by a learner that was killed
+            shutil.rmtree(left)
+        with new_folder(folder) as scratch:
+            write_adapter(self.adapter, scratch)
+            if self.average is not None:
+                (scratch / AVERAGE).mkdir()
+                write_adapter(self.average, scratch / AVERAGE)
+            saved = io.BytesIO()  # the system itself says why a file cannot be written
+            torch.save({"format": FORMAT, **self.state}, saved)
+            (scratch / STATE_FILE).write_bytes(saved.getbuffer())
+
+
+def copied(value: Any) -> Any:
+    """A state whose tensors are copies on the processor."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(copied, value))
+    return value
 
 
 def read_checkpoint(folder: Path) -> tuple[Adapter, dict[str, Any]]:

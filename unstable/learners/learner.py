@@ -17,12 +17,7 @@ from unstable.config import AlgorithmConfig, LearnerConfig, ModelConfig
 from unstable.learners.algorithm import Imitation
 from unstable.learners.algorithms import algorithm_class
 from unstable.learners.batch import FlatBatch, Floats, Ints
-from unstable.learners.checkpoint import (
-    fitting,
-    read_average,
-    read_checkpoint,
-    write_checkpoint,
-)
+from unstable.learners.checkpoint import Snapshot, copied, fitting, read_average, read_checkpoint
 from unstable.learners.columns import Columns, Layout
 from unstable.learners.critic import Critic, Estimate
 from unstable.learners.frozen import FrozenBatch, minibatch_atoms
@@ -247,7 +242,7 @@ class Learner:
         self.micro_batches.ranks.sum_([total, *self.optimizer.gradients, *columns.values()])
         learning_rate = self.optimizer.learning_rate
         stepped = self.optimizer.step(total)
-        return StepReport(chosen_C, float(total), *stepped, learning_rate, columns)
+        return StepReport(chosen_C, *stepped, learning_rate, columns)
 
     def _accumulate(self, frozen: FrozenBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
         """Gradients of this rank's share of a step, with its columns and its part of the loss."""
@@ -263,8 +258,10 @@ class Learner:
         atoms = sequences_C.tolist() if algorithm.whole_in_pass else None
         for indices, counts in self.micro_batches(samples, atoms):
             rows, places = frozen.layout.rows(chosen_C[indices]), columns.layout.rows(indices)
-            pack = pack_samples([samples[index] for index in indices]).to(device)
-            sequences_N = sent(torch.from_numpy(sequences_C[indices]), device)[pack.samples_N]
+            pack = pack_samples([samples[index] for index in indices])
+            owners_N = sequences_C[indices][pack.samples_N.numpy()]
+            sequences_N = torch.from_numpy(np.unique(owners_N, return_inverse=True)[1])
+            pack, sequences_N = pack.to(device), sent(sequences_N, device)
             normalizers_N = self._floats(normalizers_C[indices])[pack.samples_N]
             reference_ND = frozen.reference_states(rows)
             scores = self.policy(pack, entropy=frozen.entropy, reference_ND=reference_ND)
@@ -360,15 +357,13 @@ class Learner:
         """
         self.optimizer.scale *= factor
 
-    def save(self, folder: Path) -> Adapter:
-        """Write the version to `folder`, whole or not at all, and return its adapter.
+    def snapshot(self) -> Snapshot:
+        """All that makes the version, on the processor, whatever is trained afterwards.
 
         Every random choice derives from the seed and the version, so there is no random state to
-        keep. Raises `FileExistsError` rather than write over anything.
+        keep.
         """
         name = PlayerId.policy(self.version).name
-        adapter = self.policy.trained.export(name)
-        average = None if self.average is None else self.average.export(f"average of {name}")
         algorithm = self.algorithm.state_dict()
         if self.reference is not None:
             algorithm["reference"] = self.reference.state_dict()
@@ -380,8 +375,20 @@ class Learner:
             "optimizer": self.optimizer.state_dict(),
             "algorithm": algorithm,
         }
-        write_checkpoint(folder, adapter, state, average)
-        return adapter
+        return Snapshot(
+            adapter=self.policy.trained.export(name),
+            average=None if self.average is None else self.average.export(f"average of {name}"),
+            state=copied(state),
+        )
+
+    def save(self, folder: Path) -> Adapter:
+        """Write the version to `folder`, whole or not at all, and return its adapter.
+
+        Raises `FileExistsError` rather than write over anything.
+        """
+        snapshot = self.snapshot()
+        snapshot.write(folder)
+        return snapshot.adapter
 
     def load(self, folder: Path) -> None:
         """Become what `save` wrote to `folder`."""

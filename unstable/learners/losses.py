@@ -185,9 +185,12 @@ def sums_after(values_N: Tensor, turns_N: Tensor) -> Tensor:
 
 
 def _sequence_sums(values_N: Tensor, sequences_N: Tensor, *, mean: bool) -> Tensor:
-    """For each token [N] the sum, or mean, of the values of its sequence; these count from 0."""
-    num_sequences = int(sequences_N.max()) + 1
-    sums_Q = values_N.new_zeros(num_sequences).index_add(0, sequences_N, values_N)
+    """For each token [N] the sum, or mean, of the values of its sequence; these count from 0.
+
+    There are N at most: nobody waits to learn how many.
+    """
+    none_N = torch.zeros_like(values_N)
+    sums_N = none_N.index_add(0, sequences_N, values_N)
     if mean:
-        sums_Q = sums_Q / torch.bincount(sequences_N, minlength=num_sequences).clamp(min=1)
-    return sums_Q.index_select(0, sequences_N)  # its gradient repeats to the bit
+        sums_N = sums_N / none_N.index_add(0, sequences_N, none_N + 1).clamp(min=1)
+    return sums_N.index_select(0, sequences_N)  # its gradient repeats to the bit

@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 class Stepped(NamedTuple):
     """What became of a step: the policy's gradient norm before the clip, and why it was refused."""
 
+    loss: float
     grad_norm: float
     refusal: str | None  # None: it was made
 
@@ -82,27 +83,27 @@ class PolicyOptimizer:
         """
         for group, factor in zip(self.adamw.param_groups, self.factors, strict=True):
             group["lr"] = factor * self.learning_rate
-        found = [nn.utils.clip_grad_norm_(group, self.config.grad_clip) for group in self.groups]
-        value, *norms = torch.stack([loss.reshape(()), *found]).tolist()  # one wait
-        refusal = _refusal(value, norms) or self._try()
+        norms = [nn.utils.clip_grad_norm_(group, self.config.grad_clip) for group in self.groups]
+        weights = list(chain.from_iterable(self.groups))
+        with torch.no_grad():
+            before = [weight.clone() for weight in weights]
+            figures = torch.stack([loss.reshape(()), *norms])
+            # A gradient scaler's way to have the kernel step nowhere, for which nobody waits.
+            vars(self.adamw)["found_inf"] = 1 - figures.isfinite().all().float()
+            self.adamw.step()
+            finite = torch.stack([weight.isfinite().all() for weight in weights]).all()
+            value, *found, whole = torch.hstack([figures, finite]).tolist()  # the one wait
+            refusal = _refusal(value, found)
+            if refusal is None and not whole:
+                rate = self.adamw.param_groups[0]["lr"]
+                refusal = f"the weights would not be finite at a learning rate of {rate:g}"
+                for weight, old in zip(weights, before, strict=True):
+                    weight.copy_(old)
         self.clear()
         self.steps += 1
         if refusal is not None:
             log.warning("optimizer step %d is refused: %s", self.steps, refusal)
-        return Stepped(norms[0], refusal)
-
-    @torch.no_grad()
-    def _try(self) -> str | None:
-        """Step; take the weights back, and say why, if one of them is not finite any more."""
-        rate = self.adamw.param_groups[0]["lr"]
-        weights = list(chain.from_iterable(self.groups))
-        before = [weight.clone() for weight in weights]
-        self.adamw.step()
-        if bool(torch.stack([weight.isfinite().all() for weight in weights]).all()):  # one wait
-            return None
-        for weight, old in zip(weights, before, strict=True):
-            weight.copy_(old)
-        return f"the weights would not be finite at a learning rate of {rate:g}"
+        return Stepped(value, found[0], refusal)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs."""

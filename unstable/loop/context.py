@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.gate import Gate
@@ -80,6 +80,42 @@ async def distribute(
     return list(chain(*played))
 
 
+class Backlog(Generic[T]):
+    """What one task does for another, in order; `items` are not done yet, the oldest first."""
+
+    def __init__(self) -> None:
+        self.items: list[T] = []
+        self._changed = asyncio.Condition()
+
+    async def add(self, item: T) -> None:
+        """Have it done too."""
+        async with self._changed:
+            self.items.append(item)
+            self._changed.notify_all()
+
+    async def until(self, most: int) -> None:
+        """Wait until at most so many are left."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.items) <= most)
+
+    async def each(self) -> AsyncIterator[T]:
+        """One after the other, for ever; an item is done when the next is asked for."""
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: bool(self.items))
+            yield self.items[0]
+            async with self._changed:
+                del self.items[0]
+                self._changed.notify_all()
+
+
+class Made(NamedTuple):
+    """A version that the learner has made, and the one that its rating begins as."""
+
+    version: int
+    inherits_from: int | None
+
+
 def make_buffer(config: RunConfig) -> Buffer:
     """The buffer of a run."""
     assert isinstance(config.buffer.capacity, int), "planning resolves auto"
@@ -104,7 +140,8 @@ def make_registry(config: RunConfig) -> Registry:
 class Context:
     """All that a run consists of: what it is given, and what it makes of the config.
 
-    `policy` is the name of the policy that is trained.
+    `policy` is the name of the policy that is trained, `trained` its version in the learner: in
+    asynchronous play the next update may begin before that one is published and evaluated.
     """
 
     config: RunConfig
@@ -119,7 +156,10 @@ class Context:
     asked: dict[int, float] = field(default_factory=dict)  # when an actor's stats were, by index
     published: set[PlayerId] = field(default_factory=set)  # versions that actors serve
     in_flight: dict[int, GameSpec] = field(default_factory=dict)  # in asynchronous play, by id
-    finalized: bool = False  # the current version is evaluated where it is due, and has its row
+    trained: int = 0
+    finalized: bool = False  # the current version has its row; evaluations are over or on their way
+    publications: Backlog[Made] = field(default_factory=Backlog)  # in asynchronous play
+    evaluations: Backlog[int] = field(default_factory=Backlog)  # of these versions; as above
     interrupt: Interrupt = field(default_factory=Interrupt)
     evaluated: int = -1  # the last version that was evaluated
     measured: int = -1  # the last version whose exploitability was measured
@@ -150,6 +190,11 @@ class Context:
         """The current version's number."""
         assert self.current.version is not None
         return self.current.version
+
+    @property
+    def evaluates_beside(self) -> bool:
+        """Whether a version is evaluated while others are trained."""
+        return bool(self.evaluations.items)
 
     @property
     def is_done(self) -> bool:

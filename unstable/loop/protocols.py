@@ -68,8 +68,11 @@ class Learner(Protocol):
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
         """Of the samples' tokens, in nats, under the policy as it is."""
 
+    async def hold(self, version: int) -> None:
+        """Keep a copy of the version that it is at, for `save`; updates may go on then."""
+
     async def save(self, version: int) -> None:
-        """Write the checkpoint of a version."""
+        """Write the checkpoint of a version: what is held of it, or else what it is at."""
 
     async def load(self, version: int) -> None:
         """Become what `save` wrote as a version."""

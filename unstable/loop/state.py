@@ -47,6 +47,7 @@ class RunState(BaseModel):
     finalized: bool
     evaluated: int
     measured: int
+    evaluations: list[NonNegativeInt]  # versions whose evaluation is not over
     first_scores: list[tuple[str, float]]
     first_payoffs: list[tuple[str, float]]
     failures: NonNegativeInt
@@ -88,6 +89,7 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
         finalized=context.finalized,
         evaluated=context.evaluated,
         measured=context.measured,
+        evaluations=context.evaluations.items,
         first_scores=named(context.config, context.first_scores),
         first_payoffs=named(context.config, context.first_payoffs),
         failures=context.failures,
@@ -95,7 +97,7 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
         registry=context.registry.state(),
         schedule=context.schedule.state(),
         guard=context.guard.state(),
-        buffer=context.buffer.state(),
+        buffer=context.buffer.state(version),
         oldest=context.buffer.oldest(version),
         in_flight=[*context.in_flight.values(), *context.router.ahead(context.current)],
         tracker=context.tracker.state(),
@@ -120,6 +122,7 @@ async def restore(context: Context, state: RunState) -> None:
     context.tracker.restore(state.tracker)
     context.finalized, context.failures = state.finalized, state.failures
     context.evaluated, context.measured = state.evaluated, state.measured
+    context.trained, context.evaluations.items = state.version, list(state.evaluations)
     context.first_scores = numbered(context.config, state.first_scores)
     context.first_payoffs = numbered(context.config, state.first_payoffs)
     if state.first_scores:

@@ -28,11 +28,12 @@ from unstable.league.evaluation import (
     rated_games,
 )
 from unstable.loop import state
-from unstable.loop.context import Context, distribute, exploit, sleeping
+from unstable.loop.context import Context, Made, distribute, exploit, sleeping
 from unstable.types import Batch, GameFailure, GameResult, GameSpec, Trajectory, Update
 
 Finished = tuple[GameResult, list[Trajectory]]
-Evaluation = Callable[[Context], Awaitable[None]]
+Evaluation = Callable[[Context, int], Awaitable[None]]
+"""Judges a version, given by its number."""
 
 
 async def train(context: Context) -> str:
@@ -43,14 +44,19 @@ async def train(context: Context) -> str:
     max_time = context.config.loop.max_time
     deadline = math.inf if max_time is None else time.monotonic() + max_time
     if not context.published:
+        context.tracker.phase("publishing")
         await publish(context, version=0)
     if not context.finalized:
         await finalize(context)
-    play_and_learn = run_sync if context.config.loop.mode == "sync" else run_async
-    await play_and_learn(context, deadline)
+    if context.is_done:
+        await end_evaluations(context)
+    elif context.config.loop.mode == "sync":
+        await run_sync(context, deadline)
+    else:
+        await run_async(context, deadline)
     if missing := missing_evaluations(context):
         for run_evaluation in missing:
-            await run_evaluation(context)
+            await run_evaluation(context, context.version)
         await end_update(context)
     return "all updates made" if context.is_done else "time is up"
 
@@ -86,7 +92,10 @@ async def play_round(context: Context) -> None:
 
 
 async def run_async(context: Context, deadline: float) -> None:
-    """Keep games in flight at all times, and update out of those that have finished."""
+    """Keep games in flight at all times, and update out of those that have finished.
+
+    Versions are published, and evaluated, while the next update is made.
+    """
     in_flight = context.config.actors.games_in_flight
     assert isinstance(in_flight, int), "planning resolves auto"
     size = context.config.group_size
@@ -95,7 +104,8 @@ async def run_async(context: Context, deadline: float) -> None:
     groups = math.ceil((in_flight + context.rewards.at_once) / size) + (size > 1)
     indices = [index for index in range(len(context.actors)) for _ in range(groups)]
     tasks = [asyncio.create_task(keep_playing(context, index)) for index in indices]
-    tasks.append(asyncio.create_task(keep_learning(context, deadline)))
+    beside = (keep_publishing(context), keep_evaluating(context), keep_learning(context, deadline))
+    tasks += map(asyncio.create_task, beside)
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -109,62 +119,132 @@ async def run_async(context: Context, deadline: float) -> None:
 async def keep_playing(context: Context, index: int) -> None:
     """Play one group after another on an actor, each as soon as the gate lets it begin."""
     while True:
-        await context.gate.enter(context.version)
+        await context.gate.enter(context.trained)
         specs = context.draw(index)
         context.in_flight |= {spec.game_id: spec for spec in specs}
         samples = 0
         async for result, trajectories in play(context, index, specs):
             context.add_result(result, trajectories)  # at once: what is on file has to count
             samples += sum(len(each.samples) for each in trajectories)
-        context.gate.leave(context.version, samples)
+        context.gate.leave(context.trained, samples)
 
 
 async def keep_learning(context: Context, deadline: float) -> None:
-    """Make one update after another, each as soon as its batch is there."""
-    batch_size = context.config.learner.batch_size
-    while not context.is_done and time.monotonic() < deadline:
-        context.tracker.phase("playing", context.buffer.ready(context.version), batch_size)
+    """Make one update after another, each as soon as its batch is there.
+
+    At the end all that was made is published and evaluated.
+    """
+    batch_size, steps = context.config.learner.batch_size, context.config.loop.steps
+    while context.trained < steps and time.monotonic() < deadline:
+        context.tracker.phase("playing", context.buffer.ready(context.trained), batch_size)
         seconds = None if deadline == math.inf else deadline - time.monotonic()
         try:
             async with asyncio.timeout(seconds):
                 await context.gate.filled.wait()
         except TimeoutError:
-            return
-        batch = context.buffer.draw(context.version)
-        context.gate.look(context.version)
+            break
+        batch = context.buffer.draw(context.trained)
+        context.gate.look(context.trained)
         if batch is not None:
-            await learn(context, batch)
-        context.gate.look(context.version)  # some samples may be too old for the new version
+            await learn_ahead(context, batch)
+        context.gate.look(context.trained)  # some samples may be too old for the new version
+    context.tracker.phase("publishing")
+    await context.publications.until(0)
+    context.tracker.phase("evaluating")
+    await context.evaluations.until(0)
+
+
+async def learn_ahead(context: Context, batch: Batch) -> None:
+    """As `learn`, but the new version is published by `keep_publishing`.
+
+    The version before it is published by then, and at most one evaluation waits for another.
+    """
+    context.tracker.phase("updating")
+    with context.interrupt.deferred(f"update {batch.version + 1}"):
+        update = await context.learner.update(batch)
+        context.tracker.phase("publishing")
+        await context.publications.until(0)
+        context.tracker.phase("evaluating")
+        await context.evaluations.until(1)
+        context.trained = update.version
+        made = await conclude(context, batch, update)
+        await context.learner.hold(made.version)
+        await context.publications.add(made)
+        if context.interrupt.wanted:
+            await context.publications.until(0)
+
+
+async def keep_publishing(context: Context) -> None:
+    """Publish each version that was made, and write its row."""
+    async for made in context.publications.each():
+        with context.interrupt.deferred(f"update {made.version}"):
+            await publish(context, *made)
+            await finalize(context)
+
+
+async def keep_evaluating(context: Context) -> None:
+    """Evaluate versions, each as it was published, while others are trained."""
+    async for version in context.evaluations.each():
+        await end_evaluation(context, version)
+
+
+async def end_evaluations(context: Context) -> None:
+    """Evaluate what waits for it, where nothing is left to be trained meanwhile."""
+    while context.evaluations.items:
+        await end_evaluation(context, context.evaluations.items[0])
+        del context.evaluations.items[0]
+
+
+async def end_evaluation(context: Context, version: int) -> None:
+    """Evaluate a version as it is due, and write the row of its evaluation."""
+    if due := due_evaluations(context, version):
+        for run_evaluation in due:
+            await run_evaluation(context, version)
+        context.tracker.end_evaluation(version)
+    actors = await state.actor_states(context)
+    if context.trained == context.version:  # else the next one to be published brings its own
+        state.save(context, actors)
 
 
 async def play(
-    context: Context, index: int, specs: Sequence[GameSpec], enough: int | None = None
+    context: Context,
+    index: int,
+    specs: Sequence[GameSpec],
+    enough: int | None = None,
+    *,
+    evaluated: int = 0,
 ) -> AsyncIterator[Finished]:
     """Play games on one actor; yields each with its trajectories, once it is on file.
 
-    With `enough`, no game is started once that many samples are there or in flight.
+    With `enough`, no game is started once that many samples are there or in flight. Evaluation's
+    games are filed under the version that is `evaluated`.
     """
     async for judged in context.rewards.judge(context.actors[index].play(specs, enough)):
-        version = context.version
         if isinstance(judged, GameFailure):
             context.count(judged)
             continue
         result, trajectories = judged
         context.count(result)
         if result.spec.purpose == "train":
-            context.tracker.add_trajectory(result, trajectories, version, index)
+            context.tracker.add_trajectory(result, trajectories, context.version, index)
         else:
-            context.tracker.add_eval_episode(result, version)
+            context.tracker.add_eval_episode(result, evaluated)
         yield result, trajectories
         if context.stats_due(index):
             context.tracker.log_actor(index, await context.actors[index].stats())
 
 
 async def play_all(
-    context: Context, index: int, specs: Sequence[GameSpec], enough: int | None = None
+    context: Context,
+    index: int,
+    specs: Sequence[GameSpec],
+    enough: int | None = None,
+    *,
+    evaluated: int = 0,
 ) -> list[Finished]:
     """As `play`, returned when all games are over."""
-    return [finished async for finished in play(context, index, specs, enough)]
+    played = play(context, index, specs, enough, evaluated=evaluated)
+    return [finished async for finished in played]
 
 
 def in_order(played: Iterable[Finished]) -> list[Finished]:
@@ -177,19 +257,33 @@ async def learn(context: Context, batch: Batch) -> None:
     context.tracker.phase("updating")
     with context.interrupt.deferred(f"update {batch.version + 1}"):
         async with sleeping(context.actors, context.config):
-            update = await context.learner.update(batch)
-            inherits_from = await apply_interventions(context, update)
-        context.tracker.log_learner(update)
-        context.tracker.log_samples(update, batch)
-        await publish(context, update.version, inherits_from)
+            made = await conclude(context, batch, await context.learner.update(batch))
+        context.trained = made.version
+        context.tracker.phase("publishing")
+        await publish(context, *made)
     await finalize(context)
 
 
+async def conclude(context: Context, batch: Batch, update: Update) -> Made:
+    """Have the guard and the tracker take in an update; returns what it made."""
+    inherits_from = await apply_interventions(context, update)
+    context.tracker.log_learner(update)
+    context.tracker.log_samples(update, batch)
+    return Made(update.version, inherits_from)
+
+
 async def finalize(context: Context) -> None:
-    """Run the evaluations that are due for a version that was published, and write its row."""
-    for every, _, run_evaluation in evaluations(context):
-        if every and (context.version % every == 0 or context.is_done):
-            await run_evaluation(context)
+    """Write the row of a version that was published, and run the evaluations that are due for it.
+
+    In asynchronous play they are left to `keep_evaluating`.
+    """
+    due = due_evaluations(context, context.version)
+    if context.config.loop.mode == "async":
+        if due and context.version not in context.evaluations.items:
+            await context.evaluations.add(context.version)
+    else:
+        for run_evaluation in due:
+            await run_evaluation(context, context.version)
     context.tracker.log_buffer(context.buffer.stats())
     context.tracker.log_ratings(context.registry.ratings())
     context.finalized = True
@@ -230,7 +324,6 @@ async def publish(context: Context, version: int, inherits_from: int | None = No
     Its rating begins as that of `inherits_from`, or else of the version before it.
     """
     player = context.player(version)
-    context.tracker.phase("publishing")
     source = None if inherits_from is None else context.player(inherits_from)
     context.registry.add(player, source)
     await context.learner.save(version)
@@ -251,7 +344,8 @@ async def retire_unused(context: Context) -> None:
     one stay for comparison.
     """
     best, openers = context.guard.best, map(context.player, context.config.openings.versions)
-    playing = {context.current, *context.registry.past(context.policy), *openers}
+    judged = set(map(context.player, context.evaluations.items))
+    playing = {context.current, *context.registry.past(context.policy), *openers, *judged}
     compared = {context.player(0), *([] if best is None else [context.player(best)])}
     if every := context.config.tracking.keep_every:
         versions = range(0, context.version + 1, every)
@@ -259,7 +353,7 @@ async def retire_unused(context: Context) -> None:
     context.folder.prune(
         context.config.tracking.keep_checkpoints,
         adapters=playing | context.published | compared,
-        whole={context.player(version) for version in context.guard.needed},
+        whole={*map(context.player, context.guard.needed), *judged},
         policy=context.policy,
     )
     for version in context.published - playing:
@@ -267,12 +361,12 @@ async def retire_unused(context: Context) -> None:
     context.published &= playing
 
 
-async def evaluate(context: Context) -> None:
-    """Play the current version's evaluation games; they change nothing that is trained."""
-    version = context.version
+async def evaluate(context: Context, version: int) -> None:
+    """Play a version's evaluation games; they change nothing that is trained."""
     specs = evaluation_games(context.config, version)
-    context.tracker.phase("evaluating", 0, len(specs))
-    played = await distribute(specs, context.actors, partial(play_all, context))
+    if not context.evaluates_beside:
+        context.tracker.phase("evaluating", 0, len(specs))
+    played = await distribute(specs, context.actors, partial(play_all, context, evaluated=version))
     context.evaluated = version
     results = [result for result, _ in in_order(played)]
     for result in rated_games(context.config, version, results):
@@ -282,18 +376,21 @@ async def evaluate(context: Context) -> None:
         context.first_payoffs = game_payoffs(version, results)
     first = (context.first_scores, context.first_payoffs) if version else (None, None)
     scores = evaluation_scores(version, results, *first)
-    context.tracker.log_evaluation(scores)
+    context.tracker.log_evaluation(scores, beside=context.evaluates_beside)
     context.tracker.log_alarms(context.guard.score(scores))
     context.tracker.name_best(context.guard.best)
     context.tracker.log_ratings(context.registry.ratings())
 
 
-async def measure_exploitability(context: Context) -> None:
-    """Compute the exploitability of the current version in the games that are solved exactly."""
+async def measure_exploitability(context: Context, version: int) -> None:
+    """Compute the exploitability of a version in the games that are solved exactly."""
     for number, game in enumerate(context.exact_games):
-        context.tracker.phase("computing exploitability", number, len(context.exact_games))
-        context.tracker.log_exploitability(await exploit(context.actors, game, context.current))
-    context.measured = context.version
+        if not context.evaluates_beside:
+            phase = "computing exploitability"
+            context.tracker.phase(phase, number, len(context.exact_games))
+        found = await exploit(context.actors, game, context.player(version))
+        context.tracker.log_exploitability(found, beside=context.evaluates_beside)
+    context.measured = version
 
 
 def evaluations(context: Context) -> list[tuple[int, int, Evaluation]]:
@@ -302,6 +399,16 @@ def evaluations(context: Context) -> list[tuple[int, int, Evaluation]]:
     return [
         (config.every, context.evaluated, evaluate),
         (config.exploitability.every, context.measured, measure_exploitability),
+    ]
+
+
+def due_evaluations(context: Context, version: int) -> list[Evaluation]:
+    """Those that the config asks for at a version, and that it has not had."""
+    is_last = version == context.config.loop.steps
+    return [
+        run_evaluation
+        for every, last, run_evaluation in evaluations(context)
+        if every and last < version and (version % every == 0 or is_last)
     ]
 
 

@@ -47,7 +47,12 @@ def check_model(config: ModelConfig) -> None:
             f"model.name = {config.name!r}: no such folder; "
             "give a local folder, a Hugging Face id, smollm2-135m, tiny, or tiny_cards"
         )
-    load_config(config)
+    own = getattr(load_config(config), "quantization_config", None)
+    if config.quantize != "none" and own is not None:
+        raise ConfigError(
+            f"model.quantize = {config.quantize!r}: {config.name} is quantized already; "
+            "set model.quantize to none"
+        )
 
 
 def load_config(config: ModelConfig) -> "PretrainedConfig":
@@ -161,13 +166,25 @@ def load_decoder(config: ModelConfig) -> "Decoder | None":
     return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def load_model(config: ModelConfig, *, attention: str = "sdpa") -> "PreTrainedModel":
-    """The frozen base model on the CPU, in evaluation mode; `attention` is its implementation."""
+def load_model(
+    config: ModelConfig, *, attention: str = "sdpa", device: "torch.device | str" = "cpu"
+) -> "PreTrainedModel":
+    """The frozen base model in evaluation mode; `attention` is its implementation.
+
+    On the CPU, or, where it is quantized, on `device`, layer by layer.
+    """
     from transformers import AutoModelForCausalLM
 
+    from unstable.models.quantize import compute_alike, quantization_config
+
+    dtype, options = resolve_dtype(config.dtype), {}
+    if config.quantize != "none":
+        kind = quantization_config(config.quantize, dtype)
+        options = {"quantization_config": kind, "device_map": {"": device}}
     model = AutoModelForCausalLM.from_pretrained(
-        model_path(config), dtype=resolve_dtype(config.dtype), attn_implementation=attention
+        model_path(config), dtype=dtype, attn_implementation=attention, **options
     )
+    compute_alike(model)
     # What adapters name as their base: the name that a person gave, not this machine's path.
     model.name_or_path = model.config.name_or_path = config.name
     return model.eval().requires_grad_(False)

@@ -38,11 +38,12 @@ def write_tokenizer(model: ModelConfig, folder: Path) -> None:
 def write_merged(model: ModelConfig, adapter: Adapter, folder: Path) -> None:
     """The base with the adapter in it, in `model.dtype`, as `from_pretrained` takes it.
 
+    That is the base as it was before `model.quantize`, whose rounding a merged model need not have.
     Generation ends where the run's engines end an answer. Raises `ConfigError` for an adapter that
     cannot be merged.
     """
     with _without_bars():
-        base = load_model(model)
+        base = load_model(model.model_copy(update={"quantize": "none"}))
         add_adapter(base, adapter)
         base.name_or_path = base.config.name_or_path = public_name(model)
         if (generation := base.generation_config) is not None:

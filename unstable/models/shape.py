@@ -38,6 +38,11 @@ class ModelShape:
     normalized_heads: bool  # queries and keys have norms of their own, as in Qwen3
     linears: tuple[Linear, ...]
 
+    @property
+    def linear_parameters(self) -> int:
+        """Elements of all linear layers, which are those that can be quantized."""
+        return sum(linear.inputs * linear.outputs for linear in self.linears)
+
     def lora_linears(self, targets: str | list[str]) -> list[Linear]:
         """The layers that `model.adapter.targets` names, by PEFT's rules."""
         if targets == "all-linear":

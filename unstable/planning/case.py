@@ -59,6 +59,7 @@ class Case:
             reference=learner.algorithm.uses_reference,
             average=learner.ema is not None,
             reference_tokens=tokens * learner.algorithm.uses_exact_kl,
+            quantize=self.config.model.quantize,
         )
 
     def engine_memory(self, *, on_gpu: bool) -> EngineMemory:
@@ -96,7 +97,8 @@ def case_of(config: RunConfig, machine: Machine, engine: EngineNeeds, ranks: int
     shape = read_shape(config.model)
     actors = config.actors
     others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
-    versions = config.opponents.pool_size + 1 + others + len(config.openings.versions)
+    own = config.opponents.pool_size + 1 + evaluated_beside(config)
+    versions = own + others + len(config.openings.versions)
     most = versions if actors.max_cpu_loras == "auto" else actors.max_cpu_loras
     wanted = min(versions_in_play(config), most)
     mixed = min(LEAST_SLOTS, wanted) if actors.max_loras == "auto" else actors.max_loras
@@ -116,18 +118,25 @@ def case_of(config: RunConfig, machine: Machine, engine: EngineNeeds, ranks: int
     )
 
 
+def evaluated_beside(config: RunConfig) -> int:
+    """Versions whose evaluation may be on its way or wait while later ones are current."""
+    evaluates = config.eval.every or config.eval.exploitability.every
+    return 2 if config.loop.mode != "sync" and evaluates else 0
+
+
 def versions_in_play(config: RunConfig) -> int:
     """LoRAs that the games of one engine may ask for at once.
 
     They are the current version and those before it whose games are still learned from, past ones
-    as opponents, opponents that are LoRAs, and who makes openings.
+    as opponents, one that is evaluated, opponents that are LoRAs, and who makes openings.
     """
     opponents = config.opponents
     others = sum(each.adapter_folder is not None for each in opponents.fixed)
     others_drawn = [config.guard.opponents] if "opponents" in config.guard.action else []
     drawn = any(share.past for share in (opponents.draw, *others_drawn))
     past = max(config.buffer.max_staleness, opponents.pool_size * drawn)
-    return 1 + min(past, opponents.pool_size) + others + len(config.openings.versions)
+    evaluated = min(evaluated_beside(config), 1)
+    return 1 + min(past, opponents.pool_size) + evaluated + others + len(config.openings.versions)
 
 
 def too_few(wanted: str, needed: int, gpus: Sequence[GPU], change: str) -> ConfigError:

@@ -22,6 +22,8 @@ _SERVER = (16, 128 * _GB)
 _WORKSTATION = (8, 32 * _GB)
 """Cores and memory for each card, where none are said; the first is what an H200 was lent with."""
 _CUDA = "13.0"
+_PACKAGES = ("torch", "vllm", "vllm-bnb-plugin", "torchao", "bitsandbytes")
+"""All of that version, which is newer than any that is asked for."""
 
 
 class CardsSection(Section):
@@ -101,7 +103,7 @@ def _machine(cores: int, memory_bytes: int, cards: list[Card]) -> Machine:
         memory_bytes=memory_bytes,
         free_bytes=memory_bytes,
         bfloat16=True,
-        packages={"torch": _CUDA, "vllm": _CUDA} if gpus else {"torch": _CUDA},
+        packages=dict.fromkeys(_PACKAGES, _CUDA),
         torch_cuda=_CUDA,
         gpus=gpus,
         driver_cuda=_CUDA if gpus else None,

@@ -29,6 +29,9 @@ card, cores, and games that may be in flight. An estimate: most of the 16.6 ms o
 on an H200 were the processor's."""
 BANDWIDTH_USED = 0.8
 """Of a card's bandwidth, where an engine reads weights and cache: an estimate."""
+DENSE = 2
+"""How often the dense weights of a quantized layer are written or read in a product: by the kernels
+of torchao and bitsandbytes, which make them first."""
 MATMUL_USED = 0.66
 """Of a card's arithmetic, in a learner's products: an estimate; of a bare product 790 of 989
 TFLOP/s were measured on an H200."""

@@ -18,6 +18,8 @@ CONTEXT = 700_000_000  # the same on a GPU: CUDA context, cuBLAS workspaces
 _WORKING_LAYERS_GPU = 3  # in activations: gradients, temporaries, what the allocator loses
 _WORKING_LAYERS = 10  # the same on a processor, where the C library's heap keeps more for itself
 _LOGITS_ROWS = 256  # rows that the learner scores at a time
+QUANTIZED_BYTES: Mapping[str, float] = {"8bit": 1.01, "4bit": 0.52}
+"""Of a weight of a linear layer by `model.quantize`, scales included, as counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +52,15 @@ class EngineMemory:
     fixed: Mapping[str, int]  # bytes by what they are for
     token_bytes: int  # keys and values
     asleep: int  # bytes that stay on the GPU while a vLLM engine sleeps
+    loading: int = 0  # bytes at most while weights are loaded, where that is more than is kept
 
     def parts(self, tokens: int) -> dict[str, int]:
         """Bytes by what they are for, with room for `tokens` in the cache."""
         return {**self.fixed, f"{tokens:,} cached tokens": tokens * self.token_bytes}
 
     def total(self, tokens: int) -> int:
-        """Bytes with room for `tokens` in the cache."""
-        return sum(self.parts(tokens).values())
+        """Bytes with room for `tokens` in the cache, or while weights are loaded."""
+        return max(self.loading, sum(self.parts(tokens).values()))
 
     def tokens(self, limit_bytes: int) -> int:
         """Tokens whose keys and values fit within the limit; negative: too small."""
@@ -75,6 +78,7 @@ def learner_memory(
     reference: bool = False,
     average: bool = False,
     reference_tokens: int = 0,
+    quantize: str = "none",
 ) -> LearnerMemory:
     """What a learner rank takes: base weights, LoRA with its optimizer, logits, activations.
 
@@ -87,7 +91,7 @@ def learner_memory(
     an exact KL keeps, in fp32, and once more where ranks add them up.
     """
     size = DTYPE_BYTES[dtype]
-    weights = size * shape.parameters
+    weights = weight_bytes(shape, dtype, quantize)
     if sharded:
         weights = weights // ranks + 2 * weights // shape.layers
     each = 16 + size + 4 * (ranks > 1) + 8 * reference + 4 * average
@@ -106,6 +110,19 @@ def learner_memory(
         token_bytes=shape.layers * layer + working,
         checkpointed_token_bytes=shape.layers * size * shape.hidden + layer + working,
     )
+
+
+def weight_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:
+    """What the base takes: all in `dtype`, but for quantized linear layers.
+
+    Of those the largest counts once more, in `dtype`, in which it is computed with.
+    """
+    size = DTYPE_BYTES[dtype]
+    if quantize == "none":
+        return size * shape.parameters
+    largest = max(linear.inputs * linear.outputs for linear in shape.linears)
+    dense = shape.parameters - shape.linear_parameters + largest
+    return round(QUANTIZED_BYTES[quantize] * shape.linear_parameters) + size * dense
 
 
 def logits_bytes(shape: ModelShape, *, exact_kl: bool) -> int:

@@ -4,12 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from packaging.requirements import Requirement
+
 from unstable.config import ConfigError, RunConfig
 from unstable.models.shape import ModelShape
 from unstable.planning.machine import Machine
 from unstable.planning.memory import EngineMemory
 
 Dtype = Literal["bfloat16", "float32"]
+QUANTIZE_LIBRARIES: Mapping[str, Requirement] = {
+    "8bit": Requirement("torchao>=0.18"),
+    "4bit": Requirement("bitsandbytes>=0.48.1"),
+}
+"""What `model.quantize` is done with: versions that hold weights as `models/quantize.py` knows."""
 _ON_PROCESSOR = (
     "or set actors.engine to embedded to play on the processor, or CUDA_VISIBLE_DEVICES= to have "
     "all there"
@@ -67,6 +74,7 @@ def choose_engine(
     one. Raises `ConfigError` for what the engine that is asked for cannot do here; and, left to
     choose, where there are GPUs that could be used once the machine is mended.
     """
+    _check_quantize(config, machine)
     asked, gpus = config.actors.engine, machine.usable_gpus
     if asked == "auto" and machine.cuda_problem:
         raise ConfigError(f"GPUs cannot be used: {machine.cuda_problem}; {_ON_PROCESSOR}")
@@ -96,6 +104,21 @@ def choose_engine(
             "set actors.share_gpu to auto"
         )
     return engine, notes
+
+
+def _check_quantize(config: RunConfig, machine: Machine) -> None:
+    """Raise `ConfigError` where the library that quantizes is not there, or too old."""
+    needed = QUANTIZE_LIBRARIES.get(config.model.quantize)
+    version = machine.packages.get(needed.name) if needed else None
+    if needed is None or (
+        version is not None and needed.specifier.contains(version, prereleases=True)
+    ):
+        return
+    found = "not installed" if version is None else f"{version}, and has to be {needed.specifier}"
+    raise ConfigError(
+        f"model.quantize = {config.model.quantize!r}: {needed.name} is {found}; "
+        "run: pip install 'unstable[quantize]', or set model.quantize to none"
+    )
 
 
 def choose_dtype(config: RunConfig, machine: Machine) -> Dtype:

@@ -7,7 +7,7 @@ from unstable.config import RunConfig
 from unstable.models.shape import ModelShape
 from unstable.planning import figures
 from unstable.planning.figures import Card
-from unstable.planning.memory import DTYPE_BYTES, cache_bytes
+from unstable.planning.memory import DTYPE_BYTES, cache_bytes, weight_bytes
 
 
 class Pace(NamedTuple):
@@ -52,21 +52,38 @@ def pace(
     slower = figures.SHARED if shared and not sync else 1
     games = min(games_at_once(config, sync=sync), actors * places)
     span = config.actors.tensor_parallel
-    step = slower * step_s(shape, dtype, card, games / actors, typical, per_card) / span
+    weights = read_bytes(shape, dtype, config.model.quantize)
+    step = slower * step_s(shape, dtype, card, weights, games / actors, typical, per_card) / span
     turns = config.learner.batch_size
     answer = max(1.0, figures.ANSWER_LENGTH * config.sampling.max_tokens)
     tokens = turns * config.learner.epochs * typical
     passes = math.ceil(tokens / ranks / max(1, pass_tokens))
     launches = passes * shape.layers * figures.LAUNCH_S
     learn = max(tokens / ranks * token_s(shape, card), launches)
+    if config.model.quantize != "none":  # made dense forward and back
+        learn += 2 * passes * weights / (figures.BANDWIDTH_USED * card.bandwidth)
     return Pace(turns * answer / (games / step), slower * learn, games, actors * places)
 
 
+def read_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:
+    """What a pass reads of the base; of quantized layers also dense ones, made and read."""
+    weights = weight_bytes(shape, dtype, quantize)
+    if quantize == "none":
+        return weights
+    return weights + figures.DENSE * DTYPE_BYTES[dtype] * shape.linear_parameters
+
+
 def step_s(
-    shape: ModelShape, dtype: str, card: Card, requests: float, length: int, engines: int
+    shape: ModelShape,
+    dtype: str,
+    card: Card,
+    weights: int,
+    requests: float,
+    length: int,
+    engines: int,
 ) -> float:
-    """Seconds of an engine's step, which gives each request a token; `engines` share the card."""
-    weights = DTYPE_BYTES[dtype] * shape.parameters
+    """Seconds of an engine's step, which reads so many bytes of `weights` and gives each request a
+    token; `engines` share the card."""
     read = weights + requests * length * cache_bytes(shape, dtype)
     processor = figures.STEP_S + requests * figures.REQUEST_S
     return processor + engines * read / (figures.BANDWIDTH_USED * card.bandwidth)
@@ -74,8 +91,7 @@ def step_s(
 
 def token_s(shape: ModelShape, card: Card) -> float:
     """Seconds of a learner rank for a token: 4 operations a frozen weight, 6 one of the head."""
-    linears = sum(each.inputs * each.outputs for each in shape.linears)
     head = shape.hidden * shape.vocabulary
-    products = (4 * linears + 6 * head) / (figures.MATMUL_USED * card.flops)
+    products = (4 * shape.linear_parameters + 6 * head) / (figures.MATMUL_USED * card.flops)
     values = 2 * shape.layers * (shape.hidden + shape.intermediate)
     return figures.OTHER * (products + figures.PASSES * values / card.bandwidth)

@@ -14,6 +14,8 @@ from unstable.records.files import whole_lines
 from unstable.records.shapes import METRICS, Record, Shape
 from unstable.types.metrics import MetricKey
 
+WHOLE = "time/total"
+"""Every row has this, but for an evaluation's own."""
 _TAIL_BYTES = 2**22
 
 
@@ -107,7 +109,28 @@ def read_document(path: Path, shape: Shape, skipped: Skipped) -> Record | None:
 def read_rows(path: Path, skipped: Skipped | None = None) -> list[dict[str, Any]]:
     """The rows of a `metrics.jsonl`, oldest first; none where there is no such file."""
     left_out = Skipped() if skipped is None else skipped
-    return list(read_records(path, METRICS, left_out))
+    return joined(read_records(path, METRICS, left_out))
+
+
+def joined(rows: Iterable[Record]) -> list[Record]:
+    """Rows in their order, where an evaluation's own row is a part of its version's.
+
+    An evaluation that went on beside training wrote its row later, without a `time/total`. It is
+    left out where that version's row is not among these.
+    """
+    found: list[Record] = []
+    for row in rows:
+        versions = (at for at in reversed(range(len(found))) if _is_of(found[at], row))
+        at = None if row.get(WHOLE) is not None else next(versions, None)
+        if at is not None:
+            found[at] = {**found[at], **row, "time": found[at].get("time")}
+        elif not (found and row["version"] < found[-1]["version"]):
+            found.append(row)
+    return found
+
+
+def _is_of(whole: Record, part: Record) -> bool:
+    return whole["version"] == part["version"] and whole.get(WHOLE) is not None
 
 
 def read_last_rows(
@@ -133,7 +156,7 @@ def read_last_rows(
         except DamagedError as error:
             left_out.add(path, f"byte {start}", error)
         start += len(line) + 1
-    return found
+    return joined(found)
 
 
 Row = dict[str, Any]

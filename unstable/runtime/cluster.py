@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ class Process:
     """An object in a process of its own, where `placement` says.
 
     Its class has a method `start`, which returns `ProcessId.own()`, and `call` of a method and
-    arguments. `actor` is Ray's handle; `options` are Ray's too.
+    arguments. `actor` is Ray's handle; `options` are Ray's too, `variables` its environment's.
     """
 
     def __init__(
@@ -181,9 +181,10 @@ class Process:
         placement: Placement,
         *,
         threads: int,
+        variables: Mapping[str, str] | None = None,
         **options: object,
     ) -> None:
-        made: Any = ray.remote(**(_options(placement, threads) | options))(kind)
+        made: Any = ray.remote(**(_options(placement, threads, variables or {}) | options))(kind)
         self.actor = made.remote(*arguments)
         self._id: ProcessId | None = None  # once it has started
 
@@ -192,9 +193,12 @@ class Process:
         self._id = ProcessId(*await self.actor.start.remote(*arguments))
         return self._id.pid
 
-    async def call(self, method: str, *arguments: object) -> Any:
-        """Call a method; an argument that is Ray's reference is the value there."""
-        return await self.actor.call.remote(method, *arguments)
+    async def call(self, method: str, *arguments: object, group: str | None = None) -> Any:
+        """Call a method; an argument that is Ray's reference is the value there.
+
+        Calls of a group have a thread of their own, beside those of other groups and of none.
+        """
+        return await self.actor.call.options(concurrency_group=group).remote(method, *arguments)
 
     def kill(self) -> None:
         """End it at once; on this host by a signal too, as Ray asks one that is stopped to end."""
@@ -203,7 +207,7 @@ class Process:
             self._id.send(signal.SIGKILL)
 
 
-def _options(placement: Placement, threads: int) -> dict[str, Any]:
+def _options(placement: Placement, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
     """One logical processor of its node; cards, threads and import path are set by us."""
     variables = {
         "OMP_NUM_THREADS": str(threads),
@@ -214,6 +218,7 @@ def _options(placement: Placement, threads: int) -> dict[str, Any]:
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(placement.gpus),
         **_interfaces(),
+        **own,
     }
     environment: dict[str, Any] = {"env_vars": variables}
     # Ray gives it to a shell as it is, where a path with a space in it would be two words.

@@ -1,6 +1,7 @@
 """The learner's ranks, each a process of its own, and how the loop calls them as one."""
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,8 @@ from unstable.runtime.local import LocalLearner
 from unstable.tracking.status import Waits
 from unstable.types.processes import ProcessId
 
+FILES = "files"
+"""Calls that write, beside those that compute."""
 GRACE_S = 5.0
 """How long after a rank's error another rank's death, which may be its cause, is waited for."""
 
@@ -58,7 +61,7 @@ class LearnerProcess:
         return ProcessId.own()
 
     def call(self, method: str, *arguments: object) -> Any:
-        """A method of `LocalLearner`, in the process's main thread."""
+        """A method of `LocalLearner`."""
         return asyncio.run(getattr(self._learner, method)(*arguments))
 
 
@@ -82,7 +85,14 @@ class RemoteLearner:
         self._waits = waits or Waits()
         own = max(1, threads // len(placements))
         self._ranks = [
-            Process(LearnerProcess, (config, folder, own, index), placement, threads=own)
+            Process(
+                LearnerProcess,
+                (config, folder, own, index),
+                placement,
+                threads=own,
+                variables=allocator(placement),
+                concurrency_groups={FILES: 1},
+            )
             for index, placement in enumerate(placements)
         ]
 
@@ -96,13 +106,17 @@ class RemoteLearner:
         names = ("learner", *(f"learner-{index}" for index in range(1, len(pids))))
         self._waits.processes.update(zip(names, pids, strict=True))
 
+    async def hold(self, version: int) -> None:
+        """As `LocalLearner.hold`; all ranks would hold the same."""
+        await self._answers("hold", [self._ranks[0].call("hold", version)])
+
     async def save(self, version: int) -> None:
-        """Write the checkpoint of `version`; all ranks would write the same.
+        """Write the checkpoint of `version`, while an update may go on.
 
         Raises `RunFailedError` where it cannot be written.
         """
         try:
-            await self._answers("save", [self._ranks[0].call("save", version)])
+            await self._answers("save", [self._ranks[0].call("save", version, group=FILES)])
         except OSError as error:
             reason = getattr(error, "cause", error)
             last = f", after {whole[-1]}" if (whole := self._folder.versions()) else ""
@@ -155,3 +169,14 @@ class RemoteLearner:
     def _end(self) -> None:
         for rank in self._ranks:
             rank.kill()
+
+
+def allocator(placement: Placement) -> dict[str, str]:
+    """How torch keeps a card's memory, unless the environment says it: in segments that grow.
+
+    Micro-batches are of any length, and would leave holes that the next ones do not fit. An engine
+    has none of it: vLLM could not put its memory to sleep.
+    """
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    given = any(name in os.environ for name in names)
+    return {} if given or not placement.gpus else {names[0]: "expandable_segments:True"}

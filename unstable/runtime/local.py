@@ -33,6 +33,7 @@ from unstable.types import (
 )
 
 if TYPE_CHECKING:
+    from unstable.learners.checkpoint import Snapshot
     from unstable.learners.ranks import Ranks
 
 
@@ -151,6 +152,7 @@ class LocalLearner:
 
         self._shares_gpu_by_turns = config.actors.share_gpu == "sleep"
         self._folder = folder
+        self._held: dict[int, Snapshot] = {}  # by version
         start = None if config.model.init == "fresh" else Path(config.model.init).expanduser()
         self.learner = Learner(
             config.model,
@@ -186,10 +188,16 @@ class LocalLearner:
         with self._leaving_room():
             return self.learner.logprobs_under(adapter, samples)
 
+    async def hold(self, version: int) -> None:
+        """Keep a copy of the version that it is at, for `save`; updates may go on then."""
+        assert version == self.learner.version
+        self._held[version] = self.learner.snapshot()
+
     async def save(self, version: int) -> None:
-        """Write the checkpoint of a version."""
+        """Write the checkpoint of a version: what is held of it, or else what it is at."""
         with self._leaving_room():
-            self.learner.save(self._folder.checkpoint(version))
+            snapshot = self._held.pop(version, None) or self.learner.snapshot()
+            snapshot.write(self._folder.checkpoint(version))
 
     async def load(self, version: int) -> None:
         """Become what `save` wrote as a version."""

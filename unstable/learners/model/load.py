@@ -19,7 +19,8 @@ def load_policy(
 
     Raises `ConfigError` for a model that cannot be scored and an adapter that does not fit.
     """
-    base = load_model(model, attention=ATTENTION)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    base = load_model(model, attention=ATTENTION, device=device)
     peft_model = attach_lora(base, model.adapter, derive_seed(seed, "lora"))
     policy = Policy(peft_model)
     if adapter is not None:
@@ -28,7 +29,6 @@ def load_policy(
         policy.recompute_activations()
     if learner.compile:
         policy.compile_layers()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if learner.parallel == "fsdp" and ranks.count > 1:
         shard(policy, device)
     else:

@@ -5,21 +5,29 @@ masters are rounded to the base's precision for the products, as engines do, the
 as it is, and what the LoRA adds goes into the base's output in place.
 """
 
+from collections.abc import Callable
+from functools import partial
 from types import MethodType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from peft import PeftModel
-from peft.tuners.lora import Linear
+from peft.tuners.lora import Linear, LoraLayer
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from unstable.models.quantize import dense_weight, is_quantized
+
 
 def fuse_lora(model: PeftModel) -> None:
-    """Have the model's LoRA on plain linear layers computed by `lora_linear`, the rest by PEFT."""
+    """Have LoRA on linear layers, plain and quantized, computed by `lora_linear`, else by PEFT."""
     for module in model.modules():
-        if isinstance(module, Linear) and type(module.base_layer) is nn.Linear:
+        if not isinstance(module, LoraLayer):
+            continue
+        if is_quantized(module.base_layer):
+            vars(module)["forward"] = MethodType(_quantized_forward, module)
+        elif isinstance(module, Linear) and type(module.base_layer) is nn.Linear:
             vars(module)["forward"] = MethodType(_forward, module)
 
 
@@ -30,9 +38,18 @@ def _forward(module: Any, inputs_1TD: Tensor) -> Tensor:
     return outputs_TF[None]
 
 
+def _quantized_forward(module: Any, inputs_1TD: Tensor) -> Tensor:
+    base = module.base_layer
+    a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
+    outputs_TF = lora_linear(
+        inputs_1TD[0], partial(dense_weight, base), base.bias, a, b, module.scaling["default"]
+    )
+    return outputs_TF[None]
+
+
 def lora_linear(
     inputs_TD: Tensor,
-    weight_FD: Tensor,
+    weight_FD: Tensor | Callable[[], Tensor],
     bias_F: Tensor | None,
     a_RD: Tensor,
     b_FR: Tensor,
@@ -40,14 +57,15 @@ def lora_linear(
 ) -> Tensor:
     """x W' + bias + scale (x A') B', [T, F], in the precision of W, which gets no gradient.
 
-    Where W and LoRA have one precision, so that nothing is lost by adding them, it is x (W + scale
-    B A)' if a token then costs fewer products, forward and backward: 3 F D, else 2 F D + 3 R (F +
-    D).
+    What makes W is asked again in the backward pass: a W that is made is not kept. Where a W that
+    is there and the LoRA have one precision, so that nothing is lost by adding them, it is x (W +
+    scale B A)' if a token then costs fewer products, forward and backward: 3 F D, else 2 F D + 3 R
+    (F + D).
     """
-    (outputs, inputs), rank = weight_FD.shape, len(a_RD)
-    same_precision = weight_FD.dtype == a_RD.dtype
-    if same_precision and outputs * inputs < 3 * rank * (outputs + inputs):
-        return F.linear(inputs_TD, torch.addmm(weight_FD, b_FR, a_RD, alpha=scale), bias_F)
+    if isinstance(weight_FD, Tensor) and weight_FD.dtype == a_RD.dtype:
+        (outputs, inputs), rank = weight_FD.shape, len(a_RD)
+        if outputs * inputs < 3 * rank * (outputs + inputs):
+            return F.linear(inputs_TD, torch.addmm(weight_FD, b_FR, a_RD, alpha=scale), bias_F)
     outputs_TF: Tensor = _LoraLinear.apply(inputs_TD, weight_FD, bias_F, a_RD, b_FR, scale)
     return outputs_TF
 
@@ -57,26 +75,29 @@ class _LoraLinear(Function):
     def forward(
         ctx: Any,
         inputs_TD: Tensor,
-        weight_FD: Tensor,
+        given_FD: Tensor | Callable[[], Tensor],
         bias_F: Tensor | None,
         a_RD: Tensor,
         b_FR: Tensor,
         scale: float,
     ) -> Tensor:
+        kept_FD, ctx.make = (given_FD, None) if isinstance(given_FD, Tensor) else (None, given_FD)
+        weight_FD = ctx.make() if kept_FD is None else kept_FD
         a, b = a_RD.to(weight_FD.dtype), b_FR.to(weight_FD.dtype)
         lora_TR = inputs_TD @ a.T
-        ctx.save_for_backward(inputs_TD, lora_TR, weight_FD, a, b)
+        ctx.save_for_backward(inputs_TD, lora_TR, kept_FD, a, b)
         ctx.scale = scale
         return F.linear(inputs_TD, weight_FD, bias_F).addmm_(lora_TR, b.T, alpha=scale)
 
     @staticmethod
     def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor | None, ...]:
-        inputs_TD, lora_TR, weight_FD, a_RD, b_FR = ctx.saved_tensors
+        inputs_TD, lora_TR, kept_FD, a_RD, b_FR = ctx.saved_tensors
         grad_TR = (grad_TF @ b_FR).mul_(ctx.scale)
         # Autograd casts these two to the masters' precision before it adds them up.
         grad_a_RD = grad_TR.T @ inputs_TD
         grad_b_FR = (grad_TF.T @ lora_TR).mul_(ctx.scale)
         grad_TD = None
         if ctx.needs_input_grad[0]:
+            weight_FD = ctx.make() if kept_FD is None else kept_FD
             grad_TD = (grad_TF @ weight_FD).addmm_(grad_TR, a_RD)
         return grad_TD, None, None, grad_a_RD, grad_b_FR, None

@@ -1,0 +1,7 @@
+"""Processes of their own that begin at once: forks of one that has loaded what they need."""
+
+import multiprocessing
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.chaos.victim", "tests.helpers.sweep"])
+"""One server forks for all tests, so that what any of them needs is named here."""

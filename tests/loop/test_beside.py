@@ -1,0 +1,128 @@
+"""What goes on beside learning in asynchronous play: publishing and evaluation."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.loop import lines, make_context, played
+from tests.helpers.resume import weights
+from unstable.loop.context import Context
+from unstable.loop.train import train
+from unstable.records.reading import read_rows
+from unstable.types import Batch, GameFailure, GameResult, GameSpec, Update
+
+
+def settings(**more: Any) -> dict[str, Any]:
+    return {
+        "loop": {"mode": "async", "steps": 4},
+        "actors": {"games_in_flight": 6},
+        "eval": {"every": 2, "games": 4, "opponents": ["random"]},
+        **more,
+    }
+
+
+def begun(context: Context) -> list[asyncio.Event]:
+    """An event for each update of a run, set as the update begins."""
+    events = [asyncio.Event() for _ in range(context.config.loop.steps + 1)]
+    update = context.learner.update
+
+    async def noted(batch: Batch) -> Update:
+        events[batch.version + 1].set()
+        return await update(batch)
+
+    context.learner.update = noted  # type: ignore[method-assign]
+    return events
+
+
+@pytest.mark.parametrize("slow", ["the learner's files", "an actor's adapter"])
+async def test_the_next_update_begins_while_a_version_is_published(
+    tiny_folder: Path, tmp_path: Path, slow: str
+) -> None:
+    """Publishing version 1 waits here until update 2 has begun."""
+    context = make_context(tiny_folder, tmp_path / "run", **settings())
+    events = begun(context)
+    owner: Any = context.learner if slow == "the learner's files" else context.actors[0]
+    name = "save" if slow == "the learner's files" else "publish"
+    own = getattr(owner, name)
+
+    async def late(version: Any) -> None:
+        if version in (1, context.player(1)):
+            await events[2].wait()
+        await own(version)
+
+    setattr(owner, name, late)
+    async with asyncio.timeout(120):
+        assert await train(context) == "all updates made"
+    assert [row["version"] for row in read_rows(context.folder.metrics)] == [0, 1, 2, 3, 4]
+
+
+async def test_what_is_published_late_is_the_version_as_it_was(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """What a version's checkpoint holds does not depend on the updates made while it is written."""
+    context = make_context(tiny_folder, tmp_path / "run", **settings())
+    learner, folder = context.learner, context.folder
+    batches: list[Batch] = []
+    update = learner.update
+
+    async def kept(batch: Batch) -> Update:
+        batches.append(batch)
+        return await update(batch)
+
+    learner.update = kept  # type: ignore[method-assign]
+    await train(context)
+    before = weights(folder, 4)
+    await learner.hold(4)
+    folder.checkpoint(4).rename(tmp_path / "before")
+    await update(Batch(version=4, groups=batches[-1].groups))
+    await learner.save(4)
+    await learner.save(5)
+    assert weights(folder, 4) == before != weights(folder, 5)
+    states = [
+        torch.load(place / "learner.pt") for place in (tmp_path / "before", folder.checkpoint(4))
+    ]
+    assert str(states[0]) == str(states[1]), "with the optimizer's moments"
+
+
+async def test_updates_go_on_while_a_version_is_evaluated(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """The evaluation of version 0 ends here after update 3 has begun; its games are filed as its.
+
+    That of version 2 has to wait for it, and so has version 4's update for that of version 2.
+    """
+    context = make_context(tiny_folder, tmp_path / "run", **settings())
+    events = begun(context)
+    play = context.actors[0].play
+
+    async def late(
+        specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncIterator[GameResult | GameFailure]:
+        players = {seat.player for seat in specs[0].seats}
+        if specs[0].purpose == "eval" and context.player(0) in players:
+            await events[3].wait()
+        async for result in play(specs, enough):
+            yield result
+
+    context.actors[0].play = late  # type: ignore[method-assign]
+    async with asyncio.timeout(120):
+        assert await train(context) == "all updates made"
+    rows = read_rows(context.folder.metrics)
+    assert [row["version"] for row in rows] == [0, 1, 2, 3, 4]
+    gain = "eval/TicTacToe-v0/random/sampled/gain"
+    score = "eval/TicTacToe-v0/random/sampled/score"
+    assert [row["version"] for row in rows if row.get(score) is not None] == [0, 2, 4]
+    assert [row["version"] for row in rows if row.get(gain) is not None] == [2, 4]
+    for version in (0, 2, 4):
+        games = lines(context.folder.games("eval", version))
+        assert sorted(game["game"] for game in games) == [0, 1, 2, 3]
+        players = {seat["player"] for game in games for seat in game["seats"]}
+        assert players == {f"main@{version}", "random"}
+    # On file an evaluation that ended later has a row of its own.
+    written = [row["version"] for row in lines(context.folder.metrics)]
+    assert sorted(written) == [0, 0, 1, 2, 2, 3, 4, 4] and written != sorted(written)
+    assert len(played(context.folder, "eval")) == 12
