@@ -1,6 +1,8 @@
 """The form of answers is taught before self-play, once, and only where it is not known."""
 
 import json
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,15 @@ from tests.helpers.forms import game
 from unstable.commands import teach
 from unstable.commands.prepare import Resolved, prepare
 from unstable.commands.sft import fine_tuned
-from unstable.config import parse
-from unstable.datasets.examples import Example, FineTuning, Lessons
+from unstable.config import ModelConfig, parse
+from unstable.datasets.examples import Example, Lessons
+from unstable.datasets.sources import random_positions
+from unstable.games.services import prompt_style
+from unstable.models.base import load_tokenizer
+from unstable.prompts import PromptBuilder
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalActor, LocalLearner
-from unstable.types import TokenSample
+from unstable.types import Segment, TokenSample
 
 
 @pytest.fixture(autouse=True)
@@ -99,28 +105,64 @@ def test_teaching_ends_where_moves_are_legal(rows: Any, is_enough: bool) -> None
     assert teach._is_enough(rows) is is_enough
 
 
-def test_each_lesson_has_moves_of_its_own() -> None:
+def example(prompt: int, move: int = 0) -> Example:
+    tokens = TokenSample(prompt_ids=[prompt], segments=(Segment(token_ids=[move]),))
+    return Example(env="", seat=0, prompt="", answer="", tokens=tokens)
+
+
+def test_each_lesson_has_positions_of_its_own() -> None:
     """What is repeated, such as 128 hands of cards, is learned by heart."""
-    tokens = [TokenSample(prompt_ids=[each], segments=()) for each in range(12)]
-    of = [Example(env="", seat=0, prompt="", answer="", tokens=each) for each in tokens]
     drawn: list[tuple[int, int]] = []
 
-    def draw(lesson: int, times: int) -> list[Example]:
+    def draw(lesson: int, times: int) -> list[list[Example]]:
         drawn.append((lesson, times))
-        return (of[3:] * times)[: 3 * times]
+        return [
+            [example(100 * lesson + each, move) for move in range(each % 3 + 1)]
+            for each in range(3 * times)
+        ]
 
     task = Lessons(
-        train=of[:3], held_out=[], epochs=30, patience=30, batch_size=2, seed=0, draw=draw
+        train=[example(0)],
+        held_out=[],
+        epochs=30,
+        patience=30,
+        batch_size=2,
+        seed=0,
+        positions=3,
+        draw=draw,
     )
     lessons = [task.batches(epoch) for epoch in range(1, 8)]
-    assert drawn == [(2, 1), (3, 1), (4, 2), (5, 4), (6, 4), (7, 4)]
+    assert drawn == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 4), (6, 4), (7, 4)]
     assert [len(each) for each in lessons] == [2, 2, 2, 3, 6, 6, 6]
-    assert not {t.prompt_ids[0] for b in lessons[1] for t in b} & {0, 1, 2}
+    for lesson, batches in enumerate(lessons, start=1):
+        for batch in batches:  # a position's moves are together, and all of them are there
+            moves = Counter(each.prompt_ids[0] for each in batch)
+            assert all(count == prompt % 100 % 3 + 1 for prompt, count in moves.items())
+            assert all(prompt // 100 == lesson for prompt in moves)
+        assert sum(map(len, batches)) == 2 * 3 * drawn[lesson - 1][1]
     versions = [task.version(epoch) for epoch in range(30)]
     made = [len(task.batches(epoch)) for epoch in range(1, 30)]
     assert versions == [sum(made[:epoch]) for epoch in range(30)]
     assert [task.epoch(version) for version in versions] == list(range(30))
-    assert [len(task.batches(epoch)[0]) for epoch in (8, 9, 17, 25)] == [2, 4, 8, 8]
+
+
+def test_a_position_is_shown_with_all_its_moves() -> None:
+    """Or with some of them, where they are many; all sets of moves come up about as often."""
+    asked = game("bracketed", forms="brackets", text="Answer.")
+    asked = asked.model_copy(update={"legal_moves": f"{__name__}:fewer", "max_turns": 8})
+    tokenizer = load_tokenizer(ModelConfig(name="tiny"))
+    prompts = PromptBuilder(tokenizer, prompt_style(asked), {}, 512)
+    positions = random_positions(asked, prompts, number=20, most=2, seed=0)
+    assert len(positions) == 20
+    shown = Counter(tuple(sorted(each.answer for each in position)) for position in positions)
+    assert all(len({each.prompt for each in position}) == 1 for position in positions)
+    assert {len(answers) for answers in shown} == {1, 2}
+    again = random_positions(asked, prompts, number=20, most=2, seed=0)
+    assert again == positions != random_positions(asked, prompts, number=20, most=2, seed=1)
+
+
+def fewer(env: Any) -> list[str]:
+    return ["[1]", "[2]", "[go home]"][: 1 + 2 * (env.state.game_state["count"] % 2)]
 
 
 def numbers(env: Any) -> list[str]:
@@ -134,8 +176,15 @@ async def test_the_shipped_tiny_model_learns_the_form_in_an_epoch(tmp_path: Path
     model = {"name": "tiny", "dtype": "float32", "init": "fresh"}
     whole = prepare(parse({"model": model, "games": [asked.model_dump()]})).config
     teaching = teach._teaching(whole, whole.games)
-    task = FineTuning(
-        train=teach._examples(teaching), held_out=[], epochs=2, patience=2, batch_size=8, seed=0
+    task = Lessons(
+        train=[example(0)],
+        held_out=[],
+        epochs=9,
+        patience=9,
+        batch_size=teaching.learner.batch_size,
+        seed=0,
+        positions=teach.POSITIONS,
+        draw=partial(teach._positions, teaching),
     )
     config = prepare(fine_tuned(teaching, task)).config
     folder = RunFolder(tmp_path)

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,7 +30,7 @@ from unstable.commands.session import (
 from unstable.commands.sft import fine_tuned, run_fine_tuning
 from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.datasets.examples import Example, Lessons
-from unstable.datasets.sources import random_examples
+from unstable.datasets.sources import random_positions
 from unstable.games.services import lists_legal_moves, prompt_style
 from unstable.loop.protocols import Actor
 from unstable.loop.sft import EPOCH, Row
@@ -55,16 +56,18 @@ KNOWN = 0.9
 is illegal, nearly each longer game is a forfeit and teaches nothing."""
 TAUGHT = 0.97
 """Of legal moves, with which teaching ends; in self-play it then makes 95 % legal."""
-EXAMPLES = 128
-"""Random legal moves of each env in the first lesson; each lesson has others."""
-EPOCHS = 99
-"""Lessons at most; usually time ends them."""
+POSITIONS = 128
+"""Of random games of each env, in the first lesson; each lesson has others."""
+MOVES = 8
+"""Legal moves that are shown of a position, at most."""
+LESSONS = 10_000
+"""More than there is time for."""
 MOST_S = 600.0
 """After which no further lesson begins."""
 _LEARNER = {
-    "batch_size": 8,
-    "micro_batch_size": 8,
-    "learning_rate": 1e-3,
+    "batch_size": 16,
+    "micro_batch_size": 16 * MOVES,
+    "learning_rate": 2e-3,
     "schedule": "constant",
     "final_rate": 0.0,
     "decay_fraction": 1.0,
@@ -89,7 +92,7 @@ def taught(resolved: Resolved) -> Resolved:
         return resolved
     have_weights(config.model)
     teaching = _teaching(config, games)
-    examples = _examples(teaching)
+    examples = list(chain.from_iterable(_positions(teaching)))
     place = cache_folder() / "starts" / _key(teaching, examples)
     if not (place / _NOTE_FILE).is_file():
         _make(teaching, examples, place)
@@ -127,14 +130,14 @@ def _teaching(config: RunConfig, games: Sequence[GameConfig]) -> RunConfig:
     )
 
 
-def _examples(config: RunConfig, lesson: int = 1, times: int = 1) -> list[Example]:
-    """A lesson's random legal moves, `times` as many as the first one's."""
-    tokenizer, examples = load_tokenizer(config.model), list[Example]()
-    limit = config.sampling.max_prompt_tokens
+def _positions(config: RunConfig, lesson: int = 1, times: int = 1) -> list[list[Example]]:
+    """A lesson's positions with their legal moves, `times` as many as the first one's."""
+    tokenizer, positions = load_tokenizer(config.model), list[list[Example]]()
+    limit, number = config.sampling.max_prompt_tokens, times * POSITIONS
     for game in config.games:
         prompts = PromptBuilder(tokenizer, prompt_style(game), config.model.chat_template, limit)
-        examples += random_examples(game, prompts, number=times * EXAMPLES, seed=lesson - 1)
-    return examples
+        positions += random_positions(game, prompts, number=number, most=MOVES, seed=lesson - 1)
+    return positions
 
 
 def _key(config: RunConfig, examples: Sequence[Example]) -> str:
@@ -145,7 +148,7 @@ def _key(config: RunConfig, examples: Sequence[Example]) -> str:
         files = []
     what = {
         "model": [model_path(config.model), sorted(files), config.model.model_dump()],
-        "taught": [ASKED, ASKED_AGAIN, KNOWN, TAUGHT, EXAMPLES, EPOCHS, _LEARNER],
+        "taught": [ASKED, ASKED_AGAIN, KNOWN, TAUGHT, POSITIONS, MOVES, _LEARNER],
         "examples": [(each.env, *each.key) for each in examples],
     }
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
@@ -162,11 +165,12 @@ def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
     task = Lessons(
         train=examples,
         held_out=[],
-        epochs=EPOCHS,
-        patience=EPOCHS,
+        epochs=LESSONS,
+        patience=LESSONS,
         batch_size=config.learner.batch_size,
         seed=config.seed,
-        draw=partial(_examples, config),
+        positions=POSITIONS * len(config.games),
+        draw=partial(_positions, config),
     )
     folder, resolved = RunFolder(work), prepare(fine_tuned(config, task))
     tracker = _Lesson(resolved.config)

@@ -98,47 +98,46 @@ class FineTuning:
 
     def batches(self, epoch: int) -> list[list[TokenSample]]:
         """The epoch's batches, in an order of its own; the last one may be smaller."""
-        return self._batched(self.train, epoch, self.batch_size)
+        order = self._order(len(self.train), epoch)
+        parts = (order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size))
+        return [[self.train[index].tokens for index in part] for part in parts]
 
-    def _batched(
-        self, examples: Sequence[Example], epoch: int, size: int
-    ) -> list[list[TokenSample]]:
-        order = list(range(len(examples)))
+    def _order(self, count: int, epoch: int) -> list[int]:
+        order = list(range(count))
         random.Random(derive_seed(self.seed, "sft order", epoch)).shuffle(order)
-        parts = (order[i : i + size] for i in range(0, len(order), size))
-        return [[examples[index].tokens for index in part] for part in parts]
+        return order
 
 
 _LENGTHS = (1, 1, 1, 2, 4)  # of the first lessons; the others are as long as the last
-_BATCHES = (1, 2, 4)  # of each eight lessons, by the first ones'; all others have the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons(FineTuning):
-    """Epochs that go through examples of their own, so that none is learned by heart.
+    """Epochs that go through positions of their own, so that none is learned by heart.
 
-    `train` are those of the first; later ones are up to four times as long. `batch_size` is of the
-    first eight; later batches are up to four times as large, so that the steps' noise falls.
+    A position's examples, its legal moves, are in one batch: which of them came up adds no noise.
+    `train` are those of the first lesson's positions; later ones have up to four times as many.
+    `batch_size` is in positions.
     """
 
-    draw: Callable[[int, int], Sequence[Example]]  # an epoch's, and how many times `train`'s number
+    positions: int  # in the first lesson
+    draw: Callable[[int, int], Sequence[Sequence[Example]]]  # a lesson's, so many times as many
 
     def version(self, epoch: int) -> int:
         """The version that a lesson ends with."""
         lessons = range(1, epoch + 1)
-        return sum(ceil(_length(e) * len(self.train) / self._batch(e)) for e in lessons)
+        return sum(ceil(_length(each) * self.positions / self.batch_size) for each in lessons)
 
     def epoch(self, version: int) -> int:
         """The lesson that a version ends."""
         return next(each for each in range(self.epochs + 1) if self.version(each) >= version)
 
     def batches(self, epoch: int) -> list[list[TokenSample]]:
-        """The lesson's batches, of examples drawn for it."""
-        examples = self.train if epoch == 1 else self.draw(epoch, _length(epoch))
-        return self._batched(examples, epoch, self._batch(epoch))
-
-    def _batch(self, epoch: int) -> int:
-        return self.batch_size * _BATCHES[min((epoch - 1) // 8, len(_BATCHES) - 1)]
+        """The lesson's batches, of positions drawn for it."""
+        drawn = self.draw(epoch, _length(epoch))
+        order = self._order(len(drawn), epoch)
+        parts = (order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size))
+        return [[each.tokens for index in part for each in drawn[index]] for part in parts]
 
 
 def _length(epoch: int) -> int:

@@ -94,16 +94,16 @@ def _play(
 # Random play
 
 
-def random_examples(
-    game: GameConfig, prompts: PromptBuilder, *, number: int, seed: int
-) -> list[Example]:
-    """`number` positions of random games, each with a random legal move.
+def random_positions(
+    game: GameConfig, prompts: PromptBuilder, *, number: int, most: int, seed: int
+) -> list[list[Example]]:
+    """`number` positions of random games, each with all its legal moves, or `most` random ones.
 
     Evenly from all sets of legal moves that came up, so that rare ones are learned too.
     Raises `ConfigError` where the game's parser reads a legal move out of no form of answer, and
     `ValueError` for a game that does not list them.
     """
-    found: dict[tuple[str, ...], list[Example]] = {}  # by what is legal
+    found: dict[tuple[str, ...], list[list[Example]]] = {}  # by what is legal
     for index in count():
         if sum(map(len, found.values())) >= _AMPLE * number:
             break
@@ -111,10 +111,12 @@ def random_examples(
         play = Game(game, derive_seed(seed, "random game", game.key, index))
         while not play.done:
             observation, legal = play.observe(), play.legal_moves()
-            answer = write_answer(prompts, action := rng.choice(legal))
-            example = make_example(game, prompts, observation, answer)
-            found.setdefault(tuple(legal), []).append(example)
-            play.step(action)
+            position = [
+                make_example(game, prompts, observation, write_answer(prompts, action))
+                for action in rng.sample(legal, min(most, len(legal)))
+            ]
+            found.setdefault(tuple(legal), []).append(position)
+            play.step(rng.choice(legal))
     evenly = [each for turn in zip_longest(*found.values()) for each in turn if each]
     return evenly[:number]
 
