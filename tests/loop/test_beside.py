@@ -11,6 +11,7 @@ import torch
 from tests.helpers.loop import lines, make_context, played
 from tests.helpers.resume import weights
 from unstable.loop.context import Context
+from unstable.loop.state import parse
 from unstable.loop.train import train
 from unstable.records.reading import read_rows
 from unstable.types import Batch, GameFailure, GameResult, GameSpec, Update
@@ -122,6 +123,8 @@ async def test_updates_go_on_while_a_version_is_evaluated(
         assert sorted(game["game"] for game in games) == [0, 1, 2, 3]
         players = {seat["player"] for game in games for seat in game["seats"]}
         assert players == {f"main@{version}", "random"}
+    kept = parse(context.folder.state(4).read_bytes(), 4)
+    assert kept is not None and (kept.evaluated, kept.evaluations) == (4, []), "nothing is left"
     # On file an evaluation that ended later has a row of its own.
     written = [row["version"] for row in lines(context.folder.metrics)]
     assert sorted(written) == [0, 0, 1, 2, 2, 3, 4, 4] and written != sorted(written)

@@ -204,6 +204,7 @@ async def end_evaluation(context: Context, version: int) -> None:
             await run_evaluation(context, version)
         context.tracker.end_evaluation(version)
     actors = await state.actor_states(context)
+    context.evaluated_whole = version
     if context.trained == context.version:  # else the next one to be published brings its own
         state.save(context, actors)
 
