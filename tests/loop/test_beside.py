@@ -11,6 +11,7 @@ import torch
 from tests.helpers.loop import lines, make_context, played
 from tests.helpers.resume import weights
 from unstable.loop.context import Context
+from unstable.loop.state import parse
 from unstable.loop.train import train
 from unstable.records.reading import read_rows
 from unstable.types import Batch, GameFailure, GameResult, GameSpec, Update
@@ -122,7 +123,37 @@ async def test_updates_go_on_while_a_version_is_evaluated(
         assert sorted(game["game"] for game in games) == [0, 1, 2, 3]
         players = {seat["player"] for game in games for seat in game["seats"]}
         assert players == {f"main@{version}", "random"}
+    kept = parse(context.folder.state(4).read_bytes(), 4)
+    assert kept is not None and (kept.evaluated, kept.evaluations) == (4, []), "nothing is left"
     # On file an evaluation that ended later has a row of its own.
     written = [row["version"] for row in lines(context.folder.metrics)]
     assert sorted(written) == [0, 0, 1, 2, 2, 3, 4, 4] and written != sorted(written)
     assert len(played(context.folder, "eval")) == 12
+
+
+@pytest.mark.parametrize("during", ["update 2", "update 1"])
+async def test_an_interrupt_waits_for_what_is_made_and_for_what_is_published(
+    tiny_folder: Path, tmp_path: Path, during: str
+) -> None:
+    """It comes while version 1 is published, as update 2 is made or before it can begin."""
+    context = make_context(tiny_folder, tmp_path / "run", **settings())
+    events = begun(context)
+    save, said = context.learner.save, ""
+
+    async def interrupted(version: int) -> None:
+        nonlocal said
+        if version == 1:
+            if during == "update 2":
+                await events[2].wait()
+            said, context.interrupt.wanted = context.interrupt.deferred_by, True
+            await asyncio.sleep(0.1)
+        await save(version)
+
+    context.learner.save = interrupted  # type: ignore[method-assign]
+    async with asyncio.timeout(120):
+        with pytest.raises(asyncio.CancelledError):
+            await train(context)
+    last = int(said.removeprefix("update "))
+    assert context.folder.versions()[-1] == last and context.folder.state(last).is_file()
+    assert [row["version"] for row in read_rows(context.folder.metrics)] == [*range(last + 1)]
+    assert last == 2 or during == "update 1"

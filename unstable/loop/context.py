@@ -160,6 +160,7 @@ class Context:
     finalized: bool = False  # the current version has its row; evaluations are over or on their way
     publications: Backlog[Made] = field(default_factory=Backlog)  # in asynchronous play
     evaluations: Backlog[int] = field(default_factory=Backlog)  # of these versions; as above
+    evaluated_whole: int = -1  # the last version of these whose evaluation is over
     interrupt: Interrupt = field(default_factory=Interrupt)
     evaluated: int = -1  # the last version that was evaluated
     measured: int = -1  # the last version whose exploitability was measured
@@ -190,6 +191,11 @@ class Context:
         """The current version's number."""
         assert self.current.version is not None
         return self.current.version
+
+    @property
+    def unevaluated(self) -> list[int]:
+        """Versions whose evaluation is on its way or waits for another."""
+        return [version for version in self.evaluations.items if version > self.evaluated_whole]
 
     @property
     def evaluates_beside(self) -> bool:

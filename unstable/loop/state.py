@@ -89,7 +89,7 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
         finalized=context.finalized,
         evaluated=context.evaluated,
         measured=context.measured,
-        evaluations=context.evaluations.items,
+        evaluations=context.unevaluated,
         first_scores=named(context.config, context.first_scores),
         first_payoffs=named(context.config, context.first_payoffs),
         failures=context.failures,

@@ -143,6 +143,8 @@ async def keep_learning(context: Context, deadline: float) -> None:
                 await context.gate.filled.wait()
         except TimeoutError:
             break
+        if context.interrupt.wanted:  # the run ends once what was made is published
+            break
         batch = context.buffer.draw(context.trained)
         context.gate.look(context.trained)
         if batch is not None:
@@ -160,7 +162,7 @@ async def learn_ahead(context: Context, batch: Batch) -> None:
     The version before it is published by then, and at most one evaluation waits for another.
     """
     context.tracker.phase("updating")
-    with context.interrupt.deferred(f"update {batch.version + 1}"):
+    with context.interrupt.deferred(batch.version + 1):
         update = await context.learner.update(batch)
         context.tracker.phase("publishing")
         await context.publications.until(0)
@@ -177,7 +179,7 @@ async def learn_ahead(context: Context, batch: Batch) -> None:
 async def keep_publishing(context: Context) -> None:
     """Publish each version that was made, and write its row."""
     async for made in context.publications.each():
-        with context.interrupt.deferred(f"update {made.version}"):
+        with context.interrupt.deferred(made.version):
             await publish(context, *made)
             await finalize(context)
 
@@ -202,6 +204,7 @@ async def end_evaluation(context: Context, version: int) -> None:
             await run_evaluation(context, version)
         context.tracker.end_evaluation(version)
     actors = await state.actor_states(context)
+    context.evaluated_whole = version
     if context.trained == context.version:  # else the next one to be published brings its own
         state.save(context, actors)
 
@@ -255,7 +258,7 @@ def in_order(played: Iterable[Finished]) -> list[Finished]:
 async def learn(context: Context, batch: Batch) -> None:
     """Make an update from a batch, and publish, evaluate and record the new version."""
     context.tracker.phase("updating")
-    with context.interrupt.deferred(f"update {batch.version + 1}"):
+    with context.interrupt.deferred(batch.version + 1):
         async with sleeping(context.actors, context.config):
             made = await conclude(context, batch, await context.learner.update(batch))
         context.trained = made.version
