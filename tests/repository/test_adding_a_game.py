@@ -88,7 +88,7 @@ def test_the_pages_seating_gives_each_role_its_number() -> None:
 @pytest.mark.slow
 def test_the_game_is_learned(folder: Path) -> None:
     """From a model that makes no legal move: taught the form, and better than random by half."""
-    words = ["--steps", "30", "--eval.every", "30", "--run_dir", "run"]
+    words = ["--eval.every", "60", "--run_dir", "run"]
     done = subprocess.run(
         [sys.executable, "-c", START, "train", "--config", "sticks.yaml", *words],
         cwd=folder,
@@ -100,7 +100,7 @@ def test_the_game_is_learned(folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     first, *_, last = read_rows(folder / "run/metrics.jsonl")
     of = "eval/my_games:Sticks/random/sampled"
-    assert first[f"{of}/legal_moves"] > 0.8 and last[f"{of}/legal_moves"] > 0.95
+    assert first[f"{of}/legal_moves"] > 0.9 and last[f"{of}/legal_moves"] > 0.9
     assert last[f"{of}/gain_low"] > 0
 
 
