@@ -338,6 +338,7 @@ def test_a_run_with_two_ranks(tiny_folder, tmp_path):
         "--steps": 2,
         "--loop.mode": "sync",
         "--model.dtype": "float32",
+        "--init": "fresh",
         "--sampling.max_tokens": 4,
         "--learner.batch_size": 16,
         "--learner.micro_batch_size": 8,
