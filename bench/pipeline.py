@@ -186,16 +186,16 @@ class TimedEngine(ScriptedEngine):
 
 
 class TimedActor(LocalActor):
-    """An actor whose adapters come from nowhere, after a while."""
+    """An actor that takes a while to serve an adapter."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, case: Case, spent: Spent) -> None:
         tokenizer: Any = TextTokenizer()
         super().__init__(config, folder, TimedEngine(case, spent, tokenizer), tokenizer)
         self._publish_s = case.publish_s
 
-    async def publish(self, version: PlayerId) -> None:
+    async def publish(self, version: PlayerId, adapter: Adapter | None = None) -> None:
         await asyncio.sleep(self._publish_s)
-        await self.collector.publish(version, Adapter(name=version.name, weights=b"", config={}))
+        await super().publish(version, adapter)
 
 
 class TimedLearner:
@@ -210,7 +210,8 @@ class TimedLearner:
         await asyncio.sleep(samples * self._case.turn_tokens / speed)
         return Update(version=batch.version + 1, metrics={}, advantages=[0.0] * samples)
 
-    async def hold(self, version: int) -> None: ...
+    async def hold(self, version: int) -> Adapter:
+        return Adapter(name=PlayerId.policy(version).name, weights=b"", config={})
 
     async def save(self, version: int) -> None:
         await asyncio.sleep(self._case.save_s)

@@ -171,7 +171,7 @@ async def test_games_are_cancelled_when_nobody_wants_them():
 async def test_a_retired_version_is_removed_once_no_game_in_flight_needs_it():
     engine = Scripted(delay=lambda: 3)
     playing = collector(engine)
-    await playing.publish(PlayerId.policy(7), random_adapter(tiny_model(), "main@7", seed=0))
+    await engine.load(random_adapter(tiny_model(), "main@7", seed=0))
     async with aclosing(playing.play(specs(2, players=("main@7", "base")))) as results:
         await anext(results)
         await playing.retire(PlayerId.policy(7))
@@ -205,7 +205,7 @@ async def test_versions_that_retire_at_once_are_removed_once_each():
 
     playing = collector(engine := Slow())
     for version in range(4):
-        await playing.publish(PlayerId.policy(version), adapter_of(version))
+        await engine.load(adapter_of(version))
     assert engine.adapters == [f"main@{version}" for version in range(4)]
     await asyncio.gather(*(playing.retire(PlayerId.policy(version)) for version in range(4)))
     assert engine.adapters == []
@@ -218,7 +218,7 @@ async def test_players_by_name(tmp_path):
     engine = Scripted()
     playing = collector(engine, opponents={"fixed": fixed})
     await playing.start()
-    await playing.publish(PlayerId.policy(7), adapter)
+    await engine.load(adapter)
     assert engine.adapters == ["checkpoint:warm", "main@7"]
     await played(playing.play(specs(1, players=("main@7", "warm"))))
     assert set(engine.asked) == {"main@7", "checkpoint:warm"}
@@ -257,13 +257,17 @@ async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_e
     players = ("main@0", "main@0")
     trained, frozen = specs(1, players)[0], specs(1, players, purpose="eval")[0]
 
+    async def publish(version: int) -> None:
+        await engine.load(adapter_of(version))
+        ours.announce(PlayerId.policy(version))
+
     async def publish_in_between() -> None:
         for version in (1, 2):
             while len(engine.asked) < 3 * version:
                 await asyncio.sleep(0)
-            await ours.publish(PlayerId.policy(version), adapter_of(version))
+            await publish(version)
 
-    await ours.publish(PlayerId.policy(0), adapter_of(0))
+    await publish(0)
     publishing = asyncio.create_task(publish_in_between())
     (result,), (judged,) = await asyncio.gather(
         played(ours.play([trained])), played(ours.play([frozen]))
@@ -283,11 +287,13 @@ async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_e
 async def test_a_version_is_not_removed_while_a_turn_is_played_with_it():
     engine = Scripted(delay=lambda: 50)
     ours = collector(engine, actors={"games_in_flight": 4, "policy_refresh": "turn"})
-    await ours.publish(PlayerId.policy(1), adapter_of(1))
+    await engine.load(adapter_of(1))
+    ours.announce(PlayerId.policy(1))
     playing = asyncio.create_task(played(ours.play(specs(1))))
     while not engine.running:
         await asyncio.sleep(0)
-    await ours.publish(PlayerId.policy(2), adapter_of(2))
+    await engine.load(adapter_of(2))
+    ours.announce(PlayerId.policy(2))
     await ours.retire(PlayerId.policy(1))
     assert "main@1" in engine.adapters
     await playing

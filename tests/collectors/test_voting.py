@@ -86,7 +86,7 @@ async def test_a_game_with_a_real_engine_votes_twice_alike() -> None:
         model = sharp_model()
         async with serving(model) as engine:
             collect = Collector(config, engine, tiny_tokenizer())
-            await collect.publish(PlayerId.policy(0), random_adapter(model, "main@0", seed=1))
+            await engine.load(random_adapter(model, "main@0", seed=1))
             results = await played(collect.play(evaluation_games(config, 0)))
         plays.append([result for result in results if isinstance(result, GameResult)])
     first, second = (

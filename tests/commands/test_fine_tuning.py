@@ -105,9 +105,11 @@ class Recording:
         self.events.append("score")
         return [[-float(len(sample.prompt_ids))] * len(sample.token_ids) for sample in samples]
 
-    async def hold(self, version: int) -> None: ...
+    async def hold(self, version: int) -> None:
+        self.held = version
 
     async def save(self, version: int) -> None:
+        assert version == self.held
         self.events.append(f"save {version}")
 
     async def scale_rate(self, factor: float) -> None:

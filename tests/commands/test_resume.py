@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.loop import lines, make_context, played
+from tests.helpers.loop import lines, make_context, played, publish_start
 from tests.helpers.resume import rows, trained_on, weights
 from unstable.commands.resume import MAY_CHANGE, changed, find_point, fork, resume, rewind
 from unstable.config import ConfigError, RunConfig, fields
@@ -22,7 +22,7 @@ from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
 from unstable.loop.context import Context, make_registry
 from unstable.loop.state import parse
-from unstable.loop.train import evaluate, play, publish, state, train
+from unstable.loop.train import evaluate, play, state, train
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
 from unstable.records.reading import read_rows
@@ -125,6 +125,41 @@ async def test_taking_turns_a_run_that_goes_on_is_the_same_to_the_bit(
         assert played(folder, purpose) == played(whole, purpose)
 
 
+@pytest.mark.parametrize("done", ["save", "publish"])
+async def test_a_version_that_is_only_on_file_or_only_served_is_made_again(
+    tiny_folder: Path, tmp_path: Path, whole: RunFolder, done: str
+) -> None:
+    """The process ends when version 2 has its checkpoint, or the actor has it, but not both."""
+    context = make_context(tiny_folder, tmp_path / "run", **settings("sync"))
+    folder, owners = context.folder, {"save": context.learner, "publish": context.actors[0]}
+    (other,) = owners.keys() - {done}
+    own, last = {name: getattr(owner, name) for name, owner in owners.items()}, asyncio.Event()
+
+    async def noted(version: Any, *adapter: Any) -> None:
+        await own[done](version, *adapter)
+        if version in (2, context.player(2)):
+            last.set()
+
+    async def cut(version: Any, *adapter: Any) -> None:
+        if version in (2, context.player(2)):
+            await last.wait()
+            raise CutError
+        await own[other](version, *adapter)
+
+    setattr(owners[done], done, noted)
+    setattr(owners[other], other, cut)
+    with pytest.raises(CutError):
+        await train(context)
+    assert context.version == 1 and not folder.state(2).exists()
+    assert folder.checkpoint(2).exists() == (done == "save")
+    context.tracker.close()
+    context = await resumed(tiny_folder, folder.root, **settings("sync"))
+    assert context.version == 1
+    await train(context)
+    assert weights(folder, 4) == weights(whole, 4)
+    assert rows(folder) == rows(whole)
+
+
 @pytest.mark.slow
 async def test_wherever_it_is_cut_off(tiny_folder: Path, tmp_path: Path, whole: RunFolder) -> None:
     """Each sixth event of the whole run."""
@@ -206,7 +241,7 @@ async def test_an_evaluation_takes_no_training_game_out_of_those_in_flight(
 ) -> None:
     """Its own games have the numbers 0, 1, ... too, here more than were dealt for training."""
     context = make_context(tiny_folder, tmp_path, **settings("async", eval={"games": 12}))
-    await publish(context, version=0)
+    await publish_start(context)
     dealt = [spec for _ in range(4) for spec in context.draw(0)]
     context.in_flight = {spec.game_id: spec for spec in dealt}
     await evaluate(context, context.version)
@@ -233,7 +268,7 @@ async def test_gains_are_of_the_same_games_where_the_evaluation_has_changed(
 ) -> None:
     before = {"games": 4, "opponents": ["random", "base"], "temperature": [1.0, 0.0]}
     context = make_context(tiny_folder, tmp_path / "run", **settings("sync", eval=before))
-    await publish(context, version=0)
+    await publish_start(context)
     specs = evaluation_games(context.config, 0)
     context.first_scores = {spec.game_id: spec.game_id / 100 for spec in specs}
     state.save(context, await state.actor_states(context))

@@ -194,6 +194,7 @@ async def test_the_shipped_tiny_model_learns_the_form_in_an_epoch(tmp_path: Path
     for epoch in range(3):
         for batch in task.batches(epoch) if epoch else []:
             await learner.imitate(batch)
+        await learner.hold(epoch)
         await learner.save(epoch)
         shares += teach._legal(await teach._ask(config, [actor], epoch)).values()
     await actor.close()

@@ -30,7 +30,7 @@ from unstable.engines.probe import (
 )
 from unstable.engines.vllm.adapters import AdapterStore
 from unstable.engines.vllm.scratch import ScratchFolder
-from unstable.models.adapters import padded_rank
+from unstable.models.adapters import padded_rank, read_adapter
 from unstable.models.base import load_model, load_tokenizer, named_stop_token_ids, stop_token_ids
 from unstable.models.shape import shape_of
 from unstable.types import Adapter, Completion
@@ -70,6 +70,17 @@ def test_stop_tokens_are_the_same_without_the_model(tiny_folder):
     tokenizer = load_tokenizer(config)
     expected = stop_token_ids(load_model(config), tokenizer)
     assert named_stop_token_ids(config, tokenizer) == expected == {0}
+
+
+def test_an_adapter_is_written_for_vllm_without_waiting_for_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("waits for the disk"))
+    adapter = random_adapter(tiny_model(), "main@1", seed=1)
+    stored = served(store(tmp_path), adapter)
+    kept, own = read_adapter(stored.folder, "main@1"), load(adapter.weights)
+    assert kept.config == adapter.config
+    for key, value in load(kept.weights).items():
+        assert torch.equal(value, own.pop(key).bfloat16())
+    assert not own
 
 
 class Forgetful(Deaf):

@@ -114,7 +114,7 @@ async def _played(folder: RunFolder, config: RunConfig) -> list[GameResult]:
     await collector.start()
     for version in (0, 1):
         adapter = random_adapter(tiny_model(), PlayerId.policy(version).name, seed=version)
-        await collector.publish(PlayerId.policy(version), adapter)
+        await engine.load(adapter)
     specs = [*training_specs(), *evaluation_specs()]
     found = [result async for result in collector.play(specs)]
     collector.close()

@@ -13,7 +13,6 @@ from tests.helpers.builders import game
 from tests.helpers.loop import make_context
 from unstable.config import parse
 from unstable.league.guard import Guard
-from unstable.league.ratings import Registry
 from unstable.league.rules import figures
 from unstable.league.schedule import Schedule
 from unstable.loop.context import Context
@@ -44,10 +43,6 @@ class StandInLearner:
 
     def __init__(self, folder: RunFolder, ruin: int | None) -> None:
         self.folder, self.ruin = folder, ruin
-        self.registry: Registry | None = None
-        self.ratings: dict[
-            int, dict[str, tuple[float, float]]
-        ] = {}  # as each version was published
         self.version, self.weights, self.rate = 0, SOUND, 1.0
         self.held: dict[int, dict[str, float]] = {}
 
@@ -68,15 +63,13 @@ class StandInLearner:
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
         raise AssertionError("no model")
 
-    async def hold(self, version: int) -> None:
+    async def hold(self, version: int) -> dict[str, float]:
         assert version == self.version
         self.held[version] = dict(self.weights)
+        return self.held[version]
 
     async def save(self, version: int) -> None:
-        assert self.registry is not None
-        assert version in self.held or version == self.version
-        weights = self.held.pop(version, self.weights)
-        self.ratings[version] = self.registry.state().ratings
+        weights = self.held.pop(version)
         place = self.folder.checkpoint(version)
         place.mkdir(parents=True)  # which refuses to write over anything
         (place / "adapter_weights.json").write_text(json.dumps(weights))
@@ -93,10 +86,9 @@ class StandInLearner:
 
 
 class StandInActor:
-    """It plays by drawing lots: each version wins as often as its checkpoint says."""
+    """It plays by drawing lots: each version wins as often as its weights say."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
+    def __init__(self) -> None:
         self.weights: dict[PlayerId, dict[str, float]] = {}
 
     async def play(
@@ -118,10 +110,12 @@ class StandInActor:
     async def restore(self, state: ActorState) -> None:
         assert not state.training_games
 
-    async def publish(self, version: PlayerId) -> None:
-        assert version.version is not None
-        text = (self.folder.checkpoint(version.version) / "adapter_weights.json").read_text()
-        self.weights[version] = json.loads(text)
+    async def publish(self, version: PlayerId, adapter: dict[str, float] | None = None) -> None:
+        assert adapter is not None, "no run goes on"
+        self.weights[version] = adapter
+
+    async def announce(self, version: PlayerId) -> None:
+        assert version in self.weights
 
     async def decide(
         self, game: str, version: PlayerId, part: int, parts: int
@@ -159,16 +153,13 @@ def stand_ins(run_dir: Path, ruin: int | None, mode: str = "sync", **guard: Any)
         }
     )
     folder = RunFolder(run_dir)
-    learner = StandInLearner(folder, ruin)
-    context = Context(
+    return Context(
         config=config,
         folder=folder,
-        actors=[StandInActor(folder)],
-        learner=learner,
+        actors=[StandInActor()],
+        learner=StandInLearner(folder, ruin),
         tracker=Tracker(config, folder),
     )
-    learner.registry = context.registry
-    return context
 
 
 def weights(folder: RunFolder) -> list[dict[str, float]]:
@@ -189,6 +180,14 @@ async def test_a_policy_that_turned_to_noise_is_replaced_by_the_best_version(
     tmp_path: Path, mode: str
 ) -> None:
     context = stand_ins(tmp_path / "run", ruin=12, mode=mode, action=["warn", "rollback"])
+    ratings: dict[int | None, dict[str, tuple[float, float]]] = {}  # as each version came
+    add = context.registry.add
+
+    def noted(version: PlayerId, inherits_from: PlayerId | None = None) -> None:
+        add(version, inherits_from)
+        ratings[version.version] = context.registry.state().ratings
+
+    context.registry.add = noted  # type: ignore[method-assign]
     assert await train(context) == "all updates made"
     rows = read_rows(context.folder.metrics)
     assert [row["version"] for row in rows] == list(range(25))
@@ -201,9 +200,7 @@ async def test_a_policy_that_turned_to_noise_is_replaced_by_the_best_version(
     assert sum(row["guard/alarms"] for row in rows[back + 1 :]) == 0
     assert rows[back]["learn/entropy"] == NOISE["entropy"]  # of the update that was thrown away
     assert rows[-1]["eval/TicTacToe-v0/random/sampled/score"] > 0.5
-    assert isinstance(context.learner, StandInLearner)
-    ratings = context.learner.ratings[back]
-    mu, bad, good = (ratings[f"main@{v}"][0] for v in (back, back - 1, best))
+    mu, bad, good = (ratings[back][f"main@{v}"][0] for v in (back, back - 1, best))
     assert mu == good > bad + 1
     whole = [v for v in range(25) if (context.folder.checkpoint(v) / "learner.json").exists()]
     assert whole == [22, 23, 24], "the best one, as of the last publishing, and the newest two"

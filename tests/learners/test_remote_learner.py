@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from ray import ObjectRef
 
 from tests.helpers.learners import VOCAB, make_batch, make_sample, save_model
 from tests.helpers.models import random_adapter, tiny_model
@@ -20,6 +21,7 @@ from unstable.config import CustomAlgorithmConfig, ModelConfig, RunConfig, RunFa
 from unstable.learners.algorithm import Algorithm, Loss, Tokens
 from unstable.learners.batch import FlatBatch, Floats
 from unstable.learners.learner import Learner
+from unstable.models.adapters import read_adapter
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime import learner_ranks
@@ -114,7 +116,8 @@ async def test_ranks_are_one_learner_until_one_dies(
     ray: None, model: ModelConfig, tmp_path: Path
 ) -> None:
     config = troubled(model, "hang", version=2)
-    remote = RemoteLearner(config, RunFolder(tmp_path), HERE, threads=RANKS)
+    folder = RunFolder(tmp_path)
+    remote = RemoteLearner(config, folder, HERE, threads=RANKS)
     await remote.start()
     family = rank_processes()
     assert len(family) == RANKS
@@ -126,8 +129,11 @@ async def test_ranks_are_one_learner_until_one_dies(
     update, expected = await remote.update(batch), alone.update(batch)
     assert update.version == 1 and update.advantages == expected.advantages
     assert update.metrics["learn/loss"] == pytest.approx(expected.metrics["learn/loss"], rel=1e-4)
-    await remote.save(1)
+    held = await remote.hold(1)
     imitated = await remote.imitate(samples)
+    await remote.save(1)  # as it was held
+    assert isinstance(held, ObjectRef), "the adapter does not come to the driver"
+    assert await held == read_adapter(folder.checkpoint(1), "main@1")
     assert imitated.version == 2
     await remote.restore(1)  # the weights, on all ranks; not the number
     restored = await remote.imitate(samples)
@@ -187,7 +193,7 @@ async def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
         "imitate": lambda: local.imitate(samples),
         "logprobs": lambda: local.logprobs(samples),
         "logprobs_under": lambda: local.logprobs_under(adapter, samples),
-        "save": lambda: local.save(2),
+        "hold": lambda: local.hold(2),
         "load": lambda: local.load(2),
         "restore": lambda: local.restore(2),
     }
@@ -195,3 +201,5 @@ async def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
         cached[:] = ["gradients"]
         await call()
         assert bool(cached) == (share == "split"), name
+        if name == "hold":
+            await local.save(2)

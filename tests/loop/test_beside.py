@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +51,52 @@ async def test_the_next_update_begins_while_a_version_is_published(
     name = "save" if slow == "the learner's files" else "publish"
     own = getattr(owner, name)
 
-    async def late(version: Any) -> None:
+    async def late(version: Any, *adapter: Any) -> None:
         if version in (1, context.player(1)):
             await events[2].wait()
-        await own(version)
+        await own(version, *adapter)
 
     setattr(owner, name, late)
     async with asyncio.timeout(120):
         assert await train(context) == "all updates made"
     assert [row["version"] for row in read_rows(context.folder.metrics)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("slow", ["save", "publish"])
+async def test_nothing_names_a_version_until_it_is_on_file_and_served(
+    tiny_folder: Path, tmp_path: Path, mode: str, slow: str
+) -> None:
+    """One of both takes longer here; seats that take the newest version at each turn wait too."""
+    changes = settings(loop={"mode": mode, "steps": 3})
+    changes["actors"] |= {"policy_refresh": "turn"}
+    context = make_context(tiny_folder, tmp_path / "run", **changes)
+    learner, actor, folder = context.learner, context.actors[0], context.folder
+    own: dict[str, Any] = {
+        "save": learner.save,
+        "publish": actor.publish,
+        "announce": actor.announce,
+    }
+    done: list[tuple[str, int]] = []
+
+    async def step(name: str, version: Any, *adapter: Any) -> None:
+        number = version if name == "save" else version.version
+        if name == slow:
+            await asyncio.sleep(0.3)
+        assert folder.state(number).is_file() == (name == "announce")
+        await own[name](version, *adapter)
+        done.append((name, number))
+
+    learner.save = partial(step, "save")  # type: ignore[method-assign]
+    actor.publish = partial(step, "publish")  # type: ignore[method-assign]
+    actor.announce = partial(step, "announce")  # type: ignore[method-assign]
+    assert await train(context) == "all updates made"
+    fast = ({"save", "publish"} - {slow}).pop()
+    assert done == [(name, number) for number in range(4) for name in (fast, slow, "announce")]
+    for purpose, current, path in folder.game_files():
+        turns = [turn["sampled"] for game in lines(path) for turn in game["turns"]]
+        by = [turn["version"] for turn in turns if turn and turn["version"] is not None]
+        assert purpose == "eval" or by and max(by) <= current
 
 
 async def test_what_is_published_late_is_the_version_as_it_was(
@@ -81,6 +119,7 @@ async def test_what_is_published_late_is_the_version_as_it_was(
     folder.checkpoint(4).rename(tmp_path / "before")
     await update(Batch(version=4, groups=batches[-1].groups))
     await learner.save(4)
+    await learner.hold(5)
     await learner.save(5)
     assert weights(folder, 4) == before != weights(folder, 5)
     states = [

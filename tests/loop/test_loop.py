@@ -470,7 +470,7 @@ async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_t
     note(LocalActor, "wake", nothing)
     for method in ("play", "publish"):
         note(LocalActor, method, getattr(LocalActor, method))
-    for method in ("update", "save"):
+    for method in ("update", "hold", "save"):
         note(LocalLearner, method, getattr(LocalLearner, method))
     context = make_context(
         tiny_folder,
@@ -482,8 +482,8 @@ async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_t
     context.config = context.config.model_copy(update={"actors": actors})
     await train(context)
     once = [name for name, _ in groupby(deeds)]  # a batch may take several rounds of play
-    turn = ["play", "sleep", "update", "wake", "save", "publish"]
-    assert once == ["save", "publish", *turn, *turn, "play"]
+    turn = ["play", "sleep", "update", "hold", "wake", "save", "publish"]
+    assert once == ["hold", "save", "publish", *turn, *turn, "play"]
 
 
 async def judge(result: GameResult, seat: int) -> float:

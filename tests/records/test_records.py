@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.builders import completion, game, sampled, turn
-from tests.helpers.loop import make_context
+from tests.helpers.loop import make_context, publish_start
 from tests.helpers.tracking import lines, make_game, make_trajectories
 from unstable.config import ConfigError
-from unstable.loop.train import publish
 from unstable.records import files
 from unstable.records.files import (
     LineFile,
@@ -168,7 +167,7 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
         opponents={"draw": {"self": 1, "past": 0, "fixed": 1}},
         tracking={"top_logprobs": 2},
     )
-    await publish(context, 0)
+    await publish_start(context)
     specs = [spec for _ in range(12) for spec in context.draw(0)]
     played: list[GameResult] = []
     async for result in context.actors[0].play(specs):

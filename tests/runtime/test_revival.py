@@ -1,6 +1,8 @@
 """A synchronous run's games are the same to the bit, whatever becomes of an actor meanwhile."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +13,15 @@ import pytest
 from ray.exceptions import RayActorError
 
 from tests.helpers.loop import make_actor
+from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import RunConfig, parse
+from unstable.models.adapters import write_adapter
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime import actors as actors_module
 from unstable.runtime.actors import RemoteActor
 from unstable.runtime.memory import until_free
-from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec
+from unstable.types import BASE, Adapter, GameResult, GameSpec, PlayerId, SeatSpec
 
 
 class Mortal:
@@ -153,6 +157,60 @@ async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_
         ids = {each.spec.game_id for each in results}
         assert len(ids) == len(results) and {number ^ 1 for number in ids} == ids  # whole groups
     assert said[0].endswith("and may differ from those that it would have played")
+
+
+class Traced(Adapter):
+    """An adapter that is seen to be gone."""
+
+
+def version_of(number: int) -> tuple[PlayerId, Adapter]:
+    player = PlayerId.policy(number)
+    made = random_adapter(tiny_model(), player.name, seed=number)
+    return player, Traced(name=made.name, weights=made.weights, config=made.config)
+
+
+def kill(actor: RemoteActor) -> None:
+    process: Any = actor._process
+    process.left = 0
+
+
+@pytest.mark.parametrize("dies", ["while it is published", "before it is on file"])
+async def test_a_version_without_a_checkpoint_outlives_the_actor(
+    dies: str,
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The newest version comes back from memory, those before it from their checkpoints."""
+    monkeypatch.setattr(Mortal, "dies_after", [])
+    monkeypatch.setattr(actors_module, "Process", Mortal)
+    caplog.set_level("ERROR")  # a warning of the death, kept for a report, would keep the adapter
+    config, folder = config_of(tiny_folder), RunFolder(tmp_path)
+    said: list[str] = []
+    actor = RemoteActor(config, folder, 0, Placement(LOOPBACK), say=said.append)
+    await actor.start()
+    (first, held), (second, newest) = version_of(0), version_of(1)
+    await actor.publish(first, held)
+    folder.checkpoint(0).mkdir(parents=True)
+    write_adapter(held, folder.checkpoint(0))
+    await actor.announce(first)
+    if dies == "while it is published":
+        kill(actor)
+    await actor.publish(second, newest)
+    if dies == "before it is on file":
+        kill(actor)
+    seats = tuple(SeatSpec(player=player, temperature=1.0) for player in (first, second))
+    specs = [replace(spec, seats=seats) for spec in group(0, 2)]
+    results = [result async for result in actor.play(specs)]
+    assert [type(result) for result in results] == [GameResult] * 2
+    assert said == ["actor-0 died and is started again; its games are played again"]
+    gone = weakref.ref(newest)
+    await actor.publish(*version_of(2))
+    del newest
+    gc.collect()
+    assert gone() is None, "an adapter that is on file is not kept"
+    await actor.close()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from unstable.models.adapters import read_adapter
 from unstable.prompts import shorten
 from unstable.types import (
     ActorState,
-    Adapter,
     GameFailure,
     GameResult,
     GameSpec,
@@ -65,10 +64,9 @@ class Collector:
             if (folder := opponent.adapter_folder) is not None:
                 await self._engine.load(read_adapter(folder, adapter_name(opponent)))
 
-    async def publish(self, version: PlayerId, adapter: Adapter) -> None:
-        """Let games name this version of a policy from now on."""
-        await self._engine.load(adapter)
-        self.players.newest.publish(version)
+    def announce(self, version: PlayerId) -> None:
+        """Have seats that take the newest version at each turn take this one."""
+        self.players.newest.announce(version)
 
     async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game names, as soon as no game in flight does."""

@@ -17,7 +17,7 @@ from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Router, Schedule
 from unstable.loop.interrupt import Interrupt
-from unstable.loop.protocols import Actor, Learner
+from unstable.loop.protocols import Actor, HeldAdapter, Learner
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
@@ -110,10 +110,11 @@ class Backlog(Generic[T]):
 
 
 class Made(NamedTuple):
-    """A version that the learner has made, and the one that its rating begins as."""
+    """A version that the learner has made and holds, and the one that its rating begins as."""
 
     version: int
     inherits_from: int | None
+    adapter: HeldAdapter
 
 
 def make_buffer(config: RunConfig) -> Buffer:

@@ -1,7 +1,7 @@
 """What the loop asks of an actor and of a learner, wherever they run."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from unstable.types import (
     ActorState,
@@ -14,6 +14,10 @@ from unstable.types import (
     TokenSample,
     Update,
 )
+
+HeldAdapter = Any
+"""A version's adapter on its way from the learner to actors, which the loop does not look at: the
+`Adapter`, or what stands for it where they are processes of their own."""
 
 
 class Actor(Protocol):
@@ -30,8 +34,11 @@ class Actor(Protocol):
     async def restore(self, state: ActorState) -> None:
         """Continue from what `state` returned."""
 
-    async def publish(self, version: PlayerId) -> None:
-        """Let games name a version of a policy that has a checkpoint."""
+    async def publish(self, version: PlayerId, adapter: HeldAdapter | None = None) -> None:
+        """Let games name a version of a policy; None is the adapter of its checkpoint."""
+
+    async def announce(self, version: PlayerId) -> None:
+        """Where seats take the newest version at each turn, they take this one from now on."""
 
     async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game will ask for."""
@@ -68,11 +75,14 @@ class Learner(Protocol):
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
         """Of the samples' tokens, in nats, under the policy as it is."""
 
-    async def hold(self, version: int) -> None:
-        """Keep a copy of the version that it is at, for `save`; updates may go on then."""
+    async def hold(self, version: int) -> HeldAdapter:
+        """Keep a copy of the version that it is at, for `save`; updates may go on then.
+
+        Returns its adapter, for `Actor.publish`.
+        """
 
     async def save(self, version: int) -> None:
-        """Write the checkpoint of a version: what is held of it, or else what it is at."""
+        """Write the checkpoint of a version that is held."""
 
     async def load(self, version: int) -> None:
         """Become what `save` wrote as a version."""

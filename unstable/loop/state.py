@@ -130,6 +130,7 @@ async def restore(context: Context, state: RunState) -> None:
     context.published = set(map(PlayerId.parse, state.published))
     for player in sorted(context.published, key=lambda player: player.version or 0):
         await asyncio.gather(*(actor.publish(player) for actor in context.actors))
+    await asyncio.gather(*(actor.announce(context.current) for actor in context.actors))
     if len(state.actors) == len(context.actors):
         kept = zip(context.actors, state.actors, strict=True)
         await asyncio.gather(*(actor.restore(own) for actor, own in kept))

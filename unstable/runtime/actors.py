@@ -20,6 +20,7 @@ from ray.exceptions import RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
 from unstable.engines.base import EngineDiedError
+from unstable.loop.protocols import HeldAdapter
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import MEMORY, Process, again, in_time
@@ -37,9 +38,9 @@ ANSWER_S = 0.5
 """Seconds that an actor has to answer before it is asked to close."""
 CLOSE_S = 20.0
 """Seconds that its engine has to end."""
-NOT_REPEATED = {"publish", "retire", "wake"}
-"""What is not asked again of a process that takes a dead one's place: it has the published versions
-and is awake."""
+NOT_REPEATED = {"retire", "wake"}
+"""What is not asked again of a process that takes a dead one's place: it never had the version, and
+is awake."""
 
 
 class ActorProcess:
@@ -135,7 +136,9 @@ class RemoteActor:
         self._placement = placement
         self._say = say
         self._state: ActorState | None = None  # the newest that is known
-        self._published: list[PlayerId] = []
+        # Versions that are served, and the adapter of the last one: it may have no checkpoint yet.
+        self._published: dict[PlayerId, HeldAdapter | None] = {}
+        self._newest: PlayerId | None = None  # that was announced
         self._restarts = 0
         self._reviving = asyncio.Lock()
         self._waits = waits or Waits()
@@ -229,14 +232,22 @@ class RemoteActor:
         self._state = state
         await self._call("restore", state)
 
-    async def publish(self, version: PlayerId) -> None:
-        """Make a version playable that has a checkpoint, whatever becomes of the process."""
-        self._published.append(version)
-        await self._call("publish", version)
+    async def publish(self, version: PlayerId, adapter: HeldAdapter | None = None) -> None:
+        """Make a version playable, whatever becomes of the process.
+
+        None is the adapter of its checkpoint, which all versions before it have to have.
+        """
+        await self._call("publish", version, adapter)
+        self._published = {**dict.fromkeys(self._published), version: adapter}
+
+    async def announce(self, version: PlayerId) -> None:
+        """Where seats take the newest version at each turn, they take this one from now on."""
+        self._newest = version
+        await self._call("announce", version)
 
     async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game will ask for."""
-        self._published.remove(version)
+        del self._published[version]
         await self._call("retire", version)
 
     def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -319,17 +330,21 @@ class RemoteActor:
         process = await self._begin()
         with ExitStack() as undo:
             undo.callback(process.kill)
-            given: set[PlayerId] = set()
-            while lacking := [version for version in self._published if version not in given]:
-                # Bounded as all calls are: the process is watched only once it is the actor's.
-                async with in_time(self._config, self.name, self._folder):
-                    await process.call("publish", lacking[0])
-                given.add(lacking[0])
             if self._state is not None:
-                async with in_time(self._config, self.name, self._folder):
-                    await process.call("restore", self._state)
+                await self._tell(process, "restore", self._state)
+            if self._newest is not None:
+                await self._tell(process, "announce", self._newest)
+            given: set[PlayerId] = set()  # last: more may be published meanwhile
+            while lacking := [each for each in self._published if each not in given]:
+                await self._tell(process, "publish", lacking[0], self._published[lacking[0]])
+                given.add(lacking[0])
             undo.pop_all()
         return process
+
+    async def _tell(self, process: Process, method: str, *arguments: object) -> None:
+        """Call a process that is watched only once it is the actor's, within the time to start."""
+        async with in_time(self._config, self.name, self._folder):
+            await process.call(method, *arguments)
 
 
 def _trained(result: GameResult | GameFailure) -> int:

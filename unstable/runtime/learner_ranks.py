@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,11 +10,13 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
+from unstable.loop.protocols import HeldAdapter
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.local import LocalLearner
 from unstable.tracking.status import Waits
+from unstable.types import Adapter
 from unstable.types.processes import ProcessId
 
 FILES = "files"
@@ -59,6 +61,10 @@ class LearnerProcess:
             ranks = join(self._index, self._config.learner.num, store)
         self._learner = LocalLearner(self._config, self._folder, ranks)
         return ProcessId.own()
+
+    def hold(self, version: int) -> tuple[None, Adapter]:
+        """`LocalLearner.hold`: that it is done and, apart, what it returns."""
+        return None, self.call("hold", version)
 
     def call(self, method: str, *arguments: object) -> Any:
         """A method of `LocalLearner`."""
@@ -106,12 +112,18 @@ class RemoteLearner:
         names = ("learner", *(f"learner-{index}" for index in range(1, len(pids))))
         self._waits.processes.update(zip(names, pids, strict=True))
 
-    async def hold(self, version: int) -> None:
-        """As `LocalLearner.hold`; all ranks would hold the same."""
-        await self._answers("hold", [self._ranks[0].call("hold", version)])
+    async def hold(self, version: int) -> HeldAdapter:
+        """As `LocalLearner.hold`; all ranks would hold the same.
+
+        Returns Ray's reference: the adapter goes to each node that has an actor, and not to us.
+        """
+        hold = self._ranks[0].actor.hold.options(num_returns=2)
+        done, adapter = hold.remote(version)
+        await self._answers("hold", [done])
+        return adapter
 
     async def save(self, version: int) -> None:
-        """Write the checkpoint of `version`, while an update may go on.
+        """Write the checkpoint of a version that is held, while an update may go on.
 
         Raises `RunFailedError` where it cannot be written.
         """
@@ -136,7 +148,7 @@ class RemoteLearner:
         answers = await self._answers(method, [r.call(method, *shared) for r in self._ranks])
         return answers[0]
 
-    async def _answers(self, method: str, asked: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    async def _answers(self, method: str, asked: Sequence[Awaitable[Any]]) -> list[Any]:
         """Of some ranks; an error, a death or no answer in time ends all of them."""
         calls = [asyncio.ensure_future(each) for each in asked]
         loop = self._config.loop

@@ -76,11 +76,15 @@ class LocalActor:
         """Continue from what `state` returned."""
         self.collector.restore(state)
 
-    async def publish(self, version: PlayerId) -> None:
-        """Serve the adapter of a version's checkpoint, and let games name it."""
+    async def publish(self, version: PlayerId, adapter: Adapter | None = None) -> None:
+        """Serve a version, and let games name it; None is the adapter of its checkpoint."""
         assert version.version is not None
         place = self._folder.checkpoint(version.version, version.label)
-        await self.collector.publish(version, read_adapter(place, version.name))
+        await self.engine.load(adapter or read_adapter(place, version.name))
+
+    async def announce(self, version: PlayerId) -> None:
+        """Where seats take the newest version at each turn, they take this one from now on."""
+        self.collector.announce(version)
 
     async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game will ask for."""
@@ -188,16 +192,19 @@ class LocalLearner:
         with self._leaving_room():
             return self.learner.logprobs_under(adapter, samples)
 
-    async def hold(self, version: int) -> None:
-        """Keep a copy of the version that it is at, for `save`; updates may go on then."""
+    async def hold(self, version: int) -> Adapter:
+        """Keep a copy of the version that it is at, for `save`; updates may go on then.
+
+        Returns its adapter.
+        """
         assert version == self.learner.version
-        self._held[version] = self.learner.snapshot()
+        with self._leaving_room():
+            self._held[version] = self.learner.snapshot()
+        return self._held[version].adapter
 
     async def save(self, version: int) -> None:
-        """Write the checkpoint of a version: what is held of it, or else what it is at."""
-        with self._leaving_room():
-            snapshot = self._held.pop(version, None) or self.learner.snapshot()
-            snapshot.write(self._folder.checkpoint(version))
+        """Write the checkpoint of a version that is held."""
+        self._held.pop(version).write(self._folder.checkpoint(version))
 
     async def load(self, version: int) -> None:
         """Become what `save` wrote as a version."""

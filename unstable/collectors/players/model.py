@@ -63,7 +63,7 @@ class Newest:
         self._versions: dict[str, PlayerId] = {}  # by policy
         self.asking: Counter[PlayerId] = Counter()
 
-    def publish(self, version: PlayerId) -> None:
+    def announce(self, version: PlayerId) -> None:
         """Make a version the newest of its policy."""
         self._versions[version.label] = version
 

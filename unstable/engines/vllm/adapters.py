@@ -79,7 +79,7 @@ class AdapterStore:
         tensors = {key: value.to(self._dtype) for key, value in load(adapter.weights).items()}
         cast = Adapter(name=adapter.name, weights=save(tensors), config=adapter.config)
         stored.folder.mkdir()
-        write_adapter(cast, stored.folder)
+        write_adapter(cast, stored.folder, synced=False)  # gone with this process anyway
 
     def serve(self, stored: StoredAdapter) -> None:
         """Let requests name it; vLLM holds it in memory by now."""
