@@ -210,7 +210,9 @@ class TimedLearner:
         await asyncio.sleep(samples * self._case.turn_tokens / speed)
         return Update(version=batch.version + 1, metrics={}, advantages=[0.0] * samples)
 
-    async def hold(self, version: int) -> Adapter:
+    async def hold(self, version: int) -> None: ...
+
+    async def adapter(self, version: int) -> Adapter:
         return Adapter(name=PlayerId.policy(version).name, weights=b"", config={})
 
     async def save(self, version: int) -> None:

@@ -108,6 +108,9 @@ class Recording:
     async def hold(self, version: int) -> None:
         self.held = version
 
+    async def adapter(self, version: int) -> None:
+        raise AssertionError("actors read checkpoints")
+
     async def save(self, version: int) -> None:
         assert version == self.held
         self.events.append(f"save {version}")

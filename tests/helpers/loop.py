@@ -7,7 +7,7 @@ from typing import Any
 from unstable.commands.prepare import exact_games, prepare
 from unstable.config import RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.loop.context import Context, Made
+from unstable.loop.context import Context
 from unstable.loop.train import publish
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder
@@ -51,7 +51,8 @@ def make_context(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **change
 
 async def publish_start(context: Context) -> None:
     """Publish version 0, as a run does first of all."""
-    await publish(context, Made(0, None, await context.learner.hold(0)))
+    await context.learner.hold(0)
+    await publish(context, version=0)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -63,9 +63,11 @@ class StandInLearner:
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
         raise AssertionError("no model")
 
-    async def hold(self, version: int) -> dict[str, float]:
+    async def hold(self, version: int) -> None:
         assert version == self.version
         self.held[version] = dict(self.weights)
+
+    async def adapter(self, version: int) -> dict[str, float]:
         return self.held[version]
 
     async def save(self, version: int) -> None:

@@ -129,9 +129,10 @@ async def test_ranks_are_one_learner_until_one_dies(
     update, expected = await remote.update(batch), alone.update(batch)
     assert update.version == 1 and update.advantages == expected.advantages
     assert update.metrics["learn/loss"] == pytest.approx(expected.metrics["learn/loss"], rel=1e-4)
-    held = await remote.hold(1)
+    await remote.hold(1)
     imitated = await remote.imitate(samples)
-    await remote.save(1)  # as it was held
+    held = await remote.adapter(1)  # as it was held
+    await remote.save(1)
     assert isinstance(held, ObjectRef), "the adapter does not come to the driver"
     assert await held == read_adapter(folder.checkpoint(1), "main@1")
     assert imitated.version == 2

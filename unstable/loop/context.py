@@ -17,7 +17,7 @@ from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Router, Schedule
 from unstable.loop.interrupt import Interrupt
-from unstable.loop.protocols import Actor, HeldAdapter, Learner
+from unstable.loop.protocols import Actor, Learner
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
@@ -114,7 +114,6 @@ class Made(NamedTuple):
 
     version: int
     inherits_from: int | None
-    adapter: HeldAdapter
 
 
 def make_buffer(config: RunConfig) -> Buffer:

@@ -75,11 +75,11 @@ class Learner(Protocol):
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
         """Of the samples' tokens, in nats, under the policy as it is."""
 
-    async def hold(self, version: int) -> HeldAdapter:
-        """Keep a copy of the version that it is at, for `save`; updates may go on then.
+    async def hold(self, version: int) -> None:
+        """Keep a copy of the version that it is at, until `save`; updates may go on then."""
 
-        Returns its adapter, for `Actor.publish`.
-        """
+    async def adapter(self, version: int) -> HeldAdapter:
+        """That of a version that is held, for `Actor.publish`."""
 
     async def save(self, version: int) -> None:
         """Write the checkpoint of a version that is held."""

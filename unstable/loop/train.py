@@ -45,7 +45,8 @@ async def train(context: Context) -> str:
     deadline = math.inf if max_time is None else time.monotonic() + max_time
     if not context.published:
         context.tracker.phase("publishing")
-        await publish(context, Made(0, None, await context.learner.hold(0)))
+        await context.learner.hold(0)
+        await publish(context, version=0)
     if not context.finalized:
         await finalize(context)
     if context.is_done:
@@ -178,7 +179,7 @@ async def keep_publishing(context: Context) -> None:
     """Publish each version that was made, and write its row."""
     async for made in context.publications.each():
         with context.interrupt.deferred(made.version):
-            await publish(context, made)
+            await publish(context, *made)
             await finalize(context)
 
 
@@ -261,7 +262,7 @@ async def learn(context: Context, batch: Batch) -> None:
             made = await conclude(context, batch, await context.learner.update(batch))
         context.trained = made.version
         context.tracker.phase("publishing")
-        await publish(context, made)
+        await publish(context, *made)
     await finalize(context)
 
 
@@ -270,7 +271,8 @@ async def conclude(context: Context, batch: Batch, update: Update) -> Made:
     inherits_from = await apply_interventions(context, update)
     context.tracker.log_learner(update)
     context.tracker.log_samples(update, batch)
-    return Made(update.version, inherits_from, await context.learner.hold(update.version))
+    await context.learner.hold(update.version)
+    return Made(update.version, inherits_from)
 
 
 async def finalize(context: Context) -> None:
@@ -319,14 +321,18 @@ async def apply_interventions(context: Context, update: Update) -> int:
     return inherits_from
 
 
-async def publish(context: Context, made: Made) -> None:
-    """Save a version and hand it to every actor, and only then let games be drawn for it."""
-    player = context.player(made.version)
-    source = None if made.inherits_from is None else context.player(made.inherits_from)
+async def publish(context: Context, version: int, inherits_from: int | None = None) -> None:
+    """Save a version that is held and hand it to every actor; only then may games be drawn for it.
+
+    Its rating begins as that of `inherits_from`, or else of the version before it.
+    """
+    player = context.player(version)
+    source = None if inherits_from is None else context.player(inherits_from)
     context.registry.add(player, source)
+    adapter = await context.learner.adapter(version)
     await asyncio.gather(
-        context.learner.save(made.version),
-        *(actor.publish(player, made.adapter) for actor in context.actors),
+        context.learner.save(version),
+        *(actor.publish(player, adapter) for actor in context.actors),
     )
     actors = await state.actor_states(context)
     context.registry.announce(player)

@@ -20,7 +20,7 @@ from unstable.types import Adapter
 from unstable.types.processes import ProcessId
 
 FILES = "files"
-"""Calls that write, beside those that compute."""
+"""Calls that write or hand out what is held, beside those that compute."""
 GRACE_S = 5.0
 """How long after a rank's error another rank's death, which may be its cause, is waited for."""
 
@@ -62,9 +62,9 @@ class LearnerProcess:
         self._learner = LocalLearner(self._config, self._folder, ranks)
         return ProcessId.own()
 
-    def hold(self, version: int) -> tuple[None, Adapter]:
-        """`LocalLearner.hold`: that it is done and, apart, what it returns."""
-        return None, self.call("hold", version)
+    def adapter(self, version: int) -> tuple[None, Adapter]:
+        """`LocalLearner.adapter`: that it is there and, apart, the adapter."""
+        return None, self.call("adapter", version)
 
     def call(self, method: str, *arguments: object) -> Any:
         """A method of `LocalLearner`."""
@@ -112,14 +112,18 @@ class RemoteLearner:
         names = ("learner", *(f"learner-{index}" for index in range(1, len(pids))))
         self._waits.processes.update(zip(names, pids, strict=True))
 
-    async def hold(self, version: int) -> HeldAdapter:
-        """As `LocalLearner.hold`; all ranks would hold the same.
+    async def hold(self, version: int) -> None:
+        """As `LocalLearner.hold`; all ranks would hold the same."""
+        await self._answers("hold", [self._ranks[0].call("hold", version)])
 
-        Returns Ray's reference: the adapter goes to each node that has an actor, and not to us.
+    async def adapter(self, version: int) -> HeldAdapter:
+        """As `LocalLearner.adapter`, while an update may go on, but for Ray's reference to it.
+
+        So it goes to each node that has an actor, once, and not to this process.
         """
-        hold = self._ranks[0].actor.hold.options(num_returns=2)
-        done, adapter = hold.remote(version)
-        await self._answers("hold", [done])
+        ask = self._ranks[0].actor.adapter.options(num_returns=2, concurrency_group=FILES)
+        there, adapter = ask.remote(version)
+        await self._answers("adapter", [there])
         return adapter
 
     async def save(self, version: int) -> None:

@@ -192,14 +192,14 @@ class LocalLearner:
         with self._leaving_room():
             return self.learner.logprobs_under(adapter, samples)
 
-    async def hold(self, version: int) -> Adapter:
-        """Keep a copy of the version that it is at, for `save`; updates may go on then.
-
-        Returns its adapter.
-        """
+    async def hold(self, version: int) -> None:
+        """Keep a copy of the version that it is at, until `save`; updates may go on then."""
         assert version == self.learner.version
         with self._leaving_room():
             self._held[version] = self.learner.snapshot()
+
+    async def adapter(self, version: int) -> Adapter:
+        """That of a version that is held."""
         return self._held[version].adapter
 
     async def save(self, version: int) -> None:
