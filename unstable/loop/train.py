@@ -4,8 +4,8 @@
    runtime ─► loop ─┬─► collectors ──GameResult──► buffers ──Batch──► learners ─┐
                     │      ▲  ▲                                                 │
                     │      │  └──── GameSpec ──── league ◄──────────version─────┤
-                    │      └──── adapter, by version ◄── records ◄──────────────┘
-                    └─► tracking  (beside: receives, never sends back)
+                    │      └──── adapter, by version ◄──────────────────────────┤
+                    └─► tracking  (beside: receives, never sends back)          └─► records
 
 It keeps games in flight, feeds the buffer, asks the learner for an update, registers and publishes
 the new version, evaluates, and reports to the tracker. What a run consists of is handed in as a
