@@ -200,8 +200,8 @@ async def test_a_version_without_a_checkpoint_outlives_the_actor(
     await actor.publish(second, newest)
     if dies == "before it is on file":
         kill(actor)
-    seats = tuple(SeatSpec(player=player, temperature=1.0) for player in (first, second))
-    specs = [replace(spec, seats=seats) for spec in group(0, 2)]
+    mirrors = [(SeatSpec(player=player, temperature=1.0),) * 2 for player in (first, second)]
+    specs = [replace(spec, seats=seats) for spec, seats in zip(group(0, 2), mirrors, strict=True)]
     results = [result async for result in actor.play(specs)]
     assert [type(result) for result in results] == [GameResult] * 2
     assert said == ["actor-0 died and is started again; its games are played again"]
