@@ -22,7 +22,7 @@ from unstable.engines.base import Engine
 from unstable.games.check import check_constrained
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, load_style, write_answer
-from unstable.types import Answer, GameResult
+from unstable.types import Answer, GameResult, PlayerId
 
 NIM = GameConfig(env="Nim-v0", args={"piles": [12, 2]})  # [0 1], [0 10], [1 1], ...: three forks
 
@@ -147,6 +147,7 @@ async def play(constrained: bool, purpose: str, **changes: object) -> list[GameR
     async with serving(model) as engine:
         ours: Collector = collector(engine, eval={"constrained": constrained}, **changes)
         await engine.load(random_adapter(model, "main@0", seed=0))
+        ours.announce(PlayerId.policy(0))
         games = specs(16, ("main@0", "base"), "TicTacToe-v0", purpose)
         results = await played(ours.play(games))
     games_played = [result for result in results if isinstance(result, GameResult)]
