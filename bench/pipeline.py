@@ -47,7 +47,7 @@ class Case:
     )
     learner_tokens_s: float  # of a rank
     save_s: float  # adapter and optimizer to the disk
-    publish_s: float  # from the disk into an engine
+    publish_s: float  # from the learner into an engine, meanwhile
     batch_size: int
 
     @property
