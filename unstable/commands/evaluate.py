@@ -4,7 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unstable.commands.finished import Version, checkpoint_of, from_folder, run_on_actors
+from unstable.commands.finished import (
+    Version,
+    check_adapter,
+    checkpoint_of,
+    from_folder,
+    run_on_actors,
+)
 from unstable.commands.prepare import (
     check_exact_games,
     check_games,
@@ -43,6 +49,7 @@ def evaluate(
         check_exact_games(config)
         check_model(config.model)
         check_opponents(config)
+        check_adapter(folder.checkpoint(version))
         resolved = prepare(config, learner=False)
     show_plan(resolved)
     specs = evaluation_games(resolved.config, version)
