@@ -237,6 +237,11 @@ def test_a_line_says_why_a_model_is_not_asked_again(
     assert "base: model.name = './gone': no such folder" in capfd.readouterr().out
 
 
+def test_an_evaluation_of_nothing_is_one_line(copied: RunFolder) -> None:
+    with pytest.raises(ConfigError, match=r"^eval.opponents = \[\]: nothing would be played"):
+        run(["eval", "run", "--eval.opponents", "[]"])
+
+
 @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
 def test_a_version_whose_adapter_is_damaged_is_one_line_in_every_command(
     copied: RunFolder, file: str, capfd: pytest.CaptureFixture[str]

@@ -19,7 +19,7 @@ from unstable.commands.prepare import (
     show_plan,
 )
 from unstable.commands.session import said
-from unstable.config import RunConfig
+from unstable.config import ConfigError, RunConfig
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.loop.context import distribute, exploit
 from unstable.loop.protocols import Actor
@@ -44,6 +44,11 @@ def evaluate(
     version = checkpoint_of(folder, version)
     measured = {"eval.exploitability.every": 0} | dict(overrides)
     config = _evaluated(from_folder(folder, measured))
+    if not config.eval.opponents and not config.eval.exploitability.every:
+        raise ConfigError(
+            "eval.opponents = []: nothing would be played; name one, such as random, or set "
+            "--eval.exploitability.every 1"
+        )
     with said():
         check_games(config)
         check_exact_games(config)

@@ -59,8 +59,8 @@ def measure(
     config = _with_games(folder, games, overrides)
     with said():
         check_exact_games(config)
-        for each in versions:
-            check_adapter(folder.checkpoint(each))
+        for number in versions:
+            check_adapter(folder.checkpoint(number))
         resolved = prepare(config, learner=False)
     samples = resolved.config.eval.exploitability.samples
     if average and samples:
