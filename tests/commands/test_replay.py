@@ -237,6 +237,26 @@ def test_a_line_says_why_a_model_is_not_asked_again(
     assert "base: model.name = './gone': no such folder" in capfd.readouterr().out
 
 
+def test_an_evaluation_of_nothing_is_one_line(copied: RunFolder) -> None:
+    with pytest.raises(ConfigError, match=r"^eval.opponents = \[\]: nothing would be played"):
+        run(["eval", "run", "--eval.opponents", "[]"])
+
+
+@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_version_whose_adapter_is_damaged_is_one_line_in_every_command(
+    copied: RunFolder, file: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before a model is loaded; `replay` goes on without it."""
+    path = copied.checkpoint(1) / file
+    path.write_bytes(path.read_bytes()[:100])
+    line = rf"^run/checkpoints/000001: its {file} (is no JSON|cannot be read)"
+    for command in ("eval", "exploit", "export"):
+        with pytest.raises(ConfigError, match=line):
+            run([command, "run@1"])
+    assert run(["replay", "run", "0", *TRAIN]) == 0
+    assert f"not asked again: main@1: run/checkpoints/000001: its {file}" in capfd.readouterr().out
+
+
 def test_a_game_that_a_person_played_is_audited(
     copied: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unstable.commands.finished import Version, checkpoint_of, from_folder, run_on_actors
+from unstable.commands.finished import (
+    Version,
+    check_adapter,
+    checkpoint_of,
+    from_folder,
+    run_on_actors,
+)
 from unstable.commands.prepare import (
     check_exact_games,
     check_games,
@@ -13,7 +19,7 @@ from unstable.commands.prepare import (
     show_plan,
 )
 from unstable.commands.session import said
-from unstable.config import RunConfig
+from unstable.config import ConfigError, RunConfig
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.loop.context import distribute, exploit
 from unstable.loop.protocols import Actor
@@ -38,11 +44,17 @@ def evaluate(
     version = checkpoint_of(folder, version)
     measured = {"eval.exploitability.every": 0} | dict(overrides)
     config = _evaluated(from_folder(folder, measured))
+    if not config.eval.opponents and not config.eval.exploitability.every:
+        raise ConfigError(
+            "eval.opponents = []: nothing would be played; name one, such as random, or set "
+            "--eval.exploitability.every 1"
+        )
     with said():
         check_games(config)
         check_exact_games(config)
         check_model(config.model)
         check_opponents(config)
+        check_adapter(folder.checkpoint(version))
         resolved = prepare(config, learner=False)
     show_plan(resolved)
     specs = evaluation_games(resolved.config, version)

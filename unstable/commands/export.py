@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unstable.commands.card import PICTURE, PROMPTS, Export, model_card, scores_picture
-from unstable.commands.finished import Version, checkpoint_of
+from unstable.commands.finished import Version, check_adapter, checkpoint_of
 from unstable.commands.session import said
 from unstable.config import ConfigError, RunConfig, hide_secrets
 from unstable.games.services import prompt_style
@@ -14,7 +14,6 @@ from unstable.models.adapters import padded_rank, read_adapter, write_adapter
 from unstable.models.archive import fingerprint
 from unstable.models.base import check_model, load_decoder, load_tokenizer, named_stop_token_ids
 from unstable.models.hub import check_push, push
-from unstable.models.inspection import inspect
 from unstable.models.merge import is_shipped, public_name, write_merged, write_tokenizer
 from unstable.records.files import new_folder
 from unstable.records.folder import RunFolder
@@ -106,10 +105,7 @@ def _write(folder: RunFolder, version: int, out: Path, *, merged: bool) -> None:
 def _adapter(folder: RunFolder, config: RunConfig, version: int) -> Adapter:
     """The version's adapter alone, without what a learner keeps; it names its base for others."""
     place = folder.checkpoint(version)
-    try:
-        inspect(place)
-    except ValueError as error:
-        raise ConfigError(f"{place}: {error}") from None
+    check_adapter(place)
     adapter = read_adapter(place, PlayerId.policy(version).name)
     base = {"base_model_name_or_path": public_name(config.model)}
     return Adapter(name=adapter.name, weights=adapter.weights, config=adapter.config | base)

@@ -54,6 +54,14 @@ def checkpoint_of(folder: RunFolder, version: Version | None) -> int:
     return version
 
 
+def check_adapter(place: Path) -> None:
+    """Raise `ConfigError` where the adapter in a folder cannot be used."""
+    try:
+        inspect(place)
+    except ValueError as error:
+        raise ConfigError(f"{place}: {error}") from None
+
+
 def from_folder(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
     """The run's config with what is changed, to be planned for this machine."""
     return load(str(folder.config), {**UNDECIDED, **overrides})

@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unstable.commands.finished import Version, checkpoint_of, from_folder, run_on_actors
+from unstable.commands.finished import (
+    Version,
+    check_adapter,
+    checkpoint_of,
+    from_folder,
+    run_on_actors,
+)
 from unstable.commands.prepare import (
     alone,
     check_exact_games,
@@ -53,6 +59,8 @@ def measure(
     config = _with_games(folder, games, overrides)
     with said():
         check_exact_games(config)
+        for number in versions:
+            check_adapter(folder.checkpoint(number))
         resolved = prepare(config, learner=False)
     samples = resolved.config.eval.exploitability.samples
     if average and samples:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from unstable.config import ConfigError, GameConfig, nearest, shown
 from unstable.config.plugins import check_target, faults_to, load_target, refusing, time_limit
+from unstable.games.catalog.vetted import PACK
 from unstable.games.game import Game, SeatingError
 from unstable.games.info import GameInfo, Question
 from unstable.games.screen import FormError, action_form, fitting_seats, screen
@@ -133,7 +134,9 @@ def _check_id(env: str, field: str) -> None:
             raise ConfigError(
                 f"{field}.env = {env!r}: leave {suffix} off; write {env.removesuffix(suffix)!r}"
             )
-    raise ConfigError(f"{field}.env = {env!r}: no such TextArena id; {nearest(env, known)}")
+    ours = {each.config.env.partition(":")[2]: each.config.env for each in PACK}
+    hint = f"did you mean {ours[env]!r}?" if env in ours else nearest(env, known)
+    raise ConfigError(f"{field}.env = {env!r}: no such TextArena id; {hint}")
 
 
 def _check_targets(config: GameConfig, field: str) -> None:

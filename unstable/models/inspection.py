@@ -90,6 +90,8 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ValueError(f"has no {path.name}; give a LoRA's folder") from None
+    except NotADirectoryError:
+        raise ValueError("is no folder; give a LoRA's folder, of a zip the unpacked one") from None
     except (OSError, ValueError, RecursionError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"its {path.name} is no JSON ({reason}); give a LoRA's folder") from None

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from unstable.commands.audit.audit import Audit, answerer, not_again
-from unstable.commands.finished import from_folder
+from unstable.commands.finished import check_adapter, from_folder
 from unstable.commands.play.casting import (
     FEW,
     PERSON,
@@ -133,10 +133,14 @@ def _no_model(found: Found, player: PlayerId) -> str | None:
         return f"its checkpoint is no longer in {found.folder.checkpoints}"
     opponent = found.config.fixed_opponents.get(player.name)
     adapter = None if opponent is None else opponent.adapter_folder
+    if player.version is not None:
+        adapter = found.folder.checkpoint(player.version)
     if adapter is not None and not adapter.is_dir():
         return f"its adapter is no longer in {adapter}"
     try:
         check_model(found.config.model)
+        if adapter is not None:
+            check_adapter(adapter)
     except ConfigError as error:
         return str(error)
     return None
