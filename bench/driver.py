@@ -22,8 +22,8 @@ import os
 import pickle
 import random
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -33,18 +33,13 @@ from typing import Any
 import psutil
 
 from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell
-from unstable.buffers.buffer import Buffer
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
-from unstable.league.guard import Guard
-from unstable.league.ratings import Registry
-from unstable.league.schedule import Router
 from unstable.loop import state
 from unstable.loop.context import Context
 from unstable.loop.train import train
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
-from unstable.rewards.terms import Rewards
 from unstable.runtime import actors as actors_module
 from unstable.runtime.actors import ActorProcess, RemoteActor, collect_rarely
 from unstable.runtime.cluster import cluster
@@ -197,35 +192,31 @@ class Meter:
         print(f"{at_first}, {rise[0]:+.1f} MB at half, {rise[1]:+.1f} MB at the end")
 
 
-PARTS: list[tuple[str, type | Any, str]] = [
-    ("judge", Rewards, "trajectories"),
-    ("tracker, a game", Tracker, "add_trajectory"),
-    ("ratings", Registry, "record"),
-    ("guard", Guard, "count"),
-    ("buffer", Buffer, "add"),
-    ("schedule", Router, "draw"),
-    ("an update's samples and row", Tracker, "log_samples"),
-    ("an update's samples and row", Tracker, "end_update"),
-    ("an update's state", state, "save"),
+PARTS: list[tuple[str, str, str]] = [
+    ("judge", "rewards", "trajectories"),
+    ("tracker, a game", "tracker", "add_trajectory"),
+    ("ratings", "registry", "record"),
+    ("guard", "guard", "count"),
+    ("buffer", "buffer", "add"),
+    ("schedule", "router", "draw"),
+    ("an update's samples and row", "tracker", "log_samples"),
+    ("an update's samples and row", "tracker", "end_update"),
 ]
+"""What is called, by the context's name of the object and that of its method."""
 
 
-@contextlib.contextmanager
-def timed(meter: Meter) -> Iterator[Counter[str]]:
-    """Meanwhile the parts' processor seconds are counted."""
-    spent: Counter[str] = Counter()
-    before = [(owner, name, getattr(owner, name)) for _, owner, name in PARTS]
+def timed(context: Context, meter: Meter) -> dict[str, float]:
+    """From now on the parts' processor seconds are counted in what is returned."""
+    spent: dict[str, float] = defaultdict(float)
     for part, owner, name in PARTS:
-        setattr(owner, name, _timed(getattr(owner, name), part, spent, meter))
-    try:
-        yield spent
-    finally:
-        for owner, name, function in before:
-            setattr(owner, name, function)
+        thing = getattr(context, owner)
+        setattr(thing, name, _timed(getattr(thing, name), part, spent, meter))
+    state.save = _timed(state.save, "an update's state", spent, meter)  # type: ignore[assignment]
+    return spent
 
 
 def _timed(
-    function: Callable[..., Any], part: str, spent: Counter[str], meter: Meter
+    function: Callable[..., Any], part: str, spent: dict[str, float], meter: Meter
 ) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
         began = thread_time()
@@ -238,8 +229,10 @@ def _timed(
     return call
 
 
-async def run(config: RunConfig, folder: RunFolder, actors: int, meter: Meter) -> None:
-    """The run's loop until its last update."""
+async def run(
+    config: RunConfig, folder: RunFolder, actors: int, meter: Meter, *, parts: bool
+) -> dict[str, float]:
+    """The run's loop until its last update; returns what was spent on each part, if asked for."""
     remote = [RemoteActor(config, folder, index, Placement(LOOPBACK)) for index in range(actors)]
     await asyncio.gather(*(actor.start() for actor in remote))
     tracker = Tracker(config, folder)
@@ -252,10 +245,12 @@ async def run(config: RunConfig, folder: RunFolder, actors: int, meter: Meter) -
         meter.add()
 
     context.count = counted  # type: ignore[method-assign]
+    spent = timed(context, meter) if parts else {}
     try:
         with tracker.refreshing():
             await train(context)
             meter.print()
+        return spent
     finally:
         await asyncio.gather(*(actor.close() for actor in remote))
         tracker.close()
@@ -299,9 +294,8 @@ def main() -> None:
         (folder.root / "recorded.pickle").write_bytes(pickle.dumps(recorded))
         turns = sum(len(result.turns) for result in recorded) / len(recorded)
         print(f"{arguments.actors} actors of {arguments.in_flight} games of {turns:.1f} turns")
-        spent = stack.enter_context(timed(meter)) if arguments.parts else {}
         stack.enter_context(cluster(arguments.actors + 1))
-        asyncio.run(run(config, folder, arguments.actors, meter))
+        spent = asyncio.run(run(config, folder, arguments.actors, meter, parts=arguments.parts))
     for part, seconds in spent.items():
         print(f"{part:32} {1e6 * seconds / meter.games:6.1f} us a game")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
