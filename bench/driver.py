@@ -211,7 +211,7 @@ def timed(context: Context, meter: Meter) -> dict[str, float]:
     for part, owner, name in PARTS:
         thing = getattr(context, owner)
         setattr(thing, name, _timed(getattr(thing, name), part, spent, meter))
-    state.save = _timed(state.save, "an update's state", spent, meter)  # type: ignore[assignment]
+    state.save = _timed(state.save, "an update's state", spent, meter)
     return spent
 
 

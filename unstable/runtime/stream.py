@@ -5,12 +5,15 @@ together, and what has ended of all of them comes back in one list, in the order
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from unstable.collectors.collector import Collector
+from unstable.config.plugins import faults_to
+from unstable.records.games import line_pieces
 from unstable.types import ActorState, GameFailure, GameResult, GameSpec
 
 log = logging.getLogger(__name__)
@@ -109,19 +112,31 @@ class Playing:
 
     async def _play(self, call: Call, guard: Callable[[], Any]) -> None:
         over = Over(None)
-        try:
-            with guard():
-                async for results in self._collector().play_together(call.specs, call.enough):
-                    self._parts.put((call.number, results))
+        faults: list[BaseException] = []
+        with faults_to(faults.append), guard():
+            async for results in self._collector().play_together(call.specs, call.enough):
+                self._parts.put((call.number, list(map(_with_lines, results))))
             if self._tells_state:
                 over = Over(self._collector().state())
-        except Exception as error:
-            log.exception("playing failed")
-            over = Over(None, f"{type(error).__name__}: {error}")
+        for fault in faults:
+            log.error("playing failed", exc_info=fault)
+            over = Over(None, f"{type(fault).__name__}: {fault}")
         self._parts.put((call.number, over))
         self._tasks.pop(call.number, None)
         if not self._tasks:
             self._parts.hurry()
+
+
+def _with_lines(result: GameResult | GameFailure) -> GameResult | GameFailure:
+    """The result with the lines that the loop will write of it, as far as they can be made here.
+
+    What cannot be is left to the loop, where the failure costs a line and no game.
+    """
+    if isinstance(result, GameResult):
+        with contextlib.suppress(TypeError, ValueError):
+            for game in result.games:
+                game.line = line_pieces(game)
+    return result
 
 
 class Stream:
@@ -174,12 +189,14 @@ class Stream:
             self._actor.begin.remote(await self._asked.take())
 
     async def _receive(self) -> None:
-        try:
+        with faults_to(self._end):
             async for reference in self._actor.ended.remote():
                 for number, part in await reference:
                     if number in self._open:
                         self._open[number].put_nowait(part)
-        except Exception as error:  # the process has died
-            self._dead = error
-            for parts in self._open.values():
-                parts.put_nowait(error)
+
+    def _end(self, error: BaseException) -> None:
+        """The process has died."""
+        self._dead = error
+        for parts in self._open.values():
+            parts.put_nowait(error)
