@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from unstable.records.folder import RunFolder
 from unstable.runtime import actors as actors_module
 from unstable.runtime.actors import RemoteActor
 from unstable.runtime.memory import until_free
+from unstable.runtime.stream import Part, Playing
 from unstable.types import BASE, Adapter, GameResult, GameSpec, PlayerId, SeatSpec
 
 
@@ -33,7 +35,13 @@ class Mortal:
         config, folder, _ = arguments
         self.left = self.dies_after.pop(0) if self.dies_after else 10**9
         self._actor = make_actor(config, folder)
-        self.actor = SimpleNamespace(play=SimpleNamespace(remote=self._play))
+        sync = config.loop.mode == "sync"
+        self._playing = Playing(lambda: self._actor.collector, tells_state=sync)
+        self.actor = SimpleNamespace(
+            begin=SimpleNamespace(remote=lambda calls: self._playing.begin(calls, nullcontext)),
+            stop=SimpleNamespace(remote=self._playing.stop),
+            ended=SimpleNamespace(remote=self._ended),
+        )
 
     async def start(self) -> int:
         return 1
@@ -46,17 +54,21 @@ class Mortal:
             raise RayActorError
         return await getattr(self._actor, method)(*arguments)
 
-    async def _play(
-        self, specs: Sequence[GameSpec], enough: int | None
-    ) -> AsyncIterator[Awaitable[Any]]:
-        async for result in self._actor.collector.play(specs, enough):
-            self.left -= 1
-            if self.left < 0:
-                raise RayActorError
-            yield ready([result])
-        if self.left <= 0:
-            raise RayActorError
-        yield ready(self._actor.collector.state())
+    async def _ended(self) -> AsyncIterator[Awaitable[list[Part]]]:
+        async for parts in self._playing.ended():
+            given: list[Part] = []
+            for number, part in parts:
+                dies = self.left <= 0
+                if isinstance(part, list):
+                    given.append((number, part[: max(0, self.left)]))
+                    self.left -= len(part)
+                    dies = self.left < 0
+                if dies:
+                    yield ready(given)
+                    raise RayActorError
+                if not isinstance(part, list):
+                    given.append((number, part))
+            yield ready(given)
 
 
 def ready(value: object) -> Awaitable[Any]:

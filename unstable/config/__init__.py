@@ -32,7 +32,7 @@ from unstable.config.base import (
     path_problem,
     shown,
 )
-from unstable.config.escape import escape_control, hide_secrets, keep_secret, one_line
+from unstable.config.escape import escape_control, has_secrets, hide_secrets, keep_secret, one_line
 from unstable.config.game import (
     GameConfig,
     InvalidMovesConfig,

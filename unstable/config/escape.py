@@ -35,6 +35,11 @@ def escape_control(text: str) -> str:
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", hide_secrets(text))
 
 
+def has_secrets() -> bool:
+    """Whether any variable that `keep_secret` names holds a key here."""
+    return any(len(os.environ.get(name, "")) >= _LEAST_SECRET for name in _SECRET_VARIABLES)
+
+
 def hide_secrets(text: str) -> str:
     """The text with the keys that `keep_secret` names replaced by their variables' names."""
     for variable in _SECRET_VARIABLES:

@@ -14,6 +14,7 @@ from statistics import fmean
 import trueskill
 from pydantic import BaseModel
 
+from unstable.league import duel
 from unstable.types import BASE, GameResult, PlayerId, Rating, Side, standing
 
 ENVIRONMENT = trueskill.TrueSkill()
@@ -117,12 +118,21 @@ class Registry:
 
     def _rate(self, scores: dict[PlayerId, float], draw_probability: float) -> None:
         """Rate one free-for-all."""
-        players = list(scores)
+        players = sorted(scores, key=lambda player: -scores[player])
+        if len(players) == 2:
+            one, two = (self._ratings[player] for player in players)
+            drawn = len(set(scores.values())) == 1
+            rated = duel.rate(ENVIRONMENT, one, two, draw_probability, drawn=drawn)
+            self._take(players, rated)
+            return
         ranked = sorted(set(scores.values()), reverse=True)
         groups = [(self._ratings[player],) for player in players]
         ranks = [ranked.index(scores[player]) for player in players]
         environment = trueskill.TrueSkill(draw_probability=draw_probability)
-        for player, (rating,) in zip(players, environment.rate(groups, ranks), strict=True):
+        self._take(players, [rating for (rating,) in environment.rate(groups, ranks)])
+
+    def _take(self, players: Sequence[PlayerId], ratings: Sequence[trueskill.Rating]) -> None:
+        for player, rating in zip(players, ratings, strict=True):
             if player != self._anchor:
                 self._ratings[player] = rating
 

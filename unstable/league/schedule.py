@@ -133,6 +133,8 @@ class Schedule:
     def _opening(self, seed: int) -> int:
         """First moves that are not the seats' own: by the game's seed, so nothing else changes."""
         openings = self._config.openings
+        if not openings.share:
+            return 0
         chance = random.Random(derive_seed(seed, "opening"))
         return chance.randint(*openings.moves) if chance.random() < openings.share else 0
 

@@ -13,7 +13,14 @@ from typing import Any
 from filelock import FileLock
 from pydantic_core import PydanticSerializationError, to_json
 
-from unstable.config import FORMAT, ConfigError, check_format, escape_control, hide_secrets
+from unstable.config import (
+    FORMAT,
+    ConfigError,
+    check_format,
+    escape_control,
+    has_secrets,
+    hide_secrets,
+)
 
 LOCK_WAIT_S = 600.0
 
@@ -107,22 +114,39 @@ def json_line(record: Mapping[str, Any]) -> bytes:
 
     Raises `ValueError` at a number that is not finite.
     """
-    whole = {"format": FORMAT, **record}
+    (text,) = json_parts([{"format": FORMAT, **record}])
+    return text + b"\n"
+
+
+def json_parts(values: Iterable[object]) -> list[bytes]:
+    """Parts of one line: strict JSON, all control characters escaped, numbers in one notation.
+
+    Raises `ValueError` at a number that is not finite.
+    """
+    values = list(values)
     try:
-        text = to_json(whole, inf_nan_mode="constants").decode()
+        texts = [to_json(value, inf_nan_mode="constants").decode() for value in values]
     except PydanticSerializationError:  # half a character, which `json` passes on
-        text = _json(whole)
+        texts = [_json(value) for value in values]
     # Backwards, which costs a third of `in`; as a number, it is an error.
-    if max(map(text.rfind, ("NaN", "Infinity"))) >= 0:
-        text = _json(whole)
+    if any(max(map(text.rfind, ("NaN", "Infinity"))) >= 0 for text in texts):
+        texts = [_json(value) for value in values]
+    return [_shown(text).encode() for text in texts]
+
+
+def hide_in_line(line: bytes) -> bytes:
+    """A line that another process made, without the keys that this one keeps secret."""
+    return hide_secrets(line.decode()).encode() if has_secrets() else line
+
+
+def _shown(text: str) -> str:
     text = hide_secrets(text)
-    if not text.isascii() or "\x7f" in text:  # of the others JSON has spelled out all
-        text = escape_control(text)
-    return text.encode() + b"\n"
+    # Of the control characters that are ASCII JSON has spelled out all but one.
+    return text if text.isascii() and "\x7f" not in text else escape_control(text)
 
 
-def _json(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def read_small_json(path: Path, most_bytes: int = 2**23) -> dict[str, Any] | None:
@@ -149,8 +173,11 @@ class LineFile:
         self._whole = True
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append a line; raises `OSError` if not all of it could be written."""
-        line = json_line(record)
+        """Append a record's line; raises `OSError` if not all of it could be written."""
+        self.append(json_line(record))
+
+    def append(self, line: bytes) -> None:
+        """Append a line that is JSON, with its end; raises as `write` does."""
         if not self._whole:  # the last one could not be written
             self._file.truncate(self._end)
         self._whole = False

@@ -11,7 +11,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unstable.config import ConfigError
+from unstable.config import FORMAT, ConfigError
+from unstable.records.files import hide_in_line, json_parts
 from unstable.records.reading import Skipped, read_records
 from unstable.records.shapes import GAME, SPEC, Record
 from unstable.types import (
@@ -41,9 +42,9 @@ _SEAT_VALUES, _ANSWER_VALUES, _COMPLETION_VALUES = (
 )
 
 
-def _rewards(owner: Trajectory, sample: Sample) -> dict[str, dict[str, float]]:
+def _rewards(owner: Trajectory, sample: Sample | None) -> dict[str, dict[str, float]]:
     """A turn's terms, and those that judge its whole trajectory, which stand on each turn."""
-    rewards = owner.rewards | sample.rewards
+    rewards = owner.rewards | (sample.rewards if sample is not None else {})
     return {term: {"raw": raw, "weighted": weighted} for term, (raw, weighted) in rewards.items()}
 
 
@@ -71,6 +72,56 @@ def game_record(
         "seconds": result.seconds,
         "turns": [_turn_record(turn, rewards.get(turn.index)) for turn in result.turns],
     }
+
+
+def line_pieces(result: GameResult) -> tuple[bytes, ...]:
+    """A finished game's line, but for what only the loop knows; `game_line` puts that between.
+
+    Made where the game was played. Raises `ValueError` at a number that is not finite.
+    """
+    record = game_record(result, [], 0, None)
+    turns = record.pop("turns")
+    names = list(record)
+    at = names.index("version")
+    head, tail = names[:at], names[at + 2 :]
+    parts = [{"format": FORMAT} | _part(record, head), _part(record, tail)]
+    for turn in turns:
+        parts += [_part(turn, list(turn)[:-2]), {"sampled": turn["sampled"]}]
+    first, second, *rest = (text[1:-1] for text in json_parts(parts))
+    pieces = [b'{%b,"version":' % first, b',%b,"turns":[' % second]
+    for place in range(0, len(rest), 2):
+        pieces[-1] += b'{%b,"rewards":' % rest[place]
+        pieces.append(b",%b}," % rest[place + 1])
+    pieces[-1] = pieces[-1].removesuffix(b",") + b"]}\n"
+    return tuple(pieces)
+
+
+def _part(record: Record, names: Sequence[str]) -> Record:
+    return {name: record[name] for name in names}
+
+
+def game_line(
+    result: GameResult, trajectories: Sequence[Trajectory], version: int, actor: int | None
+) -> bytes:
+    """The line of `game_record`, of what is made of it already. Raises `ValueError` as above."""
+    head, *pieces = result.line or line_pieces(result)
+    rewards: dict[int, bytes] = {}
+    for each in trajectories:
+        alike = None if any(s.rewards for s in each.samples) else _rewards_text(each, None)
+        for sample in each.samples:
+            rewards[sample.turn] = alike or _rewards_text(each, sample)
+    by_turn = [rewards.get(turn.index, b"null") for turn in result.turns]
+    place = b'%d,"actor":%b' % (version, b"null" if actor is None else b"%d" % actor)
+    between = chain.from_iterable(zip([place, *by_turn], pieces, strict=True))
+    line = b"".join((head, *between))
+    if line.find(b"\n") != len(line) - 1:
+        raise ValueError("the pieces of a game's line make more than one line, or none")
+    return hide_in_line(line)
+
+
+def _rewards_text(owner: Trajectory, sample: Sample | None) -> bytes:
+    (text,) = json_parts([_rewards(owner, sample)])
+    return text
 
 
 def spec_record(spec: GameSpec) -> Record:

@@ -15,9 +15,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import ray
 from ray.exceptions import RayActorError, RayError
 
+from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, RunFailedError
 from unstable.engines.base import EngineDiedError
 from unstable.loop.protocols import HeldAdapter
@@ -27,6 +27,7 @@ from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.heartbeat import watch
 from unstable.runtime.local import LocalActor
 from unstable.runtime.memory import until_free
+from unstable.runtime.stream import Call, Part, Playing, Stream
 from unstable.tracking.status import Waits
 from unstable.types import ActorState, GameFailure, GameResult, GameSpec, PlayerId
 from unstable.types.processes import ProcessId
@@ -50,6 +51,10 @@ class ActorProcess:
         self._config = config
         self._folder = folder
         self._index = index
+        self._playing = Playing(self._collector, tells_state=config.loop.mode == "sync")
+
+    def _collector(self) -> Collector:
+        return self._actor.collector
 
     async def start(self) -> ProcessId:
         """Load the model; returns where this is. Raises as `LocalActor.start` does."""
@@ -76,21 +81,24 @@ class ActorProcess:
         self._actor.collector.play_isolated(env)
         self._folder.add_blocking_game(env)
 
-    async def play(
-        self, specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncIterator[list[GameResult | GameFailure] | ActorState]:
-        """`LocalActor.play`, with all results at once that are there.
+    async def begin(self, calls: Sequence[Call]) -> None:
+        """Play all these calls; what comes of them is in the stream `ended`."""
+        self._playing.begin(calls, _ends_with_engine)
 
-        Taking turns its `state` comes last; at once a call is one group, and that would be dear.
+    async def stop(self, number: int) -> None:
+        """End a call of `begin`."""
+        self._playing.stop(number)
+
+    async def ended(self) -> AsyncIterator[list[Part]]:
+        """What has come of all calls. Taking turns the actor's `state` comes last of each.
+
+        At once a call is one group, and that would be dear.
         """
-        with _ends_with_engine():
-            async for results in self._actor.collector.play_together(specs, enough):
-                yield results
-        if self._config.loop.mode == "sync":
-            yield self._actor.collector.state()
+        async for parts in self._playing.ended():
+            yield parts
 
     async def call(self, method: str, *arguments: object) -> Any:
-        """Another method of `LocalActor`."""
+        """A method of `LocalActor`, but for `play`."""
         with _ends_with_engine():
             return await getattr(self._actor, method)(*arguments)
 
@@ -149,6 +157,7 @@ class RemoteActor:
     async def start(self) -> None:
         """Start the process and load the model; from then on it is watched."""
         self._process = await self._begin()
+        self._stream = Stream(self._process.actor)
         slowest = max(game.turn_timeout for game in self._config.games)
         limit = max(self._config.loop.stall_timeout, 2 * slowest)
         self._watch = asyncio.create_task(
@@ -192,11 +201,9 @@ class RemoteActor:
         asked, wanted = list(specs), enough
         while asked:
             process = self._process
-            stream = process.actor.play.remote(asked, wanted)
             try:
                 with self._waiting(f"{len(asked)} {specs[0].purpose} games"):
-                    async for reference in stream:
-                        results = await reference
+                    async for results in self._stream.play(asked, wanted):
                         if isinstance(results, ActorState):
                             self._state = results
                             continue
@@ -211,9 +218,6 @@ class RemoteActor:
                 if not self._repeats:
                     asked = [spec for spec in specs if spec.game_id not in given]
                     wanted = enough and max(0, enough - sum(map(_trained, given.values())))
-            except (asyncio.CancelledError, GeneratorExit):
-                ray.cancel(stream)
-                raise
 
     @property
     def _repeats(self) -> bool:
@@ -286,6 +290,7 @@ class RemoteActor:
         if self._watch is None:
             return
         self._watch.cancel()
+        self._stream.close()
         with contextlib.suppress(RayActorError, TimeoutError):  # nothing is left to end then
             async with asyncio.timeout(ANSWER_S):
                 await self._process.call("stats")
@@ -302,6 +307,7 @@ class RemoteActor:
                 dead.kill()
                 try:
                     self._process = await self._successor()
+                    self._stream = Stream(self._process.actor)
                     return
                 except RayError as failure:  # it has died too, or its engine did not start
                     error = failure

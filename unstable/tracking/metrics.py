@@ -22,7 +22,7 @@ from unstable.types import (
     Trajectory,
     Turn,
 )
-from unstable.types.metrics import RatingKey, VersusKey, metric_name, part
+from unstable.types.metrics import RatingKey, VersusKey, metric_name, part, versus_name
 
 Row = dict[str, float | None]
 
@@ -204,7 +204,7 @@ class PlayMetrics:
     def _add_standings(self, result: GameResult) -> None:
         against = [part(opponent) for opponent in opponents(result)]
         for label in dict.fromkeys([*self._labels, *against]):
-            self._sums.add(VersusKey(label).name("share"), label in against)
+            self._sums.add(versus_name(label, "share"), label in against)
         for seat in (seat for seat, spec in enumerate(result.spec.seats) if spec.trained):
             name = metric_name("collect/outcome", result.spec.env, seat)
             self._sums.add(name, result.outcomes[seat])
@@ -213,11 +213,10 @@ class PlayMetrics:
         self._sums.count("collect/draws", "draw" in standings.values())
         for label in against:
             for side, standing in standings.items():
-                key = VersusKey(label)
-                self._sums.count(key.name("games"))
+                self._sums.count(versus_name(label, "games"))
                 for share in ("win", "draw", "loss"):
-                    self._sums.add(key.name(share), standing == share)
-                self._sums.add(key.name("forfeit"), result.forfeit in side)
+                    self._sums.add(versus_name(label, share), standing == share)
+                self._sums.add(versus_name(label, "forfeit"), result.forfeit in side)
 
     def take(self, seconds: float) -> Row:
         """All `collect/*` of the games since the last call, `seconds` ago."""

@@ -18,7 +18,7 @@ from unstable.config import ConfigError, RunConfig
 from unstable.planning.measured import pace_line
 from unstable.planning.pace import Pace
 from unstable.records.folder import RunFolder
-from unstable.records.games import batch_records, game_record
+from unstable.records.games import batch_records, game_line, game_record
 from unstable.records.reading import Skipped, joined, read_rows
 from unstable.tracking.advice import Capped, Illegal
 from unstable.tracking.dashboard import start_dashboard
@@ -34,7 +34,8 @@ from unstable.tracking.metrics import (
     rating_metrics,
 )
 from unstable.tracking.sinks import SinkMaker, open_sinks
-from unstable.tracking.sinks.base import Sink, SinkBorder, name_of
+from unstable.tracking.sinks.base import Sink, SinkBorder, name_of, wants_records
+from unstable.tracking.sinks.files import GameFiles
 from unstable.tracking.status import Ending, StatusFile, Waits, state_of
 from unstable.tracking.summary import summary
 from unstable.tracking.text import (
@@ -187,7 +188,7 @@ class Tracker:
             self.view.add_game(game)
             if (line := self._illegal.add(game)) is not None:
                 self.print(line)
-            self._emit("game", version, game_record(game, own, version, actor))
+            self._emit_game(game, own, version, actor)
 
     def add_again(self, result: GameResult, trajectories: Sequence[Trajectory]) -> None:
         """Takes in a training game that is on file already, from before the run was resumed."""
@@ -200,7 +201,18 @@ class Tracker:
         """Takes in a finished game of the evaluation of `version`."""
         self._advance("evaluating", 1)
         self._look_at_end(result)
-        self._emit("game", version, game_record(result, [], version, None))
+        self._emit_game(result, [], version, None)
+
+    def _emit_game(
+        self, game: GameResult, own: Sequence[Trajectory], version: int, actor: int | None
+    ) -> None:
+        def write() -> None:
+            line = game_line(game, own, version, actor)
+            self._emit("game_line", version, game.spec.purpose, line)
+
+        self._border(GameFiles.name, write)
+        if wants_records(self._sinks):
+            self._emit("game", version, game_record(game, own, version, actor))
 
     def _look_at_end(self, result: GameResult) -> None:
         if (line := self._capped.add(result)) is not None:

@@ -128,6 +128,8 @@ class GameResult:
     """The most that a seat can win or lose, in the game's unit; None: a game without pay-offs."""
     fork: int = 0  # of a branch: index of its first own turn
     branches: list["GameResult"] = field(default_factory=list)
+    line: tuple[bytes, ...] | None = field(default=None, compare=False, repr=False)
+    """Its line on file as far as it is made, as `records.games.line_pieces` does."""
 
     @property
     def games(self) -> list["GameResult"]:

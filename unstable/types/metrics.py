@@ -5,6 +5,7 @@ slashes become colons.
 """
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import ClassVar, Self
 
 
@@ -17,6 +18,7 @@ def part(name: str) -> str:
     return name.replace("/", ":")
 
 
+@lru_cache(maxsize=4096)
 def metric_name(prefix: str, *parts: str | int) -> str:
     """The prefix as it is, then what the run brings.
 
@@ -100,3 +102,13 @@ class VersusKey(MetricKey):
 
     prefix = "collect/versus"
     opponent: str
+
+
+@lru_cache(maxsize=4096)
+def versus_name(opponent: str, figure: str) -> str:
+    """`VersusKey(opponent).name(figure)`, which every game asks for.
+
+    >>> versus_name("self", "games")
+    'collect/versus/self/games'
+    """
+    return VersusKey(opponent).name(figure)

@@ -10,7 +10,7 @@ from unstable.config import RunConfig
 from unstable.config.plugins import faults_to
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record
-from unstable.types import EvalScore
+from unstable.types import EvalScore, Purpose
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -35,6 +35,9 @@ class Sink:
     def game(self, version: int, record: Record) -> None:
         """Take in a game that ended while `version` was current, as `games/` has it on file."""
 
+    def game_line(self, version: int, purpose: Purpose, line: bytes) -> None:
+        """Take in the same as the line that is on file, which costs less."""
+
     def samples(self, update: int, records: Sequence[Record]) -> None:
         """Take in the samples as an update trained on them, as `train/` has them on file."""
 
@@ -52,6 +55,11 @@ class Sink:
 
     def close(self) -> None:
         """Finish; nothing comes after it."""
+
+
+def wants_records(sinks: Iterable[Sink]) -> bool:
+    """Whether any of them takes in games as records."""
+    return any(getattr(sink.game, "__func__", None) is not Sink.game for sink in sinks)
 
 
 class SinkBorder:

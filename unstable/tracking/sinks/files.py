@@ -19,15 +19,14 @@ class GameFiles(Sink):
         self._open: dict[Purpose, tuple[int, LineFile]] = {}
         folder.games("train", 0).parent.mkdir(parents=True, exist_ok=True)
 
-    def game(self, version: int, record: Record) -> None:
+    def game_line(self, version: int, purpose: Purpose, line: bytes) -> None:
         """Append a line."""
-        purpose: Purpose = record["purpose"]
         opened = self._open.get(purpose)
         if opened is None or opened[0] != version:
             if opened is not None:
                 opened[1].close()
             opened = self._open[purpose] = (version, LineFile(self._folder.games(purpose, version)))
-        opened[1].write(record)
+        opened[1].append(line)
 
     def close(self) -> None:
         """Close what is open."""

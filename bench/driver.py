@@ -1,0 +1,305 @@
+"""What a finished game costs the driver: its own loop, fed by actors that play nothing.
+
+The loop of asynchronous play with all that it has (gate, schedule, Ray, reward terms, tracker with
+a run's files, ratings, guard, buffer), and actors in processes of their own, whose collectors give
+back recorded TicTacToe games under the specs that they are dealt. The learner answers at once, and
+writes nothing.
+
+- games/s: by the clock, of the games between `--warm` and the end.
+- us a game: of the thread that the loop runs in (its processor time, Ray's part in it included),
+  and of the whole process.
+- by part: in another run (`--parts`), whose clocks cost about a microsecond a call.
+- RSS: of the driver, from `--warm` to the end.
+
+Run: python -m bench.driver [--actors 7] [--in-flight 384] [--games 20000] [--rate 0] [--parts]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import pickle
+import random
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter, process_time, thread_time
+from typing import Any
+
+import psutil
+
+from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell
+from unstable.collectors.collector import Collector
+from unstable.config import RunConfig, parse
+from unstable.loop import state
+from unstable.loop.context import Context
+from unstable.loop.train import train
+from unstable.planning.machine import LOOPBACK, Placement
+from unstable.records.folder import RunFolder
+from unstable.runtime import actors as actors_module
+from unstable.runtime.actors import ActorProcess, RemoteActor, collect_rarely
+from unstable.runtime.cluster import cluster
+from unstable.runtime.local import LocalActor
+from unstable.tracking.tracker import Tracker
+from unstable.types import (
+    Batch,
+    GameResult,
+    GameSpec,
+    PlayerId,
+    SeatSpec,
+    TokenSample,
+    Turn,
+    Update,
+)
+from unstable.types.processes import ProcessId
+
+RECORDED = 256
+"""Games that are played once and given back again and again."""
+SECONDS = "BENCH_DRIVER_SECONDS"
+"""How long a game takes on average, for the actors' processes."""
+ENV = "TicTacToe-v0"
+
+
+def record(config: RunConfig) -> list[GameResult]:
+    """Games of any legal moves, as a collector returns them."""
+    return asyncio.run(_record(config))
+
+
+async def _record(config: RunConfig) -> list[GameResult]:
+    from unstable.models.base import load_tokenizer
+
+    tokenizer = load_tokenizer(config.model)
+    collector = Collector(config, ScriptedEngine(free_cell(tokenizer)), tokenizer)
+    seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=0)
+    specs = [
+        GameSpec(game_id=index, purpose="train", env=ENV, seed=index, seats=(seat, seat))
+        for index in range(RECORDED)
+    ]
+    found = [result async for result in collector.play(specs)]
+    return [result for result in found if isinstance(result, GameResult)]
+
+
+class ReplayCollector(Collector):
+    """Gives back a recorded game where another would play one, after the time that it may take."""
+
+    def __init__(self, config: RunConfig, recorded: Sequence[GameResult], seconds: float) -> None:
+        super().__init__(config, ScriptedEngine(lambda ids, seed: []), TextTokenizer())
+        self._recorded = recorded
+        self._seconds = seconds
+        self._made: dict[tuple[int, tuple[PlayerId, ...]], list[Turn]] = {}
+
+    async def _play_game(self, spec: GameSpec, shared: Sequence[Turn] = ()) -> GameResult:
+        await asyncio.sleep(self._seconds * (0.5 + random.Random(spec.game_id).random()))
+        index = spec.game_id % len(self._recorded)
+        place = index, tuple(seat.player for seat in spec.seats)
+        if place not in self._made:
+            if len(self._made) > 16 * RECORDED:
+                self._made.clear()
+            self._made[place] = [_played_by(turn, spec) for turn in self._recorded[index].turns]
+        return replace(self._recorded[index], spec=spec, turns=self._made[place])
+
+
+def _played_by(turn: Turn, spec: GameSpec) -> Turn:
+    """The turn as if the player at that seat had made it."""
+    player, sampled = spec.seats[turn.seat].player, turn.answer.sampled
+    assert sampled is not None
+    own = None if player.version is None else replace(sampled, version=player.version)
+    return replace(turn, answer=replace(turn.answer, player=player, sampled=own))
+
+
+class ReplayActor(LocalActor):
+    """Has no model to give a version's weights to."""
+
+    async def publish(self, version: PlayerId) -> None:
+        self.collector.players.newest.publish(version)
+
+
+class ReplayProcess(ActorProcess):
+    """An actor's process without a model."""
+
+    async def start(self) -> ProcessId:
+        recorded = pickle.loads((self._folder.root / "recorded.pickle").read_bytes())
+        config, engine = self._config, ScriptedEngine(lambda ids, seed: [])
+        self._actor = ReplayActor(config, self._folder, engine, TextTokenizer())
+        self._actor.collector = ReplayCollector(config, recorded, float(os.environ[SECONDS]))
+        collect_rarely()
+        return ProcessId.own()
+
+
+class IdleLearner:
+    """Makes each version at once."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    async def update(self, batch: Batch) -> Update:
+        return Update(version=batch.version + 1, metrics={}, advantages=[0.5] * len(batch.samples))
+
+    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
+        raise NotImplementedError
+
+    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
+        raise NotImplementedError
+
+    async def hold(self, version: int) -> None: ...
+
+    async def save(self, version: int) -> None:
+        self._folder.checkpoint(version).mkdir(parents=True, exist_ok=True)
+
+    async def load(self, version: int) -> None: ...
+
+    async def scale_rate(self, factor: float) -> None: ...
+
+    async def restore(self, version: int) -> None: ...
+
+
+class Meter:
+    """Clocks and memory from the moment at which `warm` games have ended."""
+
+    def __init__(self, warm: int) -> None:
+        self._warm = warm
+        self._process = psutil.Process()
+        self.games = -warm
+        self.rss: list[int] = []
+
+    def add(self) -> None:
+        self.games += 1
+        if self.games == 0:
+            self.began = perf_counter(), thread_time(), process_time()
+        if self.games >= 0 and self.games % 1000 == 0:
+            self.rss.append(self._process.memory_info().rss)
+
+    def print(self) -> None:
+        wall, loop, process = (
+            now - then
+            for now, then in zip(
+                (perf_counter(), thread_time(), process_time()), self.began, strict=True
+            )
+        )
+        games = self.games
+        print(
+            f"{games} games in {wall:.1f} s: {games / wall:.0f} games/s; a game costs the loop's "
+            f"thread {1e6 * loop / games:.0f} us (busy {100 * loop / wall:.0f} %), the process "
+            f"{1e6 * process / games:.0f} us"
+        )
+        half = self.rss[len(self.rss) // 2 :]
+        rise = [(later - self.rss[0]) / 1e6 for later in (half[0], self.rss[-1])]
+        at_first = f"RSS {self.rss[0] / 1e6:.0f} MB"
+        print(f"{at_first}, {rise[0]:+.1f} MB at half, {rise[1]:+.1f} MB at the end")
+
+
+PARTS: list[tuple[str, str, str]] = [
+    ("judge", "rewards", "trajectories"),
+    ("tracker, a game", "tracker", "add_trajectory"),
+    ("ratings", "registry", "record"),
+    ("guard", "guard", "count"),
+    ("buffer", "buffer", "add"),
+    ("schedule", "router", "draw"),
+    ("an update's samples and row", "tracker", "log_samples"),
+    ("an update's samples and row", "tracker", "end_update"),
+]
+"""What is called, by the context's name of the object and that of its method."""
+
+
+def timed(context: Context, meter: Meter) -> dict[str, float]:
+    """From now on the parts' processor seconds are counted in what is returned."""
+    spent: dict[str, float] = defaultdict(float)
+    for part, owner, name in PARTS:
+        thing = getattr(context, owner)
+        setattr(thing, name, _timed(getattr(thing, name), part, spent, meter))
+    state.save = _timed(state.save, "an update's state", spent, meter)
+    return spent
+
+
+def _timed(
+    function: Callable[..., Any], part: str, spent: dict[str, float], meter: Meter
+) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        began = thread_time()
+        try:
+            return function(*arguments, **named)
+        finally:
+            if meter.games >= 0:
+                spent[part] += thread_time() - began
+
+    return call
+
+
+async def run(
+    config: RunConfig, folder: RunFolder, actors: int, meter: Meter, *, parts: bool
+) -> dict[str, float]:
+    """The run's loop until its last update; returns what was spent on each part, if asked for."""
+    remote = [RemoteActor(config, folder, index, Placement(LOOPBACK)) for index in range(actors)]
+    await asyncio.gather(*(actor.start() for actor in remote))
+    tracker = Tracker(config, folder)
+    tracker.print = lambda line: None  # type: ignore[method-assign]
+    context = Context(config, folder, remote, IdleLearner(folder), tracker)
+    count = context.count
+
+    def counted(ended: Any) -> None:
+        count(ended)
+        meter.add()
+
+    context.count = counted  # type: ignore[method-assign]
+    spent = timed(context, meter) if parts else {}
+    try:
+        with tracker.refreshing():
+            await train(context)
+            meter.print()
+        return spent
+    finally:
+        await asyncio.gather(*(actor.close() for actor in remote))
+        tracker.close()
+
+
+def configured(arguments: argparse.Namespace) -> RunConfig:
+    """Of asynchronous play, with as many updates as the games make."""
+    samples, batch = 5 * (arguments.games + arguments.warm), arguments.batch
+    return parse(
+        {
+            "actors": {"num": arguments.actors, "games_in_flight": arguments.in_flight},
+            "buffer": {"capacity": 8 * batch},
+            "eval": {"every": 0, "exploitability": {"every": 0}},
+            "learner": {"batch_size": batch},
+            "loop": {"mode": "async", "steps": max(1, samples // batch)},
+            "tracking": {"dashboard": "off"},
+        }
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--actors", type=int, default=7)
+    parser.add_argument("--in-flight", type=int, default=384)
+    parser.add_argument("--games", type=int, default=20_000)
+    parser.add_argument("--warm", type=int, default=4_000, help="games before the clocks start")
+    parser.add_argument("--batch", type=int, default=4096, help="samples of an update")
+    parser.add_argument(
+        "--rate", type=float, default=0.0, help="games a second of all actors; 0: as they come"
+    )
+    parser.add_argument("--parts", action="store_true", help="what each part costs")
+    arguments = parser.parse_args()
+    config, meter = configured(arguments), Meter(arguments.warm)
+    in_flight = arguments.actors * arguments.in_flight
+    os.environ[SECONDS] = str(in_flight / arguments.rate if arguments.rate else 0.0)
+    actors_module.ActorProcess = ReplayProcess  # type: ignore[misc]
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+        folder = RunFolder(Path(scratch))
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            recorded = pool.submit(record, config).result()  # a run's driver loads no tokenizer
+        (folder.root / "recorded.pickle").write_bytes(pickle.dumps(recorded))
+        turns = sum(len(result.turns) for result in recorded) / len(recorded)
+        print(f"{arguments.actors} actors of {arguments.in_flight} games of {turns:.1f} turns")
+        stack.enter_context(cluster(arguments.actors + 1))
+        spent = asyncio.run(run(config, folder, arguments.actors, meter, parts=arguments.parts))
+    for part, seconds in spent.items():
+        print(f"{part:32} {1e6 * seconds / meter.games:6.1f} us a game")
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()
