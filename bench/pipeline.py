@@ -303,12 +303,16 @@ def measured(case: Case, updates: int, every: int) -> list[str]:
             tracker, seconds = run_virtually(pipeline(case, config, folder, spent))
     shares = [tracker.seconds[phase] / seconds for phase in PHASES]
     engines = spent.tokens / (case.actors * case.most_tokens_s) / seconds
-    learner = tracker.seconds["updating"] / seconds
+    used = {
+        "engines": engines,
+        "learner": tracker.seconds["updating"] / seconds,
+        "publishing": tracker.seconds["publishing"] / seconds,
+    }
     return [
         f"{seconds / updates:.2f}",
         *(f"{share:.0%}" for share in shares),
         f"{1 - engines:.0%}",
-        "engines" if engines > learner else "learner",
+        max(used, key=lambda name: used[name]),
     ]
 
 

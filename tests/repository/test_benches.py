@@ -11,6 +11,7 @@ import pytest
 BENCH = Path(__file__).parent.parent.parent / "bench"
 SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p.stem != "__init__")
 SMALL = {
+    "beside.py": "--in_flight 4 --games 2 --rounds 1",
     "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
     "curve.py": "run --out curve.svg",
     "driver.py": "--actors 1 --in-flight 8 --games 200 --warm 100 --batch 64 --parts",
