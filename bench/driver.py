@@ -46,6 +46,7 @@ from unstable.runtime.cluster import cluster
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
+    Adapter,
     Batch,
     GameResult,
     GameSpec,
@@ -114,8 +115,10 @@ def _played_by(turn: Turn, spec: GameSpec) -> Turn:
 class ReplayActor(LocalActor):
     """Has no model to give a version's weights to."""
 
-    async def publish(self, version: PlayerId) -> None:
-        self.collector.players.newest.publish(version)
+    async def publish(self, version: PlayerId, adapter: Adapter | None = None) -> None: ...
+
+    async def announce(self, version: PlayerId) -> None:
+        self.collector.announce(version)
 
 
 class ReplayProcess(ActorProcess):
@@ -146,6 +149,8 @@ class IdleLearner:
         raise NotImplementedError
 
     async def hold(self, version: int) -> None: ...
+
+    async def adapter(self, version: int) -> None: ...
 
     async def save(self, version: int) -> None:
         self._folder.checkpoint(version).mkdir(parents=True, exist_ok=True)
