@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from tests.helpers.machines import QWEN, machine
+from tests.helpers.models import random_adapter
 from unstable.commands import evaluate, prepare
 from unstable.commands.session import make_folder
 from unstable.config import ConfigError, RunConfig, load, parse
 from unstable.engines.needs import NEEDS
+from unstable.models.adapters import write_adapter
+from unstable.models.base import load_model
 from unstable.planning.machine import LOOPBACK, Machine, Placement
 from unstable.planning.plan import plan
 from unstable.records.folder import RunFolder
@@ -100,7 +103,10 @@ def test_a_run_of_many_cards_is_evaluated_on_one(
         "learner": {"num": 2, "micro_batch_tokens": 10**9},
         "tracking": {"run_dir": str(run_dir)},
     }
-    make_folder(parse(data)).checkpoint(3).mkdir(parents=True)
+    config = parse(data)
+    checkpoint = make_folder(config).checkpoint(3)
+    checkpoint.mkdir(parents=True)
+    write_adapter(random_adapter(load_model(config.model), "3", seed=1), checkpoint)
     evaluated: list[tuple[str, tuple[Placement, ...]]] = []
 
     def run_on_actors(
