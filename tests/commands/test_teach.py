@@ -194,8 +194,9 @@ async def test_the_shipped_tiny_model_learns_the_form_in_an_epoch(tmp_path: Path
     for epoch in range(3):
         for batch in task.batches(epoch) if epoch else []:
             await learner.imitate(batch)
-        await learner.hold(epoch)
-        await learner.save(epoch)
-        shares += teach._legal(await teach._ask(config, [actor], epoch)).values()
+        version = learner.learner.version
+        await learner.hold(version)
+        await learner.save(version)
+        shares += teach._legal(await teach._ask(config, [actor], version)).values()
     await actor.close()
     assert shares[0] < teach.KNOWN and max(shares) >= teach.TAUGHT
