@@ -14,7 +14,6 @@ from statistics import fmean
 import trueskill
 from pydantic import BaseModel
 
-from unstable.league import duel
 from unstable.types import BASE, GameResult, PlayerId, Rating, Side, standing
 
 ENVIRONMENT = trueskill.TrueSkill()
@@ -118,21 +117,12 @@ class Registry:
 
     def _rate(self, scores: dict[PlayerId, float], draw_probability: float) -> None:
         """Rate one free-for-all."""
-        players = sorted(scores, key=lambda player: -scores[player])
-        if len(players) == 2:
-            one, two = (self._ratings[player] for player in players)
-            drawn = len(set(scores.values())) == 1
-            rated = duel.rate(ENVIRONMENT, one, two, draw_probability, drawn=drawn)
-            self._take(players, rated)
-            return
+        players = list(scores)
         ranked = sorted(set(scores.values()), reverse=True)
         groups = [(self._ratings[player],) for player in players]
         ranks = [ranked.index(scores[player]) for player in players]
         environment = trueskill.TrueSkill(draw_probability=draw_probability)
-        self._take(players, [rating for (rating,) in environment.rate(groups, ranks)])
-
-    def _take(self, players: Sequence[PlayerId], ratings: Sequence[trueskill.Rating]) -> None:
-        for player, rating in zip(players, ratings, strict=True):
+        for player, (rating,) in zip(players, environment.rate(groups, ranks), strict=True):
             if player != self._anchor:
                 self._ratings[player] = rating
 
