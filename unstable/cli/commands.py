@@ -162,6 +162,26 @@ def _report(given: Given) -> None:
     report(folders, given["out"])
 
 
+def _sweep(given: Given) -> None:
+    path, flags = folder_at("FILE", given.words[0]), {flag[2:] for flag in given.flags}
+    is_folder = path.is_dir()
+    of_folder = {"retry", "table", "json"}
+    wrong = flags - of_folder if is_folder else flags & of_folder
+    if is_folder and given["out"] is not None:
+        wrong.add("out")
+    for flag in sorted(wrong):
+        takes = "a sweep's folder has no use for it" if is_folder else "give a sweep's folder"
+        raise ConfigError(f"--{flag}: {takes}; leave it out")
+    from unstable.commands.sweep.sweep import begin, go_on, show
+
+    if not is_folder:
+        begin(path, given["out"], plan_only="plan" in flags)
+    elif flags & {"table", "json"}:
+        show(path, as_json="json" in flags)
+    else:
+        go_on(path, retry="retry" in flags)
+
+
 def _export(given: Given) -> None:
     folder, version = run_and_version("RUN_DIR", given.words[0])
     from unstable.commands.export import export
@@ -342,6 +362,22 @@ training went, what was set, and its games to step through. It opens without a n
 report.html, in the run's folder where there is one run.""",
         words=(1, MOST),
         own={"out": _folder_of},
+    ),
+    "sweep": Command(
+        _sweep,
+        {
+            "FILE [--out FOLDER] [--plan]": "Many runs, by a file of settings and seeds",
+            "FOLDER [--retry]": "Go on with a sweep, whatever ended it",
+            "FOLDER --table|--json": "What it has come to so far",
+        },
+        """\
+Runs unstable train for each setting of FILE (YAML: a grid, a list or random draws of fields) with
+each seed, one after another or several at once, and makes one table and one page of them. FOLDER is
+new, by default outputs/<name of FILE>. --plan prints the runs' commands and starts nothing; --retry
+runs what has failed once more. What FILE may say is in docs/sweep.md.""",
+        words=(1, 1),
+        own={"out": _folder_of},
+        flags=("--plan", "--retry", "--table", "--json"),
     ),
     "watch": Command(
         _watch,
