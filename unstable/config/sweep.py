@@ -214,28 +214,21 @@ def _read(point: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names(points: Sequence[dict[str, Any]]) -> list[str]:
-    """What each is called: the ends of its fields' paths that part them, with their values."""
-    paths = list(dict.fromkeys(path for point in points for path in point))
-    short = {path: _end(path, paths) for path in paths}
+    """What each is called: the last parts of its fields' paths, or all of them, and the values."""
+    paths = {path for point in points for path in point}
+    ends = [path.rpartition(".")[2] for path in paths]
     names = []
     for number, point in enumerate(points, 1):
-        parts = (f"{short[path]}-{_word(value)}" for path, value in point.items())
+        own = [(path.rpartition(".")[2], path, _word(value)) for path, value in point.items()]
+        parts = (f"{path if ends.count(end) > 1 else end}-{word}" for end, path, word in own)
         name = "+".join(parts) or "base"
         names.append(name if NAME.fullmatch(name) else f"setting-{number}")
     return names
 
 
-def _end(path: str, paths: Sequence[str]) -> str:
-    """As much of a path's end as no other path ends with."""
-    parts = path.split(".")
-    ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
-    others = [f".{each}" for each in paths if each != path]
-    return next((e for e in ends if not any(o.endswith(f".{e}") for o in others)), path)
-
-
 def _word(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return re.sub(r"[^\w.+-]+", "-", text).strip("-") or "none"
+    text = value.strip("-") if isinstance(value, str) else json.dumps(value)
+    return re.sub(r"[^\w.+-]+", "-", text) or "none"
 
 
 def read_sweep(text: str, place: str) -> SweepConfig:

@@ -12,11 +12,12 @@ from unstable.types.intervals import mean, student_interval
 from unstable.types.metrics import EvalKey, ExploitKey
 
 COLUMNS = ("setting", "at the end", "difference", "best", "games", "minutes", "runs")
-SEEDS = "Means over seeds, with 95 % intervals by Student's t where there are two seeds or more."
+BAND = "Mean over seeds, and from the least seed's to the largest one's value."
 CAPTION = (
-    f"{SEEDS} Difference: to the first setting, seed by seed. Best: the mean of each run's best "
-    "value, which chance alone raises. Of many settings the best one looks better than it is. "
-    "Games and minutes are those of a run."
+    "Means over seeds, with 95 % intervals by Student's t. Difference: to the first setting, seed "
+    "by seed, at the last version that both have. Best: the mean of each run's best value, which "
+    "chance alone raises. Of many settings the best one looks better than it is. Games and minutes "
+    "are those of a run."
 )
 MOST_CHARTS = 6  # of metrics beside the sweep's own
 _digits = partial(fixed, digits=3)
@@ -58,18 +59,11 @@ class Outcome(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A mean over seeds, and its interval where there is one."""
+    """A mean over seeds, and its 95 % interval where the values say one."""
 
     mean: float
     low: float | None = None
     high: float | None = None
-
-    @property
-    def sign(self) -> int:
-        """1 where all of the interval is above 0, -1 where all of it is below, else 0."""
-        if self.low is None or self.high is None:
-            return 0
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
 
 
 class Result(NamedTuple):
@@ -79,20 +73,26 @@ class Result(NamedTuple):
     runs: list[Outcome]
     end: Spread | None
     best: Spread | None
-    difference: Spread | None  # of the end to the first setting's, over the seeds that both have
+    difference: Spread | None  # to the first setting
     games: float
     minutes: float
 
 
-def arrival(rows: Sequence[Row], metric: str, rung: int, by: str) -> tuple[int, float] | None:
-    """The first value at or after a rung, with its version; None where there is none yet."""
-    games = 0.0
+def arrival(
+    rows: Sequence[Row], metric: str, rung: int, by: str, *, ended: bool = False
+) -> tuple[int, float] | None:
+    """The first value at or after a rung, with its version; None where there is none yet.
+
+    Of a run that has ended before it, as rungs by games may have it, the last value.
+    """
+    games, last = 0.0, None
     for row in rows:
         games += row.get("collect/games") or 0
-        value = row.get(metric)
-        if value is not None and (row["version"] if by == "updates" else games) >= rung:
-            return row["version"], float(value)
-    return None
+        if (value := row.get(metric)) is not None:
+            last = row["version"], float(value)
+            if (row["version"] if by == "updates" else games) >= rung:
+                return last
+    return last if ended else None
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -109,23 +109,18 @@ def spread(values: Sequence[float]) -> Spread | None:
 def results(outcomes: Sequence[Outcome], measure: Measure) -> list[Result]:
     """Those of each setting, in the order in which settings first come."""
     found: list[Result] = []
-    first: dict[int, float] = {}
-    pick = max if measure.sign > 0 else min
     for setting in dict.fromkeys(each.setting for each in outcomes):
         runs = [each for each in outcomes if each.setting == setting]
-        values = {run.seed: [y for _, y in run.values(measure.metric)] for run in runs}
-        ends = {seed: own[-1] for seed, own in values.items() if own}
-        first = first if found else ends
+        values = [[y for _, y in run.values(measure.metric)] for run in runs]
+        pick = max if measure.sign > 0 else min
         played = [run for run in runs if run.rows]
         found.append(
             Result(
                 setting=setting,
                 runs=runs,
-                end=spread([*ends.values()]),
-                best=spread([pick(own) for own in values.values() if own]),
-                difference=spread([ends[seed] - first[seed] for seed in ends if seed in first])
-                if found
-                else None,
+                end=spread([own[-1] for own in values if own]),
+                best=spread([pick(own) for own in values if own]),
+                difference=_difference(found[0].runs, runs, measure.metric) if found else None,
                 games=mean(run.total("collect/games") for run in played),
                 minutes=mean(run.total("time/total") for run in played) / 60,
             )
@@ -133,59 +128,67 @@ def results(outcomes: Sequence[Outcome], measure: Measure) -> list[Result]:
     return found
 
 
+def _difference(first: Sequence[Outcome], second: Sequence[Outcome], metric: str) -> Spread | None:
+    """The second's values less the first's, over the seeds that both have."""
+    own = {run.seed: values for run in first if (values := run.values(metric))}
+    gains = []
+    for run in second:
+        if (values := run.values(metric)) and run.seed in own:
+            both = min(values[-1][0], own[run.seed][-1][0])  # one may have been stopped
+            ends = [[y for x, y in each if x <= both] for each in (own[run.seed], values)]
+            gains += [ends[1][-1] - ends[0][-1]] if all(ends) else []
+    return spread(gains)
+
+
 def cells(result: Result) -> list[str]:
     """A line of the table."""
-    shown = (
-        (result.end, _digits),
-        (result.difference, _signed),
-        (result.best, _digits),
-    )
+    shown = (result.end, _digits), (result.difference, _signed), (result.best, _digits)
     states = [run.state for run in result.runs]
-    runs = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     return [
         result.setting,
         *(NONE if each is None else interval(*each, form) for each, form in shown),
         f"{result.games:,.0f}",
         f"{result.minutes:.1f}",
-        runs,
+        ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
     ]
 
 
 def as_record(found: Sequence[Result], measure: Measure) -> dict[str, Any]:
     """The results as plain values, for JSON."""
 
-    def of_run(run: Outcome) -> dict[str, Any]:
-        values = run.values(measure.metric)
-        return {
-            **{name: value for name, value in run._asdict().items() if name != "rows"},
-            "version": run.rows[-1]["version"] if run.rows else None,
-            "values": values,
-            "games": run.total("collect/games"),
-            "minutes": run.total("time/total") / 60,
-        }
+    def plain(value: Any) -> Any:
+        if isinstance(value, Outcome):
+            own = {name: each for name, each in value._asdict().items() if name != "rows"}
+            return {**own, "values": value.values(measure.metric)}
+        if isinstance(value, Spread):
+            return value._asdict()
+        return [plain(each) for each in value] if isinstance(value, list) else value
 
-    settings = []
-    for result in found:
-        values = result._asdict() | {"runs": [of_run(run) for run in result.runs]}
-        for name in ("end", "best", "difference"):
-            values[name] = values[name] and values[name]._asdict()
-        settings.append(values)
+    settings = [{name: plain(each) for name, each in result._asdict().items()} for result in found]
     return {**measure._asdict(), "settings": settings}
 
 
 def headline(found: Sequence[Result], measure: Measure) -> str:
     """Which setting is best by the mean at the end, and whether that can be told from the first."""
-    ended = [each for each in found if each.end and any(r.state == "done" for r in each.runs)]
-    if not ended:
+    ended = [each for each in found if any(run.state == "done" for run in each.runs)]
+    ranked = _ranked(ended, measure)
+    if not ranked:
         return "Nothing has come to its end yet."
-    best = max(ended, key=lambda each: measure.sign * each.end.mean if each.end else 0.0)
-    assert best.end is not None
-    said = f"{best.setting} is best: {interval(*best.end, _digits)}"
+    best = ranked[0]
+    said = f"{best.setting} is best: {interval(*(best.end or Spread(0.0)), _digits)}"
     if best is found[0]:
-        return f"{said}." if len(found) > 1 else f"{best.setting}: {interval(*best.end, _digits)}."
-    told = best.difference is not None and best.difference.sign == measure.sign
-    apart = "better than" if told else "not to be told from"
+        return f"{said}."
+    _, low, high = best.difference or Spread(0.0)
+    ends = [measure.sign * end for end in (low, high) if end is not None]
+    apart = "better than" if ends and min(ends) > 0 else "not to be told from"
     return f"{said}, {apart} {found[0].setting}."
+
+
+def _ranked(found: Sequence[Result], measure: Measure) -> list[Result]:
+    """Those that have a value, the best first."""
+    means = {each.setting: measure.sign * each.end.mean for each in found if each.end}
+    known = [each for each in found if each.setting in means]
+    return sorted(known, key=lambda each: -means[each.setting])
 
 
 def sweep_page(
@@ -221,7 +224,7 @@ def sweep_page(
             {"id": "results", "title": "What came out", "charts": [], "tables": tables},
             {
                 **{"id": "curves", "title": "Curves", "tables": []},
-                "charts": [*_charts(found, measure), *_by_seed(found, measure)],
+                "charts": _charts(found, measure),
             },
             {"id": "runs", "title": "Runs", "charts": [], "tables": [_runs(runs, measure)]},
             {
@@ -262,60 +265,37 @@ def _set(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _charts(found: Sequence[Result], measure: Measure) -> list[Chart]:
-    """The sweep's metric and the other measures, a curve a setting: mean and interval."""
-    shown, caption = list(found), SEEDS
+    """The sweep's metric and the other measures, a curve a setting."""
+    shown, caption = list(found), BAND
     if len(found) > MOST_SERIES:
-        ranked = sorted(
-            (each for each in found[1:] if each.end),
-            key=lambda each: -measure.sign * each.end.mean if each.end else 0.0,
-        )
-        shown = [found[0], *ranked[: MOST_SERIES - 1]]
-        caption += f" The first setting and the {len(shown) - 1} best are shown."
+        best = _ranked(found[1:], measure)[: MOST_SERIES - 1]
+        shown = [found[0], *best]
+        caption += f" The first setting and the {len(best)} best are shown."
     rows = [row for result in shown for run in result.runs for row in run.rows]
     names = dict.fromkeys(name for row in rows for name in row if _is_measure(name))
     others = [name for name in names if name != measure.metric][:MOST_CHARTS]
     charts = []
     for metric in (measure.metric, *others):
-        curves = {result.setting: _mean_curve(result.runs, metric) for result in shown}
-        curves = {setting: points for setting, points in curves.items() if points}
+        curves = {result.setting: _curve(result.runs, metric) for result in shown}
+        labels, curves = list(curves), {name: each for name, each in curves.items() if each}
         if curves:
-            labels = [result.setting for result in shown]
             charts.append(line_chart(metric, metric.split("/")[-1], curves, caption, names=labels))
     return charts
 
 
 def _is_measure(name: str) -> bool:
-    return any(
-        (parsed := kind.parse(name)) is not None and parsed[1] == figure
-        for kind, figure in ((EvalKey, "score"), (ExploitKey, "high"))
-    )
+    score, exploitability = EvalKey.parse(name), ExploitKey.parse(name)
+    return (score and score[1]) == "score" or (exploitability and exploitability[1]) == "high"
 
 
-def _mean_curve(runs: Sequence[Outcome], metric: str) -> Points:
+def _curve(runs: Sequence[Outcome], metric: str) -> Points:
+    """Mean, least and largest value over seeds by version."""
     by_version: dict[int, list[float]] = {}
     for run in runs:
         for version, value in run.values(metric):
             by_version.setdefault(version, []).append(value)
     points = []
-    for version, values in sorted(by_version.items()):
-        middle, low, high = spread(values) or Spread(0.0)
-        ends = {"low": middle if low is None else low, "high": middle if high is None else high}
-        points.append({"x": version, "y": middle} | (ends if len(runs) > 1 else {}))
+    for version, own in sorted(by_version.items()):
+        ends = {"low": min(own), "high": max(own)} if len(runs) > 1 else {}
+        points.append({"x": version, "y": mean(own), **ends})
     return thinned(points)
-
-
-def _by_seed(found: Sequence[Result], measure: Measure) -> list[Chart]:
-    """The sweep's metric, a chart a setting and a curve a seed; none of many settings."""
-    if len(found) > MOST_SERIES:
-        return []
-    charts = []
-    for result in found:
-        curves = {
-            f"seed {run.seed}": thinned([{"x": x, "y": y} for x, y in run.values(measure.metric)])
-            for run in result.runs
-        }
-        curves = {name: points for name, points in curves.items() if points}
-        if len(curves) > 1:
-            unit = measure.metric.split("/")[-1]
-            charts.append(line_chart(f"{result.setting}, each seed", unit, curves))
-    return charts

@@ -44,11 +44,11 @@ class Runner:
         self._running: dict[str, tuple[Child, Share | None]] = {}
         self._asked: set[str] = set()  # to end, by us
         self._told: set[str] = set()
-        self._over = {each.name for each in trials if is_over(folder.run(each.name), each)}
-        self._over |= folder.failures().keys()
+        self._done = {each.name for each in trials if is_over(folder.run(each.name), each)}
+        self._failed = set(folder.failures())
         self._decisions = folder.decisions()
         self._arrived: dict[tuple[str, int], float] = {}  # values at rungs
-        self._looked: dict[tuple[str, int], int] = {}  # how long metrics were then
+        self._looked: dict[tuple[str, int], tuple[int, bool]] = {}  # how long metrics were then
         self._signal: int | None = None
 
     def run(self) -> None:
@@ -64,14 +64,13 @@ class Runner:
             raise KeyboardInterrupt if self._signal == signal.SIGINT else Terminated
 
     def _interrupt(self, received: int, _: object) -> None:
-        """Ctrl-C is passed on as it is, anything else as SIGTERM."""
-        kind = signal.SIGINT if received == signal.SIGINT else signal.SIGTERM
+        """Pass a signal on to all runs."""
         if self._signal is None:
             name = signal.Signals(received).name
             say(f"{name}: the runs end in order; a second one ends them now")
         self._signal = received
         for child, _share in self._running.values():
-            child.send(kind)
+            child.send(_passed_on(received))
 
     def _step(self) -> bool:
         """Look once; returns whether anything is left to do."""
@@ -88,7 +87,7 @@ class Runner:
                 if holds and trial.name not in self._asked:
                     self._asked.add(trial.name)
                     self._running[trial.name][0].send(signal.SIGINT)
-            elif not holds and trial.name not in self._over:
+            elif not holds and trial.name not in self._done | self._failed:
                 ready.append(trial)
         for trial in ready:
             if self._free:
@@ -102,8 +101,9 @@ class Runner:
             values: dict[str, list[float]] = {name: [] for name in going(names, self._decisions)}
             there = [each for each in self._trials if each.setting.name in values]
             found = {each.name: self._at(each.name, rung, stop.by) for each in there}
-            if any(found[each.name] is None and each.name not in self._over for each in there):
-                return {name for name, value in found.items() if value is not None}
+            come = {name for name, value in found.items() if value is not None}
+            if found.keys() - come - self._done - self._failed:
+                return come
             for trial in there:
                 value = found[trial.name]
                 values[trial.setting.name] += [] if value is None else [value]
@@ -116,10 +116,11 @@ class Runner:
     def _at(self, name: str, rung: int, by: str) -> float | None:
         """A run's value at a rung; its rows are read again only if there are more."""
         key, path = (name, rung), self._folder.run(name).metrics
-        size = path.stat().st_size if path.is_file() else 0
-        if key not in self._arrived and self._looked.get(key) != size:
-            self._looked[key] = size
-            if (found := arrival(read_rows(path), self._measure.metric, rung, by)) is not None:
+        look = path.stat().st_size if path.is_file() else 0, name in self._done
+        if key not in self._arrived and self._looked.get(key) != look:
+            self._looked[key] = look
+            found = arrival(read_rows(path), self._measure.metric, rung, by, ended=look[1])
+            if found is not None:
                 self._arrived[key] = found[1]
         return self._arrived.get(key)
 
@@ -142,6 +143,8 @@ class Runner:
         own = {} if share is None else share.variables
         child = Child(words, self._folder.log(name), () if share is None else share.cores, own)
         self._running[name] = child, share
+        if self._signal is not None:  # it came just then
+            child.send(_passed_on(self._signal))
         say(f"{name} {'goes on' if words[1] == '--resume' else 'begins'}")
 
     def _collect(self, name: str) -> None:
@@ -156,7 +159,7 @@ class Runner:
         trial = next(each for each in self._trials if each.name == name)
         folder = self._folder.run(name)
         if is_over(folder, trial):
-            self._over.add(name)
+            self._done.add(name)
             values = [row.get(self._measure.metric) for row in read_rows(folder.metrics)]
             last = next((value for value in reversed(values) if value is not None), None)
             say(f"{name} is done: {number(last)}")
@@ -164,9 +167,14 @@ class Runner:
             by = f"signal {-code}" if code < 0 else f"exit code {code}"
             line = f"{by}: {last_line(self._folder, name)}"
             self._folder.add_failure(name, line)
-            self._over.add(name)
+            self._failed.add(name)
             say(f"{name} failed, {line}")
         self._changed()
+
+
+def _passed_on(received: int) -> signal.Signals:
+    """Ctrl-C as it is, anything else as SIGTERM."""
+    return signal.SIGINT if received == signal.SIGINT else signal.SIGTERM
 
 
 def is_over(folder: RunFolder, trial: Trial) -> bool:

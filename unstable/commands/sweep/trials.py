@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from unstable.commands.prepare import check, exact_games
-from unstable.config import ConfigError, RunConfig, dump, load
+from unstable.config import ConfigError, RunConfig, load
 from unstable.config.sweep import Setting, SweepConfig
 from unstable.records.text import command_line
 from unstable.report.comparison import ALONE
@@ -46,7 +46,7 @@ class Trial(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """It as a line of the sweep's folder; `digest` is of its whole config."""
-        digest = hashlib.blake2b(dump(self.config).encode(), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(self.config.model_dump_json().encode(), digest_size=8).hexdigest()
         names = {"trial": self.name, "setting": self.setting.name, "seed": self.seed}
         return {**names, "command": self.command, "digest": digest}
 
@@ -67,7 +67,7 @@ def trials_of(sweep: SweepConfig) -> list[Trial]:
     trials = [Trial(each, seed, _load(each, seed)) for seed in sweep.seeds for each in settings]
     seen: dict[str, Trial] = {}
     for trial in trials:
-        same = seen.setdefault(dump(trial.config), trial)
+        same = seen.setdefault(trial.config.model_dump_json(), trial)
         if same is not trial:
             raise ConfigError(f"{same.name} and {trial.name} are the same run; leave one out")
     return trials
