@@ -110,8 +110,9 @@ def test_a_mistake_is_one_line_before_anything_starts(
     ("words", "said"),
     [
         (["none.yaml"], "FILE = 'none.yaml': cannot be read (No such file or directory)"),
-        (["my.yaml", "--retry"], "--retry: give a sweep's folder; leave it out"),
-        (["folder", "--plan"], "--plan: a sweep's folder has no use for it; leave it out"),
+        (["my.yaml", "--retry"], "FOLDER = 'my.yaml' holds no sweep.yaml; give a folder that u"),
+        (["my.yaml", "--plan", "--json"], "--json: for a sweep that has begun; leave out --out"),
+        (["folder", "--plan"], "FILE = 'folder': cannot be read (Is a directory); give a file"),
         (["folder"], "FOLDER = 'folder' holds no sweep.yaml"),
         (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable sweep folder; else"),
     ],

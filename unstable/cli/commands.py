@@ -163,23 +163,18 @@ def _report(given: Given) -> None:
 
 
 def _sweep(given: Given) -> None:
-    path, flags = folder_at("FILE", given.words[0]), {flag[2:] for flag in given.flags}
-    is_folder = path.is_dir()
-    of_folder = {"retry", "table", "json"}
-    wrong = flags - of_folder if is_folder else flags & of_folder
-    if is_folder and given["out"] is not None:
-        wrong.add("out")
-    for flag in sorted(wrong):
-        takes = "a sweep's folder has no use for it" if is_folder else "give a sweep's folder"
-        raise ConfigError(f"--{flag}: {takes}; leave it out")
+    path, flags, out = folder_at("FILE", given.words[0]), given.flags, given["out"]
+    begins = out is not None or "--plan" in flags
+    if begins and (others := sorted(flags - {"--plan"})):
+        raise ConfigError(f"{others[0]}: for a sweep that has begun; leave out --out and --plan")
     from unstable.commands.sweep.sweep import begin, go_on, show
 
-    if not is_folder:
-        begin(path, given["out"], plan_only="plan" in flags)
-    elif flags & {"table", "json"}:
-        show(path, as_json="json" in flags)
+    if flags & {"--table", "--json"}:
+        show(path, as_json="--json" in flags)
+    elif "--retry" in flags or (path.is_dir() and not begins):
+        go_on(path, retry="--retry" in flags)
     else:
-        go_on(path, retry="retry" in flags)
+        begin(path, out, plan_only="--plan" in flags)
 
 
 def _export(given: Given) -> None:

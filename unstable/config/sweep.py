@@ -26,7 +26,6 @@ from unstable.config.base import (
 )
 from unstable.config.plain import read_yaml
 from unstable.config.reading import one_line
-from unstable.types.seeds import derive_seed
 
 OWN = {
     "seed": "seeds are given by seeds",
@@ -79,7 +78,7 @@ class RandomConfig(Section):
         for number in itertools.count():
             drawn = {}
             for path, source in self.draw.items():
-                chance = random.Random(derive_seed("sweep", self.seed, path, number))
+                chance = random.Random(f"{self.seed}/{number}/{path}")
                 if isinstance(source, RangeConfig):
                     drawn[path] = source.draw(chance)
                 else:

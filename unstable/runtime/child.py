@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PROGRAM = "from unstable.cli import main; main()"
 
 
 class Child:
@@ -32,7 +33,7 @@ class Child:
         begin = [sys.executable, "-P", __file__, f"{os.getpid()}", ",".join(map(str, cores)), "--"]
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                [*begin, sys.executable, "-P", "-m", "unstable.cli", *words],
+                [*begin, sys.executable, "-P", "-c", _PROGRAM, *words],
                 env=os.environ | dict(variables or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
