@@ -21,16 +21,15 @@ from unstable.commands.session import Terminated
 from unstable.commands.sweep import runner
 from unstable.commands.sweep.halving import decide, going, next_rung
 from unstable.commands.sweep.runner import Runner, outcomes
-from unstable.commands.sweep.trials import Trial, trials_of
+from unstable.commands.sweep.trials import Sweep, Trial, trials_of
 from unstable.config import ConfigError, RunConfig, load
 from unstable.config.sweep import Setting, StopConfig, SweepConfig, read_sweep
 from unstable.records.files import LineFile, write_whole
 from unstable.records.folder import RunFolder
 from unstable.records.sweep import Decision, SweepFolder
-from unstable.report.sweep import Measure, Outcome
+from unstable.report.sweep import Outcome
 
 METRIC = "collect/reward"
-MEASURE = Measure(METRIC, "max")
 SWEEP = f"""
 config: tiny_nim
 common: {{loop.steps: 8, eval.every: 1}}
@@ -244,17 +243,17 @@ class Scene:
     """A sweep of fake runs in a folder of its own."""
 
     def __init__(self, root: Path, text: str) -> None:
-        self.sweep, self.trials = known(text)
+        config, self.trials = known(text)
         self.folder = SweepFolder(root)
+        self.sweep = Sweep(self.folder, config, self.trials)
         if not self.folder.file.exists():
-            self.folder.make(self.sweep, [trial.record() for trial in self.trials])
+            self.folder.make(config, [trial.record() for trial in self.trials])
 
     def go(self, slots: int = 2) -> None:
-        shares = [None] * slots
-        Runner(self.folder, self.sweep, self.trials, MEASURE, shares, lambda: None).run()
+        Runner(self.sweep, [None] * slots, lambda: None).run()
 
     def outcomes(self) -> list[Outcome]:
-        return outcomes(self.folder, self.sweep, self.trials, MEASURE)
+        return outcomes(self.sweep)
 
     def figures(self) -> list[tuple[Any, ...]]:
         """All that may not depend on when it was killed."""

@@ -35,6 +35,11 @@ class Measure(NamedTuple):
         """1 where more of it is better, else -1."""
         return 1 if self.goal == "max" else -1
 
+    @property
+    def text(self) -> str:
+        """Both in words."""
+        return f"{self.metric} ({'more' if self.goal == 'max' else 'less'} is better)"
+
 
 class Outcome(NamedTuple):
     """What a run has come to; its rows are those up to where its setting was stopped."""
@@ -202,14 +207,12 @@ def sweep_page(
 
     `settings` are the fields of each setting, `rungs` lines of a table of what was stopped.
     """
-    runs = [run for result in found for run in result.runs]
+    runs, made = [run for result in found for run in result.runs], _set(settings)
     tables = [_table("Settings", COLUMNS, [cells(result) for result in found], CAPTION)]
     if rungs:
         columns = ("rung", "setting", "mean", "then")
         tables.append(_table("Stopped early", columns, rungs, "By successive halving."))
-    more = "more is better" if measure.goal == "max" else "less is better"
-    facts = [("metric", f"{measure.metric} ({more})"), ("settings", f"{len(found)}")]
-    facts.append(("runs", f"{len(runs)}"))
+    facts = [("metric", measure.text), ("settings", f"{len(found)}"), ("runs", f"{len(runs)}")]
     return {
         "title": f"{name} · sweep",
         "kicker": f"unstable sweep · {name}",
@@ -222,15 +225,9 @@ def sweep_page(
         ],
         "sections": [
             {"id": "results", "title": "What came out", "charts": [], "tables": tables},
-            {
-                **{"id": "curves", "title": "Curves", "tables": []},
-                "charts": _charts(found, measure),
-            },
+            {"id": "curves", "title": "Curves", "charts": _charts(found, measure), "tables": []},
             {"id": "runs", "title": "Runs", "charts": [], "tables": [_runs(runs, measure)]},
-            {
-                **{"id": "settings", "title": "How it was made", "charts": []},
-                "tables": [_set(settings)],
-            },
+            {"id": "settings", "title": "How it was made", "charts": [], "tables": [made]},
         ],
         "games": {"rows": []},
         "again": "With loop.mode = sync and the embedded engine a run plays the same games to the "

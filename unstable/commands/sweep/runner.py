@@ -8,16 +8,15 @@ from collections.abc import Callable, Sequence
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.session import Terminated, handled, say
 from unstable.commands.sweep.halving import decide, going, next_rung
-from unstable.commands.sweep.trials import Trial
+from unstable.commands.sweep.trials import Sweep, Trial
 from unstable.config import ConfigError
-from unstable.config.sweep import SweepConfig
 from unstable.loop.state import parse
 from unstable.planning.shares import Share
 from unstable.records.folder import RunFolder
-from unstable.records.reading import Row, read_rows
+from unstable.records.reading import read_rows
 from unstable.records.sweep import SweepFolder
 from unstable.records.text import number
-from unstable.report.sweep import Measure, Outcome, arrival
+from unstable.report.sweep import Outcome, arrival
 from unstable.runtime.child import Child
 
 LOOK_S = 0.5
@@ -31,22 +30,19 @@ class Runner:
 
     def __init__(
         self,
-        folder: SweepFolder,
-        sweep: SweepConfig,
-        trials: Sequence[Trial],
-        measure: Measure,
+        sweep: Sweep,
         shares: Sequence[Share | None],
         changed: Callable[[], None],
     ) -> None:
-        self._folder, self._sweep, self._trials = folder, sweep, trials
-        self._measure, self._changed = measure, changed
+        self._sweep, self._changed = sweep, changed
+        self._folder, self._trials = sweep.folder, sweep.trials
         self._free = list(shares)
         self._running: dict[str, tuple[Child, Share | None]] = {}
         self._asked: set[str] = set()  # to end, by us
         self._told: set[str] = set()
-        self._done = {each.name for each in trials if is_over(folder.run(each.name), each)}
-        self._failed = set(folder.failures())
-        self._decisions = folder.decisions()
+        self._done = {each.name for each in sweep.trials if is_over(self._of(each), each)}
+        self._failed = set(sweep.folder.failures())
+        self._decisions = sweep.folder.decisions()
         self._arrived: dict[tuple[str, int], float] = {}  # values at rungs
         self._looked: dict[tuple[str, int], tuple[int, bool]] = {}  # how long metrics were then
         self._signal: int | None = None
@@ -62,6 +58,9 @@ class Runner:
                     child.send(signal.SIGTERM)
         if self._signal is not None:
             raise KeyboardInterrupt if self._signal == signal.SIGINT else Terminated
+
+    def _of(self, trial: Trial) -> RunFolder:
+        return self._folder.run(trial.name)
 
     def _interrupt(self, received: int, _: object) -> None:
         """Pass a signal on to all runs."""
@@ -96,7 +95,8 @@ class Runner:
 
     def _decide(self) -> set[str]:
         """Decide the rungs that all have come to; returns the runs that wait at the next one."""
-        stop, names = self._sweep.stop, [each.setting.name for each in self._trials]
+        config, measure = self._sweep.config, self._sweep.measure
+        stop, names = config.stop, [each.setting.name for each in self._trials]
         while stop and (rung := next_rung(stop, self._decisions)) is not None:
             values: dict[str, list[float]] = {name: [] for name in going(names, self._decisions)}
             there = [each for each in self._trials if each.setting.name in values]
@@ -107,7 +107,7 @@ class Runner:
             for trial in there:
                 value = found[trial.name]
                 values[trial.setting.name] += [] if value is None else [value]
-            decision = decide(rung, stop, values, len(self._sweep.seeds), self._measure.sign)
+            decision = decide(rung, stop, values, len(config.seeds), measure.sign)
             self._folder.add_decision(decision)
             self._decisions.append(decision)
             say(f"rung {rung}: {', '.join(decision.kept) or 'nothing'} goes on")
@@ -119,13 +119,14 @@ class Runner:
         look = path.stat().st_size if path.is_file() else 0, name in self._done
         if key not in self._arrived and self._looked.get(key) != look:
             self._looked[key] = look
-            found = arrival(read_rows(path), self._measure.metric, rung, by, ended=look[1])
+            metric = self._sweep.measure.metric
+            found = arrival(read_rows(path), metric, rung, by, ended=look[1])
             if found is not None:
                 self._arrived[key] = found[1]
         return self._arrived.get(key)
 
     def _start(self, trial: Trial) -> None:
-        folder, name = self._folder.run(trial.name), trial.name
+        folder, name = self._of(trial), trial.name
         if folder.root.is_dir():
             try:
                 with folder.held(name):
@@ -160,7 +161,7 @@ class Runner:
         folder = self._folder.run(name)
         if is_over(folder, trial):
             self._done.add(name)
-            values = [row.get(self._measure.metric) for row in read_rows(folder.metrics)]
+            values = [row.get(self._sweep.measure.metric) for row in read_rows(folder.metrics)]
             last = next((value for value in reversed(values) if value is not None), None)
             say(f"{name} is done: {number(last)}")
         elif not (asked and code in IN_ORDER):
@@ -197,10 +198,9 @@ def last_line(folder: SweepFolder, name: str) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "nothing was printed")
 
 
-def outcomes(
-    folder: SweepFolder, sweep: SweepConfig, trials: Sequence[Trial], measure: Measure
-) -> list[Outcome]:
+def outcomes(sweep: Sweep) -> list[Outcome]:
     """What each run has come to; one that was stopped, up to its last rung."""
+    folder, stop = sweep.folder, sweep.config.stop
     failures, decisions = folder.failures(), folder.decisions()
 
     def of(trial: Trial) -> Outcome:
@@ -210,9 +210,10 @@ def outcomes(
         state = "waiting"
         if line:
             state = "failed"
-        elif stopped and sweep.stop is not None:
-            state = "stopped"
-            rows = _until(rows, measure, stopped[0], sweep.stop.by)
+        elif stopped and stop is not None:
+            state = "stopped"  # how far it came beyond its rung is chance
+            at = arrival(rows, sweep.measure.metric, stopped[0], stop.by)
+            rows = [row for row in rows if at is None or row["version"] <= at[0]]
         elif is_over(run, trial):
             state = "done"
         elif condition_of(run, status_of(run), time.time()).word == "running":
@@ -221,10 +222,4 @@ def outcomes(
             *(trial.name, name, trial.seed, state, rows, trial.command, str(run.root), line)
         )
 
-    return [of(trial) for trial in trials]
-
-
-def _until(rows: list[Row], measure: Measure, rung: int, by: str) -> list[Row]:
-    """The rows up to a run's value at a rung: how far it came beyond is chance."""
-    at = arrival(rows, measure.metric, rung, by)
-    return [row for row in rows if at is None or row["version"] <= at[0]]
+    return [of(trial) for trial in sweep.trials]

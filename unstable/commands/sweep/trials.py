@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import yaml
@@ -11,6 +10,7 @@ import yaml
 from unstable.commands.prepare import check, exact_games
 from unstable.config import ConfigError, RunConfig, load
 from unstable.config.sweep import Setting, SweepConfig
+from unstable.records.sweep import SweepFolder
 from unstable.records.text import command_line
 from unstable.report.comparison import ALONE
 from unstable.report.sweep import Measure
@@ -51,6 +51,31 @@ class Trial(NamedTuple):
         return {**names, "command": self.command, "digest": digest}
 
 
+class Sweep(NamedTuple):
+    """A sweep with all that was left to choose, and its folder."""
+
+    folder: SweepFolder
+    config: SweepConfig
+    trials: list[Trial]
+
+    @property
+    def measure(self) -> Measure:
+        """What settings are compared by."""
+        assert self.config.metric is not None and self.config.goal is not None, "both are chosen"
+        return Measure(self.config.metric, self.config.goal)
+
+    @property
+    def settings(self) -> list[Trial]:
+        """A run of each setting."""
+        return self.trials[: len(self.trials) // len(self.config.seeds)]
+
+    @property
+    def size(self) -> str:
+        """How much it is, in words."""
+        seeds = len(self.config.seeds)
+        return f"{len(self.trials)} runs ({len(self.settings)} settings, {seeds} seeds)"
+
+
 def _text(value: Any) -> str:
     """A value as the command line reads it back."""
     if isinstance(value, list | dict):
@@ -80,18 +105,19 @@ def _load(setting: Setting, seed: int) -> RunConfig:
         raise ConfigError(f"{setting.name}: {error}") from None
 
 
-def check_trials(sweep: SweepConfig, trials: Sequence[Trial], measure: Measure) -> None:
+def check_trials(sweep: Sweep) -> None:
     """Raise `ConfigError` for what would fail later in any run, or keep it out of the table."""
-    for trial in trials[: len(trials) // len(sweep.seeds)]:  # a seed changes none of it
+    stop = sweep.config.stop
+    for trial in sweep.settings:  # a seed changes none of it
         try:
             check(trial.config)
-            _check_metric(trial.config, measure.metric)
+            _check_metric(trial.config, sweep.measure.metric)
         except ConfigError as error:
             raise ConfigError(f"{trial.setting.name}: {error}") from None
         steps = trial.config.loop.steps
-        if sweep.stop and sweep.stop.by == "updates" and sweep.stop.rungs[-1] >= steps:
+        if stop and stop.by == "updates" and stop.rungs[-1] >= steps:
             raise ConfigError(
-                f"stop.rungs = {sweep.stop.rungs}: {trial.setting.name} makes {steps} updates; "
+                f"stop.rungs = {stop.rungs}: {trial.setting.name} makes {steps} updates; "
                 "give rungs below that"
             )
 
