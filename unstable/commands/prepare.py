@@ -8,7 +8,7 @@ from typing import NamedTuple
 from unstable.collectors.players.kinds import player_class
 from unstable.config import ConfigError, ModelConfig, RunConfig
 from unstable.engines.needs import NEEDS
-from unstable.games.catalog.defects import known_defect
+from unstable.games.catalog.vetted import known_defect
 from unstable.games.check import check_constrained, check_game, settled
 from unstable.games.services import (
     can_be_solved,
