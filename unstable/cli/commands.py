@@ -1,11 +1,11 @@
 """The commands: one table, and a function for each that calls what carries it out."""
 
-from collections.abc import Callable
 from typing import Any
 
 from unstable.cli.options import (
     EXIT_FAILED,
     EXIT_USER_ERROR,
+    Reader,
     any_value,
     choice_of,
     folder_at,
@@ -189,14 +189,9 @@ def _model(given: Given) -> None:
 
 
 def _games(given: Given) -> None:
-    from unstable.commands.games import vetted_games
+    from unstable.commands.games import list_games
 
-    (_, *names), rows = vetted_games()
-    blocks = (
-        [game, *(f"{name:8} {cell}" for name, cell in zip(names, cells, strict=True))]
-        for game, *cells in rows
-    )
-    print("\n\n".join("\n  ".join(block) for block in blocks))
+    list_games()
 
 
 def _completion(given: Given) -> int:
@@ -214,8 +209,8 @@ def _folder_of(option: str, value: Any) -> Any:
     return None if text is None else folder_at(option, text)
 
 
-CONFIG: dict[str, Callable[[str, Any], Any]] = {"config": text_of}
-SITTING: dict[str, Callable[[str, Any], Any]] = {
+CONFIG: dict[str, Reader] = {"config": text_of}
+SITTING: dict[str, Reader] = {
     **{"seat": whole_number_of, "opponent": text_of, "temperature": number_of}
 }
 CONFIGURED = "[--config NAME|PATH] [--FIELD VALUE ...]"

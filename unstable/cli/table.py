@@ -10,6 +10,7 @@ from unstable.cli.options import (
     EXIT_USER_ERROR,
     HELP,
     SHORT_FORMS,
+    Reader,
     parse_options,
     typed,
 )
@@ -42,7 +43,7 @@ class Command:
     about: str = ""
     words: tuple[int, int] = (0, 0)
     """How many words come before the options: at least and at most."""
-    own: Mapping[str, Callable[[str, Any], Any]] = field(default_factory=dict)
+    own: Mapping[str, Reader] = field(default_factory=dict)
     """Options that are no fields of the config, each with what reads its value."""
     flags: tuple[str, ...] = ()
     """Options without a value."""
