@@ -267,11 +267,8 @@ def _scored(model: Any, examples: Sequence[SyntheticExample]) -> list[list[tuple
 
 async def _score(config: RunConfig, game: GameConfig, folder: str) -> float:
     """The base model's score against random, a draw counted half, from every side in turn."""
-    changes = {
-        "model": config.model.model_copy(update={"name": folder, "init": "fresh"}),
-        "games": [game],
-    }
-    resolved = prepare(config.model_copy(update=changes)).config
+    changes = {"model.name": folder, "model.init": "fresh", "games": [game]}
+    resolved = prepare(config.updated(changes)).config
     specs = [_spec(resolved.games[0], number) for number in range(config.world.score_games)]
     with tempfile.TemporaryDirectory() as scratch:
         run = RunFolder(Path(scratch))

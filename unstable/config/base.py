@@ -3,9 +3,9 @@
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -145,6 +145,15 @@ class Section(BaseModel):
                 if isinstance(data[key], bool) and cls._takes_a_number(key):
                     raise ValueError(f"{key} = {str(data[key]).lower()}: give a number")
         return data
+
+    def updated(self, changes: Mapping[str, Any]) -> Self:
+        """A copy with other values, by dotted path; they are ours, and are not validated."""
+        own: dict[str, Any] = {}
+        for path, value in changes.items():
+            name, _, below = path.partition(".")
+            held = own.get(name, getattr(self, name))
+            own[name] = held.updated({below: value}) if below else value
+        return self.model_copy(update=own)
 
     def refuse(self, name: str, why: str) -> None:
         """Raise `ValueError` where a field that has no meaning here is not as by default."""
