@@ -98,6 +98,8 @@ def _evaluate(given: Given) -> None:
 
 def _exploit(given: Given) -> None:
     folder, version = run_and_version("RUN_DIR", given.words[0])
+    from unstable.commands.exploit import learn, measure, measure_table
+
     own = {name: value for name, value in given.own.items() if value is not None}
     files = {name: folder_at(f"--{name}", own.pop(name)) for name in _FILES if name in own}
     average = own.pop("average", None)
@@ -105,15 +107,11 @@ def _exploit(given: Given) -> None:
         for option in (*files, "average", "nodes"):
             if option in files or given[option] is not None:
                 raise ConfigError(f"--{option}: --learn solves nothing exactly; leave it out")
-        from unstable.commands.exploit import learn
-
         learn(folder, version, own | given.fields, given.typed)
         return
     games = own.pop("games", [])
     named = [games] if isinstance(games, str) else games
     options = {f"eval.exploitability.{name}": value for name, value in own.items()} | given.fields
-    from unstable.commands.measure import measure, measure_table
-
     if average is not None and version is not None:
         raise ConfigError(f"--average: {given.words[0]} names a version; give one of the two")
     if (policy := files.pop("policy", None)) is not None:
