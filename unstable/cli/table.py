@@ -7,14 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unstable.cli.options import (
-    EXIT_USER_ERROR,
-    HELP,
-    SHORT_FORMS,
-    Reader,
-    parse_options,
-    typed,
-)
+from unstable.cli.options import EXIT_USER_ERROR, HELP, SHORT_FORMS, Reader, parse_options, typed
 from unstable.config import CONFIGS, ConfigError, RunConfig, fields, nearest, outline, within
 
 WIDTH = 41

@@ -32,8 +32,7 @@ class LearnerConfig(Section):
         "the actors, by the plan's estimates",
     )
     parallel: Literal["ddp", "fsdp"] = Field(
-        "ddp",
-        description="each rank holds the whole base model (ddp) or a shard of it (fsdp)",
+        "ddp", description="each rank holds the whole base model (ddp) or a shard of it (fsdp)"
     )
     algorithm: AnyAlgorithm = Field(
         ReinforceConfig(), description=f"by its name: {', '.join(ALGORITHMS)}, or module:Class"
@@ -88,8 +87,7 @@ class LearnerConfig(Section):
     compile: bool = Field(False, description="torch.compile the model's layers")
     grad_clip: PositiveFloat = Field(1.0, description="largest gradient norm")
     max_bad_updates: PositiveInt = Field(
-        3,
-        description="updates in a row whose loss or gradient is not finite before the run stops",
+        3, description="updates in a row whose loss or gradient is not finite before the run stops"
     )
 
     def micro_batch_limits(self, *, on_gpu: bool) -> tuple[int | None, int | None]:

@@ -45,8 +45,7 @@ class ModelConfig(Section):
         "or tiny_cards",
     )
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
-        "auto",
-        description="of the base weights; auto: bfloat16 where the processor is fast at it",
+        "auto", description="of the base weights; auto: bfloat16 where the processor is fast at it"
     )
     quantize: Literal["none", "8bit", "4bit"] = Field(
         "none",
