@@ -144,9 +144,12 @@ def test_passes_of_a_step_cast_its_masters_once(monkeypatch):
     fuse_lora(model)
     masters = {id(each) for each in model.parameters() if each.requires_grad}
     cast = []
-    monkeypatch.setattr(
-        lora, "rounded", lambda master, dtype: cast.append(rounded(master, dtype)) or cast[-1]
-    )
+
+    def spy(master, dtype):
+        cast.append(rounded(master, dtype))
+        return cast[-1]
+
+    monkeypatch.setattr(lora, "rounded", spy)
     for _ in range(3):
         model(input_ids=torch.arange(1, 9)[None]).logits.sum().backward()
     assert len(cast) == 3 * len(masters) and len({id(copy) for copy in cast}) == len(masters)

@@ -1,9 +1,9 @@
 """LoRA layers in the base model's precision, with one autograd step for a layer and its LoRA.
 
 PEFT multiplies fp32 masters with an fp32 copy of each layer's input, and keeps that copy. Here the
-masters are rounded to the base's precision for the products, as engines do, once for all passes of a
-step, the input is kept once as it is, and what the LoRA adds goes into the base's output in place.
-Gradients are summed up in the masters' fp32.
+masters are rounded to the base's precision for the products, as engines do, once for all passes of
+a step; the input is kept once as it is, and what the LoRA adds goes into the base's output in
+place. Gradients are summed up in the masters' fp32.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,6 @@ from torch.autograd import Function
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from unstable.models.quantize import dense_weight, is_quantized
-
 
 _rounded: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 """By master: its place in the order of changes, and its copy in the precision of products."""
