@@ -85,9 +85,9 @@ def learner_memory(
     A LoRA parameter takes 16 bytes (fp32 master, gradient, two moments of Adam, as counted in ZeRO,
     https://arxiv.org/abs/1910.02054) and a copy in the base's precision; 4 bytes more where ranks
     sum gradients, 8 more with a reference policy, 4 more with an average. `sharded` weights lie in
-    equal parts on all ranks; whole are two layers at a time, embedding and output layer. What a pass works with is counted in
-    layers' activations, as measured. With gradient checkpointing only each layer's input is kept
-    (https://arxiv.org/abs/1604.06174). `reference_tokens` are those of a batch whose hidden states
+    equal parts on all ranks; whole are two layers at a time, embedding and output layer. What a
+    pass works with is counted in layers' activations, as measured. With gradient checkpointing only
+    each layer's input is kept (https://arxiv.org/abs/1604.06174). `reference_tokens` are those of a batch whose hidden states
     an exact KL keeps, in fp32, and once more where ranks add them up.
     """
     size = DTYPE_BYTES[dtype]
