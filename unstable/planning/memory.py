@@ -87,8 +87,8 @@ def learner_memory(
     sum gradients, 8 more with a reference policy, 4 more with an average. `sharded` weights lie in
     equal parts on all ranks; whole are two layers at a time, embedding and output layer. What a
     pass works with is counted in layers' activations, as measured. With gradient checkpointing only
-    each layer's input is kept (https://arxiv.org/abs/1604.06174). `reference_tokens` are those of a batch whose hidden states
-    an exact KL keeps, in fp32, and once more where ranks add them up.
+    each layer's input is kept (https://arxiv.org/abs/1604.06174). `reference_tokens` are those of a
+    batch whose hidden states an exact KL keeps, in fp32, and once more where ranks add them up.
     """
     size = DTYPE_BYTES[dtype]
     weights = weight_bytes(shape, dtype, quantize)
