@@ -92,7 +92,7 @@ def test_a_model_that_cannot_be_had_is_planned_by_its_known_sizes(
     monkeypatch.setattr(base, "_hub_silence", lambda: "no route to host")
     assert examine(load("qwen3_24gb"), machine(4), check) == 1
     printed = capsys.readouterr().out
-    assert "1 on GPU 0, vllm engine" in printed and "weights 3.44" in printed
+    assert "vllm engine, bfloat16" in printed and "weights 3.44" in printed
     assert printed.count("error    model.name = 'Qwen/Qwen3-1.7B'") == 1
     assert "would make" not in printed
 
