@@ -162,6 +162,14 @@ def _report(given: Given) -> None:
     report(folders, given["out"])
 
 
+def _ratings(given: Given) -> None:
+    folders = [folder_at("RUN_DIR", word) for word in given.words]
+    from unstable.commands.ratings import ratings
+
+    weight = 1.0 if given["forfeits"] is None else given["forfeits"]
+    ratings(folders, weight, as_json="--json" in given.flags)
+
+
 def _export(given: Given) -> None:
     folder, version = run_and_version("RUN_DIR", given.words[0])
     from unstable.commands.export import export
@@ -342,6 +350,19 @@ training went, what was set, and its games to step through. It opens without a n
 report.html, in the run's folder where there is one run.""",
         words=(1, MOST),
         own={"out": _folder_of},
+    ),
+    "ratings": Command(
+        _ratings,
+        {"RUN_DIR... [--forfeits WEIGHT] [--json]": "How strong is everybody?"},
+        """\
+Rates all players of a run, or of several together, from the recorded games: once by TrueSkill, as
+the run itself did, and once by a fit over all games, whatever their order, with 95 % intervals. It
+names side advantages, rankings that are not transitive, and the worst case against past versions.
+--forfeits 0 leaves games out that ended by a forfeit, 0.5 counts them half; --json prints all of it
+for programs. What it means is in docs/ratings.md.""",
+        words=(1, MOST),
+        own={"forfeits": number_of},
+        flags=("--json",),
     ),
     "watch": Command(
         _watch,
