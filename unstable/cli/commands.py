@@ -170,6 +170,22 @@ def _ratings(given: Given) -> None:
     ratings(folders, weight, as_json="--json" in given.flags)
 
 
+def _tournament(given: Given) -> None:
+    from unstable.commands.tournament.tournament import Options, resume, tournament
+
+    if given["resume"] is not None:
+        others = {name for name, value in given.own.items() if value is not None} - {"resume"}
+        for option in [*given.words, *given.flags, *others, *given.fields]:
+            raise ConfigError(f"{option!r}: --resume goes on with a tournament as it was begun")
+        resume(folder_at("--resume", given["resume"]))
+        return
+    own = {name: value for name, value in given.own.items() if name != "resume"}
+    games = own.pop("game")
+    named = games if isinstance(games, list) else [] if games is None else [games]
+    options = Options(**own, game=list(map(str, named)), jpc="--jpc" in given.flags)
+    tournament(given.words, options, given.fields, given.typed)
+
+
 def _export(given: Given) -> None:
     folder, version = run_and_version("RUN_DIR", given.words[0])
     from unstable.commands.export import export
@@ -363,6 +379,31 @@ for programs. What it means is in docs/ratings.md.""",
         words=(1, MOST),
         own={"forfeits": number_of},
         flags=("--json",),
+    ),
+    "tournament": Command(
+        _tournament,
+        {
+            "PLAYER... [--game ENV ...] [--deals N] [--games N] [--jpc] [--FIELD VALUE ...]": (
+                "Everybody against everybody"
+            ),
+            "--resume DIR": "Go on with one that was cut off",
+        },
+        """\
+Plays all pairs of the players, each deal from every side, --deals of each pair in each game (16 by
+default), or --games in all, which go where intervals are widest. A PLAYER is random, expert, rules,
+base, RUN_DIR[@VERSION], the folder of a LoRA adapter, an opponent that the config names (so an
+endpoint), or module:Class. The config is --config, else the first RUN_DIR's; ENV is one of its games
+or any other. Prints ratings, pay-offs with intervals, Nash average, alpha-rank and cycles,
+and writes games, tournament.json and report.html to outputs/tournament-<games-time> or --run_dir.
+--jpc plays each with itself too, for joint policy correlation of runs; --forfeits WEIGHT counts
+forfeits less in the fit; --temperature T is every local model's. docs/ratings.md says more.""",
+        words=(0, MOST),
+        own={
+            **{**CONFIG, "game": any_value, "deals": whole_number_of, "games": whole_number_of},
+            **{"temperature": number_of, "forfeits": number_of, "resume": text_of},
+        },
+        flags=("--jpc",),
+        takes_fields=True,
     ),
     "watch": Command(
         _watch,

@@ -67,7 +67,7 @@ def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) ->
     found = {
         **rated(games, forfeits),
         "trueskill": [
-            {"player": names.player(at, each.player.name), **_trueskill(each)}
+            {"player": names.player(at, each.player.name), **trueskill_record(each)}
             for at, run in enumerate(runs)
             for each in run.ratings
         ],
@@ -144,20 +144,22 @@ def _steps(folder: RunFolder, config: RunConfig, skipped: Skipped) -> Iterator[G
     files = {(file.purpose, file.version): file for file in folder.game_files()}
     rows = read_rows(folder.metrics, skipped)
     back = {row["version"]: row.get("guard/rolled_back_to") for row in rows}
+    is_run = not folder.tournament.is_file()
     versions = range(max([0, *back, *(version for _, version in files)]) + 1)
     number, marks = 0.0, deque(_marks(folder) or _marks_by_version(versions))
 
     def due(version: float) -> Iterator[GameResult | Added]:
         while marks and marks[0].is_before(number, version):
             kind, of, _ = marks.popleft()
-            if kind == "added":
+            if kind == "added" and is_run:
                 source = back.get(of)
                 begun = None if source is None else PlayerId.policy(int(source))
                 yield PlayerId.policy(of), begun
             elif ("eval", of) in files:
                 results = _results(files["eval", of], skipped)
                 by_number = {result.spec.game_id: result for result in results}
-                yield from rated_games(config, of, [by_number[each] for each in sorted(by_number)])
+                ordered = [by_number[each] for each in sorted(by_number)]
+                yield from rated_games(config, of, ordered) if is_run else ordered
 
     for version in versions:
         if ("train", version) not in files:
@@ -313,7 +315,7 @@ def _ends(points: Interval) -> dict[str, float]:
     return {"points": points.mean, "low": points.low, "high": points.high}
 
 
-def _trueskill(rating: Rating) -> dict[str, Any]:
+def trueskill_record(rating: Rating) -> dict[str, Any]:
     return {"mu": rating.mu, "sigma": rating.sigma, "games": rating.games}
 
 
