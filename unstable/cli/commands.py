@@ -392,8 +392,8 @@ for programs. What it means is in docs/ratings.md.""",
 Plays all pairs of the players, each deal from every side, --deals of each pair in each game (16 by
 default), or --games in all, which go where intervals are widest. A PLAYER is random, expert, rules,
 base, RUN_DIR[@VERSION], the folder of a LoRA adapter, an opponent that the config names (so an
-endpoint), or module:Class. The config is --config, else the first RUN_DIR's; ENV is one of its games
-or any other. Prints ratings, pay-offs with intervals, Nash average, alpha-rank and cycles,
+endpoint), or module:Class. The config is --config, else the first RUN_DIR's; ENV is one of its
+games or any other. Prints ratings, pay-offs with intervals, Nash average, alpha-rank and cycles,
 and writes games, tournament.json and report.html to outputs/tournament-<games-time> or --run_dir.
 --jpc plays each with itself too, for joint policy correlation of runs; --forfeits WEIGHT counts
 forfeits less in the fit; --temperature T is every local model's. docs/ratings.md says more.""",

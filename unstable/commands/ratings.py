@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,9 +111,9 @@ def _comparison(run: Rebuilt) -> str:
 def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
     """A run's ratings from its games, in the order in which the run took them in.
 
-    In each version that is its evaluation, then its training: by number where play and learning
-    take turns, else as the games ended. Where an evaluation went on beside training, the registry's
-    marks, which the run's state keeps, say when it counted.
+    Training games are on file as they ended. Where play and learning take turns, they counted by
+    number, round by round. When rounds ended, versions began and evaluations counted is said by the
+    registry's marks, which the run's state keeps.
     """
     config = load(str(folder.config))
     registry, saved = make_registry(config), read_document(folder.ratings, RATINGS, skipped)
@@ -146,43 +146,45 @@ def _steps(folder: RunFolder, config: RunConfig, skipped: Skipped) -> Iterator[G
     back = {row["version"]: row.get("guard/rolled_back_to") for row in rows}
     is_run = not folder.tournament.is_file()
     versions = range(max([0, *back, *(version for _, version in files)]) + 1)
-    number, marks = 0.0, deque(_marks(folder) or _marks_by_version(versions))
+    marks = deque(_marks(folder) or _marks_by_version(versions))
+    rounds = [mark.after for mark in marks if mark.kind == "played" and mark.after is not None]
+    number = 0
 
-    def due(version: float) -> Iterator[GameResult | Added]:
-        while marks and marks[0].is_before(number, version):
-            kind, of, _ = marks.popleft()
-            if kind == "added" and is_run:
-                source = back.get(of)
-                begun = None if source is None else PlayerId.policy(int(source))
-                yield PlayerId.policy(of), begun
-            elif ("eval", of) in files:
-                results = _results(files["eval", of], skipped)
-                by_number = {result.spec.game_id: result for result in results}
-                ordered = [by_number[each] for each in sorted(by_number)]
-                yield from rated_games(config, of, ordered) if is_run else ordered
+    def next_step() -> Iterator[GameResult | Added]:
+        kind, of, _ = marks.popleft()
+        if kind == "added" and is_run:
+            source = back.get(of)
+            yield PlayerId.policy(of), None if source is None else PlayerId.policy(int(source))
+        elif kind == "evaluated" and ("eval", of) in files:
+            by_number = {r.spec.game_id: r for r in _results(files["eval", of], skipped)}
+            ordered = [by_number[each] for each in sorted(by_number)]
+            yield from rated_games(config, of, ordered) if is_run else ordered
 
     for version in versions:
-        if ("train", version) not in files:
-            continue
-        results = _results(files["train", version], skipped)
+        # Of a run whose games are all there these have come by now.
+        while any(mark.kind == "added" and mark.version <= version for mark in marks):
+            yield from next_step()
+        file = files.get(("train", version))
+        results = [] if file is None else _results(file, skipped)
         if config.loop.mode == "sync":
-            results.sort(key=lambda result: result.spec.game_id)
+            results = _by_round(results, [after - number for after in rounds])
         for result in results:
-            yield from due(version)
+            while marks and marks[0].is_before(number, version):
+                yield from next_step()
             number += 1
             yield result
-    number = math.inf
-    yield from due(math.inf)
+    while marks:
+        yield from next_step()
 
 
 class _Mark(NamedTuple):
-    """That a version was added, or its evaluation counted, after so many training games."""
+    """What came after so many training games (`RegistryState.marks`)."""
 
     kind: str
     version: int
     after: int | None  # None: before those of its version
 
-    def is_before(self, number: float, version: float) -> bool:
+    def is_before(self, number: int, version: int) -> bool:
         """Whether it was before the training game of that number, which counts from 0."""
         return self.version <= version if self.after is None else self.after <= number
 
@@ -200,12 +202,19 @@ def _marks_by_version(versions: Sequence[int]) -> list[_Mark]:
     return [_Mark(kind, version, None) for version in versions for kind in ("added", "evaluated")]
 
 
+def _by_round(results: Sequence[GameResult], ends: Iterable[int]) -> list[GameResult]:
+    """By number in each round; `ends` are the numbers of games that had come before others."""
+    cuts = [0, *(end for end in ends if 0 < end < len(results)), len(results)]
+    rounds = (results[first:last] for first, last in pairwise(cuts))
+    return [each for part in rounds for each in sorted(part, key=lambda r: r.spec.game_id)]
+
+
 def _results(file: GameFile, skipped: Skipped) -> list[GameResult]:
     """A file's games without their turns, and without branches, which are not rated."""
-    results, last = [], -1
+    results, branches = [], range(0)
     for place, head in scan_file(file, skipped):
-        if file.purpose == "eval" or place.game > last:
-            last = place.game + head["branches"] if head["branches"] else -1
+        if file.purpose == "eval" or place.game not in branches:
+            branches = range(place.game + 1, place.game + head["branches"] + 1)
             results.append(game_of({**head, "turns": []}))
     return results
 

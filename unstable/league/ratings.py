@@ -26,6 +26,10 @@ ANCHOR_SIGMA = 0.01
 """TrueSkill cannot rate against a sigma of 0."""
 
 
+Event = Literal["added", "evaluated", "played"]
+"""A version was added, its evaluation was rated, or a round of synchronous play was over."""
+
+
 class RegistryState(BaseModel):
     """Ratings (mu, sigma) and counts of results, by player."""
 
@@ -35,7 +39,7 @@ class RegistryState(BaseModel):
     """By env: sides that were next to each other at a game's end, and how many of them drew."""
     trained: NonNegativeInt = 0
     """Training games taken in."""
-    marks: list[tuple[Literal["added", "evaluated"], NonNegativeInt, NonNegativeInt]] = []
+    marks: list[tuple[Event, NonNegativeInt, NonNegativeInt]] = []
     """What came between them, in order: of which version, and after how many training games."""
 
 
@@ -52,7 +56,7 @@ class Registry:
         self._results: dict[PlayerId, Counter[str]] = {}
         self._draws: dict[str, tuple[int, int]] = {}
         self._trained = 0
-        self._marks: list[tuple[Literal["added", "evaluated"], int, int]] = []
+        self._marks: list[tuple[Event, int, int]] = []
         self._versions: dict[str, list[PlayerId]] = {}  # by policy, ascending
         self._current: dict[str, PlayerId] = {}  # by policy
 
@@ -118,7 +122,11 @@ class Registry:
         if (version := next(versions, None)) is not None:
             self._mark("evaluated", version)
 
-    def _mark(self, what: Literal["added", "evaluated"], version: PlayerId) -> None:
+    def end_round(self, policy: str) -> None:
+        """The training games since the last round came in the order of their numbers."""
+        self._mark("played", self.current(policy))
+
+    def _mark(self, what: Event, version: PlayerId) -> None:
         assert version.version is not None
         mark = what, version.version, self._trained
         if mark not in self._marks[-1:]:
