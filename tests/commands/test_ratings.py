@@ -22,6 +22,8 @@ POOL = {
     "eval": {"every": 2, "games": 6, "temperature": [1.0, 0.0], "opponents": ["random", "base"]},
 }
 
+GRPO = {"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8}
+
 
 def trained(tiny_folder: Path, place: Path, seed: int, mode: str, **changes: object) -> RunFolder:
     """A run's folder, with its config as a command would write it."""
@@ -58,13 +60,12 @@ def test_rebuilt_ratings_are_the_saved_ones_to_the_bit(
 
 
 def test_games_that_branch_are_rated_once(tiny_folder: Path, tmp_path: Path) -> None:
-    grpo = {"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8}
     folder = trained(
         tiny_folder,
         tmp_path / "run",
         3,
         "sync",
-        learner=grpo,
+        learner=GRPO,
         groups={"size": 4, "by": "branch"},
         openings={"share": 0.5, "moves": [1, 2], "by": "random"},
     )
@@ -78,7 +79,8 @@ def test_a_version_after_a_rollback_begins_as_the_one_whose_weights_it_has(
 ) -> None:
     """All groups tie where every answer forfeits, which is an alarm from the third update on."""
     guard = {"action": ["rollback"], "patience": 1, "thresholds": {"tied": 0.5}}
-    folder = trained(tiny_folder, tmp_path / "run", 4, "sync", guard=guard)
+    groups = {"learner": GRPO, "groups": {"size": 4}, "guard": guard}
+    folder = trained(tiny_folder, tmp_path / "run", 4, "sync", **groups)
     rows = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     assert any(row.get("guard/rolled_back_to") is not None for row in rows)
     assert rebuild(folder, Skipped()).difference == 0.0

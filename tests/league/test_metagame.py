@@ -12,10 +12,20 @@ from unstable.league.metagame import (
     cycles,
     joint_policy_correlation,
     nash_average,
+    nash_shares,
 )
 from unstable.types.tallies import Tally, added, least_score
 
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
+
+
+def test_a_mixture_that_chance_may_have_made_has_wide_intervals() -> None:
+    sure = nash_shares(ROCK_PAPER_SCISSORS, np.full((3, 3), 0.01), seed=1)
+    unsure = nash_shares(ROCK_PAPER_SCISSORS * 0.1, np.full((3, 3), 0.1), seed=1)
+    for low, high in sure:
+        assert 0.31 < low < 1 / 3 < high < 0.36
+    assert min(high - low for low, high in unsure) > 0.5
+    assert nash_shares(ROCK_PAPER_SCISSORS, np.full((3, 3), 0.01), seed=1) == sure
 
 
 def random_game(chance: np.random.Generator, count: int) -> np.ndarray:

@@ -151,15 +151,17 @@ def test_the_matrix_is_of_payoffs_or_of_wins() -> None:
     results = whole(config(TWO), design("strong", "even", "weak"))
     order = ["strong", "even", "weak"]
     against = tallies(map(ranking, results))  # type: ignore[arg-type]
-    by_payoff = payoff_matrix(order, against, pair_payoffs(results))
-    by_wins = payoff_matrix(order, against, {})
+    by_payoff, _ = payoff_matrix(order, against, pair_payoffs(results))
+    by_wins, errors = payoff_matrix(order, against, {})
+    assert errors.diagonal() == pytest.approx(0.0) and 0.1 < errors[0, 1] < 0.6
     assert by_payoff == pytest.approx(by_wins / 2)
     assert by_payoff == pytest.approx(-by_payoff.T)
 
 
 def test_what_is_won_together_is_by_who_sits_first() -> None:
     results = whole(config(TWO), design("even", "weak", with_itself=True))
-    paid = {("even", "even"): 2.0, ("weak", "weak"): 2.0, ("even", "weak"): 0.5}
+    paid: dict[tuple[str, ...], float] = {("even", "even"): 2.0, ("weak", "weak"): 2.0}
+    paid["even", "weak"] = 0.5
     shared = [
         replace(each, outcomes=[paid.get(names(each.spec), -1.0) / 2] * 2) for each in results
     ]

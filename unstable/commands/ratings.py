@@ -21,7 +21,7 @@ from unstable.records.games import game_of
 from unstable.records.reading import Skipped, read_document, read_rows
 from unstable.records.scan import scan_file
 from unstable.records.shapes import RATINGS, Record
-from unstable.records.text import fixed, interval, number, percent
+from unstable.records.text import fixed, interval, mean_interval, number, percent
 from unstable.report.run import names_of
 from unstable.tracking.lines import RunConsole
 from unstable.tracking.text import Text, table
@@ -378,12 +378,15 @@ def remarks(found: Mapping[str, Any]) -> list[str]:
     for part in found["apart"]:
         lines.append(f"no games connect {', '.join(part)} with the others; only the prior does")
     lines += [f"a cycle: {' beats '.join([*each, each[0]])}" for each in found["cycles"]]
-    for each in found.get("least", ()):
-        score = each["score"]
-        less = f"; {each['left_out']} with fewer games are left out" if each["left_out"] else ""
-        lines.append(
-            f"{each['player']}: the newest versions' least score against any of its past is "
-            f"{interval(score['mean'], score['low'], score['high'])}, against {each['opponent']} "
-            f"({number(each['games'])} games; of {each['compared']} opponents{less})"
-        )
-    return lines
+    return [*lines, *map(_least_line, found.get("least", ()))]
+
+
+def _least_line(each: Mapping[str, Any]) -> str:
+    score, opponents = each["score"], each["compared"]
+    of = "the only past version" if opponents == 1 else f"of {opponents} past versions"
+    less = f"; {each['left_out']} with fewer games are left out" if each["left_out"] else ""
+    return (
+        f"{each['player']}: its least score against its own past is "
+        f"{mean_interval(score)}, against {each['opponent']} "
+        f"({number(each['games'])} games; {of}{less})"
+    )

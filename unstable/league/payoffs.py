@@ -1,7 +1,9 @@
 """What players of a tournament won from each other, in the games' own units."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import stdev
 from typing import NamedTuple
 
 import numpy as np
@@ -9,19 +11,20 @@ import numpy as np
 from unstable.league.evaluation import side_payoff
 from unstable.league.metagame import Matrix
 from unstable.types import GameResult
-from unstable.types.intervals import Interval, mean, student_interval
+from unstable.types.intervals import Interval, Z, mean, student_interval
 from unstable.types.tallies import Tally
 
 
 class Payoff(NamedTuple):
-    """A player's mean pay-off against another, its interval if there is one, and over the stakes.
+    """A player's mean pay-off against another, and the same over the stakes.
 
-    Payoff(0.25, Interval(0.25, 0.1, 0.4), 0.125)
+    Payoff(0.25, Interval(0.25, 0.1, 0.4), 0.125, 0.04)
     """
 
     mean: float
-    interval: Interval | None
-    share: float
+    interval: Interval | None  # of the mean, if there is one
+    share: float  # of the stakes
+    error: float  # standard error of the share
 
 
 def pair_payoffs(results: Sequence[GameResult]) -> dict[tuple[str, str], Payoff]:
@@ -48,27 +51,30 @@ def pair_payoffs(results: Sequence[GameResult]) -> dict[tuple[str, str], Payoff]
 
 def _payoff(deals: Sequence[Sequence[tuple[float, float]]]) -> Payoff:
     means = [mean(payoff for payoff, _ in games) for games in deals]
-    share = mean(mean(share for _, share in games) for games in deals)
-    return Payoff(mean(means), student_interval(means), share)
+    shares = [mean(share for _, share in games) for games in deals]
+    error = stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else 1.0
+    return Payoff(mean(means), student_interval(means), mean(shares), error)
 
 
 def payoff_matrix(
     names: Sequence[str],
     tallies: Mapping[tuple[str, str], Tally],
     payoffs: Mapping[tuple[str, str], Payoff],
-) -> Matrix:
-    """What the row's player wins from the column's, from -1 to 1: pay-offs over stakes.
+) -> tuple[Matrix, Matrix]:
+    """What the row's player wins from the column's, from -1 to 1, and its standard errors.
 
-    Where games are only won, drawn or lost: wins less losses, per game.
+    Pay-offs over stakes; where games are only won, drawn or lost, wins less losses, per game.
     """
-    matrix = np.zeros((len(names), len(names)))
+    matrix, errors = np.zeros((2, len(names), len(names)))
     for row, one in enumerate(names):
         for column, other in enumerate(names):
             if (found := payoffs.get((one, other))) is not None:
-                matrix[row, column] = found.share
-            elif tally := tallies.get((one, other)):
-                matrix[row, column] = (tally.wins - tally.losses) / max(tally.games, 1)
-    return matrix
+                matrix[row, column], errors[row, column] = found.share, found.error
+            elif (tally := tallies.get((one, other))) is not None:
+                score = tally.score()
+                matrix[row, column] = 2 * score.mean - 1
+                errors[row, column] = (score.high - score.low) / Z
+    return matrix, errors
 
 
 def won_together(names: Sequence[str], results: Sequence[GameResult]) -> Matrix:

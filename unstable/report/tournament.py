@@ -5,7 +5,7 @@ from typing import Any
 
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
-from unstable.records.text import command_line, fixed, interval, percent, signed
+from unstable.records.text import command_line, fixed, interval, mean_interval, percent, signed
 from unstable.report.charts import ROW_HEIGHT, Chart, Spec, heat_map
 from unstable.report.games import Sources, packed_games
 from unstable.report.page import write_page
@@ -96,18 +96,19 @@ def _strengths(found: Found) -> Chart:
         {"field": "player", "title": "player"},
         *({"field": name, "title": name, "format": ".0f"} for name in ("points", "low", "high")),
     ]
+    colour = {"datum": "", "type": "nominal", "legend": None}  # the page's, light or dark
     x: Spec = {"type": "quantitative", "title": "points", "scale": {"zero": False}}
     spec = {
-        "height": max(120, ROW_HEIGHT // 2 * len(names)),
+        "height": max(190, ROW_HEIGHT // 2 * len(names)),
         "data": {"values": values},
-        "encoding": {"y": y, "tooltip": tooltip},
+        "encoding": {"y": y, "tooltip": tooltip, "color": colour},
         "layer": [
             {
                 "mark": {"type": "rule"},
                 "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}},
             },
             {
-                "mark": {"type": "point", "filled": True, "size": 60},
+                "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
                 "encoding": {"x": {**x, "field": "points"}},
             },
         ],
@@ -140,7 +141,8 @@ def _players(found: Found) -> dict[str, Any]:
             [
                 *(row["player"], _points(row)),
                 f"{fixed(skill['mu'], 1)} ± {fixed(skill['sigma'], 1)}",
-                *(percent(own["share"]), signed(own["worth"]), percent(own["alpha_rank"])),
+                mean_interval(own["share"], percent),
+                *(signed(own["worth"]), percent(own["alpha_rank"])),
                 f"{row['wins']} / {row['draws']} / {row['losses']}",
                 f"{row['forfeits']}",
             ]
@@ -175,13 +177,12 @@ def _pairs(found: Found, ranked: Sequence[str]) -> dict[str, Any]:
     for pair in sorted(found["pairs"], key=lambda pair: ranked.index(pair["player"])):
         if ranked.index(pair["player"]) > ranked.index(pair["opponent"]):
             continue
-        score, own = pair["score"], pair["payoff"] or dict.fromkeys(("mean", "low", "high"))
         rows.append(
             [
                 *(pair["player"], pair["opponent"]),
-                interval(score["mean"], score["low"], score["high"]),
+                mean_interval(pair["score"]),
                 f"{pair['wins']} / {pair['draws']} / {pair['losses']}",
-                *([interval(own["mean"], own["low"], own["high"], signed)] * pays),
+                *([mean_interval(pair["payoff"], signed)] * pays),
             ]
         )
     columns = ["player", "against", "score", "won / drawn / lost", *(["pay-off"] * pays)]

@@ -8,16 +8,23 @@ from unstable.commands.tournament.entrants import Entrant
 from unstable.config import RunConfig
 from unstable.games.services import is_zero_sum
 from unstable.league.fit import ranking
-from unstable.league.metagame import alpha_rank, joint_policy_correlation, nash_average
+from unstable.league.metagame import (
+    alpha_rank,
+    joint_policy_correlation,
+    nash_average,
+    nash_shares,
+)
 from unstable.league.payoffs import pair_payoffs, payoff_matrix, won_together
 from unstable.league.ratings import Registry
 from unstable.league.standings import Tallies, tallies
 from unstable.league.tournament import Design
-from unstable.records.text import fixed, interval, percent, signed
+from unstable.records.text import fixed, mean_interval, percent, signed
 from unstable.tracking.lines import RunConsole
 from unstable.tracking.text import Text, table
 from unstable.types import GameResult
 from unstable.types.tallies import Least, least_score
+
+ENDS = ("mean", "low", "high")
 
 
 def standings(
@@ -32,8 +39,9 @@ def standings(
     names = [each.player.name for each in players]
     against = tallies(games)
     payoffs = pair_payoffs(results)
-    matrix = payoff_matrix(names, against, payoffs)
+    matrix, errors = payoff_matrix(names, against, payoffs)
     nash, alpha = nash_average(matrix), alpha_rank(matrix)
+    ends = nash_shares(matrix, errors, config.seed)
     found = {
         **rated(games, forfeits),
         "trueskill": _trueskill(players, results),
@@ -49,8 +57,11 @@ def standings(
         ],
         "worth": "pay-offs over stakes" if payoffs else "wins less losses, per game",
         "nash": [
-            {"player": name, "share": share, "worth": worth, "alpha_rank": rank}
-            for name, share, worth, rank in zip(names, nash.mixture, nash.worth, alpha, strict=True)
+            {
+                **{"player": name, "worth": nash.worth[place], "alpha_rank": alpha[place]},
+                "share": dict(zip(ENDS, (nash.mixture[place], *ends[place]), strict=True)),
+            }
+            for place, name in enumerate(names)
         ],
         "least": [
             {"player": each.player.name, **least_record(least)}
@@ -66,8 +77,7 @@ def _payoff(found: Any, envs: int) -> dict[str, Any] | None:
     """Of one env: pay-offs of several have no unit in common."""
     if found is None or envs > 1:
         return None
-    ends = found.interval or (found.mean, None, None)
-    return dict(zip(("mean", "low", "high"), ends, strict=True))
+    return dict(zip(ENDS, found.interval or (found.mean, None, None), strict=True))
 
 
 def _trueskill(players: Sequence[Entrant], results: Sequence[GameResult]) -> list[dict[str, Any]]:
@@ -122,7 +132,16 @@ def _players(found: Mapping[str, Any]) -> Any:
     nash = {row["player"]: row for row in found["nash"]}
     skills = {row["player"]: row for row in found["trueskill"]}
     zero = found["reference"] or "the mean"
-    columns = ("points, 95 %", "mu", "sigma", "score", "Nash", "against it", "alpha-rank", "games")
+    columns = (
+        "points, 95 %",
+        "mu",
+        "sigma",
+        "score",
+        "Nash, 95 %",
+        "against it",
+        "alpha-rank",
+        "games",
+    )
     shown = table(f"{found['games']:,} games; {zero} is 0 points", "player", *columns)
     for row in found["players"]:
         own, skill = nash[row["player"]], skills[row["player"]]
@@ -131,7 +150,8 @@ def _players(found: Mapping[str, Any]) -> Any:
             points(row),
             *(fixed(skill[name], 1) for name in ("mu", "sigma")),
             fixed((row["wins"] + row["draws"] / 2) / max(1, row["games"])),
-            *(percent(own["share"]), signed(own["worth"]), percent(own["alpha_rank"])),
+            mean_interval(own["share"], percent),
+            *(signed(own["worth"]), percent(own["alpha_rank"])),
             f"{row['games']:,}",
         )
     return shown
@@ -147,27 +167,19 @@ def _pairs(found: Mapping[str, Any]) -> Any:
             counts = (f"{pair[name]:,}" for name in ("wins", "draws", "losses"))
             shown.add_row(
                 *map(Text, (pair["player"], pair["opponent"])),
-                interval(*(pair["score"][name] for name in ("mean", "low", "high"))),
+                mean_interval(pair["score"]),
                 *counts,
-                *([payoff_of(pair)] * pays),
+                *([mean_interval(pair["payoff"], signed)] * pays),
             )
     return shown
 
 
-def payoff_of(pair: Mapping[str, Any]) -> str:
-    """A pair's pay-off with its interval."""
-    own = pair["payoff"] or dict.fromkeys(("mean", "low", "high"))
-    return interval(own["mean"], own["low"], own["high"], signed)
-
-
 def lines(found: Mapping[str, Any]) -> list[str]:
     """What is said below the tables."""
-    said = [
-        f"Nash and alpha-rank are of the pairs' {found['worth']}.",
-        *remarks(found),
-    ]
+    said = remarks(found)
     if not found["cycles"]:
         said.append("no cycle is supported by these games")
+    said.append(f"Nash average and alpha-rank are of the pairs' {found['worth']}")
     if (together := found.get("together")) is None:
         return said
     if together["matrix"] is None:
