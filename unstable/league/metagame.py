@@ -14,7 +14,6 @@ POPULATION = 50
 """Individuals of alpha-rank's population, as in its paper."""
 MUTATION = 0.01
 """Of alpha-rank for infinite alpha: how likely the worse of two takes the population over."""
-_COLDEST = 1e-9
 _MOST_CYCLES = 10
 _DRAWS = 200
 
@@ -26,18 +25,18 @@ class NashAverage(NamedTuple):
     worth: list[float]
 
 
-def nash_average(payoffs: Matrix) -> NashAverage:
+def nash_average(payoffs: Matrix, coldest: float = 1e-9) -> NashAverage:
     """Nash averaging (Balduzzi et al., 2018, arXiv:1806.02643) of an antisymmetric matrix.
 
     The mixture is the equilibrium of maximal entropy, so that copies of a player change nothing. It
-    is the limit of the equilibria p = softmax(payoffs p / t) as t falls to 0, each of which is
-    unique and found by Newton's method from the one before.
+    is the limit of the equilibria p = softmax(payoffs p / t) as t falls to 0, here to `coldest`,
+    each of which is unique and found by Newton's method from the one before.
     """
     count = len(payoffs)
     scale = max(float(np.abs(payoffs).max(initial=0.0)), 1e-300)
     game = (payoffs - payoffs.T) / (2 * scale)
     logs, heat = np.full(count, -math.log(count)), 1.0
-    while heat > _COLDEST:
+    while heat > coldest:
         heat /= 1.5
         logs = _equilibrium(game, logs, heat)
     mixture = np.exp(logs)
@@ -75,7 +74,7 @@ def nash_shares(payoffs: Matrix, errors: Matrix, seed: int) -> list[tuple[float,
     drawn = []
     for _ in range(_DRAWS):
         noise = np.triu(chance.standard_normal(payoffs.shape) * errors, 1)
-        drawn.append(nash_average(payoffs + noise - noise.T).mixture)
+        drawn.append(nash_average(payoffs + noise - noise.T, coldest=1e-4).mixture)
     low, high = np.quantile(np.array(drawn), (0.025, 0.975), axis=0)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
