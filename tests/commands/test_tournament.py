@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import signal
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.cli import background, rows, unstable, wait_for
+from unstable.cli.command import run
 from unstable.commands.ratings import ratings
 from unstable.commands.tournament.tournament import Options, resume, tournament
 from unstable.config import ConfigError
@@ -160,6 +162,17 @@ def test_what_is_no_tournament_cannot_go_on(tmp_path: Path) -> None:
     (damaged / "tournament.json").unlink()
     with pytest.raises(ConfigError, match="holds no tournament.json"):
         resume(damaged)
+
+
+def test_the_example_of_the_page_prints_what_stands_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parent.parent.parent / "docs/ratings.md").read_text(encoding="utf-8")
+    *_, (line, shown) = re.findall(r"```bash\n([^\n]*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    assert run(shlex.split(line)[1:]) == 0
+    printed = [each.rstrip() for each in capsys.readouterr().out.splitlines()]
+    assert printed[: len(shown.splitlines())] == shown.splitlines()
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from unstable.config import RunConfig, parse
 from unstable.league.fit import ranking
 from unstable.league.payoffs import pair_payoffs, payoff_matrix, won_together
-from unstable.league.standings import least_against_past, tallies
+from unstable.league.standings import tallies
 from unstable.league.tournament import (
     FIRST_DEALS,
     ROUND,
@@ -20,7 +20,7 @@ from unstable.league.tournament import (
     number_of_games,
 )
 from unstable.types import GameResult, GameSpec
-from unstable.types.tallies import Tally
+from unstable.types.tallies import Tally, least_against_past
 
 TWO = {"env": "TicTacToe-v0"}
 THREE = {"env": "LiarsDice-v0", "seats": 3}

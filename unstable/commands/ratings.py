@@ -13,7 +13,7 @@ from unstable.config import ConfigError, GameConfig, RunConfig, load
 from unstable.league.evaluation import rated_games
 from unstable.league.fit import Ranking, Strength, fit, ranking
 from unstable.league.metagame import cycles
-from unstable.league.standings import least_against_past, tallies
+from unstable.league.standings import tallies
 from unstable.loop.context import make_registry
 from unstable.loop.state import parse
 from unstable.records.folder import GameFile, RunFolder, existing_run
@@ -27,7 +27,7 @@ from unstable.tracking.lines import RunConsole
 from unstable.tracking.text import Text, table
 from unstable.types import BASE, GameResult, PlayerId, Rating
 from unstable.types.intervals import Interval
-from unstable.types.tallies import Least, added
+from unstable.types.tallies import Least, added, least_against_past
 
 PROGRAMS = ("random", "expert", "rules")
 """The first of these that has played is 0 in the fit."""

@@ -5,10 +5,13 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from unstable.types.intervals import Interval, mean_interval
+from unstable.types.players import PlayerId
 
 LEVEL = 0.95
 FEWEST = 8
 """Games below which a pair says too little about a worst case."""
+RECENT = 10
+"""One in so many of a run's versions counts as the newest."""
 
 
 class Tally(NamedTuple):
@@ -82,3 +85,32 @@ def added(tallies: Iterable[Tally]) -> Tally:
     for each in tallies:
         total = total.plus(each)
     return total
+
+
+def least_against_past(found: Mapping[tuple[str, str], Tally]) -> dict[str, Least]:
+    """By policy, the newest versions' least score against any of its versions before them.
+
+    The newest tenth counts as one player, since a version has few games against each other one.
+    """
+    policies: dict[str, set[int]] = {}
+    for name in {pair[0] for pair in found}:
+        player = PlayerId.parse(name)
+        if player.version is not None:
+            policies.setdefault(player.label, set()).add(player.version)
+    least = {}
+    for policy, versions in sorted(policies.items()):
+        first = max(versions) - (max(versions) - min(versions)) // RECENT
+        against: dict[str, list[Tally]] = {}
+        for (one, other), tally in found.items():
+            own, its = PlayerId.parse(one), PlayerId.parse(other)
+            if own.label == its.label == policy and _is_past(own, its, first):
+                against.setdefault(other, []).append(tally)
+        worst = least_score({name: added(each) for name, each in against.items()})
+        if worst is not None:
+            least[policy] = worst
+    return least
+
+
+def _is_past(own: PlayerId, other: PlayerId, first: int) -> bool:
+    assert own.version is not None and other.version is not None
+    return other.version < first <= own.version
