@@ -200,10 +200,10 @@ def _played(folder: RunFolder, ready: _Ready, plan: Plan) -> dict[str, Any]:
         results = _on_file(folder, ready.config, plan.design)
         try:
             _play_rest(folder, ready, plan.design, results)
-        except BaseException:
-            again = command_line("unstable", "tournament", "--resume", folder.root)
-            say(f"{len(results):,} games are on file; to go on: {again}")
-            raise
+        finally:
+            if next_round(ready.config, plan.design, results):
+                again = command_line("unstable", "tournament", "--resume", folder.root)
+                say(f"{len(results):,} games are on file; to go on: {again}")
         players = plan.entrants(ready.config)
         found = standings(ready.config, plan.design, players, results, plan.forfeits)
         _write(folder, plan.model_copy(update={"found": found}))
