@@ -90,6 +90,22 @@ def test_one_that_was_killed_goes_on_as_if_it_had_not_been(
     assert [row["mu"] for row in rated["trueskill"]] == [row["mu"] for row in found["trueskill"]]
 
 
+def test_rock_paper_and_scissors_are_a_cycle_that_no_rating_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = "class {}:\n    def __call__(self, observation):\n        return '[{}]'\n"
+    moves = ("rock", "paper", "scissors")
+    (tmp_path / "moves.py").write_text("".join(says.format(m.title(), m) for m in moves))
+    monkeypatch.syspath_prepend(tmp_path)
+    players = [f"moves:{move.title()}" for move in moves]
+    found = play(players, tmp_path / "run", deals=12, game=["IteratedRockPaperScissors-v0"])
+    assert found["cycles"] == [["python:Paper", "python:Rock", "python:Scissors"]]
+    assert [row["share"]["mean"] for row in found["nash"]] == pytest.approx([1 / 3] * 3)
+    assert [row["alpha_rank"] for row in found["nash"]] == pytest.approx([1 / 3] * 3)
+    assert {round(row["points"], 6) for row in found["players"]} == {0.0}
+    assert "python:Paper beats python:Rock" in (tmp_path / "run/report.html").read_text()
+
+
 def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     words = ["tournament", "random", "expert", "--game", "TicTacToe-v0", "--deals", "2000"]
     process = background(tmp_path, [*words, "--run_dir", "run"])
