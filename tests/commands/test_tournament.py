@@ -73,8 +73,8 @@ def test_one_that_was_killed_goes_on_as_if_it_had_not_been(
     (tmp_path / "bots.py").write_text(FIRST)
     monkeypatch.syspath_prepend(tmp_path)
     players, place = ["random", "expert", "bots:First"], tmp_path / "killed"
-    found = play(players, tmp_path / "whole", games=1500, fields={"seed": 5})
-    words = ["tournament", *players, "--game", NIM, "--games", "1500", "--seed", "5"]
+    found = play(players, tmp_path / "whole", games=600, fields={"seed": 5})
+    words = ["tournament", *players, "--game", NIM, "--games", "600", "--seed", "5"]
     process = background(tmp_path, [*words, "--run_dir", "killed"])
     file = place / "games/eval-000000.jsonl"
     wait_for(lambda: file.exists() and len(file.read_bytes().splitlines()) > 100, process)
@@ -84,9 +84,9 @@ def test_one_that_was_killed_goes_on_as_if_it_had_not_been(
     file.write_bytes(file.read_bytes() + b'{"format":1,"game":')  # as a kill may leave it
     assert resume(place) == found == found_in(place)
     assert games(place) == games(tmp_path / "whole")
-    assert 100 < before < len(games(place)) == 1500
+    assert 100 < before < len(games(place)) == 600
     rated = ratings([place], 1.0, as_json=True)
-    assert rated["players"] == found["players"] and rated["games"] == 1500
+    assert rated["players"] == found["players"] and rated["games"] == 600
     assert [row["mu"] for row in rated["trueskill"]] == [row["mu"] for row in found["trueskill"]]
 
 
