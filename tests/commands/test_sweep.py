@@ -109,11 +109,14 @@ def test_a_mistake_is_one_line_before_anything_starts(
     ("words", "said"),
     [
         (["none.yaml"], "FILE = 'none.yaml': cannot be read (No such file or directory)"),
-        (["my.yaml", "--retry"], "FOLDER = 'my.yaml' holds no sweep.yaml; give a folder that u"),
-        (["my.yaml", "--plan", "--json"], "--json: for a sweep that has begun; leave out --out"),
-        (["folder", "--plan"], "FILE = 'folder': cannot be read (Is a directory); give a file"),
-        (["folder"], "FOLDER = 'folder' holds no sweep.yaml"),
-        (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable sweep folder; else"),
+        ([], "give a sweep's file, or --resume FOLDER"),
+        (["my.yaml", "--retry"], "give a sweep's file, or --resume FOLDER"),
+        (["my.yaml", "--table"], "FOLDER = 'my.yaml' holds no sweep.yaml; give a folder that u"),
+        (["--resume", "folder", "--plan"], "'--plan': --resume goes on with a sweep as it was b"),
+        (["my.yaml", "--resume", "folder"], "'my.yaml': --resume goes on with a sweep as it was"),
+        (["folder"], "FILE = 'folder': cannot be read (Is a directory); give a file"),
+        (["--resume", "folder"], "FOLDER = 'folder' holds no sweep.yaml"),
+        (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable sweep --resume fold"),
     ],
 )
 def test_words_that_do_not_fit_are_refused(
@@ -394,7 +397,7 @@ def test_a_sweep_that_is_killed_takes_its_runs_along_and_goes_on(project: Path) 
     _, alive = psutil.wait_procs(family, timeout=120)
     assert not alive, "left behind"
     whole = background(project, ["sweep", "sweep.yaml", "--out", "whole"])
-    done = unstable(project, "sweep", "killed")
+    done = unstable(project, "sweep", "--resume", "killed")
     assert done.returncode == 0, done.stderr
     assert "goes on" in done.stderr and "learning_rate-0.001" in done.stdout
     ended(whole, 0)

@@ -75,7 +75,7 @@ ALLOWED = {
 }
 TARGET = r"unstable(\.\w+)+(:\w+)?"
 """A string that names a module, or what is in one."""
-MOST_ARROWS = 107
+MOST_ARROWS = 108
 MOST_FILES_BESIDE = 8
 FILES = sorted(PACKAGE.rglob("*.py"))
 

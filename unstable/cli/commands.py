@@ -161,18 +161,44 @@ def _report(given: Given) -> None:
 
 
 def _sweep(given: Given) -> None:
-    path, flags, out = folder_at("FILE", given.words[0]), given.flags, given["out"]
-    begins = out is not None or "--plan" in flags
-    if begins and (others := sorted(flags - {"--plan"})):
-        raise ConfigError(f"{others[0]}: for a sweep that has begun; leave out --out and --plan")
+    resumed, out, flags = given["resume"], given["out"], given.flags
+    named = [*given.words, *(["--out"] if out is not None else []), *sorted(flags)]
     from unstable.commands.sweep.sweep import begin, go_on, show
 
-    if flags & {"--table", "--json"}:
-        show(path, as_json="--json" in flags)
-    elif "--retry" in flags or (path.is_dir() and not begins):
-        go_on(path, retry="--retry" in flags)
+    if resumed is not None:
+        for other in (each for each in named if each != "--retry"):
+            raise ConfigError(f"{other!r}: --resume goes on with a sweep as it was begun")
+        go_on(folder_at("--resume", resumed), retry="--retry" in flags)
+    elif not given.words or "--retry" in flags:
+        raise ConfigError("give a sweep's file, or --resume FOLDER and, if you like, --retry")
+    elif flags & {"--table", "--json"}:
+        show(folder_at("FOLDER", given.words[0]), as_json="--json" in flags)
     else:
-        begin(path, out, plan_only="--plan" in flags)
+        begin(folder_at("FILE", given.words[0]), out, plan_only="--plan" in flags)
+
+
+def _ratings(given: Given) -> None:
+    folders = [folder_at("RUN_DIR", word) for word in given.words]
+    from unstable.commands.ratings import ratings
+
+    weight = 1.0 if given["forfeits"] is None else given["forfeits"]
+    ratings(folders, weight, as_json="--json" in given.flags)
+
+
+def _tournament(given: Given) -> None:
+    from unstable.commands.tournament.tournament import Options, resume, tournament
+
+    if given["resume"] is not None:
+        others = {name for name, value in given.own.items() if value is not None} - {"resume"}
+        for option in [*given.words, *given.flags, *others, *given.fields]:
+            raise ConfigError(f"{option!r}: --resume goes on with a tournament as it was begun")
+        resume(folder_at("--resume", given["resume"]))
+        return
+    own = {name: value for name, value in given.own.items() if name != "resume"}
+    games = own.pop("game")
+    named = games if isinstance(games, list) else [] if games is None else [games]
+    options = Options(**own, game=list(map(str, named)), jpc="--jpc" in given.flags)
+    tournament(given.words, options, given.fields, given.typed)
 
 
 def _export(given: Given) -> None:
@@ -275,9 +301,27 @@ COMMANDS = {
     "sweep": Command(
         _sweep,
         *TEXTS["sweep"],
-        words=(1, 1),
-        own={"out": _folder_of},
+        words=(0, 1),
+        own={"out": _folder_of, "resume": text_of},
         flags=("--plan", "--retry", "--table", "--json"),
+    ),
+    "ratings": Command(
+        _ratings,
+        *TEXTS["ratings"],
+        words=(1, MOST),
+        own={"forfeits": number_of},
+        flags=("--json",),
+    ),
+    "tournament": Command(
+        _tournament,
+        *TEXTS["tournament"],
+        words=(0, MOST),
+        own={
+            **{**CONFIG, "game": any_value, "deals": whole_number_of, "games": whole_number_of},
+            **{"temperature": number_of, "forfeits": number_of, "resume": text_of},
+        },
+        flags=("--jpc",),
+        takes_fields=True,
     ),
     "watch": Command(_watch, *TEXTS["watch"], words=(1, 1), flags=("--once",)),
     "runs": Command(_runs, *TEXTS["runs"], words=(0, 1), own={"tag": text_of}),

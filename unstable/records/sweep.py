@@ -56,7 +56,7 @@ class SweepFolder:
                 folder.mkdir(parents=folder == self.root)
         except FileExistsError:
             raise ConfigError(
-                f"{place} exists; go on with it by its name in place of the file, or give another"
+                f"{place} exists; go on with it by --resume, or give another"
             ) from None
         except OSError as error:
             raise ConfigError(f"{place} cannot be made ({error.strerror}); give another") from None

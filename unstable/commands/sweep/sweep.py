@@ -39,7 +39,7 @@ def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
     config = read_sweep(read_text(path, place), place)
     folder = SweepFolder(out or Path("outputs") / (config.name or path.stem))
     if folder.root.exists():
-        again = command_line("unstable", "sweep", folder.root)
+        again = command_line("unstable", "sweep", "--resume", folder.root)
         raise ConfigError(f"{folder.root} exists; to go on: {again}; else give another --out")
     trials = trials_of(config)
     machine = this_machine()
@@ -122,13 +122,13 @@ def _run(sweep: Sweep, machine: Machine, *, retry: bool = False) -> None:
         try:
             Runner(sweep, parts, changed).run()
         except KeyboardInterrupt:
-            say(f"to go on: {command_line('unstable', 'sweep', folder.root)}")
+            say(f"to go on: {command_line('unstable', 'sweep', '--resume', folder.root)}")
             raise
         finally:
             _print(sweep, _write(sweep))
             print(f"report: {folder.report}")
     if failures := folder.failures():
-        again = command_line("unstable", "sweep", folder.root, "--retry")
+        again = command_line("unstable", "sweep", "--resume", folder.root, "--retry")
         failed = f"{len(failures)} of {len(sweep.trials)}"
         raise RunFailedError(f"{failed} runs failed; to try again: {again}")
 
