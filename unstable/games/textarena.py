@@ -159,8 +159,9 @@ class TextArenaEnvironment(Environment):
 
     def take_cut(self) -> int:
         """Of messages that were too long, over all seats."""
-        cut = sum(view.cut_characters for view in self._views)
+        cut = 0
         for view in self._views:
+            cut += view.cut_characters
             view.cut_characters = 0
         return cut
 
@@ -197,7 +198,7 @@ class _View:
         for sender, message, kind in messages:
             if not isinstance(message, str):  # some envs mix up the order: (seat, action, kind)
                 continue
-            text, cut = shorten(_LEADING_LINES.sub("", message).rstrip())
+            text, cut = shorten(_trimmed(message))
             self.cut_characters += cut
             if not text:
                 continue
@@ -250,12 +251,19 @@ class _View:
         return "You" if sender in (self._number, GAME_ID) else f"Player {sender}"
 
 
+def _trimmed(message: str) -> str:
+    """Less empty lines before it and white space after it."""
+    text = message.rstrip()
+    return _LEADING_LINES.sub("", text) if text[:1].isspace() else text
+
+
 def _split_board(text: str, form: str) -> tuple[str, str]:
     """What an event says, and the board that it ends with: as many lines as `form`, as long."""
-    lines, widths = text.split("\n"), [len(line.strip()) for line in form.split("\n")]
-    head, last = lines[: -len(widths)], lines[-len(widths) :]
-    if not head or len(widths) < _BOARD_LINES:
+    height = form.count("\n") + 1
+    if height < _BOARD_LINES or text.count("\n") < height:
         return text, ""
+    lines, widths = text.split("\n"), [len(line.strip()) for line in form.split("\n")]
+    head, last = lines[:-height], lines[-height:]
     pairs = zip(last, widths, strict=True)
     alike = sum(len(line.strip()) == width for line, width in pairs)
     if alike <= len(widths) * _ALIKE:
