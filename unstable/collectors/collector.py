@@ -10,11 +10,9 @@ from typing import Any
 
 from unstable.collectors.branches import Forks, play_branches
 from unstable.collectors.isolation import ForkServer, IsolatedGameError, Job, play_isolated
-from unstable.collectors.play import PlayerFactory, contained, play_game
-from unstable.collectors.players.base import Player
+from unstable.collectors.play import PlayerFactory, contained, play_game, players_of
 from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.model import adapter_name
-from unstable.collectors.players.opening import players_of
 from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
 from unstable.config.plugins import import_all
@@ -27,7 +25,6 @@ from unstable.types import (
     GameResult,
     GameSpec,
     PlayerId,
-    SeatSpec,
     Turn,
 )
 
@@ -195,10 +192,7 @@ class Collector:
     async def _play_game(self, spec: GameSpec, shared: Sequence[Turn] = ()) -> GameResult:
         game, seed = self._games[spec.env], self._config.seed
         trusted = spec.env in self._trust
-
-        def player(place: int, seat: SeatSpec) -> Player:
-            return self.players.player(game, seat, spec.purpose)
-
+        player = partial(self.players.player, game, spec.purpose)
         if spec.env in self._isolated:
             job = Job(
                 spec=spec,

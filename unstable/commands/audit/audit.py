@@ -7,10 +7,9 @@ seed alone, a program or a local model on the embedded engine, is asked again.
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from unstable.collectors.play import contained, play_game, turn_seed
+from unstable.collectors.play import OpeningPlayer, contained, play_game, turn_seed
 from unstable.collectors.players.base import LeftError, Player
 from unstable.collectors.players.model import adapter_name
-from unstable.collectors.players.opening import OpeningPlayer
 from unstable.commands.audit.rounding import rounding
 from unstable.commands.play.casting import PERSON, Served
 from unstable.commands.play.found import Found
@@ -175,7 +174,7 @@ class Audit:
         seat = _seat(result, turn)
         now = self.again[answerer(result, turn)]
         seat = replace(seat, player=now, group_id=None)
-        player = self.served.cast.player(game, seat, result.spec.purpose)
+        player = self.served.cast.player(game, result.spec.purpose, seat)
         if turn.index >= result.spec.opening:
             return player
         return OpeningPlayer(spec=result.spec, own=player, opener=player)

@@ -121,7 +121,7 @@ class Served(NamedTuple):
                 return [f"{player} in its last turn, at temperature 1:", *found]
         pairs = zip(sampled.scored_ids, sampled.logprobs, strict=True)
         tokens = [
-            f"  {prompts.read_answer([token_id])!r}  {_percent(logprob)}"
+            f"  {prompts.decode([token_id])!r}  {_percent(logprob)}"
             for token_id, logprob in list(pairs)[:_MOST_TOKENS]
         ]
         left_out = sampled.num_scored - len(tokens)

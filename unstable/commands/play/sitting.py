@@ -243,7 +243,7 @@ def _player(sitting: Sitting, found: Served, notes: Notes, place: int) -> Player
     seat, game = sitting.spec.seats[place], sitting.game
     if seat.player == PERSON:
         return None
-    player = found.cast.player(game, seat, "eval")
+    player = found.cast.player(game, "eval", seat)
     limit_s = inf if is_local_model(sitting.config, seat.player) else game.turn_timeout
     who = f"{seat.player.name} (seat {place})"
     return _Watched(player, notes, who, limit_s, (game.key, game.turn_timeout))
