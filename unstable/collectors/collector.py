@@ -119,7 +119,7 @@ class Collector:
     ) -> AsyncGenerator[list[GameResult | GameFailure]]:
         """Play the specs in order and yield results, failures among them, as games finish.
 
-        Each time all results are yielded that are there by then.
+        Each list holds all results that are ready when it is yielded.
 
         With `enough`, a game is started only while the finished games' trained turns, and those
         to expect of the games in flight, are fewer; specs that were not started are left out, but
@@ -248,7 +248,7 @@ TRUST_SHARE = 0.9
 
 
 class Trust:
-    """What became of each env's games: one that plays well is not to blame for what it raises.
+    """How each env's games ended: one that plays well is not to blame for what it raises.
 
     Else an env with a fault would make forfeits out of good moves, and a policy that has found an
     action at which a good env raises could void the games that it is about to lose.

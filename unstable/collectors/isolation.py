@@ -2,7 +2,7 @@
 
 The env, its legal moves, experts, bots and endpoints are in the game's process; local models answer
 from here, as a process has no engine. A turn that is not over in its time ends the process,
-whatever it is at. `collectors/game_process.py` is the other side.
+whatever that is doing. `collectors/game_process.py` is the other side.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Ask(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What a game's process says."""
+    """What a game's process sends."""
 
     kind: Literal["begun", "turn", "ask", "result", "failure"]
     content: Any = None  # a `ProcessId`, nothing, an `Ask`, a `GameResult`, a `GameFailure`

@@ -178,7 +178,7 @@ async def play_game(
     Raises `TimeoutError` for a game that takes longer than its time-out, local models' time aside.
     With `shared`, the game goes on from where those turns led another game of the same seed. A
     player that leaves (`LeftError`) ends it; what was played so far is a game that was cut off.
-    `trusted` is what the env is to `Game`. `told` hears of each turn that was played here.
+    `trusted` is what the env is to `Game`. `told` is called with each turn that was played here.
     """
     began, modelling = perf_counter(), 0.0
     game = Game(config, spec.seed, trusted=trusted)

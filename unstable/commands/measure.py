@@ -20,7 +20,7 @@ from unstable.commands.prepare import (
     settle,
     show_plan,
 )
-from unstable.commands.session import said
+from unstable.commands.session import starting
 from unstable.commands.tables import read_tables, write_tables
 from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.loop.context import decide, exploit
@@ -57,7 +57,7 @@ def measure(
     folder = RunFolder(run_dir)
     versions = _between(folder, average) if average else [checkpoint_of(folder, version)]
     config = _with_games(folder, games, overrides)
-    with said():
+    with starting():
         check_exact_games(config)
         for number in versions:
             check_adapter(folder.checkpoint(number))

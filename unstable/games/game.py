@@ -25,7 +25,7 @@ class SeatingError(ValueError):
 
 
 class StepResult(NamedTuple):
-    """What became of an action: the game is over; the env refused it."""
+    """The result of an action: whether the game is over, and whether the env refused it."""
 
     done: bool
     invalid: bool

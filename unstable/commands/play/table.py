@@ -41,7 +41,7 @@ class Asked(NamedTuple):
 class Table:
     """The person's seat, if there is one, and the others as they are seen from it.
 
-    `chances` says how likely a seat's model was to give each action, in lines.
+    `probabilities` gives in lines how likely each action was for a seat's model.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class Table:
         terminal: Terminal,
         spec: GameSpec,
         own: int | None,
-        chances: Callable[[int, Asked], Awaitable[list[str]]],
+        probabilities: Callable[[int, Asked], Awaitable[list[str]]],
     ) -> None:
-        self._terminal, self._spec, self._own, self._chances = terminal, spec, own, chances
+        self._terminal, self._spec, self._own = terminal, spec, own
+        self._probabilities = probabilities
         self._asked: dict[int, Asked] = {}
         self._events: list[str] = []
         self._rules = ""
@@ -142,7 +143,7 @@ class Table:
             return ["No other player has moved yet."]
         if command == "!why":
             return [line for seat, asked in self._asked.items() for line in self._why(seat, asked)]
-        found = [await self._chances(seat, asked) for seat, asked in self._asked.items()]
+        found = [await self._probabilities(seat, asked) for seat, asked in self._asked.items()]
         return [line for lines in found for line in lines]
 
     def _why(self, seat: int, asked: Asked) -> list[str]:
