@@ -119,16 +119,16 @@ class Table:
         return None
 
     async def _helped(self, command: str, game: Game) -> list[str]:
-        """As `_said`; what fails there must not end the game."""
+        """As `_reply`; what fails there must not end the game."""
         try:
-            return await self._said(command, game)
+            return await self._reply(command, game)
         except LeftError:
             raise
         except Exception as error:
             log.exception("%s failed", command)
             return [one_line(f"{command} failed ({type(error).__name__}: {error})")]
 
-    async def _said(self, command: str, game: Game) -> list[str]:
+    async def _reply(self, command: str, game: Game) -> list[str]:
         """The answer to a command, in lines."""
         if command == "?":
             moves = game.legal_moves() if lists_legal_moves(game.config) else []
