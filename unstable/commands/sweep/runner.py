@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from unstable.commands.diagnosis import condition_of, status_of
-from unstable.commands.session import Terminated, handled, say
+from unstable.commands.session import Terminated, handled, status
 from unstable.commands.sweep.halving import decide, going, next_rung
 from unstable.commands.sweep.trials import Sweep, Trial
 from unstable.config import ConfigError
@@ -66,7 +66,7 @@ class Runner:
         """Pass a signal on to all runs."""
         if self._signal is None:
             name = signal.Signals(received).name
-            say(f"{name}: the runs end in order; a second one ends them now")
+            status(f"{name}: the runs end in order; a second one ends them now")
         self._signal = received
         for child, _share in self._running.values():
             child.send(_passed_on(received))
@@ -110,7 +110,7 @@ class Runner:
             decision = decide(rung, stop, values, len(config.seeds), measure.sign)
             self._folder.add_decision(decision)
             self._decisions.append(decision)
-            say(f"rung {rung}: {', '.join(decision.kept) or 'nothing'} goes on")
+            status(f"rung {rung}: {', '.join(decision.kept) or 'nothing'} goes on")
         return set()
 
     def _at(self, name: str, rung: int, by: str) -> float | None:
@@ -133,7 +133,7 @@ class Runner:
                     pass
             except ConfigError:
                 if name not in self._told:
-                    say(f"{name} still goes on in another process, which is waited for")
+                    status(f"{name} still goes on in another process, which is waited for")
                 self._told.add(name)
                 return
         words = ["train", "--resume", str(folder.root)]
@@ -146,7 +146,7 @@ class Runner:
         self._running[name] = child, share
         if self._signal is not None:  # it came just then
             child.send(_passed_on(self._signal))
-        say(f"{name} {'goes on' if words[1] == '--resume' else 'begins'}")
+        status(f"{name} {'goes on' if words[1] == '--resume' else 'begins'}")
 
     def _collect(self, name: str) -> None:
         """Take in a run whose process has ended."""
@@ -163,13 +163,13 @@ class Runner:
             self._done.add(name)
             values = [row.get(self._sweep.measure.metric) for row in read_rows(folder.metrics)]
             last = next((value for value in reversed(values) if value is not None), None)
-            say(f"{name} is done: {number(last)}")
+            status(f"{name} is done: {number(last)}")
         elif not (asked and code in IN_ORDER):
             by = f"signal {-code}" if code < 0 else f"exit code {code}"
             line = f"{by}: {last_line(self._folder, name)}"
             self._folder.add_failure(name, line)
             self._failed.add(name)
-            say(f"{name} failed, {line}")
+            status(f"{name} failed, {line}")
         self._changed()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from unstable.commands.prepare import settle
-from unstable.commands.session import said, say
+from unstable.commands.session import starting, status
 from unstable.commands.sweep.runner import Runner, outcomes
 from unstable.commands.sweep.trials import Sweep, check_trials, measure_of, trials_of
 from unstable.config import FORMAT, ConfigError, RunFailedError, read_text
@@ -43,7 +43,7 @@ def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
         raise ConfigError(f"{folder.root} exists; to go on: {again}; else give another --out")
     trials = trials_of(config)
     machine = this_machine()
-    with said():
+    with starting():
         chosen = measure_of(config, trials[0].config)._asdict()
         sweep = Sweep(folder, config.model_copy(update=chosen), trials)
         check_trials(sweep)
@@ -52,7 +52,7 @@ def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
     if plan_only:
         for trial in trials:
             print(trial.command)
-        say(f"{sweep.size}, {at_once} at a time, by {sweep.measure.text}")
+        status(f"{sweep.size}, {at_once} at a time, by {sweep.measure.text}")
         return
     folder.make(sweep.config, [trial.record() for trial in trials])
     _run(sweep, machine)
@@ -112,17 +112,17 @@ def _run(sweep: Sweep, machine: Machine, *, retry: bool = False) -> None:
         parts = [*shares(machine, count, sorted(os.sched_getaffinity(0)))]
 
     def changed() -> None:
-        with faults_to(lambda error: say(f"the page could not be written ({error})")):
+        with faults_to(lambda error: status(f"the page could not be written ({error})")):
             _write(sweep)
 
     with RunFolder(folder.root).held(f"FOLDER = {str(folder.root)!r}"):
         if retry:
             folder.forget_failures()
-        say(f"{sweep.size}, {count} at a time, in {folder.root}")
+        status(f"{sweep.size}, {count} at a time, in {folder.root}")
         try:
             Runner(sweep, parts, changed).run()
         except KeyboardInterrupt:
-            say(f"to go on: {command_line('unstable', 'sweep', '--resume', folder.root)}")
+            status(f"to go on: {command_line('unstable', 'sweep', '--resume', folder.root)}")
             raise
         finally:
             _print(sweep, _write(sweep))
