@@ -444,3 +444,28 @@ def test_a_fork_whose_state_does_not_fit_is_one_line(
         fork(tmp_path, 2, given)
     assert str(caught.value).startswith(f"learner.{problem}") and "\n" not in str(caught.value)
     assert str(caught.value).endswith("; add --fork_state false")
+
+
+def test_what_goes_on_is_planned_by_the_lengths_that_it_measured(
+    whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looked at is what the plan is given: without cards none depends on it."""
+    run = RunFolder(shutil.copytree(whole.root, tmp_path / "run"))
+    run.config.write_text(
+        json.dumps({"model": {"name": "tiny"}, "loop": {"steps": 4, "mode": "sync"}})
+    )
+    given = []
+
+    def prepared(config: RunConfig, *, request_tokens: float | None) -> None:
+        given.append(request_tokens)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("unstable.commands.resume.prepare", prepared)
+    with pytest.raises(ConfigError, match="enough"):
+        resume(run.root, {"loop.steps": 5})
+    asked = [row for row in read_rows(whole.metrics) if row["collect/engine/requests"]]
+    requests = sum(row["collect/engine/requests"] for row in asked)
+    tokens = sum(
+        row["collect/engine/requests"] * row["collect/engine/request_tokens"] for row in asked
+    )
+    assert given == [pytest.approx(tokens / requests)] and tokens > 0

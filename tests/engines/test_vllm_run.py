@@ -67,4 +67,5 @@ def test_a_run_survives_the_death_of_its_actor(tmp_path: Path) -> None:
     assert "actor-0 died and is started again" in (tmp_path / "run/logs/loop.log").read_text()
     for row in read_rows(metrics)[1:]:
         assert row["learn/mismatch_abs_mean"] < 0.2
+        assert 20 < row["collect/engine/request_tokens"] < 300  # TicTacToe's prompts and answers
     assert (tmp_path / "run/logs/engine-0.log").read_text(), "vLLM writes there"

@@ -9,13 +9,24 @@ from tests.helpers.tracking import make_tracker, printed
 from unstable.cli import run
 from unstable.config import RunConfig, load
 from unstable.engines.needs import NEEDS
+from unstable.planning.case import VLLM_GAMES
 from unstable.planning.elsewhere import machine_named
-from unstable.planning.measured import FEWEST, Row, measured, pace_line
+from unstable.planning.measured import (
+    FEWEST,
+    MOST,
+    Row,
+    filled,
+    measured,
+    pace_line,
+    request_tokens,
+)
 from unstable.planning.pace import Pace
-from unstable.planning.plan import plan
+from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
 
-PLANNED = Pace(play_s=2.0, learn_s=2.5, games=240, places=1920)
+PLANNED = Pace(
+    play_s=2.0, learn_s=2.5, games=240, places=1920, request_tokens=512, cached_tokens=500_000
+)
 
 
 def on_cards(actors: int, ranks: int, **options: Any) -> RunConfig:
@@ -80,6 +91,67 @@ def test_nothing_is_said_of_cards_that_are_shared_or_not_planned() -> None:
     )
     line = pace_line(on_cards(5, 3), None, rows(9, 1))
     assert line == "learning takes 1.0 s an update, playing 10.0 s"
+
+
+def with_requests(*lengths: float | None) -> list[Row]:
+    """Rows of balanced updates, each with requests of a length; None is a row without any."""
+    return [
+        {
+            **rows(0, 2.6)[0],
+            "collect/engine/requests": 0 if length is None else 100 * (index + 1),
+            "collect/engine/request_tokens": length,
+        }
+        for index, length in enumerate(lengths)
+    ]
+
+
+def test_the_mean_length_is_over_requests_and_of_the_newest_rows() -> None:
+    assert request_tokens([]) is None
+    assert request_tokens(rows(1, 1)) is None
+    assert request_tokens(with_requests(None, None)) is None
+    assert request_tokens(with_requests(400, None, 100)) == (400 * 100 + 100 * 300) / 400
+    assert request_tokens(with_requests(*[9000] * 5, *[70] * MOST)) == 70
+
+
+@pytest.mark.parametrize(
+    ("games", "batch", "tokens", "better"),
+    [
+        (100, 4096, 600, 384),  # more than vLLM's front end takes
+        (100, 4096, 2000, 250),
+        (100, 4096, 5000, None),  # as it is
+        (100, 4096, 4700, None),  # nearly
+        (100, 4096, 10_000, 50),  # the cache holds fewer
+        (100, 4096, 1e9, 1),
+        (100, 384, 600, None),  # there are no more games to be played
+        (30, 384, 600, 64),
+    ],
+)
+def test_games_in_flight_by_the_measured_length(
+    games: int, batch: int, tokens: float, better: int | None
+) -> None:
+    config = on_cards(
+        5, 3, **{"actors.games_in_flight": games, "learner.batch_size": batch, "loop.mode": "async"}
+    )
+    assert filled(config, PLANNED, tokens) == better
+    line = pace_line(config, PLANNED, with_requests(*[tokens] * FEWEST))
+    assert line is not None
+    said = f"{tokens:,.0f} tokens a request (planned: 512) actors.games_in_flight {better} would"
+    assert (said in line) == (better is not None), line
+
+
+def test_a_plan_of_measured_lengths_has_as_many_games_as_the_cache_holds() -> None:
+    config = load("qwen3_24gb", {"model.name": "Qwen/Qwen3-1.7B"})
+
+    def planned(tokens: float | None) -> Plan:
+        return plan(config, [machine_named("4x24gb")], NEEDS, request_tokens=tokens)
+
+    usual, long, huge = planned(None), planned(900), planned(1e6)
+    assert usual.pace is not None and long.pace is not None
+    assert usual.games_in_flight == usual.pace.cached_tokens // usual.pace.request_tokens
+    assert long.pace.request_tokens == 900
+    assert long.games_in_flight == long.pace.cached_tokens // 900 < usual.games_in_flight
+    assert huge.pace is not None and huge.pace.request_tokens == 2048  # no request has more
+    assert planned(100).games_in_flight == VLLM_GAMES
 
 
 def test_a_run_says_it_once_and_keeps_it_for_the_doctor(

@@ -119,7 +119,10 @@ def test_engine_counters_are_differenced_and_survive_a_restart() -> None:
     assert row["collect/engine/tokens_per_step"] == pytest.approx(50 / 10)
     assert row["collect/engine/running"] == 3
     assert row["collect/engine/cached_share"] is None
+    assert row["collect/engine/request_tokens"] is None  # no request was answered
     assert row["collect/engine/adapter_hit_share"] == 6 / 8
+    engine.add(0, {"sampled_tokens": 150, "requests": 5, "prompt_tokens": 200})
+    assert engine.values(1.0)["collect/engine/request_tokens"] == (50 + 20 + 200) / 5
 
 
 def test_what_an_engine_does_not_measure_is_null_and_not_0() -> None:

@@ -40,14 +40,17 @@ class Resolved(NamedTuple):
     machine: Machine
 
 
-def prepare(config: RunConfig, *, learner: bool = True) -> Resolved:
+def prepare(
+    config: RunConfig, *, learner: bool = True, request_tokens: float | None = None
+) -> Resolved:
     """Plan a config for this machine and resolve it by the plan; its games are `settled`.
 
     Without a learner, as when a finished run is evaluated, the whole machine is the actors'.
+    `request_tokens` is what a run has measured (`planning.measured.request_tokens`).
     """
     machine = this_machine()
     config = settle(config)
-    chosen = plan(config, [machine], NEEDS, learner=learner)
+    chosen = plan(config, [machine], NEEDS, learner=learner, request_tokens=request_tokens)
     start = starting_adapter(config) if config.model.init == "auto" else config.model.init
     return Resolved(resolve(config, chosen, start), chosen, machine)
 

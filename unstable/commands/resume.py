@@ -21,8 +21,10 @@ from unstable.config import (
     load,
 )
 from unstable.loop.state import RunState, parse
+from unstable.planning.measured import request_tokens
 from unstable.records.files import cut, write_whole
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
 
 MAY_CHANGE = (
     *(f"loop.{name}" for name in ("steps", "max_time", "max_failures")),
@@ -73,7 +75,7 @@ def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
     with starting():
         started = begun_from_its_own(config)
         check(started)
-        resolved = prepare(started)
+        resolved = prepare(started, request_tokens=request_tokens(read_rows(folder.metrics)))
     show_plan(resolved)
     begins = {"model.init": config.model.init, "learner.state": config.learner.state}
     with folder.held(place):

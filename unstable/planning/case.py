@@ -33,14 +33,10 @@ class Case:
     shape: ModelShape
     ranks: int  # of the learner; 0: there is none
     longest: int  # tokens of the longest prompt and answer
+    typical: int  # of a usual one
     max_loras: int  # at least
     wanted_loras: int  # more of them are of no use
     max_cpu_loras: int
-
-    @property
-    def typical(self) -> int:
-        """Tokens of a typical prompt and answer."""
-        return max(1, int(TYPICAL_LENGTH * self.longest))
 
     def place(self, *cards: GPU) -> Placement:
         """A process's place on these cards, or on the processor."""
@@ -93,8 +89,14 @@ class Placed(NamedTuple):
     learner_on: Device | None
 
 
-def case_of(config: RunConfig, machine: Machine, engine: EngineNeeds, ranks: int) -> Case:
-    """The case of so many learner ranks."""
+def case_of(
+    config: RunConfig,
+    machine: Machine,
+    engine: EngineNeeds,
+    ranks: int,
+    request_tokens: float | None = None,
+) -> Case:
+    """The case of so many learner ranks; `request_tokens` is the measured length, where it was."""
     shape = read_shape(config.model)
     actors = config.actors
     others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
@@ -105,6 +107,8 @@ def case_of(config: RunConfig, machine: Machine, engine: EngineNeeds, ranks: int
     mixed = min(LEAST_SLOTS, wanted) if actors.max_loras == "auto" else actors.max_loras
     kept = max(mixed, versions + 1)  # the one that is just being published
     asked = config.sampling.max_prompt_tokens + config.sampling.max_tokens
+    longest = min(asked, shape.max_length)
+    typical = TYPICAL_LENGTH * longest if request_tokens is None else request_tokens
     return Case(
         config=config,
         machine=machine,
@@ -112,7 +116,8 @@ def case_of(config: RunConfig, machine: Machine, engine: EngineNeeds, ranks: int
         dtype=choose_dtype(config, machine),
         shape=shape,
         ranks=ranks,
-        longest=min(asked, shape.max_length),
+        longest=longest,
+        typical=max(1, int(min(typical, longest))),
         max_loras=mixed,
         wanted_loras=wanted if actors.max_loras == "auto" else mixed,
         max_cpu_loras=kept if actors.max_cpu_loras == "auto" else actors.max_cpu_loras,

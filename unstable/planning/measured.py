@@ -1,10 +1,12 @@
-"""What updates took, beside what the plan had estimated, and which cards would balance the two."""
+"""What updates took and requests held, beside what the plan had estimated, and what to change."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from unstable.config import RunConfig
-from unstable.planning.pace import Pace
+from unstable.planning.case import VLLM_GAMES
+from unstable.planning.pace import Pace, games_at_once
 
 FEWEST, MOST = 4, 16
 """Updates that are looked at, the newest ones: with fewer there is no advice."""
@@ -46,6 +48,30 @@ def measured(rows: Sequence[Row], *, sync: bool) -> Measured | None:
     return Measured(whole if waited > WAITS * whole else None, learn, whole)
 
 
+def request_tokens(rows: Sequence[Row]) -> float | None:
+    """Mean length of prompt and answer in the newest rows; None where engines told of none."""
+    tokens = total = 0.0
+    for row in rows[-MOST:]:
+        requests = float(row.get("collect/engine/requests") or 0.0)
+        tokens += requests * float(row.get("collect/engine/request_tokens") or 0.0)
+        total += requests
+    return tokens / total if tokens else None
+
+
+def filled(config: RunConfig, planned: Pace, tokens: float) -> int | None:
+    """Games in flight on an engine whose requests of so many tokens fill its cache.
+
+    No more than there are to be played. None where about as many are in flight. `config` is
+    resolved.
+    """
+    actors, now = config.actors, config.actors.games_in_flight
+    assert isinstance(actors.num, int) and isinstance(now, int), "resolved"
+    fitting = int(min(VLLM_GAMES, planned.cached_tokens / tokens))
+    there = math.ceil(games_at_once(config, sync=config.loop.mode == "sync") / actors.num)
+    better = max(1, fitting if fitting < now else min(fitting, max(now, there)))
+    return better if abs(better - now) > (1 - WORTH) * now else None
+
+
 def balanced(config: RunConfig, found: Measured, play_s: float) -> tuple[Cards, float] | None:
     """The numbers of cards with which an update takes least time, and its seconds then.
 
@@ -75,7 +101,7 @@ def balanced(config: RunConfig, found: Measured, play_s: float) -> tuple[Cards, 
 
 
 def pace_line(config: RunConfig, planned: Pace | None, rows: Sequence[Row]) -> str | None:
-    """Measured and planned pace in words, and the numbers that would balance it; None: too early.
+    """Measured and planned pace in words, and numbers that would better it; None: too early.
 
     Without a plan of the pace, as where nothing is on cards, there is no advice on numbers. `rows`
     are those since the run's start but for its first update, which is slower.
@@ -90,10 +116,17 @@ def pace_line(config: RunConfig, planned: Pace | None, rows: Sequence[Row]) -> s
     line += f" (planned: {planned.learn_s:.1f} and {planned.play_s:.1f} s)"
     play_s = min(planned.play_s, found.update_s) if found.play_s is None else found.play_s
     better = balanced(config, found, play_s)
-    if better is None:
-        return line
-    (actors, ranks), seconds = better
-    return (
-        f"{line}; learner.num {ranks} and actors.num {actors} would bring an update from "
-        f"{found.update_s:.1f} to about {seconds:.1f} s"
-    )
+    if better is not None:
+        (actors, ranks), seconds = better
+        line += (
+            f"; learner.num {ranks} and actors.num {actors} would bring an update from "
+            f"{found.update_s:.1f} to about {seconds:.1f} s"
+        )
+    tokens = request_tokens(rows)
+    games = None if tokens is None else filled(config, planned, tokens)
+    if games is not None:
+        line += (
+            f"; with {tokens:,.0f} tokens a request (planned: {planned.request_tokens:,}) "
+            f"actors.games_in_flight {games} would suit the cache"
+        )
+    return line

@@ -11,12 +11,14 @@ from unstable.planning.memory import DTYPE_BYTES, cache_bytes, weight_bytes
 
 
 class Pace(NamedTuple):
-    """Seconds an update, and how many games there are for the actors' places."""
+    """Seconds an update, how many games there are for the actors' places, and what it rests on."""
 
     play_s: float
     learn_s: float
     games: float  # in flight, of all actors
     places: int
+    request_tokens: int  # of a typical prompt and answer
+    cached_tokens: int  # that each actor's engine has room for
 
     def update_s(self, *, sync: bool) -> float:
         """By turns, or at once."""
@@ -61,6 +63,7 @@ def pace(
     card: Card,
     *,
     typical: int,
+    cached_tokens: int,
     actors: int,
     per_card: int,
     places: int,
@@ -88,7 +91,7 @@ def pace(
     if config.model.quantize != "none":  # made dense forward and back
         learn += 2 * passes * weights / (figures.BANDWIDTH_USED * card.bandwidth)
     play = played_turns(config) * answer * step / games
-    return Pace(play, slower * learn, games, actors * places)
+    return Pace(play, slower * learn, games, actors * places, typical, cached_tokens)
 
 
 def read_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:

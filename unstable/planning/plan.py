@@ -94,17 +94,23 @@ class Plan:
 
 
 def plan(
-    config: RunConfig, machines: Sequence[Machine], engines: Engines, *, learner: bool = True
+    config: RunConfig,
+    machines: Sequence[Machine],
+    engines: Engines,
+    *,
+    learner: bool = True,
+    request_tokens: float | None = None,
 ) -> Plan:
     """Decide who runs where; raises `ConfigError` where it cannot be done.
 
     All that can be decided is where on one machine, so `machines` holds one. Where memory lacks, it
     names a number and a value of it that fits. Without a learner, as when a finished run is
-    evaluated, the whole machine is the actors'.
+    evaluated, the whole machine is the actors'. `request_tokens` is the mean length of prompt and
+    answer, where it is known.
     """
     (machine,) = machines
     try:
-        return _plan(config, machine, engines, learner)
+        return _plan(config, machine, engines, learner, request_tokens)
     except DoesNotFitError as lack:
         raise ConfigError(f"{lack}; {_remedy(config, machine, engines, learner)}") from None
 
@@ -118,13 +124,19 @@ def _remedy(config: RunConfig, machine: Machine, engines: Engines, learner: bool
     return "use a smaller model, or a machine with more memory"
 
 
-def _plan(config: RunConfig, machine: Machine, engines: Engines, learner: bool) -> Plan:
+def _plan(
+    config: RunConfig,
+    machine: Machine,
+    engines: Engines,
+    learner: bool,
+    request_tokens: float | None = None,
+) -> Plan:
     """The plan of those numbers of learner ranks that fit with which an update takes least time."""
     engine, notes = choose_engine(config, machine, engines)
     plans, lacks = [], []
     for ranks in _ranks(config, machine, engines[engine]) if learner else [0]:
         try:
-            case = case_of(config, machine, engines[engine], ranks)
+            case = case_of(config, machine, engines[engine], ranks, request_tokens)
             plans.append(_planned(case, engine, list(notes)))
         except DoesNotFitError as lack:
             lacks.append(lack)
@@ -183,6 +195,7 @@ def _pace(case: Case, placed: Placed, batches: Batches) -> Pace:
         case.dtype,
         card_like(smallest.name, smallest.total_bytes),
         typical=case.typical,
+        cached_tokens=placed.cached_tokens,
         actors=len(placed.actors),
         per_card=placed.engines_per_gpu,
         places=placed.games,

@@ -288,6 +288,9 @@ class EngineMetrics:
         for name in ("prefill_seconds", "decode_seconds"):  # which not every engine knows
             known = any(name in stats for stats in levels)
             row[f"collect/engine/{name}"] = moved[name] if known else None
+        row["collect/engine/request_tokens"] = _ratio(
+            moved["prompt_tokens"] + moved["sampled_tokens"], moved["requests"]
+        )
         row["collect/engine/cached_share"] = _ratio(
             moved["cached_prompt_tokens"], moved["prompt_tokens"]
         )
