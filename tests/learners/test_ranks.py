@@ -4,9 +4,12 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
+import threading
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +31,7 @@ from tests.helpers.learners import (
     trained,
 )
 from tests.helpers.models import random_adapter, tiny_model
+from unstable.config import AdapterConfig, ModelConfig
 from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.ranks import Ranks, join, listen
 from unstable.models.adapters import read_adapter
@@ -281,6 +285,43 @@ def test_a_sharded_rank_holds_a_part_of_the_base(pair, model):
     whole, sharded = (pair.run(base_elements, model, kind) for kind in ("ddp", "fsdp"))
     assert whole[0] == whole[1] == sum(sharded)
     assert max(sharded) < 0.6 * whole[0]
+
+
+def own_bytes():
+    """Memory of this process alone; pages of files that are mapped are the machine's cache."""
+    (kilobytes,) = re.findall(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
+    return 1024 * int(kilobytes)
+
+
+def loading_bytes(ranks, small, model):
+    """By how much this process's own memory grew at most while it loaded its part of the model."""
+    make_learner(small, ranks=ranks, parallel="fsdp")  # what libraries take the first time
+    before, loaded, seen = own_bytes(), threading.Event(), []
+
+    def watch():
+        while not loaded.wait(0.002):
+            seen.append(own_bytes())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    make_learner(model, ranks=ranks, parallel="fsdp")
+    loaded.set()
+    watching.join()
+    return max(seen) - before
+
+
+def test_a_sharded_rank_never_holds_a_base_whole_that_is_in_its_precision(pair, model, tmp_path):
+    """In another precision each rank has a copy of all, so that the measure is one."""
+    large = tiny_model(hidden=1024, layers=8, heads=8)
+    elements = sum(each.numel() for each in large.parameters())
+    assert elements > 70_000_000
+    large.save_pretrained(tmp_path)
+    del large
+    asked = ModelConfig(name=str(tmp_path), dtype="float32", adapter=AdapterConfig(rank=1))
+    alike = pair.run(loading_bytes, model, asked)
+    assert max(alike) < 0.75 * 4 * elements
+    cast = pair.run(loading_bytes, model, asked.model_copy(update={"dtype": "bfloat16"}))
+    assert min(cast) > 0.9 * 2 * elements
 
 
 def test_what_is_not_finite_on_one_rank_is_skipped_on_both(pair, model):
