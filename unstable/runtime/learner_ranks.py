@@ -1,6 +1,7 @@
 """The learner's ranks, each a process of its own, and how the loop calls them as one."""
 
 import asyncio
+import gc
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
@@ -60,6 +61,10 @@ class LearnerProcess:
             assert isinstance(self._config.learner.num, int), "planning resolves auto"
             ranks = join(self._index, self._config.learner.num, store)
         self._learner = LocalLearner(self._config, self._folder, ranks)
+        # Python's garbage collector then leaves out loaded libraries and the model: a pass over
+        # them takes a fifth of a tiny model's update.
+        gc.collect()
+        gc.freeze()
         return ProcessId.own()
 
     def adapter(self, version: int) -> tuple[None, Adapter]:
