@@ -74,6 +74,7 @@ from unstable.config.run import (
 from unstable.config.sections import (
     ENGINES,
     AdapterConfig,
+    ClusterConfig,
     ModelConfig,
     RewardConfig,
 )

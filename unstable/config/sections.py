@@ -239,6 +239,47 @@ class LoopConfig(Section):
     )
 
 
+class ClusterConfig(Section):
+    """The machines of a run: this one, or the nodes of a Ray cluster that is joined."""
+
+    address: str = Field(
+        "local",
+        description="local: this machine alone, whatever RAY_ADDRESS says; auto: the cluster that "
+        "RAY_ADDRESS names, or else that runs here; HOST:PORT: that one. It is left running",
+    )
+    min_nodes: PositiveInt = Field(
+        1, description="nodes that are waited for before a run on a cluster begins"
+    )
+    labels: dict[str, str] = Field(
+        {}, description="labels that a node has to have to be used (ray start --labels)"
+    )
+    insecure: bool = Field(
+        False,
+        description="join a cluster that asks for no token, though others reach its ports: whoever "
+        "does may run any code there",
+    )
+
+    @field_validator("address")
+    @classmethod
+    def _named(cls, value: str) -> str:
+        if value in ("local", "auto"):
+            return value
+        if "://" in value:
+            raise ValueError(
+                f"address = {value!r}: a run is started on a node of its cluster; write HOST:PORT, "
+                "the address of ray start --head"
+            )
+        host, colon, port = value.rpartition(":")
+        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise ValueError(f"address = {value!r}: write local, auto or HOST:PORT")
+        return value
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether a run joins a cluster that others have started."""
+        return self.address != "local"
+
+
 class TrackingConfig(Section):
     """What is written and shown."""
 

@@ -21,7 +21,7 @@ from unstable.planning.fit import (
     fit_batches,
     smaller,
 )
-from unstable.planning.machine import Machine, Placement
+from unstable.planning.machine import Machine, Placement, together
 from unstable.planning.memory import GB
 from unstable.planning.needs import Dtype, EngineNeeds, choose_engine
 from unstable.planning.on_gpus import on_gpus
@@ -98,11 +98,11 @@ def plan(
 ) -> Plan:
     """Decide who runs where; raises `ConfigError` where it cannot be done.
 
-    All that can be decided is where on one machine, so `machines` holds one. Where memory lacks, it
-    names a number and a value of it that fits. Without a learner, as when a finished run is
-    evaluated, the whole machine is the actors'.
+    Of several machines the last is the driver's, which the learner is put on if it fits there.
+    Where memory lacks, it names a number and a value of it that fits. Without a learner, as when a
+    finished run is evaluated, all is the actors'.
     """
-    (machine,) = machines
+    machine = together(machines)
     try:
         return _plan(config, machine, engines, learner)
     except DoesNotFitError as lack:
@@ -220,10 +220,12 @@ def _check_sharing(case: Case, share: Share, per_card: int) -> None:
 
 
 def _learner_threads(machine: Machine, placed: Placed) -> int:
-    """All cores where play waits meanwhile, else those that actors leave over."""
+    """All of its node's cores where play waits meanwhile, else those that actors leave over."""
+    nodes = {learner.node for learner in placed.learners}
+    cores = min((each.cores for each in machine.each if each.node in nodes), default=machine.cores)
     if placed.budget.mode == "sync":
-        return machine.cores
-    return max(1, machine.cores - len(placed.actors))
+        return cores
+    return max(1, cores - sum(actor.node in nodes for actor in placed.actors))
 
 
 def _learner_uses(case: Case, placed: Placed) -> tuple[Batches, tuple[Use, ...]]:
@@ -240,7 +242,12 @@ def _learner_uses(case: Case, placed: Placed) -> tuple[Batches, tuple[Use, ...]]
 
 
 def _names(placements: Sequence[Placement]) -> str:
-    """Where processes run, in words."""
+    """Where processes run, in words; with nodes where they are several."""
+    of_node: dict[str, list[Placement]] = {}
+    for placement in placements:
+        of_node.setdefault(placement.node, []).append(placement)
+    if len(of_node) > 1:
+        return "; ".join(f"{len(own)} at {node}: {_names(own)}" for node, own in of_node.items())
     if not any(placement.gpus for placement in placements):
         return "the processor"
     return f"GPU {', '.join('+'.join(placement.gpus) for placement in placements)}"
