@@ -242,7 +242,7 @@ async def run(
     await asyncio.gather(*(actor.start() for actor in remote))
     tracker = Tracker(config, folder)
     tracker.print = lambda line: None  # type: ignore[method-assign]
-    context = Context(config, folder, remote, IdleLearner(folder), tracker)
+    context = Context(config, folder, [*remote], IdleLearner(folder), tracker)
     count = context.count
 
     def counted(ended: Any) -> None:

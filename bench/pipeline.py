@@ -283,7 +283,7 @@ async def pipeline(case: Case, config: RunConfig, folder: RunFolder, spent: Spen
     context = Context(
         config=config,
         folder=folder,
-        actors=actors,
+        actors=[*actors],
         learner=TimedLearner(folder, case),
         tracker=tracker,
     )

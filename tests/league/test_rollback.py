@@ -106,6 +106,9 @@ class StandInActor:
             result = game([player.name for player in players], outcomes)
             yield dataclasses.replace(result, spec=spec)
 
+    async def present(self) -> None:
+        pass
+
     async def state(self) -> ActorState:
         return ActorState(training_games=0, trained_turns=0, ended={}, raised={}, forks=[])
 

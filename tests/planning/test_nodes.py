@@ -38,7 +38,7 @@ def test_cards_of_all_nodes_play_and_the_drivers_learn() -> None:
         Placement("driver", ("0",)),
         Placement("driver", ("1",)),
     )
-    assert "2 at a: GPU 0, 1; 2 at driver: GPU 0, 1" in chosen.text()
+    assert "actors   4: 2 at a, 2 at driver, vllm engine" in chosen.text()
 
 
 def test_ranks_are_packed_on_a_node_that_has_room_for_them() -> None:

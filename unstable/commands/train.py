@@ -120,12 +120,13 @@ async def _train(
     from unstable.runtime.processes import processes  # Ray takes a second
 
     started = processes(config, plan, folder, tracker.phase, tracker.waits, tracker.print)
-    async with started as (actors, learner):
+    async with started as (actors, learner, joined):
         context = Context(
             config=config,
             folder=folder,
             actors=actors,
             learner=learner,
+            joined=joined,
             tracker=tracker,
             exact_games=exact_games(config),
             interrupt=interrupt,

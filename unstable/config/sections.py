@@ -239,6 +239,19 @@ class LoopConfig(Section):
     )
 
 
+def address_problem(text: str) -> str | None:
+    """Why a text is not the address of a cluster's head, with the remedy; None where it is."""
+    host, _, port = text.rpartition(":")
+    if "://" in text:
+        return (
+            "a run is started on a node of its cluster; write HOST:PORT, the address that "
+            "ray start --head has printed"
+        )
+    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        return "write local, auto or HOST:PORT"
+    return None
+
+
 class ClusterConfig(Section):
     """The machines of a run: this one, or the nodes of a Ray cluster that is joined."""
 
@@ -262,16 +275,8 @@ class ClusterConfig(Section):
     @field_validator("address")
     @classmethod
     def _named(cls, value: str) -> str:
-        if value in ("local", "auto"):
-            return value
-        if "://" in value:
-            raise ValueError(
-                f"address = {value!r}: a run is started on a node of its cluster; write HOST:PORT, "
-                "the address of ray start --head"
-            )
-        host, colon, port = value.rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            raise ValueError(f"address = {value!r}: write local, auto or HOST:PORT")
+        if value not in ("local", "auto") and (problem := address_problem(value)):
+            raise ValueError(f"address = {value!r}: {problem}")
         return value
 
     @property

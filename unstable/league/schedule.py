@@ -206,12 +206,16 @@ class Router:
         fixed = config.opponents.fixed
         self._adapters = {PlayerId(each.key) for each in fixed if each.adapter_folder is not None}
         self._schedule = schedule
-        self._num_actors = num_actors
-        self._ahead = AHEAD_PER_ACTOR * num_actors if num_actors > 1 else 1
+        self.resize(num_actors)
         self._groups: deque[list[GameSpec]] = deque()
         self._left: deque[list[GameSpec]] = deque()
         self._policy: PlayerId | None = None  # that groups are drawn for
         self._passed_over = 0  # the oldest group, how often
+
+    def resize(self, num_actors: int) -> None:
+        """Deal to so many actors from now on."""
+        self._num_actors = num_actors
+        self._ahead = AHEAD_PER_ACTOR * num_actors if num_actors > 1 else 1
 
     def draw(self, actor: int, policy: PlayerId, past: Sequence[PlayerId]) -> list[GameSpec]:
         """The group that `actor` plays next, to train `policy`; see `Schedule.draw`."""

@@ -146,7 +146,7 @@ class Context:
 
     config: RunConfig
     folder: RunFolder
-    actors: Sequence[Actor]
+    actors: list[Actor]
     learner: Learner
     tracker: Tracker
     exact_games: Sequence[str] = ()  # games whose exploitability is measured
@@ -166,6 +166,8 @@ class Context:
     measured: int = -1  # the last version whose exploitability was measured
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
     first_payoffs: dict[int, float] = field(default_factory=dict)  # the same, where games pay
+    joined: asyncio.Queue[Actor] = field(default_factory=asyncio.Queue)  # to be taken in
+    publishing: asyncio.Lock = field(default_factory=asyncio.Lock)  # or taking an actor in
 
     def __post_init__(self) -> None:
         config = self.config

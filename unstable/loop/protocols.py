@@ -28,6 +28,9 @@ class Actor(Protocol):
     ) -> AsyncIterator[GameResult | GameFailure]:
         """Play games, as `collectors.collector.Collector.play` says."""
 
+    async def present(self) -> None:
+        """Return once it can begin games: an actor whose node has gone waits for another one."""
+
     async def state(self) -> ActorState:
         """What play so far has to do with play to come."""
 

@@ -29,11 +29,14 @@ from unstable.league.evaluation import (
 )
 from unstable.loop import state
 from unstable.loop.context import Context, Made, distribute, exploit, sleeping
+from unstable.loop.protocols import Actor
 from unstable.types import Batch, GameFailure, GameResult, GameSpec, Trajectory, Update
 
 Finished = tuple[GameResult, list[Trajectory]]
 Evaluation = Callable[[Context, int], Awaitable[None]]
 """Judges a version, given by its number."""
+WAIT_S = 5.0
+"""Seconds after which the tasks of a run in asynchronous play are looked at anew."""
 
 
 async def train(context: Context) -> str:
@@ -78,6 +81,8 @@ async def play_round(context: Context) -> None:
     Most games give a sample at least. One does not where an opponent forfeits first, or where it
     ends in its opening: then the batch needs another round.
     """
+    while not context.joined.empty():
+        await take_in(context, context.joined.get_nowait())
     ready = context.buffer.ready(context.version)
     share = math.ceil((context.config.learner.batch_size - ready) / len(context.actors))
     assigned: list[list[GameSpec]] = [[] for _ in context.actors]
@@ -103,12 +108,25 @@ async def run_async(context: Context, deadline: float) -> None:
     # A group ends with its slowest game: one more group than fits keeps the engine busy meanwhile,
     # and more of them while games wait for their reward terms.
     groups = math.ceil((in_flight + context.rewards.at_once) / size) + (size > 1)
-    indices = [index for index in range(len(context.actors)) for _ in range(groups)]
-    tasks = [asyncio.create_task(keep_playing(context, index)) for index in indices]
-    beside = (keep_publishing(context), keep_evaluating(context), keep_learning(context, deadline))
-    tasks += map(asyncio.create_task, beside)
+
+    tasks: set[asyncio.Task[None]] = set()
+
+    def begin(index: int) -> None:
+        tasks.update(asyncio.create_task(keep_playing(context, index)) for _ in range(groups))
+
+    for index in range(len(context.actors)):
+        begin(index)
+    beside = (
+        keep_publishing(context),
+        keep_evaluating(context),
+        keep_learning(context, deadline),
+        keep_growing(context, begin),
+    )
+    tasks.update(map(asyncio.create_task, beside))
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        while not (done := {task for task in tasks if task.done()}):
+            # More may have begun meanwhile.
+            await asyncio.wait(tasks, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()  # only learning ends by itself; playing ends by an error
     finally:
@@ -117,9 +135,27 @@ async def run_async(context: Context, deadline: float) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def keep_growing(context: Context, begin: Callable[[int], None]) -> None:
+    """Have actors that join play as the others do, each begun by its index."""
+    while True:
+        begin(await take_in(context, await context.joined.get()))
+
+
+async def take_in(context: Context, actor: Actor) -> int:
+    """Have an actor that has joined play as the others do; returns its index."""
+    async with context.publishing:
+        for player in sorted(context.published, key=lambda player: player.version or 0):
+            await actor.publish(player)
+        await actor.announce(context.current)
+        context.actors.append(actor)
+        context.router.resize(len(context.actors))
+    return len(context.actors) - 1
+
+
 async def keep_playing(context: Context, index: int) -> None:
     """Play one group after another on an actor, each as soon as the gate lets it begin."""
     while True:
+        await context.actors[index].present()
         await context.gate.enter(context.trained)
         specs = context.draw(index)
         context.in_flight |= {spec.game_id: spec for spec in specs}
@@ -330,17 +366,18 @@ async def publish(context: Context, version: int, inherits_from: int | None = No
     source = None if inherits_from is None else context.player(inherits_from)
     context.registry.add(player, source)
     adapter = await context.learner.adapter(version)
-    await asyncio.gather(
-        context.learner.save(version),
-        *(actor.publish(player, adapter) for actor in context.actors),
-    )
-    actors = await state.actor_states(context)
-    context.registry.announce(player)
-    context.published.add(player)
-    context.finalized = False
-    state.save(context, actors)
-    await asyncio.gather(*(actor.announce(player) for actor in context.actors))
-    await retire_unused(context)
+    async with context.publishing:
+        await asyncio.gather(
+            context.learner.save(version),
+            *(actor.publish(player, adapter) for actor in context.actors),
+        )
+        actors = await state.actor_states(context)
+        context.registry.announce(player)
+        context.published.add(player)
+        context.finalized = False
+        state.save(context, actors)
+        await asyncio.gather(*(actor.announce(player) for actor in context.actors))
+        await retire_unused(context)
 
 
 async def retire_unused(context: Context) -> None:

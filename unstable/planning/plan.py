@@ -5,6 +5,7 @@ the tests can ask about machines that are not there.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -65,6 +66,7 @@ class Plan:
     uses: tuple[Use, ...]
     notes: tuple[str, ...]  # what a person should know of
     pace: Pace | None = None  # where actors and learner have cards
+    grows: bool = False  # whether nodes that come later get actors too
 
     @property
     def update_s(self) -> float:
@@ -75,12 +77,13 @@ class Plan:
         """The plan as a short table."""
         modes = {"sync": "play and learn in turn", "async": "play and learn at once"}
         sharing = {"off": "", "split": ", sharing memory", "sleep": ", one asleep meanwhile"}
+        several = len({place.node for place in (*self.actors, *self.learners)}) > 1
         rows = [
-            ("actors", f"{_places(self.actors)}, {self.engine} engine, {self.dtype}"),
+            ("actors", f"{_places(self.actors, several)}, {self.engine} engine, {self.dtype}"),
             ("", f"{self.games_in_flight} games in flight on each"),
         ]
         if self.learners:
-            rows.append(("learner", _places(self.learners)))
+            rows.append(("learner", _places(self.learners, several)))
             rows.append(("loop", modes[self.mode] + sharing[self.share]))
         if self.pace is not None:
             rows += _pace_rows(self.pace)
@@ -172,6 +175,8 @@ def _planned(case: Case, engine: str, notes: list[str]) -> Plan:
         uses=(Use("actor", _names(placed.actors), parts, budget.engine_bytes), *learner_uses),
         notes=tuple(notes),
         pace=_pace(case, placed, batches) if gpus and placed.learners else None,
+        # A run that is the same to the bit keeps its number of actors.
+        grows=case.config.actors.num == "auto" and (gpus or budget.mode == "async"),
     )
 
 
@@ -242,16 +247,19 @@ def _learner_uses(case: Case, placed: Placed) -> tuple[Batches, tuple[Use, ...]]
 
 
 def _names(placements: Sequence[Placement]) -> str:
-    """Where processes run, in words; with nodes where they are several."""
-    of_node: dict[str, list[Placement]] = {}
-    for placement in placements:
-        of_node.setdefault(placement.node, []).append(placement)
-    if len(of_node) > 1:
-        return "; ".join(f"{len(own)} at {node}: {_names(own)}" for node, own in of_node.items())
+    """Where processes run, in words; of several nodes how many are at each."""
+    at_node = Counter(placement.node for placement in placements)
+    if len(at_node) > 1:
+        return ", ".join(f"{count} at {node}" for node, count in at_node.items())
     if not any(placement.gpus for placement in placements):
         return "the processor"
     return f"GPU {', '.join('+'.join(placement.gpus) for placement in placements)}"
 
 
-def _places(placements: Sequence[Placement]) -> str:
-    return f"{len(placements)} on {_names(placements)}"
+def _places(placements: Sequence[Placement], several: bool) -> str:
+    """How many, and where; with the node even where it is one of `several`."""
+    nodes = {placement.node for placement in placements}
+    if len(nodes) > 1:
+        return f"{len(placements)}: {_names(placements)}"
+    at = f" at {placements[0].node}" if several else ""
+    return f"{len(placements)}{at} on {_names(placements)}"

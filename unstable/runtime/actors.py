@@ -10,12 +10,14 @@ import contextlib
 import gc
 import logging
 import os
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, RunFailedError
@@ -34,7 +36,11 @@ from unstable.types.processes import ProcessId
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
-"""Deaths of one actor that are survived; more mean that it is not chance."""
+"""Deaths of one actor in `WITHIN_S` seconds that are survived; more mean that it is not chance."""
+WITHIN_S = 3600.0
+UNAVAILABLE_S = 60.0
+"""Seconds that one which cannot be reached has to answer again, or to be found dead."""
+LOOK_S = 1.0
 ANSWER_S = 0.5
 """Seconds that an actor has to answer before it is asked to close."""
 CLOSE_S = 20.0
@@ -147,7 +153,7 @@ class RemoteActor:
         # Versions that are served, and the adapter of the last one: it may have no checkpoint yet.
         self._published: dict[PlayerId, HeldAdapter | None] = {}
         self._newest: PlayerId | None = None  # that was announced
-        self._restarts = 0
+        self._deaths: deque[float] = deque()  # when
         self._reviving = asyncio.Lock()
         self._waits = waits or Waits()
         self._calls = 0  # that are waited for
@@ -171,13 +177,7 @@ class RemoteActor:
         )
 
     async def _begin(self) -> Process:
-        process = Process(
-            ActorProcess,
-            (self._config, self._folder, self._index),
-            self._placement,
-            threads=1,
-            max_concurrency=10_000,
-        )
+        process = self._process_of()
         with ExitStack() as undo:
             undo.callback(process.kill)
             with self._waits.on(f"{self.name}: start"):
@@ -185,6 +185,11 @@ class RemoteActor:
                     self._waits.processes[self.name] = await process.start()
             undo.pop_all()
         return process
+
+    def _process_of(self) -> Process:
+        """A new process, which has not started."""
+        arguments = (self._config, self._folder, self._index)
+        return Process(ActorProcess, arguments, self._placement, threads=1, max_concurrency=10_000)
 
     async def _numbers(self) -> dict[str, float] | None:
         """The process's counters, None while it is dead."""
@@ -200,24 +205,46 @@ class RemoteActor:
         given: dict[int, GameResult | GameFailure] = {}  # by game
         asked, wanted = list(specs), enough
         while asked:
-            process = self._process
+            player = await self._player()
+            process = player._process
             try:
                 with self._waiting(f"{len(asked)} {specs[0].purpose} games"):
-                    async for results in self._stream.play(asked, wanted):
-                        if isinstance(results, ActorState):
-                            self._state = results
-                            continue
-                        for result in results:
-                            if result.spec.game_id not in given:
-                                given[result.spec.game_id] = result
-                                yield result
+                    async with player._lent(self):
+                        async for results in player._stream.play(asked, wanted):
+                            if isinstance(results, ActorState):
+                                self._learn(results, player)
+                                continue
+                            for result in results:
+                                if result.spec.game_id not in given:
+                                    given[result.spec.game_id] = result
+                                    yield result
                 # Groups that a dead process had begun and the next one, otherwise lucky, did not.
                 asked, wanted = _unfinished(asked, given), None
             except RayActorError as error:
-                await self._revive(process, error)
+                await player._revive(process, error)
                 if not self._repeats:
                     asked = [spec for spec in specs if spec.game_id not in given]
                     wanted = enough and max(0, enough - sum(map(_trained, given.values())))
+
+    is_lost = False
+    """Whether it has no process, and none that takes its place."""
+
+    async def present(self) -> None:
+        """Return once it has a process: without one it begins nothing."""
+
+    async def _player(self) -> "RemoteActor":
+        """Whose process plays its games."""
+        return self
+
+    @contextlib.asynccontextmanager
+    async def _lent(self, other: "RemoteActor") -> AsyncIterator[None]:
+        """Meanwhile the process plays for another actor."""
+        assert other is self
+        yield
+
+    def _learn(self, state: ActorState, player: "RemoteActor") -> None:
+        """Take in what is known after games that `player` has played for it."""
+        self._state = state
 
     @property
     def _repeats(self) -> bool:
@@ -261,7 +288,7 @@ class RemoteActor:
 
     async def _call(self, method: str, *arguments: object) -> Any:
         """Call a method of the process, and of the one that takes its place if it has died."""
-        while True:
+        while not self.is_lost:
             process = self._process
             try:
                 with self._waiting(method):
@@ -270,6 +297,11 @@ class RemoteActor:
                 await self._revive(process, error)
                 if method in NOT_REPEATED:
                     return None
+        return await self._without_process(method, *arguments)
+
+    async def _without_process(self, method: str, *arguments: object) -> Any:
+        """What stands for a method's answer while it is lost."""
+        raise NotImplementedError
 
     @contextlib.contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
@@ -300,7 +332,7 @@ class RemoteActor:
     async def _revive(self, dead: Process, error: RayError) -> None:
         """Start the process again with all its versions, once however many calls saw it die."""
         async with self._reviving:
-            if self._process is not dead:
+            if self._process is not dead or await self._answers_again(dead, error):
                 return
             while True:
                 self._count(error)
@@ -312,13 +344,37 @@ class RemoteActor:
                 except RayError as failure:  # it has died too, or its engine did not start
                     error = failure
 
+    async def _answers_again(self, process: Process, error: RayError) -> bool:
+        """Whether a process that could not be reached is there after all, and its games go on.
+
+        Where results of games were lost on the way it is as good as dead: they are played again.
+        """
+        deadline = time.monotonic() + UNAVAILABLE_S
+        while isinstance(error, ActorUnavailableError) and time.monotonic() < deadline:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await process.call("stats")
+            except RayError as still:
+                error = still
+                await asyncio.sleep(LOOK_S)
+            except TimeoutError:
+                continue
+            else:
+                log.warning("%s could not be reached for a while", self.name)
+                return not self._stream.is_broken
+        return False
+
     def _count(self, error: RayError) -> None:
         """A death, which is said; raises `RunFailedError` where there were too many."""
-        self._restarts += 1
-        if self._restarts > MAX_RESTARTS:
+        now = time.monotonic()
+        self._deaths.append(now)
+        while self._deaths[0] < now - WITHIN_S:
+            self._deaths.popleft()
+        if len(self._deaths) > MAX_RESTARTS:
             raise RunFailedError(
-                f"{self.name} has died {self._restarts} times; if its log does not say why, "
-                f"{MEMORY}: lower actors.num or actors.games_in_flight; {again(self._folder)}"
+                f"{self.name} has died {len(self._deaths)} times in an hour; if its log does not "
+                f"say why, {MEMORY}: lower actors.num or actors.games_in_flight; "
+                f"{again(self._folder)}"
             ) from error
         log.warning("%s died and is started again: %s", self.name, error)
         differs = self._config.loop.mode == "sync" and not self._repeats
@@ -332,7 +388,7 @@ class RemoteActor:
         share = self._config.actors.gpu_memory
         if self._placement.gpus and isinstance(share, float):
             with self._waits.on(f"{self.name}: memory of GPU {'+'.join(self._placement.gpus)}"):
-                await until_free(self._placement.gpus, share)
+                await self._until_free(share)
         process = await self._begin()
         with ExitStack() as undo:
             undo.callback(process.kill)
@@ -342,10 +398,19 @@ class RemoteActor:
                 await self._tell(process, "announce", self._newest)
             given: set[PlayerId] = set()  # last: more may be published meanwhile
             while lacking := [each for each in self._published if each not in given]:
-                await self._tell(process, "publish", lacking[0], self._published[lacking[0]])
+                held = await self._held(lacking[0], self._published[lacking[0]])
+                await self._tell(process, "publish", lacking[0], held)
                 given.add(lacking[0])
             undo.pop_all()
         return process
+
+    async def _until_free(self, share: float) -> None:
+        """Wait until its cards have their memory back."""
+        await until_free(self._placement.gpus, share)
+
+    async def _held(self, version: PlayerId, adapter: HeldAdapter | None) -> HeldAdapter | None:
+        """What the process takes for a version's adapter; None is that of its checkpoint."""
+        return adapter
 
     async def _tell(self, process: Process, method: str, *arguments: object) -> None:
         """Call a process that is watched only once it is the actor's, within the time to start."""

@@ -68,6 +68,9 @@ class LocalActor:
         """Play games, as `Collector.play` says."""
         return self.collector.play(specs, enough)
 
+    async def present(self) -> None:
+        """It is."""
+
     async def state(self) -> ActorState:
         """What play so far has to do with play to come."""
         return self.collector.state()

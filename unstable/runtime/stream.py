@@ -179,6 +179,11 @@ class Stream:
         if part.state is not None:
             yield part.state
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether what was to come will not."""
+        return self._dead is not None
+
     def close(self) -> None:
         """Ask and hear no more."""
         for task in self._tasks:
