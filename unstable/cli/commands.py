@@ -76,8 +76,8 @@ def _doctor(given: Given) -> int:
         config = loaded_run(given["config"], given.fields)
         from unstable.commands.doctor import doctor
 
-        return doctor(config, given["machine"])
-    own = [name for name in ("config", "machine") if given[name] is not None]
+        return doctor(config, given["machine"], given["nodes"], given["gpus"])
+    own = [n for n in ("config", "machine", "nodes", "gpus") if given[n] is not None]
     for name in [*own, *given.fields]:
         raise ConfigError(f"'--{name}': doctor RUN_DIR takes nothing else; leave it out")
     from unstable.commands.diagnosis import diagnose
@@ -382,7 +382,7 @@ empty; by default it lies in the run's, in exports/. --push uploads it to the hu
     "doctor": Command(
         _doctor,
         {
-            f"{CONFIGURED} [--machine NAME|FILE]": "Would it run on this machine?",
+            f"{CONFIGURED} [--machine NAME|FILE] [--nodes N] [--gpus N]": "Would it run here?",
             "RUN_DIR": "What does it do, or why not?",
         },
         """\
@@ -390,9 +390,15 @@ Says what this machine has, what a config needs of it, the plan, and whether it 
 run's folder: whether the run goes on, what it does and waits for, when it last moved, the last
 error of each log, and what to do next; exit code 1 where it has died, failed or stopped.
 --machine plans for one that is not here: h200, 8xh100, 4x24gb, or a YAML file of cores, memory (GB)
-and cards (name, memory, compute, count).""",
+and cards (name, memory, compute, count). --nodes 4 --gpus 8 plans for four of them, with eight such
+cards each (H100 unless --machine names others), and says what that comes to in an hour.""",
         words=(0, 1),
-        own={**CONFIG, "machine": text_of},
+        own={
+            **CONFIG,
+            "machine": text_of,
+            "nodes": whole_number_of,
+            "gpus": whole_number_of,
+        },
         takes_fields=True,
     ),
     "model": Command(_model, {"NAME": "Print a base model's folder"}, words=(1, 1)),
