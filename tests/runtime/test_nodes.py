@@ -310,11 +310,13 @@ def test_one_screen_says_nodes_cards_versions_and_what_lacks() -> None:
     config = parse({"cluster": {"address": "10.0.0.1:6379"}})
     own = found(machine=machine(2, packages={"torch": "2.13.0", "ray": "2.60.0"}))
     here = Node("10.0.0.1", "1", own, own.machine, is_drivers=True)
-    assert [*screen(config, [node(), here], ["node 10.0.0.3 has torch 2.12.0"])] == [
+    idle = [f"10.0.0.4: {survey.why_idle({'Labels': {}}, config.cluster)}"]
+    assert [*screen(config, [node(), here], ["node 10.0.0.3 has torch 2.12.0"], idle)] == [
         "cluster  10.0.0.1:6379: 2 nodes for this run; it asks for a token",
         "         10.0.0.2: 8 cores, 60 GiB",
         "         10.0.0.1 (here): 8 cores, 60 GiB, 2 x NVIDIA L4",
         "versions Python 3.11.7, ray 2.60.0, torch 2.13.0, unstable aaaaaaaa",
+        "unused   10.0.0.4: Ray has no processors to give there",
         "lacks    node 10.0.0.3 has torch 2.12.0",
     ]
 

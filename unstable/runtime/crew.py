@@ -273,7 +273,7 @@ async def crew_of(
 ) -> AsyncIterator[Crew]:
     """The crew of a run on the cluster that was joined."""
     assert ray.is_initialized()
-    nodes, lacks, seen = await asyncio.to_thread(survey, config)
+    nodes, lacks, seen, _ = await asyncio.to_thread(survey, config)
     for lack in lacks:
         say(f"note: {lack}; it is not used")
     crew = Crew(config, folder, nodes, waits, say, grows=grows)

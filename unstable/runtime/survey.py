@@ -2,11 +2,11 @@
 
 import ipaddress
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from unstable.config import ConfigError, ModelConfig, OpenAIOpponent, RunConfig
+from unstable.config import ClusterConfig, ConfigError, ModelConfig, OpenAIOpponent, RunConfig
 from unstable.planning.machine import Machine
 from unstable.runtime.cluster import joined
 from unstable.runtime.nodes import Node, alive, differences, fitting, found_at, look
@@ -21,6 +21,7 @@ class Survey(NamedTuple):
     nodes: list[Node]
     lacks: list[str]
     seen: set[str]  # Ray's ids of all that were looked at
+    idle: list[str]  # nodes that the run has no use for, with why
 
 
 def survey(config: RunConfig) -> Survey:
@@ -41,7 +42,12 @@ def survey(config: RunConfig) -> Survey:
             nodes.append(node)
     _check_token(config, nodes)
     seen = {str(node["NodeID"]) for node in fit}
-    return Survey(sorted(nodes, key=lambda node: node.is_drivers), lacks, seen)
+    idle = [
+        f"{node['NodeManagerAddress']}: {why_idle(node, config.cluster)}"
+        for node in alive()
+        if node["NodeID"] not in seen
+    ]
+    return Survey(sorted(nodes, key=lambda node: node.is_drivers), lacks, seen, idle)
 
 
 def machines_of(config: RunConfig, say: Callable[[str], None]) -> list[Machine]:
@@ -50,8 +56,8 @@ def machines_of(config: RunConfig, say: Callable[[str], None]) -> list[Machine]:
     Raises `ConfigError` where it cannot be joined, or nodes of it are not alike.
     """
     with joined(config.cluster):
-        nodes, lacks, _ = survey(config)
-        for line in screen(config, nodes, lacks):
+        nodes, lacks, _, idle = survey(config)
+        for line in screen(config, nodes, lacks, idle):
             say(line)
         if lacks:
             more = f" (and {len(lacks) - 1} more, above)" if len(lacks) > 1 else ""
@@ -75,8 +81,10 @@ def counted_here(config: RunConfig) -> str | None:
     return None
 
 
-def screen(config: RunConfig, nodes: Sequence[Node], lacks: Sequence[str]) -> Iterator[str]:
-    """Nodes, cards, versions, and what lacks."""
+def screen(
+    config: RunConfig, nodes: Sequence[Node], lacks: Sequence[str], idle: Sequence[str] = ()
+) -> Iterator[str]:
+    """Nodes, cards, versions, which nodes are not used, and what lacks."""
     token = "asks for a token" if all(n.found.auth == "token" for n in nodes) else "asks for none"
     yield f"cluster  {config.cluster.address}: {len(nodes)} nodes for this run; it {token}"
     for node in nodes:
@@ -87,8 +95,17 @@ def screen(config: RunConfig, nodes: Sequence[Node], lacks: Sequence[str]) -> It
         versions = [f"{name} {packages[name]}" for name in SHOWN if name in packages]
         own = f"unstable {found.source[:8]}"
         yield f"versions {', '.join([f'Python {found.python}', *versions, own])}"
+    for each in idle:
+        yield f"unused   {each}"
     for lack in lacks:
         yield f"lacks    {lack}"
+
+
+def why_idle(node: Mapping[str, Any], config: ClusterConfig) -> str:
+    """Why a run has no use for a node."""
+    if config.labels.items() <= node["Labels"].items():
+        return "Ray has no processors to give there"
+    return "it has not all labels of cluster.labels"
 
 
 def model_folders(model: ModelConfig) -> list[str]:
