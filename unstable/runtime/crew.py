@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -108,7 +108,7 @@ class Crew:
         if place is not None:
             self._forget([place])
             self.say(f"{actor.name} is lost with {place.node.name}; others play its games")
-            self._begin(self._fill())
+            self.begin(self._fill())
 
     def _forget(self, places: Sequence[Place]) -> None:
         self._places = [each for each in self._places if each not in places]
@@ -146,12 +146,18 @@ class Crew:
             for raw in fitting(living, self._config.cluster):
                 if raw["NodeID"] not in self.known:
                     self.known.add(raw["NodeID"])
-                    self._begin(self._take_in(raw))
+                    self.begin(self._take_in(raw))
 
-    def _begin(self, work: Any) -> None:
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done beside the run; an error of it is logged."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the crew's work failed", exc_info=error)
 
     async def _take_in(self, raw: dict[str, Any]) -> None:
         """Look at a node that has come, and have actors there."""
@@ -211,17 +217,19 @@ class Crew:
 
         Raises `RunFailedError` where there is no room for it.
         """
-        if all([await self.has(place) for place in old]):
-            return list(old)
-        self._forget(old)
-        nodes = [node for node in self._nodes.values() if await node.lives()]
-        cards = sum(len(place.placement.gpus) for place in old)
+        lost = [place for place in old if not await self.has(place)]
+        self._forget(lost)
+        nodes = [node for node in self._nodes.values() if lost and await node.lives()]
+        cards = sum(len(place.placement.gpus) for place in lost)
         left = await asyncio.to_thread(free_resources)
         for node in sorted(nodes, key=lambda node: not node.is_drivers):
-            lacking = cards or max(0, len(old) - int(left.get(node.id, {}).get("CPU", 0)))
+            lacking = cards or max(0, len(lost) - int(left.get(node.id, {}).get("CPU", 0)))
             if (freed := self._freed(node, lacking)) is not None:
-                own = [(card,) for card in freed] if cards else [()] * len(old)
-                return self.reserve([Placement(node.name, gpus) for gpus in own])
+                own = [(card,) for card in freed] if cards else [()] * len(lost)
+                made = iter(self.reserve([Placement(node.name, gpus) for gpus in own]))
+                return [next(made) if place in lost else place for place in old]
+        if not lost:
+            return list(old)
         raise RunFailedError(
             f"the learner's node has gone, and no other has room for it; {again(self._folder)}"
         )
@@ -242,6 +250,7 @@ class Crew:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.collect()
         agents = [node.agent for node in self._nodes.values() if node.root is not None]
         with contextlib.suppress(TimeoutError, RayError):
             async with asyncio.timeout(CLOSE_S):
@@ -278,12 +287,9 @@ async def crew_of(
         say(f"note: {lack}; it is not used")
     crew = Crew(config, folder, nodes, waits, say, grows=grows)
     crew.known |= seen
-    tasks = [asyncio.create_task(work) for work in (crew.watch(), crew.collect_logs())]
+    crew.begin(crew.watch())
+    crew.begin(crew.collect_logs())
     try:
         yield crew
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await crew.collect()
         await crew.close()
