@@ -1,10 +1,10 @@
 """Who waits for whom on machines that are not here: the project's own loop on a virtual clock.
 
-Games, schedule, buffer, gate and files are the real ones. An engine and a learner only take time,
-by the speeds in `CASES`: estimates, until a card has said better. The tokens of a thought take time
-and are not made.
+Games, schedule, buffer, gate and files are the real ones. An engine and a learner only take time:
+how many there are is the plan's, and how fast they are is by its figures (docs/memory.md),
+estimates until a card has said better. The tokens of a thought take time and are not made.
 
-Run: python -m bench.pipeline [--cases h200-1.7b ...] [--updates 30]
+Run: python -m bench.pipeline [--cases h200-1.7b ...] [--updates 60] [--learners 1] [--batch 1536]
 """
 
 import argparse
@@ -15,21 +15,35 @@ import random
 import selectors
 import tempfile
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell
-from unstable.config import RunConfig, parse
+from unstable.config import RunConfig, load, parse
+from unstable.engines.needs import NEEDS
 from unstable.loop.context import Context
 from unstable.loop.train import train
+from unstable.models.shape import read_shape
+from unstable.planning import figures
+from unstable.planning.elsewhere import machine_named
+from unstable.planning.memory import FP32
+from unstable.planning.pace import read_bytes, step_s, token_s
+from unstable.planning.plan import plan
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
 from unstable.types import Adapter, Batch, Completion, PlayerId, TokenSample, Update
 
 T = TypeVar("T")
+DISK = 500e6
+"""Bytes in a second of a checkpoint that is written: 79 MB took 0.12 s, and 420 MB 1.0 to 1.5 s, on
+a virtual machine's disk (two cores, others busy)."""
+COPIED = 3e9
+"""Bytes in a second of a version that the learner copies before it goes on: as measured there."""
+HANDED, HANDING_S = 1e9, 0.05
+"""Bytes in a second of an adapter on its way into an engine, and seconds besides: an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,106 +55,93 @@ class Case:
     places: int  # games in flight of an actor
     step_s: float  # of an engine for its first request, and for each further one in flight
     request_step_s: float
-    answer_tokens: int  # mean; the lengths are geometric
-    turn_tokens: (
-        int  # that the learner puts through for a turn, prompts that are shared counted once
-    )
-    learner_tokens_s: float  # of a rank
+    answer_tokens: float  # mean; the lengths are geometric
+    turn_s: float  # of all learner ranks together for a turn that is learned
+    hold_s: float  # of the learner, to copy a version
     save_s: float  # adapter and optimizer to the disk
     publish_s: float  # from the learner into an engine, meanwhile
     batch_size: int
 
+
+LARGE: Mapping[str, Any] = {}
+SMALL: Mapping[str, Any] = {
+    "model.name": "smollm2-135m",
+    "model.adapter": {"rank": 16, "alpha": 32},
+    "sampling": {"max_tokens": 10, "max_prompt_tokens": 70},
+    "learner.batch_size": 1024,
+}
+"""Of `--config qwen3_24gb`: turns of 512 tokens, 205 of them sampled; or of 20 and 4."""
+CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "h200-smollm2": ("h200", SMALL),
+    "h200-1.7b": ("h200", LARGE),
+    "4x24gb-1.7b": ("4x24gb", LARGE),
+    "8xh100-1.7b": ("8xh100", LARGE),
+    "8xh100-8b": ("8xh100", {"model.name": "Qwen/Qwen3-8B"}),
+}
+"""A machine by its name, and options."""
+
+
+def case_of(name: str, options: Mapping[str, Any]) -> Case:
+    """The case as it is planned, with further options."""
+    there, own = CASES[name]
+    config = load("qwen3_24gb", {**own, **options, "loop.mode": "async"})
+    machine, shape = machine_named(there), read_shape(config.model)
+    chosen = plan(config, [machine], NEEDS)
+    card = figures.card_like(machine.gpus[0].name, machine.gpus[0].total_bytes)
+    slower = figures.SHARED if chosen.share == "split" else 1
+    length = int(
+        figures.TYPICAL_LENGTH * (config.sampling.max_prompt_tokens + config.sampling.max_tokens)
+    )
+    weights = read_bytes(shape, chosen.dtype, config.model.quantize)
+    engines = (chosen.engines_per_gpu,)
+    first, second = (
+        slower * step_s(shape, chosen.dtype, card, weights, requests, length, *engines)
+        for requests in (1, 2)
+    )
+    ranks, adapter = len(chosen.learners), FP32 * shape.lora_parameters(config.model.adapter)
+    return Case(
+        actors=len(chosen.actors),
+        learners=ranks,
+        places=chosen.games_in_flight,
+        step_s=first - (second - first),
+        request_step_s=second - first,
+        answer_tokens=figures.ANSWER_LENGTH * config.sampling.max_tokens,
+        turn_s=slower * length * token_s(shape, card) / ranks,
+        hold_s=3 * adapter / COPIED,
+        save_s=3 * adapter / DISK,  # with Adam's two moments
+        publish_s=HANDING_S + adapter / HANDED,
+        batch_size=config.learner.batch_size,
+    )
+
+
+class Busy:
+    """How long a resource is in use, by how many at once."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0  # in use at all
+        self.total = 0.0  # added up over its users
+        self._users = 0
+        self._since = 0.0
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """By one more."""
+        self._change(1)
+        try:
+            yield
+        finally:
+            self._change(-1)
+
     @property
-    def most_tokens_s(self) -> float:
-        """Of an engine whose places are all taken."""
-        return self.places / (self.step_s + self.places * self.request_step_s)
+    def users(self) -> int:
+        """How many use it now."""
+        return self._users
 
-
-CASES = {
-    "h200-smollm2": Case(
-        actors=1,
-        learners=1,
-        places=384,
-        step_s=4e-3,
-        request_step_s=33e-6,
-        answer_tokens=4,
-        turn_tokens=20,
-        learner_tokens_s=150_000,
-        save_s=0.3,
-        publish_s=0.2,
-        batch_size=1024,
-    ),
-    "4x24gb-1.7b": Case(
-        actors=3,
-        learners=1,
-        places=62,
-        step_s=9e-3,
-        request_step_s=60e-6,
-        answer_tokens=200,
-        turn_tokens=300,
-        learner_tokens_s=9_000,
-        save_s=1.0,
-        publish_s=0.8,
-        batch_size=384,
-    ),
-    "h200-1.7b": Case(
-        actors=1,
-        learners=1,
-        places=271,
-        step_s=6e-3,
-        request_step_s=25e-6,
-        answer_tokens=200,
-        turn_tokens=300,
-        learner_tokens_s=15_000,
-        save_s=1.0,
-        publish_s=0.8,
-        batch_size=384,
-    ),
-    "8xh100-1.7b": Case(
-        actors=7,
-        learners=1,
-        places=296,
-        step_s=6e-3,
-        request_step_s=25e-6,
-        answer_tokens=200,
-        turn_tokens=300,
-        learner_tokens_s=30_000,
-        save_s=1.0,
-        publish_s=0.8,
-        batch_size=384,
-    ),
-    "8xh100-8b": Case(
-        actors=7,
-        learners=1,
-        places=128,
-        step_s=12e-3,
-        request_step_s=50e-6,
-        answer_tokens=200,
-        turn_tokens=300,
-        learner_tokens_s=9_000,
-        save_s=2.0,
-        publish_s=1.5,
-        batch_size=384,
-    ),
-}
-
-# As the plan has them (docs/memory.md), and with a batch that fills more of the actors' places.
-CASES |= {
-    "h200-smollm2-planned": replace(CASES["h200-smollm2"], actors=4),
-    "4x24gb-1.7b-planned": replace(CASES["4x24gb-1.7b"], actors=1, learners=3, places=194),
-    "8xh100-1.7b-planned": replace(CASES["8xh100-1.7b"], actors=5, learners=3, places=384),
-    "8xh100-8b-planned": replace(CASES["8xh100-8b"], actors=3, learners=5, places=384),
-    "8xh100-1.7b-large-batch": replace(
-        CASES["8xh100-1.7b"], actors=5, learners=3, places=384, batch_size=1536
-    ),
-}
-
-
-@dataclass(slots=True)
-class Spent:
-    """Tokens that engines made."""
-
-    tokens: float = 0.0
+    def _change(self, by: int) -> None:
+        now = asyncio.get_running_loop().time()
+        self.seconds += (now - self._since) * (self._users > 0)
+        self.total += (now - self._since) * self._users
+        self._users, self._since = self._users + by, now
 
 
 class PhaseTracker(Tracker):
@@ -164,33 +165,31 @@ class TimedEngine(ScriptedEngine):
 
     CHUNK = 16  # tokens between two looks at how many requests there are
 
-    def __init__(self, case: Case, spent: Spent, tokenizer: Any) -> None:
+    def __init__(self, case: Case, tokenizer: Any) -> None:
         super().__init__(free_cell(tokenizer))
-        self._case, self._spent = case, spent
-        self._running = 0
+        self._case = case
+        self.busy = Busy()
 
     async def generate(self, prompt_ids: Sequence[int], *, seed: int, **options: Any) -> Completion:
         mean = self._case.answer_tokens
         left = 1 + int(random.Random(seed).expovariate(1 / (mean - 1)))
-        self._running += 1
-        try:
+        with self.busy.used():
             while left > 0:
                 tokens = min(left, self.CHUNK)
-                step_s = self._case.step_s + self._running * self._case.request_step_s
+                step_s = self._case.step_s + self.busy.users * self._case.request_step_s
                 await asyncio.sleep(tokens * step_s)
-                self._spent.tokens += tokens
                 left -= tokens
-        finally:
-            self._running -= 1
         return await super().generate(prompt_ids, seed=seed, **options)
 
 
 class TimedActor(LocalActor):
     """An actor that takes a while to serve an adapter."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, case: Case, spent: Spent) -> None:
+    def __init__(self, config: RunConfig, folder: RunFolder, case: Case) -> None:
         tokenizer: Any = TextTokenizer()
-        super().__init__(config, folder, TimedEngine(case, spent, tokenizer), tokenizer)
+        engine = TimedEngine(case, tokenizer)
+        super().__init__(config, folder, engine, tokenizer)
+        self.busy = engine.busy
         self._publish_s = case.publish_s
 
     async def publish(self, version: PlayerId, adapter: Adapter | None = None) -> None:
@@ -203,20 +202,24 @@ class TimedLearner:
 
     def __init__(self, folder: RunFolder, case: Case) -> None:
         self._folder, self._case = folder, case
+        self.busy, self.disk = Busy(), Busy()
 
     async def update(self, batch: Batch) -> Update:
         samples = len(batch.samples)
-        speed = self._case.learners * self._case.learner_tokens_s
-        await asyncio.sleep(samples * self._case.turn_tokens / speed)
+        with self.busy.used():
+            await asyncio.sleep(samples * self._case.turn_s)
         return Update(version=batch.version + 1, metrics={}, advantages=[0.0] * samples)
 
-    async def hold(self, version: int) -> None: ...
+    async def hold(self, version: int) -> None:
+        with self.busy.used():
+            await asyncio.sleep(self._case.hold_s)
 
     async def adapter(self, version: int) -> Adapter:
         return Adapter(name=PlayerId.policy(version).name, weights=b"", config={})
 
     async def save(self, version: int) -> None:
-        await asyncio.sleep(self._case.save_s)
+        with self.disk.used():
+            await asyncio.sleep(self._case.save_s)
         self._folder.checkpoint(version).mkdir(parents=True)
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
@@ -276,64 +279,90 @@ def config_of(case: Case, folder: Path, updates: int, every: int) -> RunConfig:
     )
 
 
-async def pipeline(case: Case, config: RunConfig, folder: RunFolder, spent: Spent) -> PhaseTracker:
-    """A whole run."""
-    tracker = PhaseTracker(config, folder)
-    actors = [TimedActor(config, folder, case, spent) for _ in range(case.actors)]
-    context = Context(
-        config=config,
-        folder=folder,
-        actors=[*actors],
-        learner=TimedLearner(folder, case),
-        tracker=tracker,
-    )
-    await train(context)
-    tracker.phase("over")
-    for actor in actors:
-        await actor.close()
-    return tracker
+class Ran:
+    """A whole run, with what its resources were used for."""
+
+    def __init__(self, case: Case, config: RunConfig, folder: RunFolder) -> None:
+        self.tracker = PhaseTracker(config, folder)
+        self.actors = [TimedActor(config, folder, case) for _ in range(case.actors)]
+        self.learner = TimedLearner(folder, case)
+        self._context = Context(
+            config=config,
+            folder=folder,
+            actors=[*self.actors],
+            learner=self.learner,
+            tracker=self.tracker,
+        )
+
+    async def run(self) -> None:
+        """From its first game to its last evaluation."""
+        await train(self._context)
+        self.tracker.phase("over")
+        for actor in self.actors:
+            await actor.close()
+
+    def used(self, seconds: float) -> dict[str, float]:
+        """Share of the time that each resource is in use: an engine that has a request, at all."""
+        engines = sum(actor.busy.seconds for actor in self.actors) / len(self.actors)
+        learner = self.learner
+        spent = {"engines": engines, "learner": learner.busy.seconds, "disk": learner.disk.seconds}
+        return {name: each / seconds for name, each in spent.items()}
+
+    def full(self, case: Case, seconds: float) -> float:
+        """Share of the engines' places that have a request, on average."""
+        return sum(actor.busy.total for actor in self.actors) / seconds / case.actors / case.places
 
 
 def measured(case: Case, updates: int, every: int) -> list[str]:
     """A row of the table: seconds an update, and what shares of the time each phase takes."""
     with tempfile.TemporaryDirectory() as place:
-        folder, spent = RunFolder(Path(place) / "run"), Spent()
+        folder = RunFolder(Path(place) / "run")
         config = config_of(case, folder.root, updates, every)
+        ran = Ran(case, config, folder)
         with contextlib.redirect_stdout(io.StringIO()):  # the run's own lines
-            tracker, seconds = run_virtually(pipeline(case, config, folder, spent))
-    shares = [tracker.seconds[phase] / seconds for phase in PHASES]
-    engines = spent.tokens / (case.actors * case.most_tokens_s) / seconds
-    used = {
-        "engines": engines,
-        "learner": tracker.seconds["updating"] / seconds,
-        "publishing": tracker.seconds["publishing"] / seconds,
-    }
+            _, seconds = run_virtually(ran.run())
+    shares = [ran.tracker.seconds[phase] / seconds for phase in PHASES]
+    used, full = ran.used(seconds), ran.full(case, seconds)
+    most = max(used, key=lambda name: used[name])
+    why = " for want of games" if most == "engines" and full < FULL else ""
     return [
+        f"{case.actors}, {case.learners}",
+        str(case.batch_size),
         f"{seconds / updates:.2f}",
         *(f"{share:.0%}" for share in shares),
-        f"{1 - engines:.0%}",
-        max(used, key=lambda name: used[name]),
+        f"{1 - used['engines']:.0%}",
+        f"{full:.0%}",
+        f"{most}{why}: idle {1 - used[most]:.0%}",
     ]
 
 
+FULL = 0.5
+"""Share of the engines' places below which they are slow for want of games."""
 PHASES = {
-    "updating": "learner learns",
+    "updating": "learns",
     "playing": "waits for games",
-    "publishing": "saves and publishes",
+    "publishing": "waits for a version's files",
     "evaluating": "waits for evaluations",
 }
-HEADINGS = ("case", "s an update", *PHASES.values(), "engines idle", "bottleneck")
+HEADINGS = (
+    *("case", "actors, learners", "batch", "s an update", *PHASES.values()),
+    *("engines without a request", "places taken", "bottleneck"),
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=[*CASES])
-    parser.add_argument("--updates", type=int, default=30)
+    parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--eval-every", type=int, default=5)
+    parser.add_argument("--learners", type=int, help="ranks; as planned")
+    parser.add_argument("--batch", type=int, help="turns of an update; as in the config")
     arguments = parser.parse_args()
+    given = {"learner.num": arguments.learners, "learner.batch_size": arguments.batch}
+    options = {path: value for path, value in given.items() if value is not None}
     print(f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}")
     for name in arguments.cases:
-        row = measured(CASES[name], arguments.updates, arguments.eval_every)
+        row = measured(case_of(name, options), arguments.updates, arguments.eval_every)
         print(f"| {' | '.join([name, *row])} |", flush=True)
 
 

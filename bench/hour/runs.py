@@ -27,8 +27,10 @@ def doctor(job: Job) -> None:
     for name in ("default", "qwen3_24gb"):
         said = job.run(*job.unstable("doctor", "--config", name))
         (job.folder / f"doctor-{name}.txt").write_text(said.stdout + said.stderr)
-        first = re.search(r"error +(.*)", said.stdout + said.stderr)
-        job.note(f"doctor --config {name}", first[1] if first else "ok", "", "ok")
+        found = dict(re.findall(r"^(actors|learner|error) +(.*)", said.stdout, re.MULTILINE))
+        where = [f"{kind}: {found[kind]}" for kind in ("actors", "learner") if kind in found]
+        job.note(f"plan of {name}", "; ".join(where) or "none", "", "one")
+        job.note(f"doctor --config {name}", found.get("error", "ok"), "", "ok")
 
 
 def training(job: Job) -> None:

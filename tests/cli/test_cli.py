@@ -26,7 +26,7 @@ from tests.helpers.cli import (
 from tests.helpers.resume import weights
 from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.cli.commands import COMMANDS
-from unstable.cli.completion import completion
+from unstable.cli.table import completion
 from unstable.config import ConfigError, RunConfig, fields
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows

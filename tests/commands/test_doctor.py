@@ -15,6 +15,7 @@ from unstable.cli import run
 from unstable.commands.doctor import examine
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, RunConfig, load
+from unstable.models import base
 from unstable.planning.machine import Machine
 from unstable.records.environment import asked_for
 
@@ -82,6 +83,18 @@ def test_a_mistake_that_the_machine_has_no_part_in_is_printed_too(
         check(wrong)
     assert examine(wrong, [machine()], check) == 1
     assert "error    games.0.env = 'TicTacTo-v0'" in capsys.readouterr().out
+
+
+def test_a_model_that_cannot_be_had_is_planned_by_its_known_sizes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there is no network the plan is told, and that the model is not here."""
+    monkeypatch.setattr(base, "_hub_silence", lambda: "no route to host")
+    assert examine(load("qwen3_24gb"), [machine(4)], check) == 1
+    printed = capsys.readouterr().out
+    assert "vllm engine, bfloat16" in printed and "weights 3.44" in printed
+    assert printed.count("error    model.name = 'Qwen/Qwen3-1.7B'") == 1
+    assert "would make" not in printed
 
 
 LACKS: dict[str, dict[str, Any]] = {

@@ -326,8 +326,6 @@ async def test_bad_adapters_are_refused_and_the_engine_lives(engine, scorer):
         (Adapter(name="wide", weights=save(tensors | {key: torch.zeros(4, 9)}), config=good.config),
          "does not fit the base"),
         (Adapter(name="astray", weights=save(astray), config=good.config), "no inner linear layer"),
-        (Adapter(name="dora", weights=good.weights, config=good.config | {"use_dora": True}),
-         "uses use_dora"),
         (adapter("large", 0, rank=32), "refused by vLLM: .*rank 32"),
     ]  # fmt: skip
     async with serving(engine, good):

@@ -11,8 +11,8 @@ from tests.helpers.machines import machine
 from unstable.commands.prepare import Resolved, show_plan
 from unstable.config import ConfigError, GameConfig, parse
 from unstable.engines.needs import NEEDS
-from unstable.games.catalog.defects import DEFECTS, known_defect
 from unstable.games.catalog.kuhn import KuhnPoker
+from unstable.games.catalog.vetted import DEFECTS, known_defect
 from unstable.games.check import check_game
 from unstable.games.game import Game
 from unstable.games.screen import screen

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.helpers.sweep import PAGE, Found, families, sweep
-from unstable.games.catalog.defects import DEFECTS
+from unstable.games.catalog.vetted import DEFECTS
 
 REMEDIES = ("choose another game", "set OPENROUTER_API_KEY", "pip install", "use Python 3.12")
 

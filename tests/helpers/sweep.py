@@ -19,7 +19,7 @@ from textarena.envs.registration import ENV_REGISTRY
 from tests.helpers.forks import FORKS
 from unstable.config import ConfigError, GameConfig, InvalidMovesConfig
 from unstable.games import screen
-from unstable.games.catalog.defects import DEFECTS
+from unstable.games.catalog.vetted import DEFECTS
 from unstable.games.check import check_game
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves

@@ -1,11 +1,15 @@
 """A layer and its LoRA in one step: the derivatives, and what is kept for them."""
 
+import weakref
+
 import pytest
 import torch
 
 from tests.helpers.models import tiny_model
-from unstable.config import AdapterConfig
-from unstable.learners.model.lora import fuse_lora, lora_linear
+from unstable.config import AdapterConfig, LearnerConfig
+from unstable.learners.model import lora
+from unstable.learners.model.lora import fuse_lora, lora_linear, rounded
+from unstable.learners.optimizer import PolicyOptimizer
 from unstable.models.adapters import attach_lora
 
 SIZES = {"tokens": 6, "in": 16, "out": 24}
@@ -88,3 +92,64 @@ def test_a_layers_input_is_kept_once_and_as_it_is():
             model(input_ids=torch.arange(1, 65)[None])
         held.append(sum(tensor.numel() * tensor.element_size() for tensor in kept.values()))
     assert held[1] < 0.7 * held[0]
+
+
+def test_a_master_is_rounded_once_until_it_changes():
+    master = torch.nn.Parameter(torch.randn(4, 8))
+    optimizer = PolicyOptimizer([master], LearnerConfig(learning_rate=0.5), 1)
+    first = rounded(master, torch.bfloat16)
+    assert rounded(master, torch.bfloat16) is first
+    torch.testing.assert_close(first, master.detach().bfloat16(), rtol=0, atol=0)
+    for change in (
+        lambda: optimizer.step(torch.zeros(())),
+        lambda: master.copy_(torch.randn(4, 8)),
+        lambda: master.lerp_(torch.zeros(4, 8), 0.5),
+    ):
+        master.grad = torch.ones(4, 8)
+        with torch.no_grad():
+            change()
+        now = rounded(master, torch.bfloat16)
+        assert now is not first and torch.equal(now, master.detach().bfloat16())
+
+
+def test_a_rounded_copy_goes_with_its_master():
+    master = torch.nn.Parameter(torch.randn(4, 8))
+    kept = weakref.ref(rounded(master, torch.bfloat16))
+    assert kept() is not None
+    del master
+    assert kept() is None
+
+
+def test_a_steps_gradients_are_summed_in_fp32():
+    """Over many passes, in bfloat16: as sums of each pass's gradient in fp32, not in bfloat16."""
+    passes = [parts(torch.bfloat16)[0] * (1 + number / 64) for number in range(64)]
+    _, weight, bias_F, a, b = parts(torch.bfloat16)
+    masters = [tensor.float().requires_grad_() for tensor in (a, b)]
+    expected = [torch.zeros_like(master) for master in masters]
+    in_bfloat16 = [torch.zeros_like(master, dtype=torch.bfloat16) for master in masters]
+    for inputs in passes:
+        alone = [tensor.detach().clone().requires_grad_() for tensor in masters]
+        lora_linear(inputs, weight, bias_F, alone[0], alone[1], 2.0).float().sum().backward()
+        for total, rough, each in zip(expected, in_bfloat16, alone, strict=True):
+            total += each.grad
+            rough += each.grad.bfloat16()
+        lora_linear(inputs, weight, bias_F, masters[0], masters[1], 2.0).float().sum().backward()
+    for master, total, rough in zip(masters, expected, in_bfloat16, strict=True):
+        torch.testing.assert_close(master.grad, total, rtol=1e-6, atol=1e-6)
+        assert (rough.float() - total).norm() > 1e-3 * total.norm()
+
+
+def test_passes_of_a_step_cast_its_masters_once(monkeypatch):
+    model = attach_lora(tiny_model().bfloat16(), AdapterConfig(rank=4), seed=0)
+    fuse_lora(model)
+    masters = {id(each) for each in model.parameters() if each.requires_grad}
+    cast = []
+
+    def spy(master, dtype):
+        cast.append(rounded(master, dtype))
+        return cast[-1]
+
+    monkeypatch.setattr(lora, "rounded", spy)
+    for _ in range(3):
+        model(input_ids=torch.arange(1, 9)[None]).logits.sum().backward()
+    assert len(cast) == 3 * len(masters) and len({id(copy) for copy in cast}) == len(masters)

@@ -67,12 +67,14 @@ def run_out(learner, *, after_forwards=0, in_backward=False):
     return failed
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("in_backward", [False, True])
 @pytest.mark.parametrize("algorithm", [{"normalize": "none"}, CRITIC], ids=["plain", "critic"])
-def test_the_gradient_is_that_of_enough_memory(model, monkeypatch, algorithm, in_backward):
+def test_the_gradient_is_that_of_enough_memory(model, monkeypatch, algorithm, in_backward, ahead):
     seen = spy_on_gradients(monkeypatch)
     batch = make_batch(samples())
     whole, halved = (learner_of(model, algorithm=algorithm) for _ in range(2))
+    halved.micro_batches.ahead = ahead
     whole_update = whole.update(batch)
     expected = seen.copy()
     seen.clear()
@@ -89,11 +91,16 @@ def test_the_gradient_is_that_of_enough_memory(model, monkeypatch, algorithm, in
     assert halved.update(make_batch(samples(), version=1)).metrics["learn/out_of_memory"] == 0
 
 
-def test_what_a_failed_attempt_has_added_is_forgotten(model, monkeypatch):
-    """Memory runs out in the third micro-batch; the first two are in the gradients by then."""
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_a_failed_attempt_has_added_is_forgotten(model, monkeypatch, ahead):
+    """Memory runs out in the third micro-batch; the first two are in the gradients by then.
+
+    The fourth, made ahead of time, is dropped.
+    """
     seen = spy_on_gradients(monkeypatch)
-    batch = make_batch(samples(12))
-    whole, halved = (learner_of(model, micro_batch_size=4, batch_size=12) for _ in range(2))
+    batch = make_batch([*samples(12), *samples(4)])
+    whole, halved = (learner_of(model, micro_batch_size=4, batch_size=16) for _ in range(2))
+    halved.micro_batches.ahead = ahead
     whole.update(batch)
     failed = run_out(halved, after_forwards=2)
     halved.update(batch)

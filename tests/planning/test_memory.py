@@ -236,3 +236,16 @@ def test_what_saves_memory_is_estimated_to_save_memory() -> None:
         {"max_requests": 8},
     ):
         assert engine(**cheaper) < engine()
+
+
+def test_what_stands_at_both_ends_is_whole_on_each_rank() -> None:
+    """Embedding and output layer are gathered for a whole pass; of the layers two are."""
+    shape = read_shape(ModelConfig(name="Qwen/Qwen3-8B"))
+    few, many = (
+        learner_memory(shape, LORA, "bfloat16", on_gpu=True, ranks=ranks, sharded=True)
+        for ranks in (2, 4)
+    )
+    ends = 2 * 2 * 151_936 * 4_096  # two matrices of 2 bytes each
+    assert many.fixed["weights"] > 16.38e9 / 4 + ends
+    halves = few.fixed["weights"] - many.fixed["weights"]
+    assert halves == pytest.approx(16.38e9 / 4, rel=1e-3)

@@ -11,6 +11,7 @@ from unstable.config import ConfigError, load
 from unstable.engines.needs import NEEDS
 from unstable.planning.elsewhere import machine_named
 from unstable.planning.figures import CARDS, card_like
+from unstable.planning.pace import games_at_once, played_turns
 from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
 
@@ -24,7 +25,7 @@ def planned(there: str, model: str, **options: Any) -> Plan:
     ("there", "model", "actors", "learners"),
     [
         ("8xh100", "Qwen/Qwen3-1.7B", 5, 3),
-        ("8xh100", "Qwen/Qwen3-8B", 3, 5),
+        ("8xh100", "Qwen/Qwen3-8B", 4, 4),
         ("2xh100", "Qwen/Qwen3-8B", 1, 1),
         ("h200", "Qwen/Qwen3-8B", 1, 1),
     ],
@@ -76,9 +77,23 @@ def test_by_turns_both_times_add_up() -> None:
 
 def test_the_plan_names_the_batch_that_fills_the_actors() -> None:
     few = planned("8xh100", "Qwen/Qwen3-1.7B").text()
-    assert "240 of 1,920 places have a game" in few and "learner.batch_size x 8.0" in few
+    assert "320 of 1,920 places have a game" in few and "learner.batch_size x 6.0" in few
     full = planned("8xh100", "Qwen/Qwen3-1.7B", **{"learner.batch_size": 3072})
     assert "learner.batch_size x" not in full.text()
+
+
+def test_engines_answer_more_turns_than_are_trained() -> None:
+    """Of games against past versions one seat's; of evaluations against a program one seat's."""
+    one, none = {"learner.batch_size": 100, "opponents.fixed": []}, {"eval.every": 0}
+    only = {"self": 1.0, "past": 0.0, "fixed": 0.0}
+    alone = load("default", one | none | {"opponents.draw": only})
+    assert played_turns(alone) == 100
+    half = load("default", one | none | {"opponents.draw": only | {"self": 0.5, "past": 0.5}})
+    assert played_turns(half) == pytest.approx(100 / 0.75)
+    assert games_at_once(half, sync=True) == pytest.approx(100 / 8 / 0.75)
+    options = {"eval": {"every": 4, "games": 16, "opponents": ["random"], "temperature": [1.0]}}
+    judged = load("default", one | options | {"opponents.draw": only})
+    assert len(judged.games) == 1 and played_turns(judged) == 100 + 16 * 8 / 2 / 4
 
 
 def test_a_card_has_several_engines_of_a_small_model() -> None:

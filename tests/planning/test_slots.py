@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from unstable.config import load
-from unstable.planning.case import LEAST_SLOTS, versions_in_play
+from unstable.engines.needs import NEEDS
+from unstable.planning.case import LEAST_SLOTS, versions_at_once, versions_in_play
+from unstable.planning.elsewhere import machine_named
+from unstable.planning.plan import plan
 
 PLACES = 271  # of an H200 that is shared, Qwen3-1.7B
 ANSWER = 20  # tokens, geometric
@@ -23,10 +26,12 @@ def requests(versions: int, share: float, chance: random.Random) -> Iterator[int
             yield past if (turn + first) % 2 else 0
 
 
-def waiting_share(slots: int, *, versions: int = 32, share: float = 0.41) -> float:
+def waiting_share(
+    slots: int, *, versions: int = 32, share: float = 0.41, number: int = PLACES
+) -> float:
     """Of the places, those that wait: a version that has no slot is passed over, as vLLM does."""
     chance = random.Random(0)
-    places = [requests(versions, share, chance) for _ in range(PLACES)]
+    places = [requests(versions, share, chance) for _ in range(number)]
     queue = deque((place, next(place)) for place in places)
     running: list[tuple[Iterator[int], int]] = []
     waited, steps = 0, 400
@@ -46,7 +51,7 @@ def waiting_share(slots: int, *, versions: int = 32, share: float = 0.41) -> flo
             (place, next(place)) for (place, _), end in zip(running, ended, strict=True) if end
         )
         running = [each for each, end in zip(running, ended, strict=True) if not end]
-    return waited / (PLACES * steps / 2)
+    return waited / (number * steps / 2)
 
 
 @pytest.mark.parametrize(("slots", "least", "most"), [(8, 0.4, 0.6), (16, 0.1, 0.3), (33, 0, 0)])
@@ -58,3 +63,26 @@ def test_a_slot_for_every_version_leaves_no_place_waiting(
 
 def test_the_default_pool_has_slots_that_leave_at_most_one_place_of_twenty_waiting() -> None:
     assert waiting_share(LEAST_SLOTS) > 0.05 >= waiting_share(versions_in_play(load("default")))
+
+
+@pytest.mark.parametrize(
+    ("model", "quantize"),
+    [("Qwen/Qwen3-1.7B", "none")]
+    + [(f"Qwen/Qwen3-{size}B", bits) for size in (4, 8) for bits in ("none", "8bit", "4bit")],
+)
+def test_on_24_gb_hardly_a_place_waits_for_a_slot(model: str, quantize: str) -> None:
+    options = {"model.name": model, "model.quantize": quantize}
+    chosen = plan(load("qwen3_24gb", options), [machine_named("4x24gb")], NEEDS)
+    games, slots = chosen.games_in_flight, chosen.max_loras
+    assert waiting_share(slots, number=games) <= 0.02
+    fewer = round(0.6 * slots)  # so there are not many more than are of use
+    if fewer > LEAST_SLOTS:
+        assert waiting_share(fewer, number=games) > 0.05
+
+
+def test_how_many_versions_games_ask_for() -> None:
+    """Of 32: 1 - (31 / 32)^n of them, n turns of past versions; the two newest; one evaluated."""
+    config = load("default", {"opponents.draw": {"self": 0.6, "past": 0.4, "fixed": 0.0}})
+    assert versions_at_once(config, 0) == 6  # all that are still learned from
+    assert versions_at_once(config, 100) == 19  # 15.04 past ones, so 16
+    assert versions_at_once(config, 10_000) == versions_in_play(config) == 34

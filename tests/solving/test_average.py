@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.liars import Liars
-from unstable.commands.tables import read_tables, write_tables
 from unstable.config import ConfigError, GameConfig
 from unstable.solving.average import averaged
 from unstable.solving.best_response import Policy, PolicyValues, assess
-from unstable.solving.table import TableRow, policy_of, tabulated
+from unstable.solving.table import TableRow, policy_of, read_tables, tabulated, write_tables
 from unstable.solving.tree import Tree, grow
 
 KUHN = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", args={"max_rounds": 1})

@@ -1,11 +1,13 @@
 """What a person typed, as values: options by their path, folders, versions, numbers."""
 
 import json
-import math
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from unstable.config import ConfigError, RunConfig, load, path_problem, read_yaml, shown
 
@@ -27,7 +29,8 @@ EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
-T = TypeVar("T", int, float)
+Reader = Callable[[str, Any], Any]
+"""What makes a value of what was given for an option; raises `ConfigError` that names both."""
 
 
 def parse_options(arguments: Sequence[str], short_forms: dict[str, str]) -> dict[str, Any]:
@@ -99,6 +102,26 @@ def text_of(option: str, value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def _of(kind: Any, remedy: str) -> Reader:
+    """Reads a value of a type; None where none is given."""
+    adapter = TypeAdapter(kind | None)
+
+    def read(option: str, value: Any) -> Any:
+        try:
+            return adapter.validate_python(value, strict=True)
+        except ValidationError:
+            raise ConfigError(f"{option} = {shown(value)}: {remedy}") from None
+
+    return read
+
+
+_WHOLE = Annotated[int, Field(ge=0)]
+number_of = _of(Annotated[float, Field(ge=0, allow_inf_nan=False)], "give a number, 0 or more")
+whole_number_of = _of(_WHOLE, "give a number, 0 or more")
+version_of = _of(_WHOLE | Literal["best"], "give a version's number, such as 12, or best")
+choice_of = _of(bool, "give true or false")
+
+
 def folder_at(option: str, text: str) -> Path:
     """A folder or file by its path."""
     if problem := path_problem(text):
@@ -106,21 +129,13 @@ def folder_at(option: str, text: str) -> Path:
     return Path(text).expanduser()
 
 
-def version_of(option: str, value: Any) -> int | Literal["best"] | None:
-    """A version's number, or the word for the best one; None where none is given."""
-    if value is None or value == "best" or (type(value) is int and value >= 0):
-        return value
-    raise ConfigError(f"{option} = {shown(value)}: give a version's number, such as 12, or best")
-
-
 def versions_of(option: str, value: Any) -> tuple[int, int] | None:
     """The first and the last version of FROM:TO; None where none are given."""
     if value is None:
         return None
-    ends = str(value).split(":")
-    if len(ends) != 2 or not all(end.isascii() and end.isdigit() for end in ends):
+    if (ends := re.fullmatch(r"([0-9]+):([0-9]+)", str(value))) is None:
         raise ConfigError(f"{option} = {shown(value)}: give two versions, such as 150:200")
-    return int(ends[0]), int(ends[1])
+    return int(ends[1]), int(ends[2])
 
 
 def run_and_version(option: str, text: str) -> tuple[Path, int | Literal["best"] | None]:
@@ -128,26 +143,3 @@ def run_and_version(option: str, text: str) -> tuple[Path, int | Literal["best"]
     path, at, number = text.rpartition("@")
     version = version_of("@VERSION", scalar_of(number) if at else None)
     return folder_at(option, path if at else text), version
-
-
-def number_of(option: str, value: Any) -> float | None:
-    """A number that is at least 0; None where none is given."""
-    return None if value is None else _number(option, value, float)
-
-
-def whole_number_of(option: str, value: Any) -> int | None:
-    """A whole number that is at least 0; None where none is given."""
-    return None if value is None else _number(option, value, int)
-
-
-def _number(option: str, value: Any, kind: type[T]) -> T:
-    if type(value) not in (int, kind) or not 0 <= value < math.inf:
-        raise ConfigError(f"{option} = {shown(value)}: give a number, 0 or more")
-    return kind(value)
-
-
-def choice_of(option: str, value: Any) -> bool | None:
-    """True or false; None where neither is given."""
-    if value is None or isinstance(value, bool):
-        return value
-    raise ConfigError(f"{option} = {shown(value)}: give true or false")

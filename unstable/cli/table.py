@@ -4,16 +4,11 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from unstable.cli.options import (
-    EXIT_USER_ERROR,
-    HELP,
-    SHORT_FORMS,
-    parse_options,
-    typed,
-)
-from unstable.config import ConfigError, RunConfig, fields, nearest, outline, within
+from unstable.cli.options import EXIT_USER_ERROR, HELP, SHORT_FORMS, Reader, parse_options, typed
+from unstable.config import CONFIGS, ConfigError, RunConfig, fields, nearest, outline, within
 
 WIDTH = 41
 """Characters of a command's form in the list of all; the rest of it is left out there."""
@@ -33,16 +28,31 @@ class Given:
         return self.own[option]
 
 
+def _texts() -> dict[str, tuple[dict[str, str], str]]:
+    """By command, of `help.txt`: the ways to call it, each with what it does; then what it is."""
+    found = {}
+    text = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
+    for section in text.removeprefix("# ").rstrip().split("\n\n# "):
+        head, _, about = section.partition("\n\n")
+        name, *lines = head.split("\n")
+        forms = (line.rpartition(" : ") for line in lines)
+        found[name] = {form: does for form, _, does in forms}, about
+    return found
+
+
+TEXTS = _texts()
+
+
 @dataclass(frozen=True)
 class Command:
     """An entry of the table. `forms` are the ways to call it, each with what it does."""
 
     does: Callable[[Given], int | None]
     forms: Mapping[str, str]
-    about: str = ""
+    about: str
     words: tuple[int, int] = (0, 0)
     """How many words come before the options: at least and at most."""
-    own: Mapping[str, Callable[[str, Any], Any]] = field(default_factory=dict)
+    own: Mapping[str, Reader] = field(default_factory=dict)
     """Options that are no fields of the config, each with what reads its value."""
     flags: tuple[str, ...] = ()
     """Options without a value."""
@@ -150,3 +160,34 @@ def _print_table(rows: Sequence[tuple[str, str, str]]) -> None:
         text = Text(meaning).append(default and f" ({default})", style="dim")
         table.add_row(Text(name, style="bold"), text)
     Console(soft_wrap=True).print(table)
+
+
+SHELLS = ("bash", "zsh")
+OPPONENTS = ("random", "expert", "rules", "base")
+"""Those that `--opponent` takes besides a run's folder and what a config names."""
+
+
+def completion(shell: str, commands: Mapping[str, Command]) -> str:
+    """The script: commands, configs, options and fields as they are now, and folders.
+
+    zsh reads the same one, once it is asked to complete as bash does.
+    """
+    paths = [f"--{each.path}".replace(".N.", ".0.") for each in fields(RunConfig)]  # a list's first
+    cases = []
+    for name, command in commands.items():
+        options = [*command.options, *(paths if command.takes_fields else [])]
+        cases.append(f"      {name}) options='{chr(10).join(options)}' ;;")
+    configs = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    script = (
+        Path(__file__)
+        .with_name("completion.bash")
+        .read_text(encoding="utf-8")
+        .format(
+            commands="\n".join(commands),
+            configs="\n".join(configs),
+            shells="\n".join(SHELLS),
+            opponents="\n".join(OPPONENTS),
+            cases="\n".join(cases),
+        )
+    )
+    return f"autoload -U +X bashcompinit && bashcompinit\n{script}" if shell == "zsh" else script

@@ -1,7 +1,9 @@
 """A model card: what a version is, how good, how it was made, and how to load it; in Markdown."""
 
 import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
@@ -21,8 +23,6 @@ PROMPTS = "prompts.json"
 _PRIVATE = ("tracking.", "actors.", "learner.state", "loop.start_timeout", "loop.stall_timeout")
 _PRIVATE_ENDS = (".base_url", ".api_key_env")
 """Settings that say where a run was made and nothing of what came of it."""
-
-
 _PLACES = ("path", "init", "zip", "ledger")
 """Fields that are files or folders of that machine."""
 
@@ -162,93 +162,18 @@ def _loading(export: Export) -> str:
         "dtype": export.dtype,
         "rank": export.max_lora_rank,
     }
-    kind = "transformers" if export.merged else "PEFT"
-    hugging_face = (_MERGED_CODE if export.merged else _PEFT_CODE) + _GENERATE_CODE
-    vllm = _VLLM_MERGED_CODE if export.merged else _VLLM_CODE
+    _, *sections = Path(__file__).with_name("loading.txt").read_text("utf-8").split("# --- ")
+    codes = dict(section.split("\n", 1) for section in sections)
+    kind, vllm = ("transformers", "vllm merged") if export.merged else ("PEFT", "vllm")
+    hugging_face = codes["merged" if export.merged else "peft"] + codes["generate"]
     return (
         f"## How to load it\n\nWith {kind}:\n\n{_python(hugging_face.format(**values))}\n\n"
-        f"With vLLM:\n\n{_python(vllm.format(**values))}"
+        f"With vLLM:\n\n{_python(codes[vllm].format(**values))}"
     )
 
 
 def _python(code: str) -> str:
     return f"```python\n{code}```"
-
-
-_PEFT_CODE = """\
-import json
-from collections.abc import Mapping
-
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-{head}
-model = AutoModelForCausalLM.from_pretrained(base, dtype="{dtype}")
-model = PeftModel.from_pretrained(model, folder)
-"""
-_MERGED_CODE = """\
-import json
-from collections.abc import Mapping
-
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-{head}
-model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
-"""
-_GENERATE_CODE = """\
-tokenizer = AutoTokenizer.from_pretrained(folder)
-inputs = tokenizer.apply_chat_template(
-    game["messages"],
-    add_generation_prompt=True,
-    return_dict=True,
-    return_tensors="pt",
-    **game["chat_template"],
-)
-ids = model.generate(
-    **inputs,
-    max_new_tokens=game["max_tokens"],
-    eos_token_id=game["stop_token_ids"],
-    do_sample=False,
-)
-print(tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
-"""
-_VLLM_CODE = """\
-import json
-from collections.abc import Mapping
-
-from vllm import LLM, SamplingParams
-from vllm.lora.request import LoRARequest
-
-{head}
-if __name__ == "__main__":  # vLLM starts processes
-    llm = LLM(base, tokenizer=folder, dtype="{dtype}", enable_lora=True, max_lora_rank={rank})
-    [answer] = llm.chat(
-        game["messages"],
-        SamplingParams(
-            temperature=0.0, max_tokens=game["max_tokens"], stop_token_ids=game["stop_token_ids"]
-        ),
-        lora_request=LoRARequest("policy", 1, folder),
-        chat_template_kwargs=game["chat_template"],
-    )
-    print(answer.outputs[0].text)
-"""
-_VLLM_MERGED_CODE = """\
-import json
-from collections.abc import Mapping
-
-from vllm import LLM, SamplingParams
-
-{head}
-if __name__ == "__main__":  # vLLM starts processes
-    [answer] = LLM(folder).chat(
-        game["messages"],
-        SamplingParams(
-            temperature=0.0, max_tokens=game["max_tokens"], stop_token_ids=game["stop_token_ids"]
-        ),
-        chat_template_kwargs=game["chat_template"],
-    )
-    print(answer.outputs[0].text)
-"""
 
 
 def _prompts(export: Export) -> str:
@@ -272,13 +197,8 @@ def _prompts(export: Export) -> str:
 
 def _fenced(text: str) -> str:
     """A block of code whose fence is longer than any in the text."""
-    longest = max((len(run) for run in _runs(text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 0)
     return f"{fence}text\n{text}\n{fence}"
-
-
-def _runs(text: str) -> list[str]:
-    return "".join(c if c == "`" else " " for c in text).split()
 
 
 def _settings(run: Run) -> str:

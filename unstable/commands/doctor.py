@@ -54,15 +54,13 @@ def examine(
     if here:
         print("\n".join(_installed_lines(machine)))
     problems = list(_package_problems(machine)) if here else []
-    try:
-        check(config)
-        chosen = plan(config, machines, NEEDS)
-        print(chosen.text())
-        if found := capacity(config, chosen):
-            print("\n".join(f"{name:<9}{value}" for name, value in capacity_rows(found)))
-    except ConfigError as error:
-        problems.append(str(error))
-    for problem in problems:
+    # What is not here, such as a hub's model, keeps nobody from planning by its sizes.
+    for step in (lambda: check(config), lambda: print("\n".join(_plan_lines(config, machines)))):
+        try:
+            step()
+        except ConfigError as error:
+            problems.append(str(error))
+    for problem in dict.fromkeys(problems):
         print(f"error    {one_line(problem)}")
     if problems:
         return 1
@@ -70,6 +68,13 @@ def examine(
     turns = config.learner.batch_size
     print(f"ok       would make {config.loop.steps} updates of {turns} turns each, on {games}")
     return 0
+
+
+def _plan_lines(config: RunConfig, machines: Sequence[Machine]) -> Iterator[str]:
+    chosen = plan(config, machines, NEEDS)
+    yield chosen.text()
+    if found := capacity(config, chosen):
+        yield from (f"{name:<9}{value}" for name, value in capacity_rows(found))
 
 
 def _machine_lines(machine: Machine) -> Iterator[str]:

@@ -79,9 +79,7 @@ def evaluate(
 def _evaluated(config: RunConfig) -> RunConfig:
     """The config with no other opponents than those of the evaluation."""
     named = [o for o in config.opponents.fixed if o.key in config.eval.opponents]
-    opponents = config.opponents.model_copy(update={"fixed": named})
-    evaluation = config.eval.model_copy(update={"every": 1})
-    return config.model_copy(update={"opponents": opponents, "eval": evaluation})
+    return config.updated({"opponents.fixed": named, "eval.every": 1})
 
 
 async def play_evaluation(

@@ -3,6 +3,10 @@
 from unstable.games.catalog.vetted import COLUMNS, PACK
 
 
-def vetted_games() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The columns of the list, and a row a game."""
-    return COLUMNS, [vetted.cells() for vetted in PACK]
+def list_games() -> None:
+    """Print the vetted games, a block each: its name, then a line for each column of the table."""
+    blocks = (
+        [game, *(f"{name:8} {cell}" for name, cell in zip(COLUMNS[1:], cells, strict=True))]
+        for game, *cells in (vetted.cells() for vetted in PACK)
+    )
+    print("\n\n".join("\n  ".join(block) for block in blocks))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from unstable.collectors.players.kinds import player_class
 from unstable.config import ConfigError, ModelConfig, RunConfig
 from unstable.engines.needs import NEEDS
-from unstable.games.catalog.defects import known_defect
+from unstable.games.catalog.vetted import known_defect
 from unstable.games.check import check_constrained, check_game, settled
 from unstable.games.services import (
     can_be_solved,
@@ -78,15 +78,13 @@ def settle(config: RunConfig) -> RunConfig:
     `ConfigError` for an env that is not there or cannot be made.
     """
     games = [settled(game, f"games.{index}") for index, game in enumerate(config.games)]
-    return config.model_copy(update={"games": games})
+    return config.updated({"games": games})
 
 
 def alone(config: RunConfig) -> RunConfig:
     """The config without opponents, where nobody meets any."""
-    draw = config.opponents.draw.model_copy(update={"fixed": 0.0, "self": 1.0})
-    opponents = config.opponents.model_copy(update={"fixed": [], "draw": draw})
-    evaluation = config.eval.model_copy(update={"opponents": []})
-    return config.model_copy(update={"opponents": opponents, "eval": evaluation})
+    draw = {"opponents.draw.fixed": 0.0, "opponents.draw.self": 1.0}
+    return config.updated({**draw, "opponents.fixed": [], "eval.opponents": []})
 
 
 def show_plan(resolved: Resolved) -> None:

@@ -75,15 +75,11 @@ def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
         check(started)
         resolved = prepare(started)
     show_plan(resolved)
-    begins = {"model": {"init": config.model.init}, "learner": {"state": config.learner.state}}
-    kept = {
-        section: getattr(resolved.config, section).model_copy(update=own)
-        for section, own in begins.items()
-    }
+    begins = {"model.init": config.model.init, "learner.state": config.learner.state}
     with folder.held(place):
         for line in _news(point):
             say(line)
-        write_whole(folder.config, dump(resolved.config.model_copy(update=kept)).encode())
+        write_whole(folder.config, dump(resolved.config.updated(begins)).encode())
         rewind(folder, point, is_synchronous=resolved.config.loop.mode == "sync")
         go_on(resolved, folder, point.state)
     return folder
@@ -121,9 +117,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def begun_from_its_own(config: RunConfig) -> RunConfig:
     """The config of a run whose start lies in its own folder: where it came from may be gone."""
-    model = config.model.model_copy(update={"init": "fresh"})
-    learner = config.learner.model_copy(update={"state": None})
-    return config.model_copy(update={"model": model, "learner": learner})
+    return config.updated({"model.init": "fresh", "learner.state": None})
 
 
 def find_point(folder: RunFolder, place: str) -> Point:

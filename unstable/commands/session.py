@@ -40,10 +40,9 @@ def make_folder(config: RunConfig, against: str | None = None, head: str = "") -
     path = _new_run_dir(config, against) if run_dir is None else Path(run_dir).expanduser()
     folder = RunFolder(path)
     field = f"tracking.run_dir = {str(folder.root)!r}"
-    elsewhere = config.tracking.model_copy(update={"run_dir": None})
     try:
         folder.root.mkdir(parents=True)
-        again = config.model_copy(update={"tracking": elsewhere})
+        again = config.updated({"tracking.run_dir": None})
         folder.config.write_text(head + dump(again), encoding="utf-8")
     except FileExistsError:
         raise ConfigError(f"{field} exists; give a folder that does not exist yet") from None

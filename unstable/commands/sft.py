@@ -72,7 +72,7 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
     `command` is how it was asked for, for the card. Raises as `train` does; what an interrupt
     leaves, `resume` goes on with.
     """
-    check(_evaluated(config))
+    check(config.updated({"eval.every": 1}))  # its opponents play, however seldom it says
     config = settle(config)
     check_data(config)
     _check_zip(config)
@@ -114,11 +114,6 @@ def resume(run_dir: Path) -> RunFolder:
     return folder
 
 
-def _evaluated(config: RunConfig) -> RunConfig:
-    """The config whose `eval.opponents` play, however seldom training would have them."""
-    return config.model_copy(update={"eval": config.eval.model_copy(update={"every": 1})})
-
-
 def _check_zip(config: RunConfig) -> None:
     if config.sft.zip is None:
         return
@@ -155,15 +150,14 @@ def _task(config: RunConfig, sides: Split) -> FineTuning:
 
 def fine_tuned(config: RunConfig, task: FineTuning) -> RunConfig:
     """The config of a learner that makes an optimizer step an update; "auto" starts fresh."""
-    learner = {"algorithm": RFTConfig(), "steps_per_batch": 1, "epochs": 1}
-    init = "fresh" if config.model.init == "auto" else config.model.init
-    mode = "sync" if config.loop.mode == "auto" else config.loop.mode
-    steps = task.version(task.epochs)
-    return config.model_copy(
-        update={
-            "model": config.model.model_copy(update={"init": init}),
-            "learner": config.learner.model_copy(update=learner),
-            "loop": config.loop.model_copy(update={"mode": mode, "steps": steps}),
+    return config.updated(
+        {
+            "model.init": "fresh" if config.model.init == "auto" else config.model.init,
+            "learner.algorithm": RFTConfig(),
+            "learner.steps_per_batch": 1,
+            "learner.epochs": 1,
+            "loop.mode": "sync" if config.loop.mode == "auto" else config.loop.mode,
+            "loop.steps": task.version(task.epochs),
         }
     )
 
@@ -281,9 +275,8 @@ def _of_epoch(config: RunConfig, game: GameConfig, temperature: float) -> RunCon
     """The config of an evaluation in one game, against its expert too if it has one."""
     expert = [EXPERT] if game_info(game).expert else []
     opponents = list(dict.fromkeys([*config.eval.opponents, *expert]))
-    changes = {"temperature": [temperature], "opponents": opponents}
-    evaluation = config.eval.model_copy(update=changes)
-    return config.model_copy(update={"games": [game], "eval": evaluation})
+    evaluation = {"eval.temperature": [temperature], "eval.opponents": opponents}
+    return config.updated({"games": [game], **evaluation})
 
 
 def _write_result(config: RunConfig, folder: RunFolder, row: Row, counts: dict[str, int]) -> None:

@@ -102,8 +102,7 @@ def taught(resolved: Resolved) -> Resolved:
     start = _adapter_of(place)
     if start is None:
         return resolved
-    model = config.model.model_copy(update={"init": str(start)})
-    return resolved._replace(config=config.model_copy(update={"model": model}))
+    return resolved._replace(config=config.updated({"model.init": str(start)}))
 
 
 def _is_new(game: GameConfig, config: RunConfig) -> bool:
@@ -118,16 +117,9 @@ def _adapter_of(place: Path) -> Path | None:
 
 def _teaching(config: RunConfig, games: Sequence[GameConfig]) -> RunConfig:
     """The config by which it is taught, with these games alone."""
-    evaluation = {"constrained": False, "opponents": []}
-    config = alone(config)
-    return config.model_copy(
-        update={
-            "games": list(games),
-            "learner": config.learner.model_copy(update=_LEARNER),
-            "eval": config.eval.model_copy(update=evaluation),
-            "loop": config.loop.model_copy(update={"mode": "sync"}),
-        }
-    )
+    changes = {"games": list(games), "eval.constrained": False, "loop.mode": "sync"}
+    learner = {f"learner.{name}": value for name, value in _LEARNER.items()}
+    return alone(config).updated({**changes, **learner})
 
 
 def _positions(config: RunConfig, lesson: int = 1, times: int = 1) -> list[list[Example]]:

@@ -3,13 +3,7 @@
 import contextlib
 from collections.abc import Sequence
 
-from unstable.commands.prepare import (
-    Resolved,
-    check,
-    exact_games,
-    prepare,
-    show_plan,
-)
+from unstable.commands.prepare import Resolved, check, exact_games, prepare, show_plan
 from unstable.commands.report import report_at_end
 from unstable.commands.session import (
     failures_logged,

@@ -7,9 +7,9 @@ import math
 import random
 import signal
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from unstable.commands.prepare import prepare, settle
-from unstable.commands.session import Terminated, say
+from unstable.commands.session import Terminated, handled, say
 from unstable.config import ConfigError, GameConfig, RunConfig, WorldConfig
 from unstable.datasets.world import (
     SyntheticExample,
@@ -37,7 +38,7 @@ from unstable.records.folder import RunFolder
 from unstable.records.text import duration
 from unstable.runtime.local import LocalActor
 from unstable.tracking.lines import progress
-from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec
+from unstable.types import BASE, WORTH, GameResult, GameSpec, PlayerId, SeatSpec
 
 QUESTIONS = 20_000
 """Of each kind at most, drawn once."""
@@ -165,7 +166,14 @@ def learn(model: Any, world: World, config: RunConfig) -> KeyboardInterrupt | No
     torch.set_num_threads(1)  # rounds alike on any number of cores, and is as fast at this size
     model.train()
     began, enough, end = time.monotonic(), settings.steps, settings.steps
-    with progress("learning", settings.steps) as advance, _interrupts() as interrupts:
+    interrupts: list[KeyboardInterrupt] = []
+
+    def note(number: int, _: object) -> None:  # and the second time be ended by it
+        interrupts.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
+        if len(interrupts) > 1:
+            raise interrupts[0]
+
+    with progress("learning", settings.steps) as advance, handled(note):
         for step in range(settings.steps):
             rate = _schedule(step, settings.steps) * min(1.0, (end - step) / (end - enough + 1))
             for group in optimizer.param_groups:
@@ -192,30 +200,6 @@ def learn(model: Any, world: World, config: RunConfig) -> KeyboardInterrupt | No
     return interrupts[0] if interrupts else None
 
 
-@contextlib.contextmanager
-def _interrupts() -> Iterator[list[KeyboardInterrupt]]:
-    """What interrupts meanwhile, once for all; the second time it is raised.
-
-    Where this is no main thread nothing can.
-    """
-    found: list[KeyboardInterrupt] = []
-
-    def note(number: int, _: object) -> None:
-        found.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
-        if len(found) > 1:
-            raise found[0]
-
-    if threading.current_thread() is not threading.main_thread():
-        yield found
-        return
-    before = {name: signal.signal(name, note) for name in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield found
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
-
-
 def _drawn(world: World, settings: WorldConfig, rng: random.Random) -> list[SyntheticExample]:
     """The examples of a step."""
     share = settings.questions if world.questions else 0.0
@@ -237,16 +221,12 @@ def answer_logits(
     model: Any, examples: Sequence[SyntheticExample], answers: Sequence[list[int]]
 ) -> tuple[Tensor, Tensor]:
     """Logits [N, V] where the answers' tokens are predicted, and these tokens [N]."""
-    pairs = [
-        (example.prompt_ids, answer) for example, answer in zip(examples, answers, strict=True)
-    ]
-    length = max(len(prompt) + len(answer) for prompt, answer in pairs) - 1
-    ids_BT = torch.zeros(len(pairs), length, dtype=torch.long)
-    targets_BT = torch.full((len(pairs), length), _IGNORED)
-    for row, (prompt, answer) in enumerate(pairs):
-        inputs = prompt + answer[:-1]
-        ids_BT[row, : len(inputs)] = torch.tensor(inputs)
-        targets_BT[row, len(prompt) - 1 : len(inputs)] = torch.tensor(answer)
+    inputs, targets = [], []
+    for example, answer in zip(examples, answers, strict=True):
+        inputs.append(torch.tensor(example.prompt_ids + answer[:-1]))
+        targets.append(torch.tensor([_IGNORED] * (len(example.prompt_ids) - 1) + answer))
+    ids_BT = pad_sequence(inputs, batch_first=True)
+    targets_BT = pad_sequence(targets, batch_first=True, padding_value=_IGNORED)
     is_answer_BT = targets_BT != _IGNORED
     hidden_BTD = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state
     return model.lm_head(hidden_BTD[is_answer_BT]), targets_BT[is_answer_BT]
@@ -271,8 +251,7 @@ def measured(model: Any, world: World, most: int) -> Learned:
 def _scored(model: Any, examples: Sequence[SyntheticExample]) -> list[list[tuple[float, bool]]]:
     """Of each example's right answers: the log-probability, and whether it is the greedy one."""
     found: list[list[tuple[float, bool]]] = []
-    for first in range(0, len(examples), _AT_ONCE):
-        part = examples[first : first + _AT_ONCE]
+    for part in (examples[at : at + _AT_ONCE] for at in range(0, len(examples), _AT_ONCE)):
         pairs = [(example, answer) for example in part for answer in example.answers]
         logits_NV, targets_N = answer_logits(
             model, [example for example, _ in pairs], [answer for _, answer in pairs]
@@ -280,36 +259,27 @@ def _scored(model: Any, examples: Sequence[SyntheticExample]) -> list[list[tuple
         sizes = [len(answer) for _, answer in pairs]
         logprobs_N = logits_NV.log_softmax(-1).gather(1, targets_N[:, None])[:, 0]
         greedy_N = logits_NV.argmax(-1) == targets_N
-        scored = [
-            (float(logprobs.sum()), bool(greedy.all()))
-            for logprobs, greedy in zip(logprobs_N.split(sizes), greedy_N.split(sizes), strict=True)
-        ]
-        for example in part:
-            count = len(example.answers)
-            found.append(scored[:count])
-            scored = scored[count:]
+        parts = zip(logprobs_N.split(sizes), greedy_N.split(sizes), strict=True)
+        scored = ((float(logprobs.sum()), bool(greedy.all())) for logprobs, greedy in parts)
+        found += [list(islice(scored, len(example.answers))) for example in part]
     return found
 
 
 async def _score(config: RunConfig, game: GameConfig, folder: str) -> float:
     """The base model's score against random, a draw counted half, from every side in turn."""
-    changes = {
-        "model": config.model.model_copy(update={"name": folder, "init": "fresh"}),
-        "games": [game],
-    }
-    resolved = prepare(config.model_copy(update=changes)).config
+    changes = {"model.name": folder, "model.init": "fresh", "games": [game]}
+    resolved = prepare(config.updated(changes)).config
     specs = [_spec(resolved.games[0], number) for number in range(config.world.score_games)]
     with tempfile.TemporaryDirectory() as scratch:
         run = RunFolder(Path(scratch))
         actor = await LocalActor.start(resolved, run, run.root / "engine.log")
         results = [result async for result in actor.play(specs)]
         await actor.close()
-    points = {"win": 1.0, "draw": 0.5, "loss": 0.0}
     scores = []
     for result in results:
         assert isinstance(result, GameResult), result.error
         seat = [each.player for each in result.spec.seats].index(BASE)
-        scores.append(points[result.standing(seat)])
+        scores.append(WORTH[result.standing(seat)])
     return sum(scores) / len(scores)
 
 

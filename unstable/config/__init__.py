@@ -33,15 +33,8 @@ from unstable.config.base import (
     shown,
 )
 from unstable.config.escape import escape_control, has_secrets, hide_secrets, keep_secret, one_line
-from unstable.config.game import (
-    GameConfig,
-    InvalidMovesConfig,
-)
-from unstable.config.judging import (
-    Action,
-    GuardConfig,
-    Rule,
-)
+from unstable.config.game import GameConfig, InvalidMovesConfig
+from unstable.config.judging import Action, GuardConfig, Rule
 from unstable.config.learner import LearnerConfig
 from unstable.config.opponents import (
     CheckpointOpponent,
@@ -53,24 +46,10 @@ from unstable.config.opponents import (
     RandomOpponent,
     RulesOpponent,
 )
-from unstable.config.options import (
-    fields,
-    outline,
-    within,
-)
-from unstable.config.plain import (
-    read_text,
-    read_yaml,
-)
-from unstable.config.reading import (
-    CONFIGS,
-    dump,
-    load,
-    parse,
-)
-from unstable.config.run import (
-    RunConfig,
-)
+from unstable.config.options import fields, outline, within
+from unstable.config.plain import read_text, read_yaml
+from unstable.config.reading import CONFIGS, dump, load, parse
+from unstable.config.run import RunConfig
 from unstable.config.sections import (
     ENGINES,
     AdapterConfig,

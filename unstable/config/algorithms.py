@@ -79,9 +79,7 @@ class AlgorithmConfig(Section):
     @model_validator(mode="after")
     def _has_a_meaning(self) -> Self:
         for name, why in self.without.items():
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
-                raise ValueError(f"{name} = {value} does nothing in {self.name}, which {why}")
+            self.refuse(name, f"does nothing in {self.name}, which {why}")
         if self.kl_opponents and not self.kl_reward:
             raise ValueError(
                 "kl_opponents = true needs a weight; set learner.algorithm.kl_reward above 0"
@@ -296,12 +294,9 @@ class PPOConfig(SurrogateConfig):
             ("baseline_decay", "leave it out"),
             ("normalize", "set learner.algorithm.critic.normalize"),
         ):
-            value = getattr(self, name)
-            if self.critic is not None and value != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"{name} = {value!r} is for ppo without a critic; {remedy}, or set "
-                    "learner.algorithm.critic to null"
-                )
+            if self.critic is not None:
+                null = "or set learner.algorithm.critic to null"
+                self.refuse(name, f"is for ppo without a critic; {remedy}, {null}")
         return self
 
 

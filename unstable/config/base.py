@@ -3,11 +3,19 @@
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 Auto = Literal["auto"]
@@ -99,9 +107,20 @@ def nearest(word: str, known: list[str]) -> str:
     return f"known: {', '.join(listed[:8])}{', ...' if len(listed) > 8 else ''}"
 
 
-def switch(value: Any) -> Any:
-    """on and off, which YAML reads as true and false."""
+def _as_word(value: Any) -> Any:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_as_word)]
+"""on and off are words, which YAML reads as true and false."""
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str | int | float) else value
+
+
+ONE_IS_A_LIST = BeforeValidator(_listed)
+"""That a field of several values may be given one alone."""
 
 
 class Section(BaseModel):
@@ -126,6 +145,21 @@ class Section(BaseModel):
                 if isinstance(data[key], bool) and cls._takes_a_number(key):
                     raise ValueError(f"{key} = {str(data[key]).lower()}: give a number")
         return data
+
+    def updated(self, changes: Mapping[str, Any]) -> Self:
+        """A copy with other values, by dotted path; they are ours, and are not validated."""
+        own: dict[str, Any] = {}
+        for path, value in changes.items():
+            name, _, below = path.partition(".")
+            held = own.get(name, getattr(self, name))
+            own[name] = held.updated({below: value}) if below else value
+        return self.model_copy(update=own)
+
+    def refuse(self, name: str, why: str) -> None:
+        """Raise `ValueError` where a field that has no meaning here is not as by default."""
+        value = getattr(self, name)
+        if value != type(self).model_fields[name].default:
+            raise ValueError(f"{name} = {value!r} {why}")
 
     @classmethod
     def _takes_a_number(cls, key: str) -> bool:

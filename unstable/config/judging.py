@@ -1,11 +1,12 @@
 """How versions are judged during a run: evaluation, and the guard that notices what goes wrong."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from unstable.config.base import (
+    ONE_IS_A_LIST,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -60,7 +61,7 @@ class EvalConfig(Section):
     games: PositiveInt = Field(
         16, description="games against each opponent in each env, in pairs that swap seats"
     )
-    temperature: list[NonNegativeFloat] = Field(
+    temperature: Annotated[list[NonNegativeFloat], ONE_IS_A_LIST] = Field(
         [1.0],
         min_length=1,
         description="the policy's sampling temperatures, 0: greedy; all games are played at each, "
@@ -76,15 +77,10 @@ class EvalConfig(Section):
         description="answers that the version samples for each turn; the action named most "
         "often is played; games with more than 1 are not rated",
     )
-    opponents: list[str] = Field(
+    opponents: Annotated[list[str], ONE_IS_A_LIST] = Field(
         ["random"], description="names of fixed opponents, or random, expert, rules, base"
     )
     exploitability: ExploitabilityConfig = ExploitabilityConfig()
-
-    @field_validator("opponents", "temperature", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str | int | float) else value
 
     @field_validator("temperature")
     @classmethod
@@ -107,7 +103,7 @@ class GuardDrawConfig(DrawConfig):
 class GuardConfig(Section):
     """What is watched after each update; its page is docs/guard.md."""
 
-    action: list[Action] = Field(
+    action: Annotated[list[Action], ONE_IS_A_LIST] = Field(
         ["warn"],
         description="what an alarm leads to besides its report: warn (nothing), opponents, "
         "learning_rate, rollback, or several of them; []: nothing is watched",
@@ -124,8 +120,3 @@ class GuardConfig(Section):
     thresholds: dict[Rule, PositiveFloat | None] = Field(
         {}, description="alarm thresholds by rule, where not docs/guard.md's; null: no such alarm"
     )
-
-    @field_validator("action", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value

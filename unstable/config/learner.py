@@ -1,8 +1,8 @@
 """How the policy is trained, but for the algorithm's own settings."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from unstable.config.algorithms import ALGORITHMS, AnyAlgorithm, ReinforceConfig
 from unstable.config.base import (
@@ -13,7 +13,7 @@ from unstable.config.base import (
     PositiveFloat,
     PositiveInt,
     Section,
-    switch,
+    Switch,
 )
 from unstable.config.regularization import Decay, Share
 
@@ -32,8 +32,7 @@ class LearnerConfig(Section):
         "the actors, by the plan's estimates",
     )
     parallel: Literal["ddp", "fsdp"] = Field(
-        "ddp",
-        description="each rank holds the whole base model (ddp) or a shard of it (fsdp)",
+        "ddp", description="each rank holds the whole base model (ddp) or a shard of it (fsdp)"
     )
     algorithm: AnyAlgorithm = Field(
         ReinforceConfig(), description=f"by its name: {', '.join(ALGORITHMS)}, or module:Class"
@@ -82,14 +81,13 @@ class LearnerConfig(Section):
         description="tokens put through at a time, prompts included, on a GPU shared ones once; "
         "null: as many as micro_batch_size samples have, if they fit; on a GPU with auto 16384",
     )
-    gradient_checkpointing: Literal["auto", "on", "off"] = Field(
+    gradient_checkpointing: Switch = Field(
         "auto", description="recompute activations to save memory; auto: where they do not fit"
     )
     compile: bool = Field(False, description="torch.compile the model's layers")
     grad_clip: PositiveFloat = Field(1.0, description="largest gradient norm")
     max_bad_updates: PositiveInt = Field(
-        3,
-        description="updates in a row whose loss or gradient is not finite before the run stops",
+        3, description="updates in a row whose loss or gradient is not finite before the run stops"
     )
 
     def micro_batch_limits(self, *, on_gpu: bool) -> tuple[int | None, int | None]:
@@ -99,11 +97,6 @@ class LearnerConfig(Section):
         if on_gpu:
             return None, self.micro_batch_tokens or _TOKENS
         return _SAMPLES, self.micro_batch_tokens
-
-    @field_validator("gradient_checkpointing", mode="before")
-    @classmethod
-    def _switch(cls, value: Any) -> Any:
-        return switch(value)
 
     @model_validator(mode="after")
     def _enough_for_steps(self) -> Self:
@@ -117,10 +110,7 @@ class LearnerConfig(Section):
     @model_validator(mode="after")
     def _falls_by_schedule(self) -> Self:
         if self.schedule == "constant":
-            for name, default in (("final_rate", 0.0), ("decay_fraction", 1.0)):
-                if (value := getattr(self, name)) != default:
-                    raise ValueError(
-                        f"{name} = {value} is of no use in a constant schedule; "
-                        "set learner.schedule to linear or cosine"
-                    )
+            why = "is of no use in a constant schedule; set learner.schedule to linear or cosine"
+            self.refuse("final_rate", why)
+            self.refuse("decay_fraction", why)
         return self

@@ -201,8 +201,7 @@ class OpponentsConfig(Section):
 
     draw: DrawConfig = DrawConfig()
     fixed: list[Annotated[FixedOpponent, Field(discriminator="kind")]] = Field(
-        [RandomOpponent()],
-        description=f"opponents that never change: {', '.join(OPPONENT_KINDS)}",
+        [RandomOpponent()], description=f"opponents that never change: {', '.join(OPPONENT_KINDS)}"
     )
     pool_size: PositiveInt = Field(
         32, description="past versions kept as opponents, the newest ones"

@@ -24,12 +24,9 @@ class DecayConfig(Section):
     @model_validator(mode="after")
     def _read_by_rule(self) -> Self:
         for name, rule in (("to", "linear"), ("exponent", "power")):
-            value = getattr(self, name)
-            if self.rule != rule and value != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"{name} = {value} is for the {rule} rule alone; "
-                    f"set learner.algorithm.decay.rule to {rule}, or leave it out"
-                )
+            if self.rule != rule:
+                remedy = f"set learner.algorithm.decay.rule to {rule}, or leave it out"
+                self.refuse(name, f"is for the {rule} rule alone; {remedy}")
         return self
 
 

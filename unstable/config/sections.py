@@ -1,12 +1,13 @@
 """The sections of a run that are neither opponents nor algorithms."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from unstable.config.algorithms import ALGORITHMS
 from unstable.config.base import (
+    ONE_IS_A_LIST,
     Arguments,
     Auto,
     NonNegativeInt,
@@ -15,8 +16,8 @@ from unstable.config.base import (
     PositiveInt,
     RunName,
     Section,
+    Switch,
     nearest,
-    switch,
 )
 
 _PACKAGE = Path(__file__).parent.parent
@@ -44,8 +45,7 @@ class ModelConfig(Section):
         "or tiny_cards",
     )
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
-        "auto",
-        description="of the base weights; auto: bfloat16 where the processor is fast at it",
+        "auto", description="of the base weights; auto: bfloat16 where the processor is fast at it"
     )
     quantize: Literal["none", "8bit", "4bit"] = Field(
         "none",
@@ -295,15 +295,17 @@ class TrackingConfig(Section):
     name: RunName | None = Field(
         None, description="what the run is called, in its folder's name too; default: that name"
     )
-    tags: list[RunName] = Field([], description="words to find it by: unstable runs --tag WORD")
+    tags: Annotated[list[RunName], ONE_IS_A_LIST] = Field(
+        [], description="words to find it by: unstable runs --tag WORD"
+    )
     wandb: str | None = Field(None, description="a Weights & Biases project; default: none")
     tensorboard: bool = Field(
         False, description="events for TensorBoard too, in tensorboard/ of the run's folder"
     )
-    sinks: list[str] = Field([], description="your own sinks, each module:Class (docs/tracking.md)")
-    dashboard: Literal["auto", "on", "off"] = Field(
-        "auto", description="live dashboard; auto: on a terminal"
+    sinks: Annotated[list[str], ONE_IS_A_LIST] = Field(
+        [], description="your own sinks, each module:Class (docs/tracking.md)"
     )
+    dashboard: Switch = Field("auto", description="live dashboard; auto: on a terminal")
     keep_checkpoints: PositiveInt = Field(
         5,
         description="newest checkpoints kept; of older ones adapters of opponents, start and best",
@@ -318,13 +320,3 @@ class TrackingConfig(Section):
         description="so many of the most probable tokens are recorded beside each sampled one",
     )
     report: bool = Field(True, description="at the end, report.html: the run as a page to read")
-
-    @field_validator("tags", "sinks", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
-
-    @field_validator("dashboard", mode="before")
-    @classmethod
-    def _switch(cls, value: Any) -> Any:
-        return switch(value)

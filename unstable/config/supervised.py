@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from unstable.config.base import (
+    ONE_IS_A_LIST,
     NonNegativeFloat,
     NonNegativeInt,
     PathText,
@@ -12,6 +13,7 @@ from unstable.config.base import (
     PositiveInt,
     Section,
 )
+from unstable.config.regularization import Share
 
 
 class ExpertData(Section):
@@ -31,16 +33,11 @@ class RecordedData(Section):
     """Turns of games that a run has recorded."""
 
     kind: Literal["recorded"] = "recorded"
-    files: list[PathText] = Field(
+    files: Annotated[list[PathText], ONE_IS_A_LIST] = Field(
         min_length=1, description="folders of runs, or their games/train-*.jsonl"
     )
     winners_only: bool = Field(True, description="turns of seats that won, and no others")
     forfeits: bool = Field(False, description="a win by another seat's forfeit counts as one")
-
-    @field_validator("files", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: object) -> object:
-        return [value] if isinstance(value, str) else value
 
 
 class JSONLData(Section):
@@ -71,9 +68,6 @@ class SFTConfig(Section):
         2, description="epochs without a lower held-out loss before it stops"
     )
     zip: PathText | None = Field(None, description="also pack the result as this zip file")
-
-
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class WorldConfig(Section):

@@ -94,6 +94,20 @@ def _play(
 # Random play
 
 
+def random_turns(
+    game: GameConfig, seed: int, rng: random.Random
+) -> Iterator[tuple[Observation, list[str]]]:
+    """A game of random legal moves: before each what its seat is shown, and what is legal.
+
+    Raises `ValueError` for a game that does not list its legal moves.
+    """
+    play = Game(game, seed)
+    while not play.done:
+        observation, legal = play.observe(), play.legal_moves()
+        yield observation, legal
+        play.step(rng.choice(legal))
+
+
 def random_positions(
     game: GameConfig, prompts: PromptBuilder, *, number: int, most: int, seed: int
 ) -> list[list[Example]]:
@@ -108,15 +122,13 @@ def random_positions(
         if sum(map(len, found.values())) >= _AMPLE * number:
             break
         rng = random.Random(derive_seed(seed, "random moves", game.key, index))
-        play = Game(game, derive_seed(seed, "random game", game.key, index))
-        while not play.done:
-            observation, legal = play.observe(), play.legal_moves()
+        of_game = derive_seed(seed, "random game", game.key, index)
+        for observation, legal in random_turns(game, of_game, rng):
             position = [
                 make_example(game, prompts, observation, write_answer(prompts, action))
                 for action in rng.sample(legal, min(most, len(legal)))
             ]
             found.setdefault(tuple(legal), []).append(position)
-            play.step(rng.choice(legal))
     evenly = [each for turn in zip_longest(*found.values()) for each in turn if each]
     return evenly[:number]
 

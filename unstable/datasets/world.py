@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unstable.config import ConfigError, GameConfig
+from unstable.datasets.sources import random_turns
 from unstable.games.game import Game
 from unstable.games.info import Question
 from unstable.games.services import game_questions, lists_legal_moves, prompt_style
@@ -46,14 +47,13 @@ def random_play(
     known: dict[str, SyntheticExample] = {}
     for index in range(number):
         rng = random.Random(derive_seed(seed, "world", game.key, index))
-        play = Game(game, derive_seed(seed, "world game", game.key, index))
-        while not play.done:
-            prompt, legal = prompts.build(play.observe()), play.legal_moves()
+        of_game = derive_seed(seed, "world game", game.key, index)
+        for observation, legal in random_turns(game, of_game, rng):
+            prompt = prompts.build(observation)
             if prompt.text not in known:
                 answers = [prompts.encode_answer(write_answer(prompts, move)) for move in legal]
                 known[prompt.text] = SyntheticExample(prompt.ids, answers)
             examples.append(known[prompt.text])
-            play.step(rng.choice(legal))
     return examples
 
 
@@ -75,12 +75,8 @@ def move_words(game: GameConfig, number: int = 100) -> list[str]:
     """Words of several letters in the legal moves of random games, such as check and bet."""
     found: set[str] = set()
     for index in range(number):
-        rng = random.Random(f"words {index}")
-        play = Game(game, index)
-        while not play.done:
-            legal = play.legal_moves()
+        for _, legal in random_turns(game, index, random.Random(f"words {index}")):
             found.update(word for move in legal for word in re.findall("[A-Za-z]{2,}", move))
-            play.step(rng.choice(legal))
     return sorted(found)
 
 

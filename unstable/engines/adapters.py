@@ -7,8 +7,6 @@ from torch import Tensor
 from unstable.models.adapters import lora_pairs
 from unstable.types import Adapter
 
-_VARIANTS = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
-
 
 def fitting_pairs(
     adapter: Adapter, linears: Mapping[str, tuple[int, int]]
@@ -16,9 +14,8 @@ def fitting_pairs(
     """Per linear layer: A [rank, in], B [out, rank] and the scale of B @ A.
 
     `linears` holds (inputs, outputs) of the base's inner linear layers by name. Raises `ValueError`
-    for an adapter that is more than a plain LoRA of these layers, or of other sizes.
+    for an adapter of other layers or sizes; that it is a plain LoRA `models.inspection` has seen.
     """
-    _refuse_variants(adapter)
     pairs = lora_pairs(adapter)
     if not pairs:
         raise ValueError(f"adapter {adapter.name!r} holds no LoRA weights")
@@ -34,11 +31,3 @@ def fitting_pairs(
                 f"{outputs}, its A is {tuple(a.shape)} and its B {tuple(b.shape)}"
             )
     return pairs
-
-
-def _refuse_variants(adapter: Adapter) -> None:
-    for key in _VARIANTS:
-        if adapter.config.get(key):
-            raise ValueError(f"adapter {adapter.name!r} uses {key}; only plain LoRA is served")
-    if adapter.config.get("bias", "none") != "none":
-        raise ValueError(f"adapter {adapter.name!r} trains biases; only plain LoRA is served")

@@ -12,7 +12,7 @@ from unstable.config import ConfigError, GameConfig, nearest, shown
 from unstable.config.plugins import check_target, faults_to, load_target, refusing, time_limit
 from unstable.games.catalog.vetted import PACK
 from unstable.games.game import Game, SeatingError
-from unstable.games.info import GameInfo, Question
+from unstable.games.info import Question
 from unstable.games.screen import FormError, action_form, fitting_seats, screen
 from unstable.games.services import (
     compact,
@@ -153,39 +153,23 @@ def _check_targets(config: GameConfig, field: str) -> None:
         if (own := getattr(config, name)) is not None:
             check_target(f"{field}.{name}", own, "give module:function(env)", "env")
     if config.info is not None:
-        found = load_target(config.info, f"{field}.info")
-        if not isinstance(found, GameInfo):
-            raise ConfigError(
-                f"{field}.info = {shown(config.info)}: a {type(found).__name__}; name a GameInfo "
-                "(from unstable.games import GameInfo)"
-            )
+        game_info(config, field)
 
 
 def _try_info(config: GameConfig, field: str, game: Game) -> None:
     """Raise `ConfigError` where a function of a user's `GameInfo` fails at the first turn."""
     if config.info is None:
         return
-    info, raw = game_info(config), game.env.raw
-    trials: list[tuple[str, Callable[[], Any], str]] = []
+    info, raw, place = game_info(config), game.env.raw, f"{field}.info = {shown(config.info)}: its"
     if (short := compact(config, game.env)) is not None:
-        trials.append(("compact.position", partial(short.position, raw), "a text"))
+        _try(f"{place} compact.position", partial(short.position, raw), "a text")
     if info.legal_moves is not None:
-        trials.append(("legal_moves", partial(info.legal_moves, raw), "texts, one at least"))
+        _try(f"{place} legal_moves", partial(info.legal_moves, raw), "texts, one at least")
     if info.expert is not None:
-        trials.append(("expert.moves", partial(info.expert.moves, raw), "a probability a move"))
+        _try(f"{place} expert.moves", partial(info.expert.moves, raw), "a probability a move")
     for index, question in enumerate(info.questions):
-        draw = partial(_drawn, question)
-        trials.append((f"questions.{index}.draw", draw, "a text and its right answers, as texts"))
-    for name, call, wanted in trials:
-        place = f"{field}.info = {shown(config.info)}: its {name}"
-        with refusing(place):
-            given = call()
-        texts = list(given) if isinstance(given, list | tuple | dict) else [given]
-        is_text = isinstance(given, str)
-        if is_text != (wanted == "a text") or not (
-            texts and all(isinstance(t, str) for t in texts)
-        ):
-            raise ConfigError(f"{place} returned {shown(given)}; return {wanted}")
+        wanted = "a text and its right answers, as texts"
+        _try(f"{place} questions.{index}.draw", partial(_drawn, question), wanted)
 
 
 def _drawn(question: Question) -> list[str]:
@@ -202,18 +186,22 @@ def _try_targets(config: GameConfig, field: str, game: Game, observation: Observ
         ("legal_moves", config.legal_moves, game.legal_moves, "texts, one at least"),
     ]
     for name, target, call, wanted in trials:
-        if target is None or ":" not in target:
-            continue
-        place = f"{field}.{name} = {shown(target)}"
-        with refusing(f"{place}:", " at the first turn"):
-            given = call()
-        if inspect.iscoroutine(given):
-            given.close()  # else Python complains of it, too
-        texts = given if name == "legal_moves" and given else [given]
-        if given is None and name == "parser":
-            continue
-        if not all(isinstance(text, str) for text in texts):
-            raise ConfigError(f"{place}: returned {shown(given)}; return {wanted}")
+        if target is not None and ":" in target:
+            _try(f"{field}.{name} = {shown(target)}:", call, wanted, " at the first turn")
+
+
+def _try(place: str, call: Callable[[], Any], wanted: str, when: str = "") -> None:
+    """Raise `ConfigError` that begins with `place` where a call fails or returns something else."""
+    with refusing(place, when):
+        given = call()
+    if inspect.iscoroutine(given):
+        given.close()  # else Python complains of it, too
+    is_right = isinstance(given, str) or (given is None and wanted == "a text or None")
+    if not wanted.startswith("a text") or "answers" in wanted:
+        texts = list(given) if isinstance(given, list | tuple | dict) else []
+        is_right = bool(texts) and all(isinstance(text, str) for text in texts)
+    if not is_right:
+        raise ConfigError(f"{place} returned {shown(given)}; return {wanted}")
 
 
 def check_constrained(game: GameConfig, field: str = "games") -> None:

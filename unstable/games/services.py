@@ -20,17 +20,17 @@ def make_environment(config: GameConfig) -> Environment:
     return env
 
 
-def game_info(config: GameConfig) -> GameInfo:
+def game_info(config: GameConfig, field: str = "games") -> GameInfo:
     """What is known of a config's game besides its env: `games.N.info`, or what the catalogue says.
 
-    Raises `ConfigError` where the config names what is no `GameInfo`.
+    Raises `ConfigError`, with the game's `field`, where the config names what is no `GameInfo`.
     """
     if config.info is not None:
-        found = load_target(config.info, "games.info")
+        found = load_target(config.info, f"{field}.info")
         if not isinstance(found, GameInfo):
             raise ConfigError(
-                f"games.info = {config.info!r}: a {type(found).__name__}; name a GameInfo (from "
-                "unstable.games import GameInfo)"
+                f"{field}.info = {shown(config.info)}: a {type(found).__name__}; name a GameInfo "
+                "(from unstable.games import GameInfo)"
             )
         return found
     cls = env_class(config)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unstable.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from unstable.learners.ahead import made_ahead
 from unstable.learners.algorithm import Imitation
 from unstable.learners.algorithms import algorithm_class
 from unstable.learners.batch import FlatBatch, Floats, Ints
@@ -33,11 +34,12 @@ from unstable.learners.metrics import (
     role_metrics,
     step_metrics,
 )
-from unstable.learners.micro_batches import MicroBatches, token_normalizers
+from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.model.load import load_policy
-from unstable.learners.model.packing import pack_samples, sent
+from unstable.learners.model.packing import sent
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
+from unstable.learners.passes import Pass, Passes
 from unstable.learners.ranks import ALONE, Ranks
 from unstable.learners.reference import Reading, Reference
 from unstable.learners.regularization import (
@@ -247,51 +249,42 @@ class Learner:
     def _accumulate(self, frozen: FrozenBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
         """Gradients of this rank's share of a step, with its columns and its part of the loss."""
         self.optimizer.clear()  # of an attempt that memory did not suffice for
-        algorithm, device = frozen.algorithm, self.policy.device
-        samples = [frozen.samples[index] for index in chosen_C]
-        _, sequences_C = np.unique(frozen.trajectories_S[chosen_C], return_inverse=True)
-        sizes_C = np.array([sample.num_scored for sample in samples])
-        normalizers_C = token_normalizers(
-            sizes_C, sequences_C, algorithm.aggregation, self.max_tokens
-        )
-        columns, total = Columns(self._layout(samples)), torch.zeros(1, device=device)
-        atoms = sequences_C.tolist() if algorithm.whole_in_pass else None
-        for indices, counts in self.micro_batches(samples, atoms):
-            rows, places = frozen.layout.rows(chosen_C[indices]), columns.layout.rows(indices)
-            pack = pack_samples([samples[index] for index in indices])
-            owners_N = sequences_C[indices][pack.samples_N.numpy()]
-            sequences_N = torch.from_numpy(np.unique(owners_N, return_inverse=True)[1])
-            pack, sequences_N = pack.to(device), sent(sequences_N, device)
-            normalizers_N = self._floats(normalizers_C[indices])[pack.samples_N]
-            reference_ND = frozen.reference_states(rows)
-            scores = self.policy(pack, entropy=frozen.entropy, reference_ND=reference_ND)
-            tokens = frozen.tokens(
-                rows,
-                scores,
-                normalizers_N=normalizers_N,
-                turns_N=pack.samples_N,
-                sequences_N=sequences_N,
-            )
-            entropies_N, states_SD = scores.entropies_N, scores.states_SD.detach()
-            del scores, reference_ND  # and its hidden states
-            loss = regularized(
-                algorithm.loss(tokens), tokens, frozen.coefficients, algorithm.config.importance_cap
-            )
-            value = float(counts) * loss.value
-            value.backward()
-            value = value.detach()
-            if self.critic is not None:  # when the graph of the policy's loss is gone
-                value += self.critic.backward(
-                    frozen,
-                    chosen_C[indices],
-                    states_SD,
-                    weight=float(counts),
-                    num_turns=len(chosen_C),
-                )
-            total += value
-            figures = {LOGPROBS: tokens.logprobs_N, RATIOS: loss.ratios_N, ENTROPIES: entropies_N}
-            columns.put(places, {**figures, **loss.means}, counts)
+        layout = self._layout([frozen.samples[index] for index in chosen_C])
+        passes = Passes(frozen, chosen_C, layout, self.max_tokens)
+        columns, total = Columns(layout), torch.zeros(1, device=self.policy.device)
+        micro_batches = self.micro_batches(passes.samples, passes.atoms)
+        for _, each in made_ahead(micro_batches, passes.make, threaded=self.micro_batches.ahead):
+            total += self._backward(frozen, each, columns, len(chosen_C))
         return columns, total
+
+    def _backward(
+        self, frozen: FrozenBatch, each: Pass, columns: Columns, num_turns: int
+    ) -> Tensor:
+        """A pass's gradients, and its columns; returns its share of the loss of `num_turns`."""
+        reference_ND = frozen.reference_states(each.rows_N)
+        scores = self.policy(each.pack, entropy=frozen.entropy, reference_ND=reference_ND)
+        tokens = frozen.tokens(
+            each.rows_N,
+            scores,
+            normalizers_N=each.normalizers_N,
+            turns_N=each.pack.samples_N,
+            sequences_N=each.sequences_N,
+        )
+        entropies_N, states_SD = scores.entropies_N, scores.states_SD.detach()
+        del scores, reference_ND  # and its hidden states
+        cap = frozen.algorithm.config.importance_cap
+        loss = regularized(frozen.algorithm.loss(tokens), tokens, frozen.coefficients, cap)
+        weight = float(each.counts)
+        value = weight * loss.value
+        value.backward()
+        value = value.detach()
+        if self.critic is not None:  # when the graph of the policy's loss is gone
+            value += self.critic.backward(
+                frozen, each.chosen, states_SD, weight=weight, num_turns=num_turns
+            )
+        figures = {LOGPROBS: tokens.logprobs_N, RATIOS: loss.ratios_N, ENTROPIES: entropies_N}
+        columns.put(each.places_N, {**figures, **loss.means}, each.counts)
+        return value
 
     def _finish(
         self,

@@ -39,7 +39,8 @@ class MicroBatches:
 
     None of it changes the gradient. A sample that is longer than `max_tokens` goes alone. Tokens
     count in full or, with `as_held`, as a pack holds them: a shared prompt once. With `together`
-    the ranks have collectives in every pass, so that none can repeat one by itself.
+    the ranks have collectives in every pass, so that none can repeat one by itself. With `ahead` a
+    thread makes each pack while the one before it is put through.
     """
 
     size: int | None = None  # None: tokens are the only bound
@@ -47,6 +48,7 @@ class MicroBatches:
     ranks: Ranks = ALONE
     together: bool = False
     as_held: bool = False
+    ahead: bool = False
     halvings: int = 0  # since they were last taken
     fullest: int = 0  # atoms of a micro-batch, when samples were last cut up
 
@@ -58,6 +60,7 @@ class MicroBatches:
             ranks,
             together=config.parallel == "fsdp" and ranks.count > 1,
             as_held=on_gpu,
+            ahead=on_gpu,  # a processor's threads compute
         )
 
     def halve(self, error: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from unstable.config import LearnerConfig
 
@@ -91,6 +92,7 @@ class PolicyOptimizer:
             # A gradient scaler's way to have the kernel step nowhere, for which nobody waits.
             vars(self.adamw)["found_inf"] = 1 - figures.isfinite().all().float()
             self.adamw.step()
+            increment_version(weights)  # which a fused step does not, and copies of them go by
             finite = torch.stack([weight.isfinite().all() for weight in weights]).all()
             value, *found, whole = torch.hstack([figures, finite]).tolist()  # the one wait
             refusal = _refusal(value, found)

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from unstable.learners.ahead import made_ahead
 from unstable.learners.columns import Columns, Layout
-from unstable.learners.micro_batches import MicroBatches
-from unstable.learners.model.packing import pack_samples
+from unstable.learners.micro_batches import MicroBatch, MicroBatches
+from unstable.learners.model.packing import Pack, pack_samples
 from unstable.learners.model.policy import Policy, Scores
 from unstable.types import TokenSample
 
@@ -66,9 +67,17 @@ class Scorer:
     def _pass(self, samples: Sequence[TokenSample], wanted: Sequence[_Wanted]) -> list[Columns]:
         """This rank's share of what is wanted."""
         read = [Columns(Layout(sizes, self._policy.device)) for sizes, _ in wanted]
-        for indices, counts in self._micro_batches(samples):
-            places = [columns.layout.rows(indices) for columns in read]
-            scores = self._policy(pack_samples([samples[index] for index in indices]))
+
+        def make(micro_batch: MicroBatch) -> tuple[list[Tensor], Pack]:
+            indices = micro_batch.indices
+            pack = pack_samples([samples[index] for index in indices])
+            rows = [columns.layout.rows(indices) for columns in read]
+            return rows, pack.to(self._policy.device)
+
+        micro_batches = self._micro_batches(samples)
+        threaded = self._micro_batches.ahead
+        for (_, counts), (places, pack) in made_ahead(micro_batches, make, threaded=threaded):
+            scores = self._policy(pack)
             for columns, rows, (_, figures) in zip(read, places, wanted, strict=True):
                 columns.put(rows, {"read": figures(scores)}, counts)
         return read

@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unstable.config import CheckpointOpponent, ConfigError, ModelConfig, RunConfig
-from unstable.models.adapters import (
-    CONFIG_FILE,
-    WEIGHTS_FILE,
-    lora_keys,
-    lora_layer,
-    lora_scale,
-)
+from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE, lora_keys, lora_layer, lora_scale
 from unstable.models.shape import read_shape
 
 if TYPE_CHECKING:

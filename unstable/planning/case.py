@@ -1,5 +1,6 @@
 """A config on a machine, with what follows at once; and what placing its processes comes to."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,9 +15,9 @@ from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup, choose_dtyp
 
 VLLM_GAMES = 384
 """Most games in flight on one vLLM engine; beyond that its front end is the limit."""
-LEAST_SLOTS = 8
-"""Versions that a pass of vLLM mixes whatever they take, where so many can play: a request of one
-more waits for a slot."""
+LEAST_SLOTS = 4
+"""Versions that a pass of vLLM mixes however few games there are, where so many can play: a request
+of one more waits for a slot."""
 PLANNED = 0.95
 """Share of a GPU's free memory that is planned with: estimates err, and allocators lose some."""
 
@@ -131,13 +132,36 @@ def versions_in_play(config: RunConfig) -> int:
     They are the current version and those before it whose games are still learned from, past ones
     as opponents, one that is evaluated, opponents that are LoRAs, and who makes openings.
     """
+    pool = config.opponents.pool_size
+    past = max(config.buffer.max_staleness, pool * (_past_share(config) > 0))
+    return 1 + min(past, pool) + _always(config)
+
+
+def versions_at_once(config: RunConfig, games: int) -> int:
+    """How many of them so many games ask for on average, rounded up.
+
+    Of a game against a past version every other turn is that one's. Each of `pool_size` versions is
+    as likely as any other, so that n turns ask for pool x (1 - (1 - 1 / pool)^n) different ones.
+    """
+    pool, turns = config.opponents.pool_size, games * _past_share(config) / 2
+    past = pool * (1 - (1 - 1 / max(1, pool)) ** turns)
+    late = config.buffer.max_staleness
+    before = max(late, math.ceil(min(1, late) + past))  # games go on with the version before
+    return min(versions_in_play(config), 1 + before + _always(config))
+
+
+def _past_share(config: RunConfig) -> float:
+    """Of all games, those against past versions: at most, if the guard changes it."""
     opponents = config.opponents
-    others = sum(each.adapter_folder is not None for each in opponents.fixed)
-    others_drawn = [config.guard.opponents] if "opponents" in config.guard.action else []
-    drawn = any(share.past for share in (opponents.draw, *others_drawn))
-    past = max(config.buffer.max_staleness, opponents.pool_size * drawn)
-    evaluated = min(evaluated_beside(config), 1)
-    return 1 + min(past, opponents.pool_size) + evaluated + others + len(config.openings.versions)
+    later = [config.guard.opponents] if "opponents" in config.guard.action else []
+    draws = [(each.past, each.self + each.past + each.fixed) for each in (opponents.draw, *later)]
+    return max(past / total if total else 0.0 for past, total in draws)
+
+
+def _always(config: RunConfig) -> int:
+    """LoRAs besides the policy's current and past ones as opponents."""
+    others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
+    return min(evaluated_beside(config), 1) + others + len(config.openings.versions)
 
 
 def too_few(wanted: str, needed: int, gpus: Sequence[GPU], change: str) -> ConfigError:

@@ -85,15 +85,17 @@ def learner_memory(
     A LoRA parameter takes 16 bytes (fp32 master, gradient, two moments of Adam, as counted in ZeRO,
     https://arxiv.org/abs/1910.02054) and a copy in the base's precision; 4 bytes more where ranks
     sum gradients, 8 more with a reference policy, 4 more with an average. `sharded` weights lie in
-    equal parts on all ranks, two layers gathered at a time. What a pass works with is counted in
-    layers' activations, as measured. With gradient checkpointing only each layer's input is kept
-    (https://arxiv.org/abs/1604.06174). `reference_tokens` are those of a batch whose hidden states
-    an exact KL keeps, in fp32, and once more where ranks add them up.
+    equal parts on all ranks; whole are two layers at a time, embedding and output layer. What a
+    pass works with is counted in layers' activations, as measured. With gradient checkpointing only
+    each layer's input is kept (https://arxiv.org/abs/1604.06174). `reference_tokens` are those of a
+    batch whose hidden states an exact KL keeps, in fp32, and once more where ranks add them up.
     """
     size = DTYPE_BYTES[dtype]
     weights = weight_bytes(shape, dtype, quantize)
     if sharded:
-        weights = weights // ranks + 2 * weights // shape.layers
+        layers = size * shape.linear_parameters
+        ends = size * shape.parameters - layers  # of the root, which stays whole during a pass
+        weights = weights // ranks + 2 * layers // shape.layers + ends
     each = 16 + size + 4 * (ranks > 1) + 8 * reference + 4 * average
     lora = each * shape.lora_parameters(adapter)
     states = FP32 * (1 + (ranks > 1)) * reference_tokens * shape.hidden

@@ -1,45 +1,32 @@
 """Placing processes where actors play on GPUs."""
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from unstable.config import RunConfig
 from unstable.planning import figures
-from unstable.planning.case import VLLM_GAMES, Case, Placed, smallest, too_few
-from unstable.planning.fit import SharedCard, engine_alone
+from unstable.planning.case import VLLM_GAMES, Case, Placed, smallest, too_few, versions_at_once
+from unstable.planning.fit import DoesNotFitError, SharedCard, engine_alone
 from unstable.planning.machine import GPU
 from unstable.planning.pace import games_at_once
-
-SLOTS_SHARE = 0.25
-"""Share of what weights, a step and the process leave that further LoRA slots may take."""
 
 
 def on_gpus(case: Case) -> Placed:
     """vLLM's actors and the learner on cards of their own, or on the same ones if there are few.
 
-    The engine has LoRA slots for all versions that may play at once, as far as memory allows, and
-    plays as many games of typical length as its cache holds: where they are longer, vLLM lets some
-    wait.
+    The engine has LoRA slots for all versions that its games ask for at once, as far as memory
+    allows, and plays as many games of typical length as its cache holds: where they are longer,
+    vLLM lets some wait.
     """
     placed = _placed(case)
-    if case.wanted_loras > case.max_loras:
-        slots = _slots_that_fit(case, placed.budget.engine_bytes)
-        placed = _placed(replace(case, max_loras=slots))
+    for slots in range(case.max_loras + 1, case.wanted_loras + 1):
+        if placed.max_loras >= versions_at_once(case.config, placed.games):
+            break
+        with contextlib.suppress(DoesNotFitError):
+            placed = _placed(replace(case, max_loras=slots))
     return placed
-
-
-def _slots_that_fit(case: Case, limit_bytes: int) -> int:
-    """Up to as many LoRA slots as are wanted, in their share of the engine's memory."""
-
-    def taken(slots: int) -> int:
-        memory = replace(case, max_loras=slots).engine_memory(on_gpu=True)
-        return sum(memory.fixed.values())
-
-    fixed = taken(case.max_loras)
-    most = fixed + SLOTS_SHARE * (limit_bytes - fixed)
-    more = range(case.wanted_loras, case.max_loras, -1)
-    return next((slots for slots in more if taken(slots) <= most), case.max_loras)
 
 
 def _placed(case: Case) -> Placed:

@@ -26,7 +26,32 @@ class Pace(NamedTuple):
 def games_at_once(config: RunConfig, *, sync: bool) -> float:
     """Games that may be in flight, by what is learned from before it is too stale."""
     turns = config.learner.batch_size if sync else config.buffer_capacity
-    return max(1.0, turns / figures.GAME_TURNS)
+    return max(1.0, turns / figures.GAME_TURNS / _turns(config).trained)
+
+
+class _Turns(NamedTuple):
+    """Shares of a training game's turns."""
+
+    trained: float
+    played: float  # by engines
+
+
+def _turns(config: RunConfig) -> _Turns:
+    """Of two seats, one is trained against past versions and others, which may be programs."""
+    draw = config.opponents.draw
+    fixed = draw.fixed * bool(config.opponents.fixed)
+    games = (draw.self + draw.past + fixed) or 1.0
+    others = (draw.past + fixed) / games
+    return _Turns(trained=1 - others / 2, played=1 - fixed / games / 2)
+
+
+def played_turns(config: RunConfig) -> float:
+    """Turns that engines answer for an update, evaluations among them, against programs."""
+    shares, judged = _turns(config), config.eval
+    training = config.learner.batch_size * shares.played / shares.trained
+    kinds = len(config.games) * len(judged.opponents) * len(judged.temperature)
+    games = judged.games * kinds / judged.every if judged.every else 0.0
+    return training + games * figures.GAME_TURNS / 2
 
 
 def pace(
@@ -62,7 +87,8 @@ def pace(
     learn = max(tokens / ranks * token_s(shape, card), launches)
     if config.model.quantize != "none":  # made dense forward and back
         learn += 2 * passes * weights / (figures.BANDWIDTH_USED * card.bandwidth)
-    return Pace(turns * answer / (games / step), slower * learn, games, actors * places)
+    play = played_turns(config) * answer * step / games
+    return Pace(play, slower * learn, games, actors * places)
 
 
 def read_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:

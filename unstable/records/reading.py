@@ -62,7 +62,11 @@ def parse_record(content: bytes, shape: Shape, place: str) -> Record:
 
     Raises `DamagedError` for what is none, and `ConfigError` for one of another format.
     """
-    try:
+    quick = shape.read(content)
+    if quick is not None and type(quick.get("format", FORMAT)) is int:
+        check_format(quick, place)
+        return quick
+    try:  # for its problem in words, or to read half a character
         record = _DECODER.decode(content.decode("utf-8"))
     except (ValueError, RecursionError):
         raise DamagedError("not JSON") from None

@@ -24,6 +24,14 @@ class Shape:
         self._validator = SchemaValidator(schema, core_schema.CoreConfig(strict=True))
         self._fits = fits
 
+    def read(self, content: bytes) -> Record | None:
+        """The record in a line of JSON; None where anything about it is unusual."""
+        try:
+            record: Record = self._validator.validate_json(content)
+        except ValidationError:
+            return None
+        return None if any(fits(record) for fits in self._fits) else record
+
     def problem(self, record: Any) -> str | None:
         """What is wrong with a record, in a few words; None where nothing is."""
         try:
@@ -57,11 +65,13 @@ def _fields(
     fields = {name: core_schema.typed_dict_field(each) for name, each in required.items()}
     for name, each in (optional or {}).items():
         fields[name] = core_schema.typed_dict_field(each, required=False)
-    return core_schema.typed_dict_schema(fields, extra_behavior="forbid" if only else "ignore")
+    return core_schema.typed_dict_schema(fields, extra_behavior="forbid" if only else "allow")
 
 
-# Not a `str_schema`, which refuses half a character.
-_TEXT = core_schema.is_instance_schema(str, cls_repr="text")
+# A `str_schema` refuses half a character, which a record may hold.
+_TEXT = core_schema.json_or_python_schema(
+    core_schema.str_schema(), core_schema.is_instance_schema(str, cls_repr="text")
+)
 _FLAG = core_schema.bool_schema()
 _FIGURE = core_schema.float_schema(allow_inf_nan=False, gt=-MOST, lt=MOST)
 _COUNT = _whole()

@@ -53,10 +53,7 @@ def percent(share: float | None) -> str:
 
 
 def interval(
-    value: float | None,
-    low: float | None,
-    high: float | None,
-    form: Callable[[float], str] = fixed,
+    value: float | None, low: float | None, high: float | None, form: Callable[[float], str] = fixed
 ) -> str:
     """A figure with the ends of its interval, if it has one.
 

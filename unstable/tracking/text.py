@@ -8,16 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from unstable.config import escape_control
-from unstable.records.text import (
-    TINY,
-    against,
-    bounds,
-    duration,
-    interval,
-    number,
-    percent,
-    signed,
-)
+from unstable.records.text import TINY, against, bounds, duration, interval, number, percent, signed
 from unstable.types import Alarm, EvalScore, Exploitability, Update
 from unstable.types.metrics import VersusKey
 

@@ -7,14 +7,7 @@ from typing import Any, NamedTuple
 
 from unstable.commands.audit.audit import Audit, answerer, not_again
 from unstable.commands.finished import check_adapter, from_folder
-from unstable.commands.play.casting import (
-    FEW,
-    PERSON,
-    as_opponent,
-    for_one_game,
-    player_of,
-    served,
-)
+from unstable.commands.play.casting import FEW, PERSON, as_opponent, for_one_game, player_of, served
 from unstable.commands.play.found import Found
 from unstable.commands.play.play import temperature
 from unstable.commands.play.sitting import Sitting, sit

@@ -11,6 +11,7 @@ from unstable.collectors.players.constrained import answer_probabilities, legal_
 from unstable.collectors.players.model import adapter_name
 from unstable.commands.finished import Version, checkpoint_of
 from unstable.commands.play.table import Asked
+from unstable.commands.prepare import alone
 from unstable.config import (
     CheckpointOpponent,
     ConfigError,
@@ -81,14 +82,16 @@ def for_one_game(
     config: RunConfig, game: GameConfig, opponents: Iterable[FixedOpponent]
 ) -> RunConfig:
     """The config with one game, and no other players than those that sit there."""
-    fixed = list({each.key: each for each in opponents}.values())
-    draw = config.opponents.draw.model_copy(update={"self": 1.0, "past": 0.0, "fixed": 0.0})
-    seated = config.opponents.model_copy(update={"fixed": fixed, "draw": draw})
-    measure = config.eval.exploitability.model_copy(update={"every": 0, "games": []})
-    evaluation = config.eval.model_copy(update={"opponents": [], "exploitability": measure})
-    guard = config.guard.model_copy(update={"action": ["warn"]})
-    changes = {"games": [game], "opponents": seated, "eval": evaluation, "guard": guard}
-    return config.model_copy(update=changes)
+    return alone(config).updated(
+        {
+            "games": [game],
+            "opponents.fixed": list({each.key: each for each in opponents}.values()),
+            "opponents.draw.past": 0.0,
+            "eval.exploitability.every": 0,
+            "eval.exploitability.games": [],
+            "guard.action": ["warn"],
+        }
+    )
 
 
 def is_local_model(config: RunConfig, player: PlayerId) -> bool:

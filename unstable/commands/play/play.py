@@ -6,13 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable.commands.finished import Version, checkpoint_of
-from unstable.commands.play.casting import (
-    FEW,
-    PERSON,
-    for_one_game,
-    game_of,
-    player_of,
-)
+from unstable.commands.play.casting import FEW, PERSON, for_one_game, game_of, player_of
 from unstable.commands.play.sitting import Sitting, sit
 from unstable.config import ConfigError, FixedOpponent, GameConfig, RunConfig, load, shown
 from unstable.planning.resolve import UNDECIDED
@@ -66,13 +60,7 @@ def play(
     seats = _seats(given, given.games[0], choices, player, opponent)
     opponents = [opponent] if opponent is not None and len(seats) > 1 else []
     chosen = for_one_game(given, given.games[0], opponents)
-    spec = GameSpec(
-        game_id=0,
-        purpose="eval",
-        env=given.games[0].key,
-        seed=given.seed,
-        seats=seats,
-    )
+    spec = GameSpec(game_id=0, purpose="eval", env=given.games[0].key, seed=given.seed, seats=seats)
     sit(Sitting(config=chosen, spec=spec, version=current, command=command))
 
 

@@ -187,7 +187,7 @@ def _resolved(sitting: Sitting, model: bool) -> Sitting:
     if model:
         config = prepare(sitting.config, learner=False).config
     else:
-        config = sitting.config.model_copy(update={"games": [settled(sitting.game)]})
+        config = sitting.config.updated({"games": [settled(sitting.game)]})
     spec = replace(sitting.spec, teams=config.games[0].teams)
     return replace(sitting, config=config, spec=spec)
 
@@ -198,8 +198,7 @@ def _in_a_folder(config: RunConfig, sitting: Sitting) -> RunConfig:
         return config
     names = dict.fromkeys(s.player.name for s in sitting.spec.seats if s.player != PERSON)
     name = "-".join(["play", sitting.game.key.rpartition(":")[2], *names])
-    tracking = config.tracking.model_copy(update={"run_dir": str(new_output(name))})
-    return config.model_copy(update={"tracking": tracking})
+    return config.updated({"tracking.run_dir": str(new_output(name))})
 
 
 async def _play(sitting: Sitting, folder: RunFolder, notes: Notes, model: bool) -> None:
@@ -213,7 +212,9 @@ async def _play(sitting: Sitting, folder: RunFolder, notes: Notes, model: bool) 
         seated = table.seated([_player(sitting, found, notes, seat) for seat in _seats(sitting)])
         if sitting.own is not None:  # who takes the time that a person takes
             seated[sitting.own] = _Watched(seated[sitting.own], notes, key, inf, (key, limit_s))
-        game = sitting.game if sitting.own is None else _untimed(sitting.game)
+        game = sitting.game
+        if sitting.own is not None:
+            game = game.updated({"timeout": inf})
         notes.at_work(key, limit_s)
         with contained():
             result = await play_game(
@@ -268,10 +269,6 @@ class _Watched:
 
 async def _chances(sitting: Sitting, found: Served, seat: int, asked: Asked) -> list[str]:
     return await found.chances(sitting.spec.seats[seat].player, asked)
-
-
-def _untimed(game: GameConfig) -> GameConfig:
-    return game.model_copy(update={"timeout": inf})
 
 
 def _beginning(sitting: Sitting, table: Table) -> str:

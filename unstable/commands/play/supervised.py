@@ -7,16 +7,17 @@ import contextlib
 import math
 import os
 import signal
-import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from unstable.commands.session import Terminated, handled
 from unstable.config import ConfigError, RunFailedError
+from unstable.config.apart import carry_out, forked
 
 GRACE_S = 10.0
 """Seconds after an interrupt, or the last word, after which the process is killed."""
@@ -40,12 +41,9 @@ class Notes:
         """A value for the watching process to keep."""
         self._send("told", value)
 
-    def last_word(self, kind: Literal["returned", "raised"], content: object) -> None:
-        """What the work came to; what it has printed is out by then."""
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it is closed
-                stream.flush()
-        self._send(kind, content)
+    def last_word(self, is_error: bool, content: object) -> None:
+        """What the work came to."""
+        self._send("raised" if is_error else "returned", content)
 
     def _send(self, kind: str, content: object) -> None:
         try:
@@ -63,16 +61,15 @@ def supervised(work: Callable[[Notes], T], hear: Callable[[Any], None] = lambda 
     """
     before = {number: signal.getsignal(number) for number in _HEEDED}
     reading, writing = Pipe(duplex=False)
-    sys.stdout.flush()
-    sys.stderr.flush()
     watched = _Watched(reading, hear)
     with _terminal_kept(), handled(watched.interrupt):
-        watched.pid = os.fork()
+        watched.pid = forked()
         if watched.pid == 0:
             for number, handler in before.items():
                 signal.signal(number, handler)
             reading.close()
-            _carry_out(work, Notes(writing))
+            notes = Notes(writing)
+            carry_out(partial(work, notes), notes.last_word, *_PASSED_ON)
         writing.close()
         try:
             watched.until_the_end()
@@ -177,24 +174,6 @@ def _how(status: int) -> str:
         name = f"signal {-code}"
     memory = " (as the system does where memory runs out)" if code == -signal.SIGKILL else ""
     return f"by {name}{memory}"
-
-
-def _carry_out(work: Callable[[Notes], object], notes: Notes) -> NoReturn:
-    """In the fork: do it and say what came of it; nothing of this process's end is done twice."""
-    said = False
-    try:
-        try:
-            notes.last_word("returned", work(notes))
-        except _PASSED_ON as error:
-            notes.last_word("raised", error.with_traceback(None))
-        said = True
-    finally:
-        try:
-            if not said:  # a fault of ours: it is shown here, where it is
-                sys.excepthook(*sys.exc_info())
-                notes.last_word("raised", SystemExit(1))
-        finally:
-            os._exit(int(not said))
 
 
 def _is_in_foreground() -> bool:

@@ -57,12 +57,7 @@ def points(env: Any) -> list[float]:
 
 def most_points(env: Any) -> float:
     """The largest pay-off of a round, in each."""
-    each = (
-        env.cooperate_reward,
-        env.defect_reward,
-        env.sucker_reward,
-        env.mutual_defect_reward,
-    )
+    each = (env.cooperate_reward, env.defect_reward, env.sucker_reward, env.mutual_defect_reward)
     return float(env.num_rounds * max(map(abs, each)))
 
 

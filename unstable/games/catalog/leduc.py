@@ -299,8 +299,7 @@ INFO = GameInfo(
     compact=Compact(_BRIEF, position),
     questions=(
         Question(
-            "Leduc hold'em, two cards and the public card: the card that wins, else -.",
-            which_wins,
+            "Leduc hold'em, two cards and the public card: the card that wins, else -.", which_wins
         ),
         Question(_BRIEF, which_hand),
         Question(_BRIEF, named_move),

@@ -141,14 +141,7 @@ def halves(env: Any, seats: int) -> tuple[tuple[int, ...], ...]:
     return tuple(range(seats // 2)), tuple(range(seats // 2, seats))
 
 
-_PRINTED = (
-    "ReverseTicTacToe",
-    "Crusade",
-    "SpiteAndMalice",
-    "Stratego",
-    "FifteenPuzzle",
-    "Chess",
-)
+_PRINTED = ("ReverseTicTacToe", "Crusade", "SpiteAndMalice", "Stratego", "FifteenPuzzle", "Chess")
 """Games whose boards list the legal moves."""
 GAMES = (
     PIG,

@@ -1,8 +1,9 @@
 """LoRA layers in the base model's precision, with one autograd step for a layer and its LoRA.
 
 PEFT multiplies fp32 masters with an fp32 copy of each layer's input, and keeps that copy. Here the
-masters are rounded to the base's precision for the products, as engines do, the input is kept once
-as it is, and what the LoRA adds goes into the base's output in place.
+masters are rounded to the base's precision for the products, as engines do, once for all passes of
+a step; the input is kept once as it is, and what the LoRA adds goes into the base's output in
+place. Gradients are summed up in the masters' fp32.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,12 @@ from peft import PeftModel
 from peft.tuners.lora import Linear, LoraLayer
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from unstable.models.quantize import dense_weight, is_quantized
+
+_rounded: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""By master: its place in the order of changes, and its copy in the precision of products."""
 
 
 def fuse_lora(model: PeftModel) -> None:
@@ -70,6 +75,17 @@ def lora_linear(
     return outputs_TF
 
 
+def rounded(master: Tensor, dtype: torch.dtype) -> Tensor:
+    """The master's values in `dtype`, without a gradient, made anew once they have changed."""
+    if master.dtype is dtype or torch.compiler.is_compiling():  # compiled, it is no kernel
+        return master.detach().to(dtype)
+    change, copy = _rounded.get(master, (None, master))
+    if change != master._version or copy.dtype is not dtype or copy.device != master.device:
+        copy = master.detach().to(dtype)
+        _rounded[master] = (master._version, copy)
+    return copy
+
+
 class _LoraLinear(Function):
     @staticmethod
     def forward(
@@ -83,7 +99,7 @@ class _LoraLinear(Function):
     ) -> Tensor:
         kept_FD, ctx.make = (given_FD, None) if isinstance(given_FD, Tensor) else (None, given_FD)
         weight_FD = ctx.make() if kept_FD is None else kept_FD
-        a, b = a_RD.to(weight_FD.dtype), b_FR.to(weight_FD.dtype)
+        a, b = rounded(a_RD, weight_FD.dtype), rounded(b_FR, weight_FD.dtype)
         lora_TR = inputs_TD @ a.T
         ctx.save_for_backward(inputs_TD, lora_TR, kept_FD, a, b)
         ctx.scale = scale

@@ -1,0 +1,98 @@
+"""Packs that are made ahead of time: the same gradients, to the bit, and nothing left behind."""
+
+import threading
+
+import pytest
+import torch
+
+from tests.helpers.learners import (
+    make_batch,
+    make_learner,
+    make_sample,
+    save_model,
+    spy_on_gradients,
+    tokens_of,
+    trained,
+)
+from unstable.learners import passes, scoring
+from unstable.learners.ahead import made_ahead
+from unstable.learners.micro_batches import MicroBatches
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+def samples():
+    return [
+        make_sample([1, 2, i], [4 + i % 3] * (1 + i % 2), float(i % 3), game_id=i) for i in range(9)
+    ]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "reinforce", "kl_loss": 0.1},
+        {"name": "gspo"},
+        {"name": "ppo", "critic": {"kind": "adapter"}},
+    ],
+    ids=lambda algorithm: algorithm["name"],
+)
+def test_packs_made_ahead_are_those_made_when_they_are_needed(model, monkeypatch, algorithm):
+    makers = []
+
+    def spy(given):
+        makers.append(threading.current_thread().name)
+        return made(given)
+
+    made = passes.pack_samples
+    for module in (passes, scoring):
+        monkeypatch.setattr(module, "pack_samples", spy)
+    seen = spy_on_gradients(monkeypatch)
+    found = []
+    for ahead in (False, True):
+        learner = make_learner(model, algorithm=algorithm, micro_batch_size=2)
+        learner.micro_batches.ahead = ahead
+        seen.clear()
+        makers.clear()
+        metrics = [learner.update(make_batch(samples(), version)).metrics for version in (0, 1)]
+        for row in metrics:
+            del row["learn/tokens_per_second"]
+        scores = learner.logprobs(tokens_of(samples()))
+        found.append((metrics, scores, seen.copy(), trained(learner)))
+        assert all(name.startswith("ahead") for name in makers) == ahead and len(makers) > 10
+    (metrics, scores, gradients, weights), (others, rescored, regradients, reweights) = found
+    assert metrics == others and scores == rescored
+    assert all(torch.equal(*pair) for pair in zip(gradients, regradients, strict=True))
+    assert torch.equal(weights, reweights)
+
+
+def test_one_is_made_ahead_in_order_and_an_early_end_drops_it():
+    begun: list[int] = []
+
+    def make(number):
+        begun.append(number)
+        return 10 * number
+
+    assert list(made_ahead([1, 2, 3], make, threaded=True)) == [(1, 10), (2, 20), (3, 30)]
+    assert list(made_ahead([], make, threaded=True)) == []
+    begun.clear()
+    ahead = made_ahead(range(9), make, threaded=True)
+    next(ahead)
+    ahead.close()
+    assert begun in ([0], [0, 1])  # the second may have been begun, and no more
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+
+
+def test_what_cannot_be_made_is_an_error_of_who_asks_for_it():
+    ahead = made_ahead([1, 0], lambda number: 1 / number, threaded=True)
+    assert next(ahead) == (1, 1.0)
+    with pytest.raises(ZeroDivisionError):
+        next(ahead)
+
+
+def test_a_gpu_alone_makes_packs_ahead(model):
+    config = make_learner(model).config
+    assert MicroBatches.of(config, make_learner(model).micro_batches.ranks, on_gpu=True).ahead
+    assert not make_learner(model).micro_batches.ahead
