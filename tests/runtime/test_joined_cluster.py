@@ -51,7 +51,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 def bystander(cluster: Cluster) -> Iterator[psutil.Process]:
     """Another user's actor, which is asked something all the time."""
     with subprocess.Popen(
-        [sys.executable, "-c", BYSTANDER, cluster.address], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", BYSTANDER, cluster.address],
+        stdout=subprocess.PIPE,
+        text=True,
+        # Else Ray takes the loopback address for the host's own one.
+        env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
     ) as driver:
         assert driver.stdout is not None
         own = psutil.Process(int(driver.stdout.readline().split()[-1]))

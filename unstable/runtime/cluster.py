@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import secrets
@@ -87,7 +88,8 @@ def joined(config: ClusterConfig) -> Iterator[None]:
     if address != "auto":
         _reach(address)
     _use_token()
-    with _logs_dropped(), _silent(), _sigterm_kept():
+    alone = is_loopback(address.rpartition(":")[0])
+    with _logs_dropped(), _silent(), _sigterm_kept(), _as_it_stands(alone):
         try:
             ray.init(
                 address=address,
@@ -194,18 +196,31 @@ def _hangups_held() -> Iterator[None]:
 def _private_names() -> Iterator[dict[str, Any]]:
     """Options of `ray.init` for one machine alone.
 
-    With `_silent`, `_use_token` and `nodes.free_resources` all that is used of Ray's private
-    names: look here when Ray's version changes.
+    With `_as_it_stands`, `_silent`, `_use_token` and `nodes.free_resources` all that is used of
+    Ray's private names: look here when Ray's version changes.
     """
+    with _as_it_stands(True), _silent():  # it prints how a worker died, in thirty lines
+        yield {"_node_ip_address": LOOPBACK}
+
+
+@contextlib.contextmanager
+def _as_it_stands(alone: bool) -> Iterator[None]:
+    """Ray takes a loopback address for the host's own one, unless it is for one machine `alone`."""
     constants = ray._private.ray_constants
     before = constants.ENABLE_RAY_CLUSTER
-    # Ray takes a loopback address for the host's own one, unless it is for one machine alone.
-    constants.ENABLE_RAY_CLUSTER = False
+    constants.ENABLE_RAY_CLUSTER = before and not alone
     try:
-        with _silent():  # it prints how a worker died, in thirty lines; ours is in the log
-            yield {"_node_ip_address": LOOPBACK}
+        yield
     finally:
         constants.ENABLE_RAY_CLUSTER = before
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address leads to this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Which nodes a run has: waited for, looked at, compared with the driver's, and shown."""
 
-import ipaddress
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 
 from unstable.config import ClusterConfig, ConfigError, ModelConfig, OpenAIOpponent, RunConfig
 from unstable.planning.machine import Machine
-from unstable.runtime.cluster import joined
+from unstable.runtime.cluster import is_loopback, joined
 from unstable.runtime.nodes import Node, alive, differences, fitting, found_at, look
 
 LOOK_S = 1.0
@@ -129,17 +128,10 @@ def _waited_for(config: RunConfig) -> list[dict[str, object]]:
 def _check_token(config: RunConfig, nodes: Sequence[Node]) -> None:
     """Raise `ConfigError` where others may reach a cluster that asks nobody for a token."""
     open_to_all = [node.name for node in nodes if node.found.auth != "token"]
-    reached = [node for node in nodes if not _is_loopback(node.name.partition("#")[0])]
+    reached = [node for node in nodes if not is_loopback(node.name.partition("#")[0])]
     if open_to_all and reached and not config.cluster.insecure:
         raise ConfigError(
             f"cluster.address = {config.cluster.address!r}: Ray asks for no token at "
             f"{', '.join(open_to_all)}, so that whoever reaches its ports may run any code there; "
             "start it with RAY_AUTH_MODE=token on all nodes, or set cluster.insecure to true"
         )
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
