@@ -38,7 +38,12 @@ def config_of(address: str, num: int) -> RunConfig:
     return RunConfig.model_validate(
         {
             "model": {"name": MODEL, "dtype": "float32", "adapter": adapter, "init": "fresh"},
-            "learner": {"batch_size": 8, "micro_batch_size": 2, "num": num},
+            "learner": {
+                "batch_size": 8,
+                "micro_batch_size": 2,
+                "num": num,
+                "learning_rate": 1e-3,
+            },
             "cluster": {"address": address},
         }
     )
