@@ -81,7 +81,9 @@ class ActorProcess:
         games = config.game_by_key
         Watch(lambda env: games[env].turn_timeout, self._blocked, lambda _: os._exit(1))
         collect_rarely()
-        return ProcessId.own()
+        own = ProcessId.own()
+        log.info("process %d on %s plays", own.pid, own.host)
+        return own
 
     def _blocked(self, env: str) -> None:
         self._actor.collector.play_isolated(env)
