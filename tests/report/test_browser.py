@@ -302,3 +302,23 @@ def test_two_runs_of_one_config_are_told_apart(
     assert found.page.evaluate("document.documentElement.scrollWidth") <= width
     assert found.said == []
     found.page.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_a_tournament_opens_with_its_games(
+    browser: Any, tmp_path: Path, width: int, scheme: str
+) -> None:
+    words = ["tournament", "random", "expert", "--game", "Nim-v0", "--deals", "4"]
+    command = [sys.executable, "-c", "from unstable.cli import main; main()", *words]
+    subprocess.run(
+        [*command, "--run_dir", "met"], cwd=tmp_path, capture_output=True, check=True, text=True
+    )
+    found = Opened(browser, tmp_path / "met/report.html", width, scheme)
+    assert "expert" in found.text("h1")
+    assert found.text("#game-count") == "8 of 8 games"
+    assert found.page.locator(".game-row", has_text="random and expert").count() == 4
+    assert found.page.locator("figure svg").count() == 2
+    assert found.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert "unstable tournament --resume" in found.text("#settings")
+    assert found.said == [] and found.asked == [found.url]
+    found.page.close()

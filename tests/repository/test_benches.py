@@ -15,6 +15,7 @@ SMALL = {
     "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
     "curve.py": "run --out curve.svg",
     "driver.py": "--actors 1 --in-flight 8 --games 200 --warm 100 --batch 64 --parts",
+    "fit.py": "--games 200 --versions 5 --players 3 --rounds 1",
     "gate.py": "--places 32 --games 2000 --rounds 1",
     "gpu_hour.py": "--state hour --dry --only doctor prefix",
     "judging.py": "--model tiny --sample 2 --threads 1",

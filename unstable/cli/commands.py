@@ -160,6 +160,30 @@ def _report(given: Given) -> None:
     report(folders, given["out"])
 
 
+def _ratings(given: Given) -> None:
+    folders = [folder_at("RUN_DIR", word) for word in given.words]
+    from unstable.commands.ratings import ratings
+
+    weight = 1.0 if given["forfeits"] is None else given["forfeits"]
+    ratings(folders, weight, as_json="--json" in given.flags)
+
+
+def _tournament(given: Given) -> None:
+    from unstable.commands.tournament.tournament import Options, resume, tournament
+
+    if given["resume"] is not None:
+        others = {name for name, value in given.own.items() if value is not None} - {"resume"}
+        for option in [*given.words, *given.flags, *others, *given.fields]:
+            raise ConfigError(f"{option!r}: --resume goes on with a tournament as it was begun")
+        resume(folder_at("--resume", given["resume"]))
+        return
+    own = {name: value for name, value in given.own.items() if name != "resume"}
+    games = own.pop("game")
+    named = games if isinstance(games, list) else [] if games is None else [games]
+    options = Options(**own, game=list(map(str, named)), jpc="--jpc" in given.flags)
+    tournament(given.words, options, given.fields, given.typed)
+
+
 def _export(given: Given) -> None:
     folder, version = run_and_version("RUN_DIR", given.words[0])
     from unstable.commands.export import export
@@ -257,6 +281,24 @@ COMMANDS = {
         takes_fields=True,
     ),
     "report": Command(_report, *TEXTS["report"], words=(1, MOST), own={"out": _folder_of}),
+    "ratings": Command(
+        _ratings,
+        *TEXTS["ratings"],
+        words=(1, MOST),
+        own={"forfeits": number_of},
+        flags=("--json",),
+    ),
+    "tournament": Command(
+        _tournament,
+        *TEXTS["tournament"],
+        words=(0, MOST),
+        own={
+            **{**CONFIG, "game": any_value, "deals": whole_number_of, "games": whole_number_of},
+            **{"temperature": number_of, "forfeits": number_of, "resume": text_of},
+        },
+        flags=("--jpc",),
+        takes_fields=True,
+    ),
     "watch": Command(_watch, *TEXTS["watch"], words=(1, 1), flags=("--once",)),
     "runs": Command(_runs, *TEXTS["runs"], words=(0, 1), own={"tag": text_of}),
     "export": Command(

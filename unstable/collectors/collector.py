@@ -35,10 +35,11 @@ from unstable.types import (
 class Collector:
     """Plays games with one engine. `actors.games_in_flight` must be a number by now.
 
-    `start` gives the engine the fixed `checkpoint` opponents; versions come by `publish`.
+    `start` gives the engine the fixed `checkpoint` opponents; versions come by `publish`. Without
+    an engine and its tokenizer it plays games that need no local model.
     """
 
-    def __init__(self, config: RunConfig, engine: Engine, tokenizer: Any) -> None:
+    def __init__(self, config: RunConfig, engine: Engine | None, tokenizer: Any) -> None:
         assert isinstance(config.actors.games_in_flight, int)
         self._config = config
         self._engine = engine
@@ -62,6 +63,7 @@ class Collector:
         await asyncio.to_thread(import_all, needed)  # it would block the games' event loop
         for opponent in self._config.opponents.fixed:
             if (folder := opponent.adapter_folder) is not None:
+                assert self._engine is not None, "an adapter needs one"
                 await self._engine.load(read_adapter(folder, adapter_name(opponent)))
 
     def announce(self, version: PlayerId) -> None:
@@ -74,6 +76,8 @@ class Collector:
         await self._remove_retired()
 
     async def _remove_retired(self) -> None:
+        if self._engine is None:
+            return
         specs = [spec for play in self._plays for spec in play.specs]
         needed = {seat.player for spec in specs for seat in spec.seats}
         gone = self._retired - needed - set(+self.players.newest.asking)
@@ -84,7 +88,7 @@ class Collector:
     def stats(self) -> dict[str, float]:
         """The engine's numbers, and games, turns and failures since the start, games in flight."""
         return {
-            **self._engine.stats(),
+            **(self._engine.stats() if self._engine is not None else {}),
             "games": self._tally.games,
             "turns": self._tally.turns,
             "failures": self._tally.failures,
@@ -133,7 +137,8 @@ class Collector:
         """
         play = _Play(deque(specs), enough)
         async with self._beginning:
-            if not self._plays:  # games then depend on nothing that was played before
+            # Games then depend on nothing that was played before.
+            if self._engine is not None and not self._plays:
                 await self._engine.forget_prefixes()
             self._plays.append(play)
         try:

@@ -70,11 +70,11 @@ def from_folder(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
 def run_on_actors(
     resolved: Resolved,
     folder: RunFolder,
-    version: int,
+    version: int | None,
     component: str,
     work: Callable[[Sequence[Actor], Lines], Awaitable[T]],
 ) -> T:
-    """What `work` makes of actors that serve a version, with lines that say how far it is.
+    """What `work` makes of actors that serve a version, or none, with lines on how far it is.
 
     Logs go to `logs/<component>.log`. Raises `RunFailedError` for what failed, and what an
     interrupt raises.
@@ -85,7 +85,9 @@ def run_on_actors(
         from unstable.runtime.processes import acting  # Ray takes a second
 
         async with acting(resolved.config, resolved.plan.actors, folder, lines.phase) as actors:
-            await asyncio.gather(*(actor.publish(PlayerId.policy(version)) for actor in actors))
+            if version is not None:
+                served = PlayerId.policy(version)
+                await asyncio.gather(*(actor.publish(served) for actor in actors))
             return await work(actors, lines)
 
     at_log = failures_logged(folder, component)

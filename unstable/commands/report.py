@@ -8,7 +8,7 @@ from typing import Any
 
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.session import say
-from unstable.config import RunConfig, one_line
+from unstable.config import ConfigError, RunConfig, one_line
 from unstable.config.plugins import faults_to
 from unstable.games.replay import is_known, replay
 from unstable.models.base import load_decoder
@@ -36,6 +36,10 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> None:
     """
     if out is None and len(run_dirs) == 1:
         RunFolder(run_dirs[0]).check_links()
+        if RunFolder(run_dirs[0]).tournament.is_file():
+            place = str(run_dirs[0])
+            again = command_line("unstable", "tournament", "--resume", place)
+            raise ConfigError(f"RUN_DIR = {place!r} holds a tournament; for its page: {again}")
     path = out or (RunFolder(run_dirs[0]).report if len(run_dirs) == 1 else SEVERAL)
     if out is not None or len(run_dirs) > 1:
         check_target(path, "--out")

@@ -105,7 +105,7 @@ class GameConfig(Section):
     payoffs: str | None = Field(
         None,
         description="module:function(env) -> what a finished game is worth to each seat; default: "
-        "as docs/games.md says (chips in our KuhnPoker and Leduc), elsewhere the env's rewards",
+        "as unstable games says (chips in our KuhnPoker and Leduc), elsewhere the env's rewards",
     )
     payoff_scale: PositiveFloat | None = Field(
         None,

@@ -76,23 +76,26 @@ def game_scores(version: int, results: Sequence[GameResult]) -> dict[int, float]
 
 
 def game_payoffs(version: int, results: Sequence[GameResult]) -> dict[int, float]:
-    """What each game was worth to a version, a seat of it, in the game's unit.
+    """What each game was worth to a version, as `side_payoff` says.
 
-    Without games that are only won, drawn or lost. A forfeit counts as in the exploitability: it
-    costs its side the most that a seat can lose, and pays that to the others in equal parts.
+    Without games that are only won, drawn or lost.
     """
-    payoffs = {}
-    for result in results:
-        side, game = _side(version, result), result.spec.game_id
-        if result.stakes is None:
-            continue
-        if result.forfeit is None:
-            payoffs[game] = mean(result.payoffs[seat] for seat in side)
-        elif result.forfeit in side:
-            payoffs[game] = -result.stakes
-        else:
-            payoffs[game] = result.stakes / (len(result.spec.sides) - 1)
-    return payoffs
+    found = {each.spec.game_id: side_payoff(each, _side(version, each)) for each in results}
+    return {game: payoff for game, payoff in found.items() if payoff is not None}
+
+
+def side_payoff(result: GameResult, side: Side) -> float | None:
+    """What a game was worth to a seat of a side, in its unit; None if it is only won or lost.
+
+    A forfeit counts as in the exploitability: it costs its side the most that a seat can lose, and
+    pays that to the others in equal parts.
+    """
+    if result.stakes is None:
+        return None
+    if result.forfeit is None:
+        return mean(result.payoffs[seat] for seat in side)
+    others = len(result.spec.sides) - 1
+    return -result.stakes if result.forfeit in side else result.stakes / others
 
 
 def evaluation_scores(

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
+from typing import Literal
 
 import trueskill
-from pydantic import BaseModel
+from pydantic import BaseModel, NonNegativeInt
 
 from unstable.types import BASE, GameResult, PlayerId, Rating, Side, standing
 
@@ -25,6 +26,10 @@ ANCHOR_SIGMA = 0.01
 """TrueSkill cannot rate against a sigma of 0."""
 
 
+Event = Literal["added", "evaluated", "played"]
+"""A version was added, its evaluation was rated, or a round of synchronous play was over."""
+
+
 class RegistryState(BaseModel):
     """Ratings (mu, sigma) and counts of results, by player."""
 
@@ -32,6 +37,10 @@ class RegistryState(BaseModel):
     results: dict[str, dict[str, int]]
     draws: dict[str, tuple[int, int]]
     """By env: sides that were next to each other at a game's end, and how many of them drew."""
+    trained: NonNegativeInt = 0
+    """Training games taken in."""
+    marks: list[tuple[Event, NonNegativeInt, NonNegativeInt]] = []
+    """What came between them, in order: of which version, and after how many training games."""
 
 
 class Registry:
@@ -46,6 +55,8 @@ class Registry:
             self._ratings[anchor] = ENVIRONMENT.create_rating(ENVIRONMENT.mu, ANCHOR_SIGMA)
         self._results: dict[PlayerId, Counter[str]] = {}
         self._draws: dict[str, tuple[int, int]] = {}
+        self._trained = 0
+        self._marks: list[tuple[Event, int, int]] = []
         self._versions: dict[str, list[PlayerId]] = {}  # by policy, ascending
         self._current: dict[str, PlayerId] = {}  # by policy
 
@@ -60,6 +71,7 @@ class Registry:
         sigma = max(rating.sigma, ENVIRONMENT.sigma / 2)
         self._ratings[version] = ENVIRONMENT.create_rating(rating.mu, sigma)
         before.append(version)
+        self._mark("added", version)
 
     def announce(self, version: PlayerId) -> None:
         """Make a version that was added the current one of its policy."""
@@ -82,6 +94,7 @@ class Registry:
         whose first moves others made. A player that held several sides enters with their mean; a
         team is one side, and its player one skill, however many seats it has.
         """
+        self._count(result)
         if result.spec.opening:
             return
         draw_probability = self.draw_probability(result.spec.env)
@@ -99,6 +112,25 @@ class Registry:
             counts[standing(scores[player], list(scores.values()))] += 1
             counts["forfeit"] += any(result.forfeit in side for side in sides)
         self._rate(scores, draw_probability)
+
+    def _count(self, result: GameResult) -> None:
+        """Keep the order in which kinds of games came, so that files can tell it."""
+        if result.spec.purpose == "train":
+            self._trained += 1
+            return
+        versions = (seat.player for seat in result.spec.seats if seat.player.version is not None)
+        if (version := next(versions, None)) is not None:
+            self._mark("evaluated", version)
+
+    def end_round(self, policy: str) -> None:
+        """The training games since the last round came in the order of their numbers."""
+        self._mark("played", self.current(policy))
+
+    def _mark(self, what: Event, version: PlayerId) -> None:
+        assert version.version is not None
+        mark = what, version.version, self._trained
+        if mark not in self._marks[-1:]:
+            self._marks.append(mark)
 
     def draw_probability(self, env: str) -> float:
         """How often equals draw: the share in the env's games so far.
@@ -149,7 +181,13 @@ class Registry:
         """All that a resume needs."""
         ratings = {each.name: (rating.mu, rating.sigma) for each, rating in self._ratings.items()}
         results = {each.name: dict(counts) for each, counts in self._results.items()}
-        return RegistryState(ratings=ratings, results=results, draws=dict(self._draws))
+        return RegistryState(
+            ratings=ratings,
+            results=results,
+            draws=dict(self._draws),
+            trained=self._trained,
+            marks=list(self._marks),
+        )
 
     def restore(self, state: RegistryState) -> None:
         """Continue from what `state` returned; each policy's newest version becomes the current."""
@@ -159,6 +197,7 @@ class Registry:
             PlayerId.parse(name): Counter(counts) for name, counts in state.results.items()
         }
         self._draws = dict(state.draws)
+        self._trained, self._marks = state.trained, list(state.marks)
         versions = [player for player in self._ratings if player.version is not None]
         self._versions = {}
         for player in sorted(versions, key=lambda player: player.version or 0):

@@ -95,6 +95,7 @@ async def play_round(context: Context) -> None:
     )
     for result, trajectories in in_order(chain(*played)):
         context.add_result(result, trajectories)
+    context.registry.end_round(context.policy)
 
 
 async def run_async(context: Context, deadline: float) -> None:

@@ -46,6 +46,11 @@ class RunFolder:
         return self.root / "report.html"
 
     @property
+    def tournament(self) -> Path:
+        """The design and the results of a tournament."""
+        return self.root / "tournament.json"
+
+    @property
     def tensorboard(self) -> Path:
         """Events for TensorBoard, where they are asked for."""
         return self.root / "tensorboard"

@@ -37,16 +37,21 @@ def scan_games(folder: RunFolder, skipped: Skipped | None = None) -> Iterator[tu
     """
     left_out = Skipped() if skipped is None else skipped
     for file in folder.game_files():
-        offset = 0
-        with file.path.open("rb") as lines:
-            for number, line in enumerate(whole_lines(lines), start=1):
-                try:
-                    if line.strip():
-                        head = _head(line, f"{file.path}:{number}")
-                        yield Place(file, offset, head["game"]), head
-                except DamagedError as error:
-                    left_out.add(file.path, f"line {number}", error)
-                offset += len(line)
+        yield from scan_file(file, left_out)
+
+
+def scan_file(file: GameFile, skipped: Skipped) -> Iterator[tuple[Place, Record]]:
+    """The same of one file."""
+    offset = 0
+    with file.path.open("rb") as lines:
+        for number, line in enumerate(whole_lines(lines), start=1):
+            try:
+                if line.strip():
+                    head = _head(line, f"{file.path}:{number}")
+                    yield Place(file, offset, head["game"]), head
+            except DamagedError as error:
+                skipped.add(file.path, f"line {number}", error)
+            offset += len(line)
 
 
 def _head(line: bytes, place: str) -> Record:

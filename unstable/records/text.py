@@ -66,6 +66,17 @@ def interval(
     return f"{form(value)}{ends}"
 
 
+def mean_interval(figures: Mapping[str, Any] | None, form: Callable[[float], str] = fixed) -> str:
+    """A mean with its interval, as a record has them: `mean`, `low` and `high`.
+
+    >>> mean_interval({"mean": 0.5, "low": 0.25, "high": 0.75}), mean_interval(None)
+    ('0.50 (0.25 to 0.75)', '–')
+    """
+    if figures is None:
+        return NONE
+    return interval(figures["mean"], figures["low"], figures["high"], form)
+
+
 def difference(figures: Mapping[str, Any], name: str) -> str:
     """A figure that may be negative, with its interval: `name`, `name_low` and `name_high`."""
     value, low, high = (figures.get(f"{name}{end}") for end in ("", "_low", "_high"))

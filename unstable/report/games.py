@@ -112,6 +112,8 @@ def _row(place: Place, result: GameResult) -> dict[str, Any]:
     seat = point_of_view(result)
     own = result.spec.seats[seat].player
     others = [s.player for at, s in enumerate(result.spec.seats) if at != seat and s.player != own]
+    if own.version is None and others:  # of no run's policy: a tournament's, or a person's game
+        others = [s.player for s in result.spec.seats]
     met = " and ".join(dict.fromkeys(player.name for player in others))
     kinds = {"past versions" if player.version is not None else player.name for player in others}
     alone = "alone" if len(result.spec.seats) == 1 else "self"

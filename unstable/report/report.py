@@ -56,7 +56,7 @@ def write_report(
             {**_summary(run, found), "state": _sentences(state(run.folder), damaged)}
             for run, found, damaged in zip(runs, surveys, damage, strict=True)
         ],
-        "sections": [*sections(runs, surveys), _settings(runs)],
+        "sections": [*sections(runs, surveys), settings_section(runs)],
         "games": games,
         "again": AGAIN,
         "footer": FOOTER,
@@ -105,7 +105,7 @@ def _summary(run: Run, found: Survey) -> dict[str, Any]:
     }
 
 
-def _settings(runs: Sequence[Run]) -> Section:
+def settings_section(runs: Sequence[Run]) -> Section:
     chosen = config_tables(runs) if any(run.is_training for run in runs) else []
     tables = [*chosen, *_packages(runs)]
     return {"id": "settings", "title": "How it was made", "charts": [], "tables": tables}

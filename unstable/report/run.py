@@ -79,13 +79,13 @@ class Run:
 
 def read_runs(roots: Sequence[Path]) -> list[Run]:
     """The runs of these folders; raises `ConfigError` for one that holds no run."""
-    names = _names([root.expanduser().resolve() for root in roots])
+    names = names_of([root.expanduser().resolve() for root in roots])
     shorts = labels(names) if len(names) > 1 else [""]
     named = zip(roots, names, shorts, strict=True)
     return [_read(RunFolder(root), name, short) for root, name, short in named]
 
 
-def _names(roots: Sequence[Path]) -> list[str]:
+def names_of(roots: Sequence[Path]) -> list[str]:
     """The folders' names, with as much of the path before them as parts them."""
     for depth in range(1, max(len(root.parts) for root in roots) + 1):
         names = ["/".join(root.parts[-depth:]) for root in roots]

@@ -19,6 +19,7 @@ from unstable.report.run import Run, against
 from unstable.report.survey import Survey, payoff_cells
 from unstable.report.verdict import latest
 from unstable.types.metrics import SUMS, EvalKey, ExploitKey, RatingKey, VersusKey
+from unstable.types.tallies import least_against_past
 
 Section = dict[str, Any]
 Table = dict[str, Any]
@@ -39,7 +40,7 @@ def sections(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Section]:
             *("learning", "How good it became", _learning(runs)),
             [*_differences(runs), *_scores(runs)],
         ),
-        _section("players", "Who it met", _players(runs, surveys), []),
+        _section("players", "Who it met", _players(runs, surveys), _worst(runs, surveys)),
         _section("training", "How training went", _training(runs), _alarms(trained)),
     ]
     return [section for section in found if section["charts"] or section["tables"]]
@@ -257,6 +258,24 @@ def _scores(runs: Sequence[Run]) -> list[Table]:
     if pays:
         caption += " A pay-off is the mean of a game, in its unit."
     return [_table("Last evaluations", columns, rows, caption)] if rows else []
+
+
+def _worst(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Table]:
+    """The newest versions' least score against any of the run's own past."""
+    rows = []
+    for run, found in zip(runs, surveys, strict=True):
+        for policy, least in least_against_past(found.tallies).items():
+            row = [policy, interval(*least.score), least.opponent]
+            row += [f"{count:,}" for count in (least.games, least.compared, least.left_out)]
+            rows.append([run.label, *row] if len(runs) > 1 else row)
+    columns = ["policy", "least score", "against", "games", "past versions", "with too few games"]
+    if len(runs) > 1:
+        columns.insert(0, "run")
+    caption = (
+        "Of the newest tenth of the versions together, against each version before them. The "
+        "interval of 95 % is of the least true score; the least seen is below it on average."
+    )
+    return [_table("Worst case against its own past", columns, rows, caption)] if rows else []
 
 
 def _alarms(runs: Sequence[Run]) -> list[Table]:

@@ -1,5 +1,6 @@
 """One pass over a run's recorded games: who met which player, how it ended, where each game is."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from unstable.records.shapes import Record
 from unstable.records.text import signed
 from unstable.report.run import Run
 from unstable.types import PlayerId
+from unstable.types.tallies import Tally
 
 MOST_GROUPS = 6
 """Of the policy's versions in the heat-map; more are put together."""
@@ -35,6 +37,8 @@ class Survey:
     places: list[Place] = field(default_factory=list)
     games: Counter[str] = field(default_factory=Counter)
     pairs: dict[str, Pairs] = field(default_factory=dict)
+    tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
+    """Of rated games: none with an opening, and no continuations of another."""
 
 
 def survey(run: Run) -> Survey:
@@ -44,13 +48,31 @@ def survey(run: Run) -> Survey:
         found.places.append(place)
         found.games[game["env"]] += 1
         _add(found.pairs.setdefault(game["env"], {}), game)
+        if not (game["opening"] or game["fork"]):
+            _count(found.tallies, game)
     return found
+
+
+def _sides(game: Record) -> list[list[int]]:
+    return game.get("teams") or [[seat] for seat in range(len(game["players"]))]
+
+
+def _count(tallies: dict[tuple[str, str], Tally], game: Record) -> None:
+    """Who won; a forfeit is a loss."""
+    for side, other in permutations(_sides(game), 2):
+        key = game["players"][side[0]], game["players"][other[0]]
+        own, its = (
+            -math.inf if game["forfeit"] in each else fmean(game["outcomes"][seat] for seat in each)
+            for each in (side, other)
+        )
+        if key[0] != key[1]:
+            one = Tally(wins=own > its, draws=own == its, losses=own < its)
+            tallies[key] = tallies.get(key, Tally()).plus(one)
 
 
 def _add(pairs: Pairs, game: Record) -> None:
     """A game's results: each side's against each other side; one player holds a side."""
-    sides = game.get("teams") or [[seat] for seat in range(len(game["players"]))]
-    for side, other in permutations(sides, 2):
+    for side, other in permutations(_sides(game), 2):
         key = game["players"][side[0]], game["players"][other[0]]
         before = pairs.get(key, Met(0, 0.0))
         outcome = fmean(game["outcomes"][seat] for seat in side)

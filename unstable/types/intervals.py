@@ -22,11 +22,16 @@ def mean(values: Iterable[float]) -> float:
 
 
 def mean_interval(
-    values: Sequence[float], low: float, high: float, count: int | None = None
+    values: Sequence[float],
+    low: float,
+    high: float,
+    count: int | None = None,
+    z: float = Z,
 ) -> Interval:
     """Mean of one value at least, all between `low` and `high`, and its 95 % interval.
 
-    `count` is how many of the values are independent, by default all.
+    `count` is how many of the values are independent, by default all; `z` is of the normal
+    distribution what the interval covers, by default 95 %.
 
     Wilson's interval of a share, with the values' own variance in place of a coin's: it never
     leaves the range, knows that a draw is nearer to the mean than a win, and is a share's where all
@@ -38,7 +43,7 @@ def mean_interval(
     shares = [(value - low) / width for value in values]
     inner = mean(share * (1 - share) for share in shares) * count / (count + 1)
     centre = mean(shares)
-    below, above = _interval(centre, count, inner)
+    below, above = _interval(centre, count, inner, z)
     return Interval(low + width * centre, low + width * below, low + width * above)
 
 

@@ -1,0 +1,212 @@
+"""The fit over all games: hand-worked figures, coverage, order, several sides, draws, forfeits."""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from tests.helpers.builders import game
+from unstable.league.fit import POINTS, PRIOR, Fit, Ranking, fit, ranking
+from unstable.league.ratings import Registry
+from unstable.types import GameResult, PlayerId
+from unstable.types.intervals import Z
+
+NORMAL = NormalDist()
+BETA = 25 / 6
+"""TrueSkill's spread of a performance."""
+RESULTS = ((0, 1), (0, 0), (1, 0))
+Chances = Callable[[float, float], tuple[float, float, float]]
+"""How likely the first of two wins, draws and loses, by the difference of strengths."""
+
+
+def davidson(difference: float, draws: float) -> tuple[float, float, float]:
+    """In log-odds; `draws` is how often equals do."""
+    odds = 2 * draws / (1 - draws)
+    parts = (math.exp(difference / 2), odds, math.exp(-difference / 2))
+    return parts[0] / sum(parts), parts[1] / sum(parts), parts[2] / sum(parts)
+
+
+def trueskill(difference: float, draws: float) -> tuple[float, float, float]:
+    """The same in TrueSkill's world, at the unit in which equals' scores change alike."""
+    margin, width = NORMAL.inv_cdf((draws + 1) / 2), math.sqrt(2) * BETA
+    own = difference * (1 - draws) * width / 4 / NORMAL.pdf(margin)
+    win, loss = NORMAL.cdf(own / width - margin), NORMAL.cdf(-own / width - margin)
+    return win, 1 - win - loss, loss
+
+
+def pool(rise: float, games: int, draws: float, world: Chances, seed: int) -> list[Ranking]:
+    """12 versions, each stronger by `rise`, each against the five before it, at either side."""
+    chance = random.Random(seed)
+    players, found = ["random"], []
+    for version in range(12):
+        for _ in range(games):
+            place = chance.randrange(max(0, len(players) - 5), len(players))
+            difference = rise * (version - max(place - 1, 0))
+            result = chance.choices(RESULTS, world(difference, draws))[0]
+            seats = (f"main@{version}", players[place])
+            if chance.random() < 0.5:
+                seats, result = seats[::-1], result[::-1]
+            found.append(Ranking("Nim-v0", seats, result))
+        players.append(f"main@{version}")
+    return found
+
+
+def of(found: Fit) -> dict[str, float]:
+    return {each.player: each.points.mean for each in found.strengths}
+
+
+@pytest.mark.parametrize("world", [davidson, trueskill])
+@pytest.mark.parametrize("draws", [0.1, 0.58])
+@pytest.mark.parametrize("rise", [0.0, 0.3, 0.6])  # of 2 in TrueSkill's unit about 0.6
+@pytest.mark.parametrize("games", [8, 32])
+def test_intervals_hold_the_true_strengths(
+    world: Chances, draws: float, rise: float, games: int
+) -> None:
+    hits = []
+    for seed in range(20):
+        found = fit(pool(rise, games, draws, world, seed), anchor="random")
+        for each in found.strengths:
+            if each.player != "random":
+                true = rise * int(each.player.partition("@")[2]) * POINTS
+                hits.append(each.points.low <= true <= each.points.high)
+    assert 0.90 <= np.mean(hits) <= 0.98
+
+
+def test_two_players_are_as_the_closed_form_says() -> None:
+    """With the curvature of both: 30 of 40 decisive games, and a prior of each."""
+    games = [Ranking("a", ("x", "y"), (0, 1))] * 15 + [Ranking("a", ("y", "x"), (1, 0))] * 15
+    games += [Ranking("a", ("x", "y"), (1, 0))] * 5 + [Ranking("a", ("y", "x"), (0, 1))] * 5
+    found = fit(games, anchor="y")
+    (first, second) = found.strengths
+    difference = first.points.mean / POINTS  # d, where 30 - 40 p(d) = d / 2 PRIOR^2
+    share = 1 / (1 + math.exp(-difference))
+    assert 30 - 40 * share == pytest.approx(difference / 2 / PRIOR**2, abs=1e-6)
+    deviation = 1 / math.sqrt(40 * share * (1 - share) + 1 / (2 * PRIOR**2))
+    assert first.points.high - first.points.mean == pytest.approx(Z * deviation * POINTS)
+    assert second.points == (0.0, 0.0, 0.0) and found.reference == "y"
+    assert found.advantages[0].points.mean == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_draw_is_half_a_win_for_each() -> None:
+    """Wins plus half the draws are all that the strengths depend on, by Davidson's model."""
+    games = pool(0.3, 32, 0.3, davidson, 5)
+    seats = {seat for each in games for seat in each.players}
+    theta = of(fit(games))
+    assert sum(theta.values()) == pytest.approx(0.0, abs=1e-6)
+    with_draws = fit([*games, *[Ranking("a", (seat, "new"), (0, 0)) for seat in sorted(seats)] * 9])
+    assert min(theta.values()) < of(with_draws)["new"] < max(theta.values())
+    assert with_draws.draws["a"] > 0.9 and with_draws.draws["Nim-v0"] == pytest.approx(0.3, abs=0.1)
+
+
+def test_the_order_of_games_moves_no_player() -> None:
+    games = [*pool(0.3, 32, 0.3, davidson, 1), *three_sided(200, 2)]
+    found = fit(games, forfeits=0.3)
+    for seed in range(5):
+        random.Random(seed).shuffle(games)
+        assert fit(games, forfeits=0.3) == found
+
+
+def three_sided(count: int, seed: int) -> list[Ranking]:
+    """Of players a, b, c, d of strengths 0 to 1.5: the first, then the second, by their odds."""
+    chance, found = random.Random(seed), []
+    for _ in range(count):
+        seats = chance.sample("abcd", 3)
+        weights = [math.exp("abcd".index(seat) / 2) for seat in seats]
+        order: list[int] = []
+        while len(order) < 3:
+            left = [place for place in range(3) if place not in order]
+            order += chance.choices(left, [weights[place] for place in left])
+        found.append(Ranking("three", tuple(seats), tuple(order.index(p) for p in range(3))))
+    return found
+
+
+def test_games_of_three_sides_are_covered_as_well() -> None:
+    hits = []
+    for seed in range(60):
+        for each in fit(three_sided(40, seed)).strengths:
+            true = ("abcd".index(each.player) / 2 - 0.75) * POINTS
+            hits.append(each.points.low <= true <= each.points.high)
+    assert 0.90 <= np.mean(hits) <= 0.98
+
+
+def test_losers_that_tie_say_nothing_about_each_other() -> None:
+    """A winner takes all: what follows is a choice of one, and the last place no information."""
+    games = [Ranking("a", ("x", "y", "z"), (0, 1, 1))] * 6
+    games += [Ranking("a", ("x", "y", "z"), (1, 0, 1))] * 3
+    games += [Ranking("a", ("x", "y", "z"), (1, 1, 0))] * 1
+    theta = of(fit(games))
+    assert theta["x"] > theta["y"] > theta["z"]
+    one = [Ranking("a", ("x", "y", "z"), (0, 1, 1))] * 60
+    found = {each.player: each.points for each in fit(one).strengths}
+    assert found["y"].mean == pytest.approx(found["z"].mean)
+    assert found["y"].high - found["y"].low > 800, "sixty ties for the last place tell y and z"
+
+
+def test_an_undefeated_player_stays_finite_and_a_forfeit_counts_as_asked() -> None:
+    games = [Ranking("a", ("x", "y"), (0, 1), forfeit=True)] * 50
+    whole = of(fit(games))["x"]
+    assert 200 < whole < 1200
+    assert of(fit(games, forfeits=0.1))["x"] < whole
+    assert fit(games, forfeits=0.0).strengths == []
+
+
+def test_an_advantage_is_told_where_games_say_more_than_the_prior() -> None:
+    chance = random.Random(3)
+    swapped = []
+    for number in range(400):
+        result = chance.choices(RESULTS, davidson(1.0, 0.1))[0]
+        swapped.append(Ranking("a", ("x", "y") if number % 2 else ("y", "x"), result))
+    first, second = fit(swapped).advantages
+    assert first.points.low < 0.5 * POINTS < first.points.high
+    assert first.points.mean == pytest.approx(-second.points.mean)
+    assert fit([Ranking("a", ("x", "y"), (0, 1))] * 400).advantages == []
+    mirror = [Ranking("a", ("x", "x"), (0, 1))] * 30 + [Ranking("a", ("x", "x"), (1, 0))] * 10
+    assert fit(mirror).strengths == [] and fit(mirror).advantages[0].points.low > 0
+
+
+def test_players_whom_no_games_connect_are_told_apart() -> None:
+    games = [Ranking("a", ("x", "y"), (0, 1)), Ranking("a", ("v", "w"), (0, 1))] * 4
+    assert fit(games).apart == [["v", "w"], ["x", "y"]]
+    assert fit([*games, Ranking("a", ("x", "v"), (0, 0))]).apart == []
+    assert fit([]).strengths == [] and fit([]).apart == []
+
+
+def test_a_result_is_ranked_by_side_with_the_forfeiter_last() -> None:
+    assert ranking(game(("main@1", "random"), (0.0, 0.0))) == ("TicTacToe-v0", *drawn("main@1"))
+    lost = ranking(game(("main@1", "random"), (0.0, 0.0), forfeit=0))
+    assert lost == Ranking("TicTacToe-v0", ("main@1", "random"), (1, 0), forfeit=True)
+    three = ranking(game(("a", "b", "c"), (-1.0, 1.0, -1.0), turns=3))
+    assert three is not None and three.ranks == (1, 0, 1)
+    assert ranking(game(("main@1",), (1.0,))) is None
+
+
+def drawn(player: str) -> tuple[tuple[str, str], tuple[int, int], bool]:
+    return (player, "random"), (0, 0), False
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    ranks = [np.argsort(np.argsort(each)) for each in (one, other)]
+    return float(np.corrcoef(ranks)[0, 1])
+
+
+def test_both_ratings_rank_five_players_of_known_strength() -> None:
+    """400 games, neighbours a unit of strength apart."""
+    names = [f"p{number}" for number in range(5)]
+    for seed in range(5):
+        chance = random.Random(seed)
+        registry = Registry([PlayerId(name) for name in names], None, 1)
+        results: list[GameResult] = []
+        for number in range(400):
+            one, other = chance.sample(range(5), 2)
+            place = chance.choices((0, 1, 2), davidson(float(one - other) / 2, 0.1))[0]
+            outcomes = ((1.0, -1.0), (0.0, 0.0), (-1.0, 1.0))[place]
+            results.append(game((names[one], names[other]), outcomes, game_id=number, turns=0))
+        for result in results:
+            registry.record(result)
+        mus = {row.player.name: row.mu for row in registry.ratings()}
+        strengths = of(fit(each for r in results if (each := ranking(r)) is not None))
+        for found in (mus, strengths):
+            assert spearman([found[name] for name in names], range(5)) >= 0.9

@@ -1,0 +1,281 @@
+"""A tournament: played round by round, on file after each, and gone on with after any end."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from pydantic import BaseModel, ValidationError
+
+from unstable.collectors.collector import Collector
+from unstable.commands.evaluate import play_evaluation
+from unstable.commands.finished import run_on_actors
+from unstable.commands.play.casting import is_local_model
+from unstable.commands.play.play import temperature as temperature_of
+from unstable.commands.prepare import Resolved, check_games, prepare, settle, show_plan
+from unstable.commands.ratings import check_weight
+from unstable.commands.session import (
+    failures_logged,
+    heeding_sigterm,
+    make_folder,
+    new_output,
+    run_to_end,
+    said,
+    say,
+)
+from unstable.commands.tournament.entrants import (
+    Entrant,
+    config_of,
+    entrants,
+    seats_two_sides,
+    with_players,
+)
+from unstable.commands.tournament.page import write_tournament
+from unstable.commands.tournament.results import show, standings
+from unstable.config import ConfigError, RunConfig, load
+from unstable.league.tournament import Design, least_budget, next_round, number_of_games
+from unstable.loop.protocols import Actor
+from unstable.models.base import check_model
+from unstable.models.inspection import check_opponents
+from unstable.planning.resolve import UNDECIDED
+from unstable.records.environment import write_environment
+from unstable.records.files import LineFile, cut, json_line, write_whole
+from unstable.records.folder import GameFile, RunFolder, existing_run
+from unstable.records.games import game_of, game_record
+from unstable.records.logs import logging_ours
+from unstable.records.reading import Skipped
+from unstable.records.scan import scan_file
+from unstable.records.text import command_line
+from unstable.tracking.lines import Lines
+from unstable.types import GameResult, PlayerId
+
+DEALS = 16
+"""Of each pair in each game, unless it is said otherwise."""
+SIDE_BY_SIDE = 32
+"""Games at once where no local model plays."""
+
+
+class Entry(BaseModel):
+    """An entrant as it is on file; its section is in the config."""
+
+    player: str
+    root: str | None
+    version: int
+
+
+class Plan(BaseModel):
+    """What is written down before the first game, and what was found after the last one."""
+
+    design: Design
+    players: list[Entry]
+    forfeits: float
+    found: dict[str, Any] | None = None
+
+    def entrants(self, config: RunConfig) -> list[Entrant]:
+        """The players, with their sections."""
+        return [
+            Entrant(
+                PlayerId(each.player),
+                config.fixed_opponents.get(each.player),
+                None if each.root is None else Path(each.root),
+                each.version,
+            )
+            for each in self.players
+        ]
+
+
+class Options(NamedTuple):
+    """What the command line says besides players and fields of the config; None: nothing."""
+
+    config: str | None = None
+    game: Sequence[str] = ()
+    deals: int | None = None
+    games: int | None = None
+    temperature: float | None = None
+    forfeits: float | None = None
+    jpc: bool = False
+
+
+def tournament(
+    words: Sequence[str], options: Options, fields: Mapping[str, Any], command: str | None = None
+) -> dict[str, Any]:
+    """Play a tournament of the players that the words name; prints and returns what is found.
+
+    Raises `ConfigError` for a mistake, before a model is loaded.
+    """
+    forfeits = 1.0 if options.forfeits is None else options.forfeits
+    check_weight(forfeits)
+    if options.games is not None and (options.deals is not None or options.jpc):
+        other = "--jpc" if options.deals is None else "--deals"
+        raise ConfigError(f"--games = {options.games} is a budget and {other} is none; leave one")
+    with said():
+        config = config_of(options.config, words, options.game, fields)
+        players = entrants(config, words)
+        config = with_players(config, players)
+        ready = _ready(config, players)
+    design = Design(
+        players=[
+            (each.player.name, temperature_of(config, options.temperature, each.opponent))
+            for each in players
+        ],
+        deals=options.deals or DEALS,
+        budget=options.games,
+        with_itself=options.jpc,
+    )
+    least = least_budget(ready.config, design)
+    if options.games is not None and options.games < least:
+        raise ConfigError(
+            f"--games = {options.games}: two deals of each pair come first, give {least} or more"
+        )
+    folder = make_folder(_in_a_folder(ready.config))
+    entries = [
+        Entry(player=e.player.name, root=e.root and str(e.root), version=e.version) for e in players
+    ]
+    plan = Plan(design=design, players=entries, forfeits=forfeits)
+    _write(folder, plan)
+    write_environment(folder, command)
+    return _played(folder, ready, plan)
+
+
+def resume(root: Path) -> dict[str, Any]:
+    """Go on with a tournament that was cut off, as if it had not been.
+
+    Raises `ConfigError` for a folder that holds none.
+    """
+    folder = existing_run(root)
+    folder.check_links()
+    place = f"--resume = {str(root)!r}"
+    if not folder.tournament.is_file():
+        raise ConfigError(f"{place} holds no tournament.json; give a tournament's folder")
+    try:
+        plan = Plan.model_validate_json(folder.tournament.read_bytes())
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ConfigError(
+            f"{place}: its tournament.json is damaged ({problem['msg']}); begin it anew"
+        ) from None
+    with said():
+        config = load(str(folder.config), UNDECIDED)
+        ready = _ready(config, plan.entrants(config))
+    return _played(folder, ready, plan)
+
+
+class _Ready(NamedTuple):
+    """A config that can be played, and where; without a plan no local model plays."""
+
+    config: RunConfig
+    resolved: Resolved | None
+
+
+def _ready(config: RunConfig, players: Sequence[Entrant]) -> _Ready:
+    """Check all that can be without a model, and plan."""
+    check_games(config)
+    seats_two_sides(settle(config).games)
+    if not any(is_local_model(config, each.player) for each in players):
+        actors = config.actors.model_copy(update={"games_in_flight": SIDE_BY_SIDE})
+        return _Ready(settle(config).model_copy(update={"actors": actors}), None)
+    check_model(config.model)
+    check_opponents(config)
+    resolved = prepare(config, learner=False)
+    return _Ready(resolved.config, resolved)
+
+
+def _in_a_folder(config: RunConfig) -> RunConfig:
+    """The config with the folder that the user names, or outputs/tournament-<games-time>."""
+    if config.tracking.run_dir is not None:
+        return config
+    games = "-".join(game.key.rpartition(":")[2] for game in config.games)
+    tracking = config.tracking.model_copy(
+        update={"run_dir": str(new_output(f"tournament-{games}"))}
+    )
+    return config.model_copy(update={"tracking": tracking})
+
+
+def _write(folder: RunFolder, plan: Plan) -> None:
+    write_whole(folder.tournament, json_line(plan.model_dump(mode="json")))
+
+
+def _played(folder: RunFolder, ready: _Ready, plan: Plan) -> dict[str, Any]:
+    """Play what is left, and say what all of it amounts to."""
+    with folder.held(f"RUN_DIR = {str(folder.root)!r}"):
+        results = _on_file(folder, ready.config, plan.design)
+        try:
+            _play_rest(folder, ready, plan.design, results)
+        finally:
+            if next_round(ready.config, plan.design, results):
+                again = command_line("unstable", "tournament", "--resume", folder.root)
+                say(f"{len(results):,} games are on file; to go on: {again}")
+        players = plan.entrants(ready.config)
+        found = standings(ready.config, plan.design, players, results, plan.forfeits)
+        _write(folder, plan.model_copy(update={"found": found}))
+    show(found)
+    write_tournament(folder, found)
+    print(f"everything: {folder.root}\nreport: {folder.report}")
+    return found
+
+
+def _on_file(folder: RunFolder, config: RunConfig, design: Design) -> list[GameResult]:
+    """The games of whole rounds, without their turns; what is left of one more is cut off."""
+    file, skipped = _games(folder), Skipped()
+    if not file.path.exists():
+        return []
+    found = [(p.offset, game_of({**h, "turns": []})) for p, h in scan_file(file, skipped)]
+    kept: list[GameResult] = []
+    while specs := next_round(config, design, kept):
+        more = [result for _, result in found[len(kept) : len(kept) + len(specs)]]
+        if [result.spec for result in more] != specs:
+            break
+        kept += more
+    cut(file.path, found[len(kept)][0] if len(kept) < len(found) else None)
+    return kept
+
+
+def _games(folder: RunFolder) -> GameFile:
+    return GameFile("eval", 0, folder.games("eval", 0))
+
+
+def _play_rest(folder: RunFolder, ready: _Ready, design: Design, results: list[GameResult]) -> None:
+    """Play round after round; each is on file, in order, before the next begins."""
+    total = number_of_games(ready.config, design)
+    if not next_round(ready.config, design, results):
+        return
+    path = _games(folder).path
+    path.parent.mkdir(exist_ok=True)
+    file = LineFile(path)
+
+    async def work(actors: Sequence[Actor], lines: Lines) -> None:
+        while specs := next_round(ready.config, design, results):
+            lines.phase(f"playing, {len(results):,} of {total:,} games are on file", len(specs))
+            played = await play_evaluation(actors, specs, lines.advance)
+            for result in played:
+                file.write(game_record(result, [], 0, None))
+            results.extend(played)
+
+    try:
+        if ready.resolved is not None:
+            show_plan(ready.resolved)
+            run_on_actors(ready.resolved, folder, None, "tournament", work)
+        else:
+            _without_model(ready.config.with_ledgers(folder.endpoint), folder, work)
+    finally:
+        file.close()
+
+
+def _without_model(
+    config: RunConfig,
+    folder: RunFolder,
+    work: Callable[[Sequence[Actor], Lines], Awaitable[None]],
+) -> None:
+    """The same in this process, which needs no engine."""
+    lines = Lines(say)
+
+    async def main() -> None:
+        collector = Collector(config, None, None)
+        await collector.start()
+        try:
+            await work(cast(Sequence[Actor], [collector]), lines)  # which plays, and no more
+        finally:
+            collector.close()
+
+    logged = logging_ours(folder, "tournament"), failures_logged(folder, "tournament")
+    with heeding_sigterm(), logged[0], logged[1], lines.refreshing():
+        run_to_end(main(), say)
