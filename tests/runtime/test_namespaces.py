@@ -41,7 +41,7 @@ OPTIONS = {
     "--tracking.report": "false",
     "--tracking.keep_checkpoints": 100,
 }
-STEPS = 12
+STEPS = 8
 
 
 def words(**changes: Any) -> list[str]:
