@@ -203,7 +203,7 @@ PARTS: list[tuple[str, str, str]] = [
     ("ratings", "registry", "record"),
     ("guard", "guard", "count"),
     ("buffer", "buffer", "add"),
-    ("schedule", "router", "draw"),
+    ("schedule", "schedule", "draw"),
     ("an update's samples and row", "tracker", "log_samples"),
     ("an update's samples and row", "tracker", "end_update"),
 ]

@@ -37,7 +37,8 @@ from bench.rollout import Recorder, replay
 from unstable.collectors.collector import Collector
 from unstable.config import AdapterConfig, RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.models.adapters import attach_lora, export_adapter
+from unstable.learners.model.trained import Trained
+from unstable.models.adapters import attach_lora
 from unstable.prompts import PromptStyle
 from unstable.runtime.actors import collect_rarely
 from unstable.types import Adapter, GameResult, GameSpec, Observation, PlayerId, SeatSpec
@@ -125,7 +126,7 @@ def learn_free_cells(model: LlamaForCausalLM, tokenizer: Any, steps: int, long: 
 def make_adapter(model: LlamaForCausalLM, name: str) -> Adapter:
     """A fresh one, which changes nothing and costs the same."""
     peft_model = attach_lora(model, AdapterConfig(), seed=0)
-    adapter = export_adapter(peft_model, name)
+    adapter = Trained(peft_model).export(name)
     peft_model.unload()
     return adapter
 

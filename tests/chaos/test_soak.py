@@ -28,7 +28,7 @@ import torch
 
 from tests.chaos.victim import SeededEngine, scripted_actor
 from tests.helpers.loop import make_context
-from unstable.league.schedule import Router
+from unstable.league.schedule import Schedule
 from unstable.loop.context import Context
 from unstable.loop.train import train
 from unstable.records.folder import RunFolder
@@ -129,7 +129,7 @@ async def live(model: Path, run_dir: Path, games: int) -> list[Measured]:
         loop={"mode": "async", "steps": 10_000},
     )
     context.actors = [scripted_actor(context.config, context.folder, SlowEngine)]
-    context.router = Router(context.config, context.schedule, num_actors=1)
+    context.schedule = Schedule(context.config, num_actors=1)
     with logging_to(context.folder, "loop"), context.tracker.refreshing():
         training = asyncio.create_task(train(context))
         watching = asyncio.create_task(watch(context, games))

@@ -79,7 +79,7 @@ async def live(model: Path, run_dir: Path, mode: str) -> None:
         await context.learner.load(point.version)
         await state.restore(context, point.state)
     await train(context)
-    drawn = [spec.game_id for spec in context.router.ahead(context.current)]
+    drawn = [spec.game_id for spec in context.schedule.ahead(context.current)]
     in_flight = sorted({*context.in_flight, *drawn})
     left = {"dealt": context.schedule.next_game, "in_flight": in_flight}
     left_by(run_dir).write_text(json.dumps(left))

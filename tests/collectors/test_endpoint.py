@@ -228,7 +228,9 @@ async def test_a_run_goes_on_without_an_opponent_whose_cap_is_reached(
     assert await train(context) == "all updates made"
     assert server.asked == 4
     assert context.schedule.leave_out("remote") is False, "it was left out before"
-    drawn = [game for _ in range(20) for game in context.schedule.draw(PlayerId.policy(2), [])]
+    drawn = [
+        game for _ in range(20) for game in context.schedule.draw_group(PlayerId.policy(2), [])
+    ]
     assert {seat.player.name for game in drawn for seat in game.seats} == {"main@2"}
     context.tracker.close()
     assert capsys.readouterr().out.count("max_calls = 4 of opponent 'remote' does not allow") == 1
@@ -238,7 +240,7 @@ def test_one_of_two_opponents_is_drawn_in_the_others_place(server: Server) -> No
     fixed = [{"kind": "random"}, opponent(server).model_dump()]
     schedule = Schedule(parse({"opponents": {"fixed": fixed, "draw": {"self": 0, "past": 0}}}))
     assert schedule.leave_out("remote") is True
-    drawn = [game for _ in range(20) for game in schedule.draw(PlayerId.policy(0), [])]
+    drawn = [game for _ in range(20) for game in schedule.draw_group(PlayerId.policy(0), [])]
     assert {seat.player.name for game in drawn for seat in game.seats} == {"main@0", "random"}
 
 

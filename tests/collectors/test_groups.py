@@ -38,7 +38,7 @@ def test_a_group_is_the_same_game_for_the_same_seats() -> None:
     schedule = Schedule(config())
     kinds = set()
     for _ in range(200):
-        group = schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        group = schedule.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
         first = group[0]
         assert [spec.member for spec in group] == [0, 1, 2, 3]
         assert [spec.game_id for spec in group] == list(range(first.game_id, first.game_id + 4))
@@ -54,7 +54,7 @@ def test_a_group_is_the_same_game_for_the_same_seats() -> None:
 def test_groups_never_share_games_seeds_or_ids() -> None:
     schedule = Schedule(config())
     groups = [
-        schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        schedule.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
         for _ in range(100)
     ]
     assert len({group[0].seed for group in groups}) == 100
@@ -66,7 +66,7 @@ def test_groups_never_share_games_seeds_or_ids() -> None:
 def test_a_branching_group_is_one_game_with_one_trained_seat_and_room_for_its_branches() -> None:
     schedule = Schedule(config("branch"))
     groups = [
-        schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        schedule.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
         for _ in range(100)
     ]
     assert all(len(group) == 1 and group[0].branches == 4 for group in groups)

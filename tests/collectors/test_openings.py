@@ -76,7 +76,7 @@ def with_opening(made: list[GameSpec], opening: int, by: str, **changes: Any) ->
 def test_shares_and_lengths_are_as_configured() -> None:
     schedule = Schedule(config(share=0.3, moves=[2, 4], by="random"))
     drawn = [
-        schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])[0]
+        schedule.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])[0]
         for _ in range(6000)
     ]
     opener = SeatSpec(player=RANDOM, temperature=1.0)
@@ -96,7 +96,7 @@ def test_an_opener_plays_at_the_temperature_of_training(by: str, player: PlayerI
     made = parse({"openings": {"share": 1, "by": by}, "sampling": {"temperature": 0.7}})
     schedule = Schedule(made)
     for _ in range(20):
-        (spec,) = schedule.draw(PlayerId.policy(5), [PlayerId.policy(3), PlayerId.policy(4)])
+        (spec,) = schedule.draw_group(PlayerId.policy(5), [PlayerId.policy(3), PlayerId.policy(4)])
         assert spec.opener == SeatSpec(player=player, temperature=0.7)
         assert 1 <= spec.opening <= 4
 
@@ -105,7 +105,7 @@ def test_openings_change_nothing_else_and_are_drawn_alike_by_the_same_seed() -> 
     with_them, again, without = Schedule(config()), Schedule(config()), Schedule(config(share=0))
     for _ in range(200):
         (spec,), (same,), (plain,) = (
-            made.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+            made.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
             for made in (with_them, again, without)
         )
         assert spec == same
@@ -118,7 +118,7 @@ def test_a_group_shares_its_opening(by: str) -> None:
     groups = {"size": 4, "by": by}
     schedule = Schedule(parse({"openings": {"share": 0.5}, "groups": groups}))
     drawn = [
-        schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        schedule.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
         for _ in range(200)
     ]
     assert all(len({(spec.opening, spec.opener) for spec in group}) == 1 for group in drawn)

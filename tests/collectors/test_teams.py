@@ -48,7 +48,9 @@ def draw(schedule: Schedule, count: int) -> list[GameSpec]:
     return [
         spec
         for _ in range(count)
-        for spec in schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        for spec in schedule.draw_group(
+            PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)]
+        )
     ]
 
 

@@ -74,7 +74,9 @@ def test_the_version_alone_votes_and_in_evaluation_alone() -> None:
     trained = [
         spec
         for _ in range(50)
-        for spec in schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        for spec in schedule.draw_group(
+            PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)]
+        )
     ]
     assert {seat.votes for spec in trained for seat in spec.seats} == {1}
 

@@ -217,7 +217,7 @@ async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
     assert counted == recounted(context)
     # Nothing is left out between the first game and the last ones, which were still in flight.
     assert set(range(max(before))) - set(before) <= set(context.in_flight) | set(
-        spec.game_id for spec in context.router.ahead(context.current)
+        spec.game_id for spec in context.schedule.ahead(context.current)
     )
 
 
@@ -242,7 +242,9 @@ async def test_an_evaluation_takes_no_training_game_out_of_those_in_flight(
     """Its own games have the numbers 0, 1, ... too, here more than were dealt for training."""
     context = make_context(tiny_folder, tmp_path, **settings("async", eval={"games": 12}))
     await publish_start(context)
-    dealt = [spec for _ in range(4) for spec in context.draw(0)]
+    dealt = [
+        spec for _ in range(4) for spec in context.schedule.draw(0, context.current, context.past)
+    ]
     context.in_flight = {spec.game_id: spec for spec in dealt}
     await evaluate(context, context.version)
     assert len(played(context.folder, "eval")) == 12 > len(dealt)

@@ -155,13 +155,13 @@ def test_a_signal_ends_what_runs_in_order(kind: signal.Signals, hangups: None) -
     before = signal.getsignal(kind), signal.getsignal(signal.SIGINT)
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of a script's background job
-        with pytest.raises(session.Terminated), session.heeding_sigterm():
+        with pytest.raises(session.Terminated), session.ended_by_sigterm():
             session.run_to_end(run(), said.append)
     finally:
         signal.signal(signal.SIGINT, before[1])
     assert ended == ["in order"]
     signal.signal(kind, before[0])
-    with pytest.raises(session.Terminated), session.heeding_sigterm():
+    with pytest.raises(session.Terminated), session.ended_by_sigterm():
         os.kill(os.getpid(), kind)
         time.sleep(20)
 
@@ -178,7 +178,7 @@ def test_a_terminal_that_closes_may_say_so_more_than_once(hangups: None) -> None
             await asyncio.sleep(0)
             ended.append("in order")
 
-    with pytest.raises(session.Terminated), session.heeding_sigterm():
+    with pytest.raises(session.Terminated), session.ended_by_sigterm():
         try:
             session.run_to_end(run())
         finally:
@@ -189,14 +189,14 @@ def test_a_terminal_that_closes_may_say_so_more_than_once(hangups: None) -> None
 
 def test_under_nohup_a_closed_terminal_is_nothing(hangups: None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with session.heeding_sigterm():
+    with session.ended_by_sigterm():
         os.kill(os.getpid(), signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 def test_sigterm_is_the_callers_again() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with session.heeding_sigterm():
+    with session.ended_by_sigterm():
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
 

@@ -15,7 +15,8 @@ from unstable.config import AdapterConfig, ModelConfig, parse
 from unstable.engines.base import Engine
 from unstable.engines.make import make_engine
 from unstable.engines.probe import BOUNDS, probe_adapters
-from unstable.models.adapters import attach_lora, load_weights
+from unstable.learners.model.trained import Trained
+from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
 from unstable.models.shape import read_shape
 from unstable.types import Adapter
@@ -45,7 +46,7 @@ def plainly(
     found = {}
     for name, adapter in adapters.items():
         if adapter is not None:
-            load_weights(model, adapter)
+            Trained(model).load(adapter)
         logprobs: list[float] = []
         for ids in CONTINUATIONS:
             logits = model(torch.tensor([[*PROMPT, *ids]], device=device), use_cache=False).logits

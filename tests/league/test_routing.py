@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from unstable.config import parse
-from unstable.league.schedule import AHEAD_PER_ACTOR, Router, Schedule
+from unstable.league.schedule import AHEAD_PER_ACTOR, Schedule
 from unstable.types import GameSpec, PlayerId
 
 NOW = PlayerId.policy(8)
@@ -19,14 +19,14 @@ def opponent(group: list[GameSpec]) -> int | None:
 
 def dealt(num_actors: int, rounds: int = 400, order: list[int] | None = None):
     config = parse({"seed": 1})
-    router = Router(config, Schedule(config), num_actors)
+    schedule = Schedule(config, num_actors)
     turns = (order or list(range(num_actors))) * rounds
-    return [(actor, router.draw(actor, NOW, PAST)) for actor in turns]
+    return [(actor, schedule.draw(actor, NOW, PAST)) for actor in turns]
 
 
 def test_one_actor_plays_in_the_schedules_order() -> None:
     schedule = Schedule(parse({"seed": 1}))
-    expected = [schedule.draw(NOW, PAST) for _ in range(50)]
+    expected = [schedule.draw_group(NOW, PAST) for _ in range(50)]
     assert [group for _, group in dealt(1, 50)] == expected
 
 
@@ -59,20 +59,20 @@ def test_routing_leaves_the_share_of_every_opponent_alone() -> None:
 
 def test_a_new_version_begins_with_groups_of_its_own() -> None:
     config = parse({"seed": 1})
-    router = Router(config, Schedule(config), 3)
-    router.draw(0, NOW, PAST)
+    schedule = Schedule(config, 3)
+    schedule.draw(0, NOW, PAST)
     for actor in range(3):
-        group = router.draw(actor, PlayerId.policy(9), [*PAST, NOW])
+        group = schedule.draw(actor, PlayerId.policy(9), [*PAST, NOW])
         assert PlayerId.policy(9) in {seat.player for seat in group[0].seats}
 
 
 def test_fixed_opponents_that_are_adapters_have_a_home_whatever_their_name() -> None:
     fixed = [{"kind": "checkpoint", "path": "x", "name": name} for name in ("warm", "cold")]
     config = parse({"opponents": {"draw": {"self": 0, "past": 0, "fixed": 1}, "fixed": fixed}})
-    router = Router(config, Schedule(config), 2)
+    schedule = Schedule(config, 2)
     actors: defaultdict[PlayerId, Counter[int]] = defaultdict(Counter)
     for actor in [0, 1] * 200:
-        for seat in router.draw(actor, NOW, PAST)[0].seats:
+        for seat in schedule.draw(actor, NOW, PAST)[0].seats:
             if seat.player != PlayerId.policy(8):
                 actors[seat.player][actor] += 1
     homes = [max(counts, key=lambda actor: counts[actor]) for counts in actors.values()]

@@ -20,7 +20,9 @@ def draw(schedule: Schedule, count: int) -> list[GameSpec]:
     return [
         spec
         for _ in range(count)
-        for spec in schedule.draw(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+        for spec in schedule.draw_group(
+            PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)]
+        )
     ]
 
 
@@ -68,16 +70,19 @@ def test_ids_groups_and_seeds_are_never_used_twice() -> None:
 def test_without_a_past_the_policy_plays_itself_and_fixed_opponents() -> None:
     schedule = Schedule(config())
     players = {
-        seat.player for _ in range(300) for seat in schedule.draw(PlayerId.policy(0), [])[0].seats
+        seat.player
+        for _ in range(300)
+        for seat in schedule.draw_group(PlayerId.policy(0), [])[0].seats
     }
     assert players == {PlayerId.policy(0), RANDOM}
     only_past = Schedule(config(opponents={"draw": {"self": 0, "past": 1, "fixed": 0}}))
-    assert {seat.player for seat in only_past.draw(PlayerId.policy(0), [])[0].seats} == {
+    assert {seat.player for seat in only_past.draw_group(PlayerId.policy(0), [])[0].seats} == {
         PlayerId.policy(0)
     }
     both = {PlayerId.policy(0), PlayerId.policy(1)}
     assert {
-        seat.player for seat in only_past.draw(PlayerId.policy(1), [PlayerId.policy(0)])[0].seats
+        seat.player
+        for seat in only_past.draw_group(PlayerId.policy(1), [PlayerId.policy(0)])[0].seats
     } == both
 
 
@@ -103,7 +108,7 @@ def test_past_opponents_are_those_of_the_policies_that_are_named() -> None:
     opponents = {"draw": {"self": 0, "past": 1, "fixed": 0}}
     schedule = Schedule(config(opponents=opponents, openings={"share": 1.0}))
     rival, pool = PlayerId.policy(2, "rival"), [PlayerId.policy(1, "rival"), PlayerId.policy(7)]
-    specs = [spec for _ in range(50) for spec in schedule.draw(rival, pool)]
+    specs = [spec for _ in range(50) for spec in schedule.draw_group(rival, pool)]
     for spec in specs:
         (trained,) = [seat.player for seat in spec.seats if seat.trained]
         assert trained == rival

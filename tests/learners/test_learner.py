@@ -31,8 +31,9 @@ from unstable.learners import columns
 from unstable.learners import passes as passes_module
 from unstable.learners.checkpoint import STATE_FILE
 from unstable.learners.model import packing
+from unstable.learners.model.trained import Trained
 from unstable.learners.optimizer import scheduled_rate
-from unstable.models.adapters import load_weights, read_adapter
+from unstable.models.adapters import read_adapter
 from unstable.records.files import json_line
 from unstable.records.games import game_record, read_game
 from unstable.types import Reward, Segment
@@ -123,7 +124,7 @@ def test_an_interrupted_answer_is_recorded_read_and_trained_where_it_was_sampled
 ):
     """The gradient is that of a plain forward in which the inserted tokens have no loss."""
     learner, peft_model = make_learner(model, algorithm=plain()), plain_policy(model)
-    load_weights(peft_model, learner.save(tmp_path / "000000"))
+    Trained(peft_model).load(learner.save(tmp_path / "000000"))
     inserted = Segment(token_ids=[9, 8, 9], scored=False)
     segments = (completion(token_ids=[3, 4]), inserted, completion(token_ids=[5, 6, 7]))
     unscored = replace(sampled(prompt_ids=[1, 2, 3]), segments=segments)
@@ -470,7 +471,7 @@ def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, step_gradie
     update = learner.imitate(samples)
 
     plain = plain_policy(model)
-    load_weights(plain, adapter)
+    Trained(plain).load(adapter)
     parameters = [parameter for parameter in plain.parameters() if parameter.requires_grad]
     loss = -torch.cat([plain_logprobs(plain, tokens) for tokens in samples]).mean()
     loss.backward()

@@ -27,6 +27,7 @@ from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.logprobs import selected_logprobs
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
+from unstable.learners.model.trained import Trained
 from unstable.learners.regularization import (
     Coefficients,
     coefficients_at,
@@ -34,7 +35,7 @@ from unstable.learners.regularization import (
     regularized,
     shaped_rewards,
 )
-from unstable.models.adapters import attach_lora, load_weights
+from unstable.models.adapters import attach_lora
 
 WORDS, LONGEST, END = 4, 3, 0
 PROMPTS = [([1, 2, 3], 1.0), ([3, 1], 0.5)]
@@ -125,7 +126,7 @@ def peft_model(seed, attention="sdpa"):
     model.lm_head.weight.data.mul_(8)
     adapter = random_adapter(tiny_model(vocab=WORDS), "any", seed)
     adapted = attach_lora(model, LORA, seed=0)
-    load_weights(adapted, adapter)
+    Trained(adapted).load(adapter)
     return adapted
 
 

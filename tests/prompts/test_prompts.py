@@ -261,7 +261,9 @@ def test_prompts_are_kept_while_there_is_room(monkeypatch):
 def test_answers_are_read_alike_when_they_come_again():
     built = builder()
     for text in ("[4]", "[4]", "a longer answer than is kept", "[4]"):
-        assert built.read_answer([*TINY.encode(text), 0]) == text
+        ids = [*TINY.encode(text), 0]
+        assert built.read_answer(ids) == (text, built.style.read_action(text))
+        assert built.decode(ids) == text
 
 
 def test_the_start_is_reused_where_the_tokenizer_splits_words():

@@ -17,9 +17,12 @@ from tests.helpers.tracking import make_game, make_trajectories
 from unstable.commands.report import make_report
 from unstable.config import dump
 from unstable.loop.train import train
+from unstable.models.hub import cache_folder
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_record
+from unstable.report.page import plot_library, write_page
+from unstable.report.sweep import Measure, Outcome, results, sweep_page
 
 CHROMIUM = shutil.which("chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -84,7 +87,9 @@ def browser(page_file: Path) -> Iterator[Any]:
 class Opened:
     """A page with all that it said and asked for."""
 
-    def __init__(self, browser: Any, path: Path, width: int, scheme: str = "light") -> None:
+    def __init__(
+        self, browser: Any, path: Path, width: int, scheme: str = "light", *, games: bool = True
+    ) -> None:
         self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.said: list[str] = []
         self.asked: list[str] = []
@@ -94,7 +99,8 @@ class Opened:
         self.url = path.as_uri()
         self.page.goto(self.url)
         self.page.wait_for_selector("html[data-drawn]", state="attached")
-        self.page.wait_for_selector("#game[data-turn]", state="attached")
+        if games:
+            self.page.wait_for_selector("#game[data-turn]", state="attached")
 
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).inner_text())
@@ -302,6 +308,35 @@ def test_two_runs_of_one_config_are_told_apart(
     assert found.page.evaluate("document.documentElement.scrollWidth") <= width
     assert found.said == []
     found.page.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_a_sweep_opens_with_its_curves(
+    browser: Any, tmp_path: Path, width: int, scheme: str
+) -> None:
+    measure = Measure("collect/reward", "max")
+    runs = [
+        Outcome(
+            *(f"s{n}-seed{seed}", f"s{n}", seed, "failed" if seed == 2 else "done"),
+            [{"version": at, "collect/reward": at * n / 9 + seed} for at in range(5)],
+            *("unstable train --seed 1", "out/x", HOSTILE if seed == 2 else ""),
+        )
+        for n in range(12)
+        for seed in (1, 2)
+    ]
+    found = results(runs, measure)
+    fields = {each.setting: {"model.name": HOSTILE} for each in found}
+    page = sweep_page("mine", found, measure, fields, [["2", "s0", "0.1", "stopped"]])
+    write_page(tmp_path / "page.html", page, [], plot_library(cache_folder()))
+    opened = Opened(browser, tmp_path / "page.html", width, scheme, games=False)
+    assert opened.text("h1").startswith("s11 is best: ")
+    assert opened.page.locator("figure svg").count() == 1
+    assert opened.page.locator("#results tbody tr").count() == 13
+    assert opened.text("#settings pre").count("unstable train") == 24
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.page.evaluate("window.broken") is None
+    assert opened.said == [] and opened.asked == [opened.url]
+    opened.page.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])

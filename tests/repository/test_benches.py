@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from unstable.cli import run
+
 BENCH = Path(__file__).parent.parent.parent / "bench"
 SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p.stem != "__init__")
 SMALL = {
@@ -59,6 +61,15 @@ def test_a_bench_runs(script: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout or script == "curve.py"
+
+
+@pytest.mark.parametrize("sweep", sorted((BENCH / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
+def test_a_sweep_of_the_benches_could_begin(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["sweep", str(sweep), "--plan"]) == 0
+    assert capsys.readouterr().out.startswith("unstable train --config tiny_")
 
 
 def test_every_bench_has_a_small_form() -> None:

@@ -185,6 +185,36 @@ def test_the_metrics_that_the_pages_name_exist() -> None:
             assert f"`{metric}`" in known, metric
 
 
+# Sweeps
+
+
+def sweep_files(folder: Path) -> None:
+    """The files of the page, in a folder."""
+    for name, text in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", page("sweep.md"), re.M | re.S):
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def test_the_sweeps_of_the_page_could_begin(tmp_path: Path) -> None:
+    sweep_files(tmp_path)
+    assert command(tmp_path, "sweep", "rates.yaml", "--plan").count("--config tiny_nim") == 4
+    assert command(tmp_path, "sweep", "halving.yaml", "--plan").count("--config tiny_nim") == 16
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_of_sweeps_make_its_table(tmp_path: Path) -> None:
+    sweep_files(tmp_path)
+    path = tmp_path / "rates.yaml"
+    small = (("steps: 12", "steps: 2"), ("every: 6", "every: 1"), ("[1, 2]", "[1]"))
+    for more, less in (*small, ("games: 64", "games: 8")):
+        path.write_text(path.read_text().replace(more, less))
+    path.write_text(f"{path.read_text()}at_once: auto\n")
+    lines = blocks("bash", page("sweep.md"))[0].splitlines()
+    said = [command(tmp_path, *shlex.split(line, comments=True)[1:]) for line in lines]
+    assert len(said) == 5 and "learning_rate-0.0005" in said[1]
+    assert said[1] == said[2] == said[3]
+    assert (tmp_path / "outputs/rates/report.html").is_file()
+
+
 # The tutorial
 
 

@@ -102,7 +102,7 @@ def imports(path: Path) -> set[str]:
 
 
 def rooms_imported(path: Path) -> set[str]:
-    """Context that a file imports; the package itself is the room `__init__`."""
+    """Rooms that a file imports; the package itself is the room `__init__`."""
     names = {name for name in imports(path) if name.partition(".")[0] == "unstable"}
     parts = {(name.split(".") + ["__init__"])[1] for name in names}
     return {part if part in ALLOWED else "__init__" for part in parts}

@@ -1,4 +1,4 @@
-"""Buffers: where play's clock and learning's clock meet.
+"""Buffers: games end at any time, and learning takes a batch when it is ready; they meet here.
 
 Trajectories of finished games come in, batches of whole groups go out, oldest first. Files, tensors
 and advantages never enter.

@@ -160,6 +160,23 @@ def _report(given: Given) -> None:
     report(folders, given["out"])
 
 
+def _sweep(given: Given) -> None:
+    resumed, out, flags = given["resume"], given["out"], given.flags
+    named = [*given.words, *(["--out"] if out is not None else []), *sorted(flags)]
+    from unstable.commands.sweep.sweep import begin, go_on, show
+
+    if resumed is not None:
+        for other in (each for each in named if each != "--retry"):
+            raise ConfigError(f"{other!r}: --resume goes on with a sweep as it was begun")
+        go_on(folder_at("--resume", resumed), retry="--retry" in flags)
+    elif not given.words or "--retry" in flags:
+        raise ConfigError("give a sweep's file, or --resume FOLDER and, if you like, --retry")
+    elif flags & {"--table", "--json"}:
+        show(folder_at("FOLDER", given.words[0]), as_json="--json" in flags)
+    else:
+        begin(folder_at("FILE", given.words[0]), out, plan_only="--plan" in flags)
+
+
 def _ratings(given: Given) -> None:
     folders = [folder_at("RUN_DIR", word) for word in given.words]
     from unstable.commands.ratings import ratings
@@ -281,6 +298,13 @@ COMMANDS = {
         takes_fields=True,
     ),
     "report": Command(_report, *TEXTS["report"], words=(1, MOST), own={"out": _folder_of}),
+    "sweep": Command(
+        _sweep,
+        *TEXTS["sweep"],
+        words=(0, 1),
+        own={"out": _folder_of, "resume": text_of},
+        flags=("--plan", "--retry", "--table", "--json"),
+    ),
     "ratings": Command(
         _ratings,
         *TEXTS["ratings"],

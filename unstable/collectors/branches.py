@@ -76,14 +76,14 @@ async def play_branches(spec: GameSpec, play: PlayOne, run_seed: int, forks: For
     A game in which that seat had no turn has no branches. Raises what a branch raised, and
     `EngineDiedError` before anything else.
     """
-    trunk = await play(spec)
+    parent = await play(spec)
     (seat,) = [place for place, seat in enumerate(spec.seats) if seat.trained]
-    turns = trunk.seat_turns(seat)
+    turns = parent.seat_turns(seat)
     if not turns:
-        return trunk
+        return parent
     chance = random.Random(derive_seed(run_seed, "fork", spec.game_id))
     number = forks.choose(spec.env, seat, len(turns), chance)
-    shared = trunk.turns[: turns[number].index]
+    shared = parent.turns[: turns[number].index]
     specs = [
         replace(spec, game_id=spec.game_id + member, member=member, branches=0)
         for member in range(1, spec.branches + 1)
@@ -96,6 +96,6 @@ async def play_branches(spec: GameSpec, play: PlayOne, run_seed: int, forks: For
     except ExceptionGroup as raised:
         died = raised.subgroup(EngineDiedError)
         raise (died or raised).exceptions[0] from None
-    trunk.branches = [task.result() for task in tasks]
-    forks.learn(spec.env, seat, number, [game.outcomes[seat] for game in trunk.branches])
-    return trunk
+    parent.branches = [task.result() for task in tasks]
+    forks.learn(spec.env, seat, number, [game.outcomes[seat] for game in parent.branches])
+    return parent

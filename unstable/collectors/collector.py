@@ -10,11 +10,9 @@ from typing import Any
 
 from unstable.collectors.branches import Forks, play_branches
 from unstable.collectors.isolation import ForkServer, IsolatedGameError, Job, play_isolated
-from unstable.collectors.play import PlayerFactory, contained, play_game
-from unstable.collectors.players.base import Player
+from unstable.collectors.play import PlayerFactory, contained, play_game, players_of
 from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.model import adapter_name
-from unstable.collectors.players.opening import players_of
 from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
 from unstable.config.plugins import import_all
@@ -27,7 +25,6 @@ from unstable.types import (
     GameResult,
     GameSpec,
     PlayerId,
-    SeatSpec,
     Turn,
 )
 
@@ -126,7 +123,7 @@ class Collector:
     ) -> AsyncGenerator[list[GameResult | GameFailure]]:
         """Play the specs in order and yield results, failures among them, as games finish.
 
-        Each time all results are yielded that are there by then.
+        Each list holds all results that are ready when it is yielded.
 
         With `enough`, a game is started only while the finished games' trained turns, and those
         to expect of the games in flight, are fewer; specs that were not started are left out, but
@@ -200,10 +197,7 @@ class Collector:
     async def _play_game(self, spec: GameSpec, shared: Sequence[Turn] = ()) -> GameResult:
         game, seed = self._games[spec.env], self._config.seed
         trusted = spec.env in self._trust
-
-        def player(place: int, seat: SeatSpec) -> Player:
-            return self.players.player(game, seat, spec.purpose)
-
+        player = partial(self.players.player, game, spec.purpose)
         if spec.env in self._isolated:
             job = Job(
                 spec=spec,
@@ -259,7 +253,7 @@ TRUST_SHARE = 0.9
 
 
 class Trust:
-    """What became of each env's games: one that plays well is not to blame for what it raises.
+    """How each env's games ended: one that plays well is not to blame for what it raises.
 
     Else an env with a fault would make forfeits out of good moves, and a policy that has found an
     action at which a good env raises could void the games that it is about to lose.

@@ -17,10 +17,9 @@ from functools import partial
 from typing import Any, cast
 
 from unstable.collectors.isolation import Ask, Job, Message, frame, read_frame
-from unstable.collectors.play import play_game
+from unstable.collectors.play import play_game, players_of
 from unstable.collectors.players.base import OpponentPlayer, Player
 from unstable.collectors.players.kinds import player_class
-from unstable.collectors.players.opening import players_of
 from unstable.config.plugins import import_all
 from unstable.games.game import Game
 from unstable.types import Answer, GameFailure, Observation, SeatSpec
@@ -50,12 +49,12 @@ class _Model:
     """A local model, which answers from the actor's process."""
 
     connection: _Connection
-    place: int
+    seat: SeatSpec
     constrained: bool
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         moves = game.legal_moves() if self.constrained else None
-        self.connection.send("ask", Ask(self.place, observation, seed, moves))
+        self.connection.send("ask", Ask(self.seat, observation, seed, moves))
         return cast(Answer, self.connection.read())
 
 
@@ -71,8 +70,8 @@ class _Ticking:
         return await self.player.act(observation, game, seed)
 
 
-def _player(job: Job, connection: _Connection, place: int, seat: SeatSpec) -> Player:
-    model = _Model(connection=connection, place=place, constrained=job.constrained)
+def _player(job: Job, connection: _Connection, seat: SeatSpec) -> Player:
+    model = _Model(connection=connection, seat=seat, constrained=job.constrained)
     opponent = job.opponents.get(seat.player.name)
     if opponent is None:
         return model

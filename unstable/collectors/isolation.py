@@ -2,7 +2,7 @@
 
 The env, its legal moves, experts, bots and endpoints are in the game's process; local models answer
 from here, as a process has no engine. A turn that is not over in its time ends the process,
-whatever it is at. `collectors/game_process.py` is the other side.
+whatever that is doing. `collectors/game_process.py` is the other side.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
 from unstable.collectors.players.base import Player
-from unstable.collectors.players.opening import OPENER
 from unstable.config import FixedOpponent, GameConfig
 from unstable.games.game import Game
 from unstable.types import GameFailure, GameResult, GameSpec, Observation, SeatSpec, Turn
@@ -46,14 +45,14 @@ class Job:
 class Ask(NamedTuple):
     """What a game asks of a local model: the answer to an observation."""
 
-    place: int  # a seat, or OPENER
+    seat: SeatSpec  # whose player it is
     observation: Observation
     seed: int
     legal_moves: list[str] | None
 
 
 class Message(NamedTuple):
-    """What a game's process says."""
+    """What a game's process sends."""
 
     kind: Literal["begun", "turn", "ask", "result", "failure"]
     content: Any = None  # a `ProcessId`, nothing, an `Ask`, a `GameResult`, a `GameFailure`
@@ -127,9 +126,9 @@ class ForkServer:
 
 
 async def play_isolated(
-    job: Job, fork_server: ForkServer, make: Callable[[int, SeatSpec], Player]
+    job: Job, fork_server: ForkServer, make: Callable[[SeatSpec], Player]
 ) -> GameResult:
-    """Play a game in a process of its own; `make` makes the local model of a place.
+    """Play a game in a process of its own; `make` makes the local model of a seat.
 
     Raises `IsolatedGameError` for what it raised there, `TimeoutError` where a turn takes too
     long, and `RuntimeError` where its process has ended.
@@ -140,7 +139,7 @@ async def play_isolated(
         begun = await process.read(START_S)
         process.id = begun.content
         process.send(job)
-        models: dict[int, Player] = {}
+        models: dict[SeatSpec, Player] = {}
         while True:
             message = await process.read(job.config.turn_timeout)
             if message.kind == "result":
@@ -149,12 +148,10 @@ async def play_isolated(
                 raise IsolatedGameError(message.content)
             if message.kind == "ask":
                 ask: Ask = message.content
-                if ask.place not in models:
-                    seat = job.spec.opener if ask.place == OPENER else job.spec.seats[ask.place]
-                    assert seat is not None
-                    models[ask.place] = make(ask.place, seat)
+                if ask.seat not in models:
+                    models[ask.seat] = make(ask.seat)
                 view = cast(Game, _View(job.config, ask.legal_moves))
-                process.send(await models[ask.place].act(ask.observation, view, ask.seed))
+                process.send(await models[ask.seat].act(ask.observation, view, ask.seed))
     finally:
         process.end()
 

@@ -1,9 +1,9 @@
-"""One game: who sits at its seats, and how it goes from the first observation to the outcome."""
+"""One game: who plays at its seats, and how it goes from the first observation to the outcome."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -12,12 +12,23 @@ from unstable.collectors.players.base import LeftError, LimitedPlayer, OpponentP
 from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer, VotingPlayer
+from unstable.collectors.players.programs import RandomPlayer
 from unstable.config import GameConfig, RunConfig
 from unstable.engines.base import Engine
 from unstable.games.game import Game
-from unstable.games.services import prompt_style
+from unstable.games.services import lists_legal_moves, prompt_style
 from unstable.prompts import PromptBuilder, shorten
-from unstable.types import BASE, GameResult, GameSpec, Purpose, SeatSpec, Turn
+from unstable.types import (
+    BASE,
+    Answer,
+    GameResult,
+    GameSpec,
+    Observation,
+    PlayerId,
+    Purpose,
+    SeatSpec,
+    Turn,
+)
 from unstable.types.seeds import derive_seed
 
 
@@ -45,7 +56,7 @@ class PlayerFactory:
         self.newest = Newest()
         self._shared_players: dict[tuple[str, SeatSpec, Purpose], Player] = {}
 
-    def player(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
+    def player(self, game: GameConfig, purpose: Purpose, seat: SeatSpec) -> Player:
         """The player that a seat names, as it plays this game."""
         model = partial(self._model, game, seat, purpose)
         if seat.player == BASE:
@@ -100,6 +111,43 @@ class PlayerFactory:
         return self._shared_players[place]
 
 
+def players_of(spec: GameSpec, make: Callable[[SeatSpec], Player]) -> list[Player]:
+    """A game's players by seat, each behind the opener where one makes the game's first moves."""
+    own = list(map(make, spec.seats))
+    if spec.opener is None:
+        return own
+    opener = make(spec.opener)
+    return [OpeningPlayer(spec=spec, own=player, opener=opener) for player in own]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpeningPlayer:
+    """The opener for the game's first `spec.opening` moves, then the seat's own player.
+
+    The opener's moves follow from the game's seed alone, so that the games of a group, which share
+    it, begin alike. Where the game lists its legal moves, an answer that is none of them is
+    replaced by any of them, and `random` stands as who made it. Elsewhere it stands, and the game
+    may end by it.
+    """
+
+    spec: GameSpec
+    own: Player
+    opener: Player
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        """The answer of whoever's turn it is; an opener's has its `player`."""
+        spec = self.spec
+        if game.turns >= spec.opening:
+            return await self.own.act(observation, game, seed)
+        assert spec.opener is not None
+        shared = derive_seed(spec.seed, "opener", observation.seat, game.turns)
+        answer = await self.opener.act(observation, game, shared)
+        if lists_legal_moves(game.config) and answer.action not in game.legal_moves():
+            answer = await RandomPlayer().act(observation, game, shared)
+            return replace(answer, player=PlayerId("random"))
+        return replace(answer, player=spec.opener.player)
+
+
 @contextmanager
 def contained() -> Iterator[None]:
     """What a game raises that would end more than the game comes as a `RuntimeError`.
@@ -130,7 +178,7 @@ async def play_game(
     Raises `TimeoutError` for a game that takes longer than its time-out, local models' time aside.
     With `shared`, the game goes on from where those turns led another game of the same seed. A
     player that leaves (`LeftError`) ends it; what was played so far is a game that was cut off.
-    `trusted` is what the env is to `Game`. `told` hears of each turn that was played here.
+    `trusted` is what the env is to `Game`. `told` is called with each turn that was played here.
     """
     began, modelling = perf_counter(), 0.0
     game = Game(config, spec.seed, trusted=trusted)

@@ -52,12 +52,12 @@ def diagnose(run_dir: Path) -> int:
 
 
 def status_of(folder: RunFolder) -> dict[str, Any]:
-    """What the run has last said of itself; {} where it has said nothing that can be read."""
+    """The run's last state file; {} where there is none that can be read."""
     return read_small_json(folder.status) or {}
 
 
 def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condition:
-    """What a run is that has last said `state` of itself."""
+    """The condition of a run whose last state file is `state`."""
     is_sft = folder.examples.is_file()
     resume = command_line("unstable", "sft" if is_sft else "train", "--resume", folder.root)
     again = f"to go on: {resume}" if folder.versions() else "it has no checkpoint; begin anew"

@@ -18,7 +18,7 @@ from unstable.commands.prepare import (
     prepare,
     show_plan,
 )
-from unstable.commands.session import said
+from unstable.commands.session import starting
 from unstable.config import ConfigError, RunConfig
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.loop.context import distribute, exploit
@@ -49,7 +49,7 @@ def evaluate(
             "eval.opponents = []: nothing would be played; name one, such as random, or set "
             "--eval.exploitability.every 1"
         )
-    with said():
+    with starting():
         check_games(config)
         check_exact_games(config)
         check_model(config.model)

@@ -7,7 +7,7 @@ from typing import Any
 
 from unstable.commands.card import PICTURE, PROMPTS, Export, model_card, scores_picture
 from unstable.commands.finished import Version, check_adapter, checkpoint_of
-from unstable.commands.session import said
+from unstable.commands.session import starting
 from unstable.config import ConfigError, RunConfig, hide_secrets
 from unstable.games.services import prompt_style
 from unstable.models.adapters import padded_rank, read_adapter, write_adapter
@@ -53,7 +53,7 @@ def export(
     _check_out(out)
     if repository is not None:
         check_push(repository)
-    with said():
+    with starting():
         try:
             _write(folder, version, out, merged=merged)
         except OSError as error:

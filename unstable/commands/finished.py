@@ -8,11 +8,11 @@ from typing import Any, Literal, TypeVar
 
 from unstable.commands.prepare import Resolved
 from unstable.commands.session import (
+    ended_by_sigterm,
     failures_logged,
     have_weights,
-    heeding_sigterm,
     run_to_end,
-    say,
+    status,
 )
 from unstable.config import ConfigError, RunConfig, load
 from unstable.loop.protocols import Actor
@@ -79,7 +79,7 @@ def run_on_actors(
     Logs go to `logs/<component>.log`. Raises `RunFailedError` for what failed, and what an
     interrupt raises.
     """
-    lines = Lines(say)
+    lines = Lines(status)
 
     async def main() -> T:
         from unstable.runtime.processes import acting  # Ray takes a second
@@ -91,10 +91,10 @@ def run_on_actors(
             return await work(actors, lines)
 
     at_log = failures_logged(folder, component)
-    with heeding_sigterm(), logging_to(folder, component), at_log:
+    with ended_by_sigterm(), logging_to(folder, component), at_log:
         have_weights(resolved.config.model)
         with lines.refreshing():
-            return run_to_end(main(), say)
+            return run_to_end(main(), status)
 
 
 def is_whole(checkpoint: Path) -> bool:

@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unstable.commands.session import say
+from unstable.commands.session import status
 from unstable.config import ConfigError, GameConfig, RunConfig, load
 from unstable.league.evaluation import rated_games
 from unstable.league.fit import Ranking, Strength, fit, ranking
@@ -56,7 +56,7 @@ def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) ->
     skipped = Skipped()
     runs = [rebuild(existing_run(root), skipped) for root in roots]
     if skipped:
-        say(skipped.line)
+        status(skipped.line)
     names = Names(runs)
     games = [names.game(at, game) for at, run in enumerate(runs) for game in run.games]
     if not any(len(set(game.players)) > 1 for game in games):
@@ -112,7 +112,7 @@ def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
     """A run's ratings from its games, in the order in which the run took them in.
 
     Training games are on file as they ended. Where play and learning take turns, they counted by
-    number, round by round. When rounds ended, versions began and evaluations counted is said by the
+    number, round by round. When rounds ended, versions began and evaluations counted is told by the
     registry's marks, which the run's state keeps.
     """
     config = load(str(folder.config))
@@ -366,7 +366,7 @@ def points(row: Mapping[str, float]) -> str:
 
 
 def remarks(found: Mapping[str, Any]) -> list[str]:
-    """What the table does not say, in sentences."""
+    """What the table does not show, in sentences."""
     lines = [
         f"{each['env']}: side {each['side']} is worth {points(each)} points"
         for each in found["advantages"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unstable.commands.diagnosis import condition_of, status_of
-from unstable.commands.session import say
+from unstable.commands.session import status
 from unstable.config import ConfigError, RunConfig, one_line
 from unstable.config.plugins import faults_to
 from unstable.games.replay import is_known, replay
@@ -43,11 +43,11 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> None:
     path = out or (RunFolder(run_dirs[0]).report if len(run_dirs) == 1 else SEVERAL)
     if out is not None or len(run_dirs) > 1:
         check_target(path, "--out")
-    size = make_report(run_dirs, path, say)
+    size = make_report(run_dirs, path, status)
     print(f"report: {path} ({size / 1e6:.1f} MB)")
 
 
-def make_report(run_dirs: Sequence[Path], out: Path, tell: Callable[[str], None] = say) -> int:
+def make_report(run_dirs: Sequence[Path], out: Path, tell: Callable[[str], None] = status) -> int:
     """Write the report of runs; returns its size in bytes. Errors as above.
 
     `tell` is given a line on what of their files is damaged.

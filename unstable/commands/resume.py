@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from unstable.commands.finished import LEARNERS_FILE, Version, checkpoint_of, is_whole
 from unstable.commands.prepare import check, prepare, show_plan
-from unstable.commands.session import said, say
+from unstable.commands.session import starting, status
 from unstable.commands.train import go_on, train
 from unstable.config import (
     FORMAT,
@@ -70,7 +70,7 @@ def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
             f"loop.steps = {config.loop.steps}: the run has made {point.version} updates; "
             "give --steps a higher number"
         )
-    with said():
+    with starting():
         started = begun_from_its_own(config)
         check(started)
         resolved = prepare(started)
@@ -78,7 +78,7 @@ def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
     begins = {"model.init": config.model.init, "learner.state": config.learner.state}
     with folder.held(place):
         for line in _news(point):
-            say(line)
+            status(line)
         write_whole(folder.config, dump(resolved.config.updated(begins)).encode())
         rewind(folder, point, is_synchronous=resolved.config.loop.mode == "sync")
         go_on(resolved, folder, point.state)

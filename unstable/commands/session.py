@@ -1,4 +1,4 @@
-"""What surrounds a run: its folder, and what becomes of errors and signals."""
+"""What surrounds a run: its folder, and how errors and signals end it."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ def _free(name: str) -> Path:
     return next(path for path in paths if not path.exists())
 
 
-def say(line: str) -> None:
+def status(line: str) -> None:
     """Show a line that is no result."""
     print(line, file=sys.stderr)
 
@@ -89,18 +89,18 @@ def have_weights(model: ModelConfig) -> None:
     def downloading(what: str, done: int, total: int) -> None:
         lines.phase(f"{what}, {done:,} of {total:,}")
 
-    lines = Lines(say)
+    lines = Lines(status)
     with lines.refreshing():
         ready_weights(model, downloading)
 
 
 @contextlib.contextmanager
-def said() -> Iterator[None]:
-    """Say that a run is made ready, if that takes seconds; some have gone by with imports."""
+def starting() -> Iterator[None]:
+    """Show that a run is made ready, if that takes seconds; some have gone by with imports."""
 
     def show(line: str) -> None:
         lines.patience_s = FIRST_S
-        say(line)
+        status(line)
 
     lines = Lines(show)
     lines.patience_s = FIRST_S / 2
@@ -111,7 +111,7 @@ def said() -> Iterator[None]:
 
 @contextlib.contextmanager
 def removed_if_empty(folder: RunFolder) -> Iterator[None]:
-    """A mistake or an interrupt before the first version takes the folder along.
+    """A mistake or an interrupt before the first version removes the folder.
 
     The repaired command may then use its name.
     """
@@ -167,7 +167,7 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def heeding_sigterm() -> Iterator[None]:
+def ended_by_sigterm() -> Iterator[None]:
     """SIGTERM and SIGHUP raise `Terminated` meanwhile."""
 
     def end(number: int, _: object) -> NoReturn:
@@ -181,19 +181,19 @@ def heeding_sigterm() -> Iterator[None]:
 def as_program() -> Iterator[None]:
     """This process is ours: libraries log where the run does, and SIGTERM ends it in order."""
     take_over()
-    with heeding_sigterm():
+    with ended_by_sigterm():
         yield
 
 
 def run_to_end(
     main: Coroutine[Any, Any, T],
-    say: Callable[[str], None] = lambda _: None,
+    show: Callable[[str], None] = lambda _: None,
     interrupt: "Interrupt | None" = None,
 ) -> T:
-    """`asyncio.run` of a run's coroutine, which Ctrl-C, SIGTERM and SIGHUP cancel, and `say` so.
+    """`asyncio.run` of a run's coroutine, which Ctrl-C, SIGTERM and SIGHUP cancel.
 
-    Ctrl-C lets it finish the step that defers `interrupt`. Then it raises `KeyboardInterrupt` or
-    `Terminated`; a second signal raises it at once.
+    `show` is then called with a line. Ctrl-C lets it finish the step that defers `interrupt`. Then
+    it raises `KeyboardInterrupt` or `Terminated`; a second signal raises it at once.
     """
     stop: KeyboardInterrupt | None = None
 
@@ -212,7 +212,7 @@ def run_to_end(
             if not first:
                 loop.call_soon_threadsafe(task.cancel)
             once = first and f" once {first} is finished"
-            say(f"{name}: the run ends in order{once}; a second one ends it now")
+            show(f"{name}: the run ends in order{once}; a second one ends it now")
 
         with handled(end):
             return await main
@@ -233,7 +233,7 @@ def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
         return
 
     def heard(number: int, frame: object) -> None:
-        if number == signal.SIGHUP:  # shell and system may both say so, and more than once
+        if number == signal.SIGHUP:  # shell and system may both send it, and more than once
             signal.signal(number, signal.SIG_IGN)
             _leave_terminal()
         handler(number, frame)

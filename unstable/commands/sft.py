@@ -12,13 +12,13 @@ from unstable.commands.evaluate import play_evaluation
 from unstable.commands.finished import is_whole
 from unstable.commands.prepare import Resolved, check, prepare, settle, show_plan
 from unstable.commands.session import (
+    ended_by_sigterm,
     failures_logged,
-    heeding_sigterm,
     make_folder,
     removed_if_empty,
     run_to_end,
-    said,
-    say,
+    starting,
+    status,
 )
 from unstable.config import (
     ConfigError,
@@ -84,13 +84,13 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
         raise ConfigError(
             f"sft.held_out = {config.sft.held_out}: leaves no example to train on; set it lower"
         )
-    with said():
+    with starting():
         resolved = prepare(fine_tuned(config, _task(config, sides)))
     show_plan(resolved)
     # A comment is one line of what is printable.
     line = "".join(character if character.isprintable() else " " for character in command)
     folder = make_folder(resolved.config, "sft", head=f"# {line}\n")
-    with removed_if_empty(folder), heeding_sigterm(), logging_to(folder, "sft"):
+    with removed_if_empty(folder), ended_by_sigterm(), logging_to(folder, "sft"):
         write_environment(folder, command)
         write_examples(folder.examples, sides)
         _run(resolved, folder, sides)
@@ -106,10 +106,10 @@ def resume(run_dir: Path) -> RunFolder:
             "give a folder that unstable sft left"
         )
     folder.check_links()
-    with said():
+    with starting():
         resolved = prepare(load(str(folder.config), UNDECIDED))
     show_plan(resolved)
-    with heeding_sigterm(), logging_to(folder, "sft"):
+    with ended_by_sigterm(), logging_to(folder, "sft"):
         _run(resolved, folder, read_examples(folder.examples))
     return folder
 
@@ -207,7 +207,7 @@ def _newest_whole(folder: RunFolder) -> int:
         if is_whole(folder.checkpoint(number)):
             version = number
             break
-        say(f"checkpoint {number} is not whole and is left out, with all that came after it")
+        status(f"checkpoint {number} is not whole and is left out, with all that came after it")
         shutil.rmtree(folder.checkpoint(number))
     epochs = [row[EPOCH] for row in read_rows(folder.metrics) if HELD_OUT_LOSS in row]
     if epochs != list(range(len(epochs))):

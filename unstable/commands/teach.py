@@ -20,12 +20,12 @@ from typing import Any
 from unstable.commands.evaluate import play_evaluation
 from unstable.commands.prepare import Resolved, alone, prepare
 from unstable.commands.session import (
+    ended_by_sigterm,
     failures_logged,
     gone_after,
     have_weights,
-    heeding_sigterm,
     run_to_end,
-    say,
+    status,
 )
 from unstable.commands.sft import fine_tuned, run_fine_tuning
 from unstable.config import ConfigError, GameConfig, RunConfig
@@ -98,7 +98,7 @@ def taught(resolved: Resolved) -> Resolved:
         _make(teaching, examples, place)
     elif _adapter_of(place) is not None:
         names = ", ".join(game.key for game in games)
-        say(f"the model begins from {place}, where it was taught the form of answers in {names}")
+        status(f"the model begins from {place}, where it was taught the form of answers in {names}")
     start = _adapter_of(place)
     if start is None:
         return resolved
@@ -152,7 +152,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
-    """Ask, teach if need be, and keep what came of it; an interrupt leaves nothing."""
+    """Ask, teach if need be, and keep the result; an interrupt leaves nothing."""
     began, work = time.monotonic(), Path(tempfile.mkdtemp(prefix="unstable-teach-"))
     task = Lessons(
         train=examples,
@@ -172,14 +172,14 @@ def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
 
     with gone_after(work):
         with (
-            heeding_sigterm(),
+            ended_by_sigterm(),
             logging_to(folder, "teach"),
             tracker.lines.refreshing(),
             failures_logged(folder, "teach"),
         ):
             evaluate = partial(_ask_average, folder, resolved.config)
             main = run_fine_tuning(resolved, folder, task, tracker, evaluate, is_enough=is_over)
-            row = run_to_end(main, say)
+            row = run_to_end(main, status)
         place.parent.mkdir(exist_ok=True)
         with new_folder(place, replace=True) as kept:
             if row[EPOCH]:
@@ -187,7 +187,9 @@ def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
                 assert isinstance(version, int)
                 write_adapter(read_adapter(folder.checkpoint(version), "start"), kept)
                 spent = duration(time.monotonic() - began)
-                say(f"taught in {spent}: legal moves {_shares(row)}; the start is kept in {place}")
+                status(
+                    f"taught in {spent}: legal moves {_shares(row)}; the start is kept in {place}"
+                )
             write_whole(kept / _NOTE_FILE, json.dumps(row).encode())
 
 
@@ -266,11 +268,11 @@ class _Lesson:
     """How far teaching is, in lines; the `Tracker` of supervised training."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.lines = Lines(say)
+        self.lines = Lines(status)
         self._model = config.model.name
 
     def print(self, line: str) -> None:
-        say(line)
+        status(line)
 
     def phase(self, name: str) -> None:
         what = "asking the model for moves" if name == "playing" else name
@@ -286,9 +288,9 @@ class _Lesson:
     def log_epoch(self, row: Row) -> None:
         if row[EPOCH]:
             step = row["version"]
-            say(f"teaching the form of answers: legal moves {_shares(row)} after step {step}")
+            status(f"teaching the form of answers: legal moves {_shares(row)} after step {step}")
         elif not _is_enough([row]):
-            say(
+            status(
                 f"{self._model} does not know the form of answers (legal moves: {_shares(row)}): "
                 "it is taught it first, by random legal moves, for ten minutes at most; "
                 "--init fresh leaves that out"

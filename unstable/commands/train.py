@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from unstable.commands.prepare import Resolved, check, exact_games, prepare, show_plan
 from unstable.commands.report import report_at_end
 from unstable.commands.session import (
+    ended_by_sigterm,
     failures_logged,
-    heeding_sigterm,
     make_folder,
     removed_if_empty,
     run_to_end,
-    said,
+    starting,
 )
 from unstable.commands.teach import taught
 from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
@@ -40,7 +40,7 @@ def train(
     `RunFailedError` for whatever ended the run otherwise. An interrupt leaves a folder that is
     whole up to the last version. In a notebook, call it in a thread: it runs its own event loop.
     """
-    with said():
+    with starting():
         check(config)
         own_sinks(config, callbacks)
         resolved = prepare(config)
@@ -64,7 +64,7 @@ def go_on(
 
     Shows what came out of it unless nothing was made.
     """
-    with heeding_sigterm(), logging_to(folder, "loop"):
+    with ended_by_sigterm(), logging_to(folder, "loop"):
         sinks = own_sinks(resolved.config, callbacks)
         tracker = Tracker(
             resolved.config,

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from unstable.commands.prepare import prepare, settle
-from unstable.commands.session import Terminated, handled, say
+from unstable.commands.session import Terminated, handled, status
 from unstable.config import ConfigError, GameConfig, RunConfig, WorldConfig
 from unstable.datasets.world import (
     SyntheticExample,
@@ -43,7 +43,7 @@ from unstable.types import BASE, WORTH, GameResult, GameSpec, PlayerId, SeatSpec
 QUESTIONS = 20_000
 """Of each kind at most, drawn once."""
 ESTIMATE_AFTER = 10
-"""Steps after which the time that all may take is said."""
+"""Steps after which the time that is left is estimated."""
 LOOK_EVERY = 100
 """Steps between looks at whether enough is learned."""
 _LOOKED_AT = 100  # examples of each kind, then; 1,000 in the end
@@ -143,10 +143,10 @@ def gather(config: RunConfig, tokenizer: Any) -> World:
             config.model.chat_template,
             config.sampling.max_prompt_tokens,
         )
-        say(f"playing {config.world.games:,} random games of {game.key}")
+        status(f"playing {config.world.games:,} random games of {game.key}")
         play += random_play(game, prompts, config.world.games, config.seed)
         for question in game_questions(game):
-            say(f"drawing {number:,} questions: {question.brief[:60]}")
+            status(f"drawing {number:,} questions: {question.brief[:60]}")
             rng = random.Random(f"{config.seed} {question.brief}")
             questions.append(question_examples(question, prompts, number, rng))
     return World(play, questions)
@@ -186,7 +186,7 @@ def learn(model: Any, world: World, config: RunConfig) -> KeyboardInterrupt | No
             advance(loss.item())
             if step + 1 == ESTIMATE_AFTER:
                 seconds = (time.monotonic() - began) / ESTIMATE_AFTER * settings.steps
-                say(
+                status(
                     f"{settings.steps:,} steps take about {duration(seconds)}; Ctrl-C keeps what is"
                 )
             if interrupts or step + 1 == end:
@@ -195,7 +195,7 @@ def learn(model: Any, world: World, config: RunConfig) -> KeyboardInterrupt | No
             if looks and measured(model, world, _LOOKED_AT).suffices(settings):
                 enough = step + 1
                 end = min(settings.steps, enough + max(1, enough // _COOLING))
-                say(f"enough is learned at step {enough:,}; {end - enough} more to settle")
+                status(f"enough is learned at step {enough:,}; {end - enough} more to settle")
     model.eval()
     return interrupts[0] if interrupts else None
 

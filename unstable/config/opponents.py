@@ -151,7 +151,7 @@ class OpenAIOpponent(OpponentConfig):
 
     @model_validator(mode="after")
     def _keyless(self) -> Self:
-        """A config is written to files and shown: no key may be in it, nor in what is said here."""
+        """A config is written to files and shown: no key may be in it, nor in an error."""
         if not re.fullmatch(r"[A-Za-z_]\w*", self.api_key_env):
             raise ValueError(
                 "api_key_env is no name of an environment variable; export the key in one, and "

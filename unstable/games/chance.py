@@ -110,11 +110,10 @@ class _Words(ISeedSequence):
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
-        """So many words."""
-        size = n_words * np.dtype(dtype).itemsize
-        digest = hashlib.shake_128(str(self._seed).encode()).digest(size)
-        return np.frombuffer(digest, dtype=dtype)
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
+        """So many words of 32 bits: a list, which numpy reads faster than its own arrays."""
+        digest = hashlib.shake_128(str(self._seed).encode()).digest(4 * n_words)
+        return memoryview(digest).cast("I").tolist()
 
 
 def _memory(generator: random.Random) -> Any:

@@ -9,7 +9,7 @@ from unstable.types import Observation
 
 
 class EnvStep(NamedTuple):
-    """What an env made of an action."""
+    """The result of an action."""
 
     over: bool
     refused: bool  # the action was invalid, and the position is as it was

@@ -6,7 +6,6 @@ interleaved; it counts turns and invalid moves, and knows seats by their roles.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from unstable.config import GameConfig
@@ -26,7 +25,7 @@ class SeatingError(ValueError):
 
 
 class StepResult(NamedTuple):
-    """What became of an action: the game is over; the env refused it."""
+    """The result of an action: whether the game is over, and whether the env refused it."""
 
     done: bool
     invalid: bool
@@ -101,12 +100,16 @@ class Game:
         """What the seat to move needs to know; asking twice gives the same."""
         with self._chance:
             shown = self.env.observe()
-        seat = self._seat_of[shown.seat]
-        events = shown.events if self._shows_events or not shown.board else []
-        if self._compact is None:
-            return replace(shown, seat=seat, events=events)
-        brief, position = self._compact.brief, self._compact.position(self.env.raw)
-        return replace(shown, seat=seat, events=events, brief=brief, position=position)
+        compact = self._compact
+        return Observation(
+            seat=self._seat_of[shown.seat],
+            rules=shown.rules,
+            events=shown.events if self._shows_events or not shown.board else [],
+            board=shown.board,
+            notice=shown.notice,
+            brief="" if compact is None else compact.brief,
+            position="" if compact is None else compact.position(self.env.raw),
+        )
 
     def legal_moves(self) -> list[str]:
         """The legal actions of the seat to move; ValueError for a game that does not list them."""

@@ -36,7 +36,7 @@ def line_of_play(
 
 
 def named_move(line: str, rng: Random) -> tuple[str, list[str]]:
-    """A line, a mark and a legal move, which is the answer: so that each is said alone too.
+    """A line, a mark and a legal move, which is the answer: so that each is also learned alone.
 
     The legal moves are the words after the line's last colon. Moves that are only ever right
     together would become words that a small model cannot part.

@@ -36,7 +36,7 @@ class FormError(ValueError):
 
 @dataclass(slots=True)
 class _Trial:
-    """What came of a game that was played to see whether it can be."""
+    """The result of a game that was played as a check."""
 
     seats: set[int] = field(default_factory=set)  # that came to move
     accepted: int = 0  # actions

@@ -1,6 +1,6 @@
 """TextArena's envs as an `Environment`: found by id or class, made without asking the network.
 
-TextArena repeats every board to every seat and says all by messages. Here each seat is shown what
+TextArena repeats every board to every seat and sends all as messages. Here each seat is shown what
 it needs, once. Nothing else in this package but the catalogue reads an env's state.
 """
 
@@ -159,8 +159,9 @@ class TextArenaEnvironment(Environment):
 
     def take_cut(self) -> int:
         """Of messages that were too long, over all seats."""
-        cut = sum(view.cut_characters for view in self._views)
+        cut = 0
         for view in self._views:
+            cut += view.cut_characters
             view.cut_characters = 0
         return cut
 
@@ -187,17 +188,17 @@ class _View:
         self._events: list[str] = []
         self._notice = ""
         self._board_place = 0  # number of events before the board
-        self._board_is_old = False  # the game has said something since
+        self._board_is_old = False  # the game has sent a message since
         self.cut_characters = 0  # of messages that were too long
 
     def add(self, messages: list[Message], *, refused: bool = False, mine: bool = False) -> None:
-        """Take in what a step of the env said; `refused`: it refused the action, `mine` or not."""
+        """Take in the messages of a step; `refused`: the env refused the action, `mine` or not."""
         if mine:
             self._notice = self.refusal = ""
         for sender, message, kind in messages:
             if not isinstance(message, str):  # some envs mix up the order: (seat, action, kind)
                 continue
-            text, cut = shorten(_LEADING_LINES.sub("", message).rstrip())
+            text, cut = shorten(_trimmed(message))
             self.cut_characters += cut
             if not text:
                 continue
@@ -206,7 +207,7 @@ class _View:
             elif kind is ObservationType.PROMPT:
                 self._rules.append(text)
             elif kind is ObservationType.PLAYER_ACTION:
-                # Talk is kept as it was said; a bare [move] only if the env does not describe it.
+                # Talk is kept word for word; a bare [move] only if the env does not describe it.
                 text = text.lstrip()
                 if not refused and not (_TOKEN.fullmatch(text) and _describe(messages)):
                     self._add_event(f"{self._name(sender)}: {text}")
@@ -214,10 +215,10 @@ class _View:
                 self._notice = text
                 self.refusal = text.partition("Reason: ")[2].partition(" Please resubmit")[0]
             else:
-                self._add_said(text, kind)
+                self._add_message(text, kind)
 
-    def _add_said(self, text: str, kind: ObservationType) -> None:
-        """What the game says; a board that it ends with is the board from now on."""
+    def _add_message(self, text: str, kind: ObservationType) -> None:
+        """A message of the game; a board that it ends with is the board from now on."""
         event, board = _split_board(text, self.board or self.form)
         self._add_event(event)
         if board:
@@ -235,7 +236,7 @@ class _View:
             self._board_place = max(self._board_place - 1, 0)
 
     def observation(self) -> Observation:
-        """A board that the game has spoken after stands where it was said, among the events."""
+        """A board that messages came after stands at its place among the events."""
         events, board = list(self._events), self.board
         if self._board_is_old and board:
             events.insert(self._board_place, board)
@@ -250,12 +251,19 @@ class _View:
         return "You" if sender in (self._number, GAME_ID) else f"Player {sender}"
 
 
+def _trimmed(message: str) -> str:
+    """Less empty lines before it and white space after it."""
+    text = message.rstrip()
+    return _LEADING_LINES.sub("", text) if text[:1].isspace() else text
+
+
 def _split_board(text: str, form: str) -> tuple[str, str]:
-    """What an event says, and the board that it ends with: as many lines as `form`, as long."""
-    lines, widths = text.split("\n"), [len(line.strip()) for line in form.split("\n")]
-    head, last = lines[: -len(widths)], lines[-len(widths) :]
-    if not head or len(widths) < _BOARD_LINES:
+    """The text of an event, and the board that it ends with: as many lines as `form`, as long."""
+    height = form.count("\n") + 1
+    if height < _BOARD_LINES or text.count("\n") < height:
         return text, ""
+    lines, widths = text.split("\n"), [len(line.strip()) for line in form.split("\n")]
+    head, last = lines[:-height], lines[-height:]
     pairs = zip(last, widths, strict=True)
     alike = sum(len(line.strip()) == width for line, width in pairs)
     if alike <= len(widths) * _ALIKE:

@@ -3,10 +3,11 @@
 A group is handed out whole: its games have the same env, seed, seats and players, and differ by
 what is sampled. Players are drawn for sides: a team's seats have one player.
 
-The router deals groups to actors, so that games with the same adapters share an engine: one that
-mixes few adapters in a forward pass is faster and evicts none. Every past version has a home among
-the actors; an actor looks a few groups ahead and takes one that is at home with it, or at home
-nowhere, before any other.
+Groups are dealt to actors so that games with the same adapters share an engine: one that mixes few
+adapters in a forward pass is faster and evicts none. Every past version has a home among the
+actors; an actor looks a few groups ahead and takes one that is at home with it, or at home nowhere,
+before any other. None is passed over more often than groups are drawn ahead. With one actor groups
+are dealt as they are drawn.
 """
 
 import random
@@ -52,16 +53,44 @@ class Schedule:
     `shares` are those of the kinds of opponents, the config's until they are changed.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, num_actors: int = 1) -> None:
         self._config = config
         self.shares = config.opponents.draw
         self._fixed = list(config.opponents.fixed)
         self._random = random.Random(derive_seed(config.seed, "schedule"))
         self._next_game = 0
         self._next_group = 0
+        adapters = [each for each in self._fixed if each.adapter_folder is not None]
+        self._adapters = {PlayerId(each.key) for each in adapters}
+        self.resize(num_actors)
+        self._ahead: deque[list[GameSpec]] = deque()  # groups that are drawn and not dealt
+        self._left: deque[list[GameSpec]] = deque()  # of groups that were dealt by a former run
+        self._policy: PlayerId | None = None  # that the groups ahead train
+        self._passed_over = 0  # the oldest of them, how often
 
-    def draw(self, policy: PlayerId, past: Sequence[PlayerId]) -> list[GameSpec]:
-        """The next group's games that train `policy`; opponents are the config's and `past`.
+    def resize(self, num_actors: int) -> None:
+        """Deal to so many actors from now on."""
+        self._num_actors = num_actors
+        self._most_ahead = AHEAD_PER_ACTOR * num_actors if num_actors > 1 else 1
+
+    def draw(self, actor: int, policy: PlayerId, past: Sequence[PlayerId]) -> list[GameSpec]:
+        """The group that `actor` plays next, to train `policy`; see `draw_group`."""
+        if self._left:
+            return self._left.popleft()
+        if policy != self._policy:  # groups drawn for the version before would only be staler
+            self._ahead.clear()
+            self._policy, self._passed_over = policy, 0
+        while len(self._ahead) < self._most_ahead:
+            self._ahead.append(self.draw_group(policy, past))
+        fitting = (i for i, group in enumerate(self._ahead) if self._home(group) in (actor, None))
+        index = 0 if self._passed_over >= self._most_ahead else next(fitting, 0)
+        self._passed_over = self._passed_over + 1 if index else 0
+        group = self._ahead[index]
+        del self._ahead[index]
+        return group
+
+    def draw_group(self, policy: PlayerId, past: Sequence[PlayerId]) -> list[GameSpec]:
+        """The next group of the series, to train `policy`; opponents are the config's and `past`.
 
         One kind of opponent (self, past, fixed) is drawn for a group, one opponent of that kind for
         each other side. Against itself the policy is trained in every seat, else in those of one
@@ -195,48 +224,9 @@ class Schedule:
         self.shares = state.shares
         self._random.setstate(state.random)
 
-
-class Router:
-    """Deals the schedule's groups to actors; none is passed over more often than there are ahead.
-
-    With one actor this is the schedule's own order.
-    """
-
-    def __init__(self, config: RunConfig, schedule: Schedule, num_actors: int) -> None:
-        fixed = config.opponents.fixed
-        self._adapters = {PlayerId(each.key) for each in fixed if each.adapter_folder is not None}
-        self._schedule = schedule
-        self.resize(num_actors)
-        self._groups: deque[list[GameSpec]] = deque()
-        self._left: deque[list[GameSpec]] = deque()
-        self._policy: PlayerId | None = None  # that groups are drawn for
-        self._passed_over = 0  # the oldest group, how often
-
-    def resize(self, num_actors: int) -> None:
-        """Deal to so many actors from now on."""
-        self._num_actors = num_actors
-        self._ahead = AHEAD_PER_ACTOR * num_actors if num_actors > 1 else 1
-
-    def draw(self, actor: int, policy: PlayerId, past: Sequence[PlayerId]) -> list[GameSpec]:
-        """The group that `actor` plays next, to train `policy`; see `Schedule.draw`."""
-        if self._left:
-            return self._left.popleft()
-        if policy != self._policy:  # groups drawn for the version before would only be staler
-            self._groups.clear()
-            self._policy = policy
-            self._passed_over = 0
-        while len(self._groups) < self._ahead:
-            self._groups.append(self._schedule.draw(policy, past))
-        fitting = (i for i, group in enumerate(self._groups) if self._home(group) in (actor, None))
-        place = 0 if self._passed_over >= self._ahead else next(fitting, 0)
-        self._passed_over = self._passed_over + 1 if place else 0
-        group = self._groups[place]
-        del self._groups[place]
-        return group
-
     def ahead(self, policy: PlayerId) -> list[GameSpec]:
         """Games drawn to train `policy`, or left of a former run, that are not dealt yet."""
-        drawn = self._groups if policy == self._policy else ()
+        drawn = self._ahead if policy == self._policy else ()
         return list(chain(*self._left, *drawn))
 
     def deal_first(self, games: Iterable[GameSpec]) -> None:

@@ -16,8 +16,8 @@ MIN_DEVIATION = 1e-6
 class RoleBaseline:
     """A running mean of the reward of each (env, seat), subtracted from the rewards.
 
-    Role-conditioned advantage estimation of SPIRAL, https://arxiv.org/abs/2506.24119: seats differ
-    in their chances, so each has a baseline of its own. It starts at 0 and decays once per game.
+    Role-conditioned advantage estimation of SPIRAL, https://arxiv.org/abs/2506.24119: seats win
+    more or less often, so each has a baseline of its own. It starts at 0 and decays once per game.
     Here a batch is read as a whole before it moves the baseline, so that the order of its samples
     does not matter; n games move it by what n games of their mean reward would.
     """

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Stepped(NamedTuple):
-    """What became of a step: the policy's gradient norm before the clip, and why it was refused."""
+    """The result of a step: the policy's gradient norm before the clip, and why it was refused."""
 
     loss: float
     grad_norm: float

@@ -15,7 +15,7 @@ from unstable.buffers.gate import Gate
 from unstable.config import RunConfig
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
-from unstable.league.schedule import Router, Schedule
+from unstable.league.schedule import Schedule
 from unstable.loop.interrupt import Interrupt
 from unstable.loop.protocols import Actor, Learner
 from unstable.records.folder import RunFolder
@@ -175,8 +175,7 @@ class Context:
         self.gate = Gate(self.buffer)
         self.rewards = Rewards(config.buffer.rewards)
         self.registry = make_registry(config)
-        self.schedule = Schedule(config)
-        self.router = Router(config, self.schedule, len(self.actors))
+        self.schedule = Schedule(config, len(self.actors))
         self.guard = Guard(config)
 
     def player(self, version: int) -> PlayerId:
@@ -187,6 +186,11 @@ class Context:
     def current(self) -> PlayerId:
         """The current version, as games name it."""
         return self.registry.current(self.policy)
+
+    @property
+    def past(self) -> list[PlayerId]:
+        """The versions before it that games may name as opponents."""
+        return self.registry.past(self.policy)
 
     @property
     def version(self) -> int:
@@ -208,10 +212,6 @@ class Context:
     def is_done(self) -> bool:
         """Whether all updates are made."""
         return self.version >= self.config.loop.steps
-
-    def draw(self, index: int) -> list[GameSpec]:
-        """The group of training games that an actor plays next."""
-        return self.router.draw(index, self.current, self.registry.past(self.policy))
 
     def stats_due(self, index: int) -> bool:
         """Whether it is time to ask an actor for its numbers; if so, it counts as asked."""

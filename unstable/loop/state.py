@@ -99,7 +99,7 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
         guard=context.guard.state(),
         buffer=context.buffer.state(version),
         oldest=context.buffer.oldest(version),
-        in_flight=[*context.in_flight.values(), *context.router.ahead(context.current)],
+        in_flight=[*context.in_flight.values(), *context.schedule.ahead(context.current)],
         tracker=context.tracker.state(),
         actors=list(actors),
         marks=context.folder.marks(version),
@@ -175,8 +175,7 @@ def _go_on(context: Context, state: RunState, skipped: Skipped) -> None:
     left = {spec.game_id: spec for spec in state.in_flight}
     last = max((each.result.spec.game_id for each in ended), default=-1)
     while context.schedule.next_game <= last:
-        past = context.registry.past(context.policy)
-        drawn = context.schedule.draw(context.current, past)
+        drawn = context.schedule.draw_group(context.current, context.past)
         left |= {spec.game_id: spec for spec in drawn}
     for recorded in ended:
         result, trajectories = recorded.result, context.rewards.recorded(*recorded)
@@ -184,4 +183,4 @@ def _go_on(context: Context, state: RunState, skipped: Skipped) -> None:
         context.count(result)
         context.tracker.add_again(result, trajectories)
         context.add_result(result, trajectories)
-    context.router.deal_first(left.values())
+    context.schedule.deal_first(left.values())

@@ -88,7 +88,7 @@ async def play_round(context: Context) -> None:
     assigned: list[list[GameSpec]] = [[] for _ in context.actors]
     for index, specs in enumerate(assigned):
         while len(specs) < share:
-            specs += context.draw(index)
+            specs += context.schedule.draw(index, context.current, context.past)
     context.tracker.phase("playing", ready, context.config.learner.batch_size)
     played = await asyncio.gather(
         *(play_all(context, index, specs, share) for index, specs in enumerate(assigned))
@@ -149,7 +149,7 @@ async def take_in(context: Context, actor: Actor) -> int:
             await actor.publish(player)
         await actor.announce(context.current)
         context.actors.append(actor)
-        context.router.resize(len(context.actors))
+        context.schedule.resize(len(context.actors))
     return len(context.actors) - 1
 
 
@@ -158,7 +158,7 @@ async def keep_playing(context: Context, index: int) -> None:
     while True:
         await context.actors[index].present()
         await context.gate.enter(context.trained)
-        specs = context.draw(index)
+        specs = context.schedule.draw(index, context.current, context.past)
         context.in_flight |= {spec.game_id: spec for spec in specs}
         samples = 0
         async for result, trajectories in play(context, index, specs):
@@ -390,7 +390,7 @@ async def retire_unused(context: Context) -> None:
     """
     best, openers = context.guard.best, map(context.player, context.config.openings.versions)
     judged = set(map(context.player, context.evaluations.items))
-    playing = {context.current, *context.registry.past(context.policy), *openers, *judged}
+    playing = {context.current, *context.past, *openers, *judged}
     compared = {context.player(0), *([] if best is None else [context.player(best)])}
     if every := context.config.tracking.keep_every:
         versions = range(0, context.version + 1, every)

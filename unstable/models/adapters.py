@@ -1,7 +1,7 @@
 """LoRA adapters: made, carried as bytes, written as files that PEFT and vLLM read."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,48 +44,6 @@ def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "
                 "name linear layers of the model, or all-linear"
             ) from None
     return peft_model
-
-
-def export_adapter(model: "PeftModel", name: str) -> Adapter:
-    """The trained LoRA as it stands, in fp32, under a name of its own.
-
-    Raises `FloatingPointError` rather than give what is not finite.
-    """
-    from peft import get_peft_model_state_dict
-    from safetensors.torch import save
-
-    # With this option PEFT does not ask a hub whether the vocabulary was changed.
-    state = get_peft_model_state_dict(model, save_embedding_layers=False)
-    tensors = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
-    if wrong := _not_finite(tensors):
-        raise FloatingPointError(f"adapter {name!r} is not given out: {wrong} is not finite")
-    config = model.peft_config["default"].to_dict()
-    config["inference_mode"] = True
-    return Adapter(name=name, weights=save(tensors), config=_plain(config))
-
-
-def load_weights(model: "PeftModel", adapter: Adapter) -> None:
-    """Set the model's LoRA to the adapter's weights; raises `ConfigError` where it does not fit."""
-    from peft import get_peft_model_state_dict, set_peft_model_state_dict
-    from safetensors.torch import load
-
-    tensors = load(adapter.weights)
-    own = get_peft_model_state_dict(model, save_embedding_layers=False)
-    expected = {key: value.shape for key, value in own.items()}
-    given = {key: value.shape for key, value in tensors.items()}
-    if given != expected:
-        wrong = sorted(k for k in expected.keys() | given.keys() if expected.get(k) != given.get(k))
-        raise ConfigError(
-            f"adapter {adapter.name!r} does not fit the model: {wrong[0]} is "
-            f"{_shape(given.get(wrong[0]))}, expected {_shape(expected.get(wrong[0]))}; "
-            "match model.name, model.adapter.rank and .targets, or set model.init to fresh"
-        )
-    if spoilt := _not_finite(tensors):
-        raise ConfigError(
-            f"adapter {adapter.name!r}: {spoilt} is not finite; give an adapter that is whole, or "
-            "set model.init to fresh"
-        )
-    set_peft_model_state_dict(model, tensors)
 
 
 def read_adapter(folder: Path, name: str) -> Adapter:
@@ -186,23 +144,3 @@ def lora_pairs(adapter: Adapter) -> dict[str, tuple["Tensor", "Tensor", float]]:
         a, b = lora_keys(layer)
         pairs[layer] = (tensors[a], tensors[b], scale)
     return pairs
-
-
-def _not_finite(tensors: "Mapping[str, Tensor]") -> str | None:
-    """Name of a tensor that holds what is not finite, if one does."""
-    return next((name for name, value in tensors.items() if not value.isfinite().all()), None)
-
-
-def _shape(shape: Sequence[int] | None) -> str:
-    return "missing" if shape is None else str(tuple(shape))
-
-
-def _plain(value: Any) -> Any:
-    """A PEFT config as JSON holds it: sets sorted, enums by value, the rest as it is."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, set | frozenset):
-        return sorted(_plain(item) for item in value)
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value.value if hasattr(value, "value") else value

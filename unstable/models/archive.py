@@ -207,7 +207,7 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
         seen.add(member.filename)
     if lacking := [name for name in MEMBERS if name not in seen]:
         raise _refusal(path, f"has no {lacking[0]}")
-    # Reading a member stops at the size that it is said to have.
+    # Reading a member stops at the size that the archive states.
     size = sum(member.file_size for member in archive.infolist())
     if size > MAX_BYTES:
         raise _refusal(path, f"would unpack to {size / 2**20:,.0f} MiB of {MAX_BYTES >> 20:,}")

@@ -21,7 +21,7 @@ _LARGE = 40 * _GB
 """Cards from so many bytes on stand in servers."""
 _SERVER = (16, 128 * _GB)
 _WORKSTATION = (8, 32 * _GB)
-"""Cores and memory for each card, where none are said; the first is what an H200 was lent with."""
+"""Cores and memory for each card, where none are given; the first is what an H200 was lent with."""
 _CUDA = "13.0"
 _PACKAGES = ("torch", "vllm", "vllm-bnb-plugin", "torchao", "bitsandbytes")
 """All of that version, which is newer than any that is asked for."""

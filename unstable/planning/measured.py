@@ -7,7 +7,7 @@ from unstable.config import RunConfig
 from unstable.planning.pace import Pace
 
 FEWEST, MOST = 4, 16
-"""Updates that are looked at, the newest ones: before there are so many nothing is said."""
+"""Updates that are looked at, the newest ones: with fewer there is no advice."""
 WAITS = 0.05
 """Share of an update's time; a learner that waits less for games has more of them than it needs."""
 WORTH = 0.9
@@ -77,8 +77,8 @@ def balanced(config: RunConfig, found: Measured, play_s: float) -> tuple[Cards, 
 def pace_line(config: RunConfig, planned: Pace | None, rows: Sequence[Row]) -> str | None:
     """Measured and planned pace in words, and the numbers that would balance it; None: too early.
 
-    Without a plan of the pace, as where nothing is on cards, nothing is said of numbers. `rows` are
-    those since the run's start but for its first update, which is slower.
+    Without a plan of the pace, as where nothing is on cards, there is no advice on numbers. `rows`
+    are those since the run's start but for its first update, which is slower.
     """
     found = measured(rows, sync=config.loop.mode == "sync")
     if found is None:

@@ -14,13 +14,13 @@ from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from unstable.config import ConfigError
-from unstable.prompts.styles import PromptStyle
+from unstable.prompts.styles import Action, PromptStyle
 from unstable.prompts.text import UNKNOWN
 from unstable.types import Observation
 
 _MARGIN = 32  # characters of the rules that follow the start whose ids are re-used
 _KEPT_IDS = 2**20  # ids of prompts that are kept for when the same comes again
-_SHORT_ANSWER = 16  # ids of an answer whose text is kept for when the same comes again
+_SHORT_ANSWER = 16  # ids of an answer that is read once, however often it comes
 _MARK = "\ue000"  # a character that no template has
 _QUOTED = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"")
 _BREAK = "\ufdd0"  # its two sides are encoded separately; Unicode keeps it out of all text
@@ -47,7 +47,7 @@ class PromptBuilder:
         self._max_prompt_tokens = max_prompt_tokens
         self._start_ids = lru_cache(maxsize=256)(self._encode_start)
         self._around = lru_cache(maxsize=16)(self._find_around)
-        self._decode_short = lru_cache(maxsize=4096)(self._decode)
+        self._read_short = lru_cache(maxsize=4096)(self._read)
         self._kept: dict[str, list[int]] = {}  # prompts' ids by the user text
         self._room = _KEPT_IDS
         opening = self._chat([{"role": "user", "content": "?"}])
@@ -99,11 +99,15 @@ class PromptBuilder:
             ids = self._encoder.encode([text])
         return [*ids, self.stop_token_id]
 
-    def read_answer(self, token_ids: list[int]) -> str:
-        """The text of sampled ids, less the tokens that only mark something."""
+    def read_answer(self, token_ids: list[int]) -> tuple[str, Action]:
+        """The text of sampled ids, and the action in it by the style's parser."""
         if len(token_ids) > _SHORT_ANSWER:
-            return self._decode(token_ids)
-        return self._decode_short(tuple(token_ids))
+            return self._read(token_ids)
+        return self._read_short(tuple(token_ids))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of sampled ids, less the tokens that only mark something."""
+        return self._tokenizer.decode([*token_ids], skip_special_tokens=True)
 
     @cached_property
     def stop_token_id(self) -> int:
@@ -189,8 +193,9 @@ class PromptBuilder:
         ids = encode(start)
         return ids if ids + encode(rest) == encode(start + rest) else None
 
-    def _decode(self, token_ids: Sequence[int]) -> str:
-        return self._tokenizer.decode([*token_ids], skip_special_tokens=True)
+    def _read(self, token_ids: Sequence[int]) -> tuple[str, Action]:
+        text = self.decode(token_ids)
+        return text, self.style.read_action(text)
 
 
 def write_answer(prompts: PromptBuilder, action: str, reason: str = "") -> str:
@@ -225,6 +230,7 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._plain_ids = _plain_encoder(tokenizer)
         added = {
             index: token
             for index, token in tokenizer.added_tokens_decoder.items()
@@ -267,11 +273,10 @@ class TextEncoder:
 
     def ids(self, rendered: str) -> list[int]:
         """Ids of a text in which all that looks like a control token is one."""
-        encode = self._tokenizer.encode
         if _BREAK not in rendered:
-            return encode(rendered, add_special_tokens=False)
+            return self._plain_ids(rendered)
         parts = filter(None, rendered.split(_BREAK))
-        return [index for part in parts for index in encode(part, add_special_tokens=False)]
+        return [index for part in parts for index in self._plain_ids(part)]
 
     def spells(self, text: str, ids: Sequence[int]) -> bool:
         """Whether ids that were made of a text hold what looks like control tokens as text."""
@@ -302,6 +307,19 @@ class TextEncoder:
         spelled = Counter(self._control_ids[name] for name in self._control.findall(rendered))
         control = set(self._control_ids.values())
         return bool(Counter(index for index in ids if index in control) - spelled)
+
+
+def _plain_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
+    """Ids of a text, to which nothing is added.
+
+    By the tokenizer in Rust where there is one: half of transformers' own time is spent around it,
+    and on where in the text each token stands.
+    """
+    tokenizer.encode("", add_special_tokens=False)  # sets that nothing is cut or padded
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return partial(tokenizer.encode, add_special_tokens=False)
+    return lambda text: backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
 def _is_control(token: Any, unknown: str | None) -> bool:

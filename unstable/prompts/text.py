@@ -21,6 +21,8 @@ def shorten(text: str) -> tuple[str, int]:
 
     Surrogates, which no file and no tokenizer takes, become U+FFFD.
     """
+    if text.isascii() and len(text) <= MAX_CHARACTERS:
+        return text, 0
     cut = max(len(text) - MAX_CHARACTERS, 0)
     return _SURROGATES.sub(UNKNOWN, text[:MAX_CHARACTERS]), cut
 

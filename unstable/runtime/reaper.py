@@ -20,7 +20,7 @@ def main(mark: str) -> None:
     known = family(mark)
     while not select.select([sys.stdin], [], [], LOOK_S)[0]:
         # Ray's agents lose the mark as they rename themselves, and their parent may go before them:
-        # whoever was known once stays so.
+        # a process that was found once is remembered.
         known = running(known | family(mark))
     for _ in range(TRIES):
         known = running(known | family(mark))

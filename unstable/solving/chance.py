@@ -44,7 +44,7 @@ def all_chance_enumerated(config: GameConfig) -> Iterator[None]:
 
 
 def _differ(config: GameConfig, seed: int, rng: Any) -> bool:
-    """Whether two games, of this seed and the next, go apart."""
+    """Whether two games, of this seed and the next, differ."""
     sizes, asked, answers = list[int](), list[int](), list[int]()
 
     def draw(size: int) -> int:

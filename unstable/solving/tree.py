@@ -16,7 +16,7 @@ from unstable.solving.chance import all_chance_enumerated
 from unstable.types import Observation
 
 MOST_NODES = 200_000
-"""Positions of a tree, where nothing else is said."""
+"""Positions of a tree, unless told otherwise."""
 Shown = tuple[object, ...]
 Memories = tuple[object, ...]
 _WORDS, _ACTIONS = 120, 6  # characters and actions that a message quotes

@@ -6,7 +6,7 @@ from unstable.config import RunConfig, shown
 from unstable.types import Answer, GameResult, Turn
 
 LOOKED_AT = 64
-"""Answers of the policy in an env, after which it is said."""
+"""Answers of the policy in an env, after which the advice is given."""
 FEW = 0.25
 """A smaller share of legal answers is worth a line."""
 

@@ -47,16 +47,18 @@ def mean_interval(
     return Interval(low + width * centre, low + width * below, low + width * above)
 
 
-def student_interval(values: Sequence[float], count: int | None = None) -> Interval | None:
+def student_interval(
+    values: Sequence[float], count: int | None = None, least: int = 4
+) -> Interval | None:
     """Mean of values that have no range, and its 95 % interval.
 
     Student's (1908, doi:10.2307/2331554). `count` is how many of the values are independent, by
-    default all. None for fewer than four, and where all are alike: such values do not say how far
-    others may be.
+    default all. None for fewer than `least`, and where all are alike: such values do not say how
+    far others may be.
     """
     count, centre = count or len(values), mean(values)
     variance = mean((value - centre) ** 2 for value in values)
-    if count < 4 or not variance:
+    if count < least or not variance:
         return None
     half = _student(count - 1) * math.sqrt(variance / (count - 1))
     return Interval(centre, centre - half, centre + half)
@@ -75,10 +77,15 @@ def difference_interval(first: Interval, second: Interval) -> Interval:
 
 
 def _student(freedom: int, z: float = Z) -> float:
-    """Of Student's distribution what `z` is of the normal one, to 1 % from three degrees on.
+    """Of Student's distribution what `z` is of the normal one, to 1 %.
 
-    Abramowitz and Stegun, 26.7.5.
+    Of one and two degrees in closed form, else Abramowitz and Stegun, 26.7.5.
     """
+    inside = math.erf(z / math.sqrt(2))
+    if freedom == 1:
+        return math.tan(math.pi * inside / 2)
+    if freedom == 2:
+        return inside * math.sqrt(2 / (1 - inside**2))
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,

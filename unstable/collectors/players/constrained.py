@@ -19,7 +19,7 @@ class ConstrainedPlayer(ModelPlayer):
 
     Where several tokens do, the engine samples among them alone; a token that must come has the
     logprob 0 and costs nothing. So a move's chance is the product, over the places where legal
-    answers part, of the model's chances renormalised over the tokens that are left. Raises
+    answers part, of the model's probabilities renormalised over the tokens that are left. Raises
     `ConfigError` where the game's parser cannot read a legal move, and `ValueError` for one that is
     longer than `max_tokens`.
     """
@@ -34,7 +34,7 @@ class ConstrainedPlayer(ModelPlayer):
         while len(token_ids) < len(answers[0]):
             place = len(token_ids)
             allowed = sorted({answer[place] for answer in answers})
-            token_id, logprob, likeliest = allowed[0], 0.0, [(allowed[0], 0.0)]
+            token_id, logprob, top = allowed[0], 0.0, [(allowed[0], 0.0)]
             if len(allowed) > 1:
                 step = await self.engine.generate(
                     prompt_ids + token_ids,
@@ -47,10 +47,10 @@ class ConstrainedPlayer(ModelPlayer):
                 (token_id,), (logprob,) = step.token_ids, step.logprobs
                 assert token_id in allowed, "the engine left the allowed tokens"
                 if step.top_logprobs is not None:
-                    is_recorded, (likeliest,) = True, step.top_logprobs
+                    is_recorded, (top,) = True, step.top_logprobs
             token_ids.append(token_id)
             logprobs.append(logprob)
-            top_logprobs.append(likeliest)
+            top_logprobs.append(top)
             answers = [answer for answer in answers if answer[place] == token_id]
         return Completion(
             token_ids=token_ids,

@@ -30,8 +30,7 @@ class ModelPlayer:
         """What the model answers to the prompt of the observation."""
         prompt = self.prompts.build(observation)
         completion = await self._complete(prompt.ids, game, seed)
-        text = self.prompts.read_answer(completion.token_ids)
-        action = self.prompts.style.read_action(text)
+        text, action = self.prompts.read_answer(completion.token_ids)
         return Answer(
             observation=prompt.text,
             text=text,

@@ -7,10 +7,9 @@ seed alone, a program or a local model on the embedded engine, is asked again.
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from unstable.collectors.play import contained, play_game, turn_seed
+from unstable.collectors.play import OpeningPlayer, contained, play_game, turn_seed
 from unstable.collectors.players.base import LeftError, Player
 from unstable.collectors.players.model import adapter_name
-from unstable.collectors.players.opening import OpeningPlayer
 from unstable.commands.audit.rounding import rounding
 from unstable.commands.play.casting import PERSON, Served
 from unstable.commands.play.found import Found
@@ -121,7 +120,7 @@ class Audit:
         return f"the observation: recorded {then!r}, now {now!r}"
 
     async def _asked_again(self, observation: Observation, game: Game, turn: Turn) -> str:
-        """Ask the player again, if that can be; what came of it, in words."""
+        """Ask the player again, if that can be; returns the result in words."""
         who = answerer(self.found.result, turn)
         if who not in self.again or (seed := self._seed(turn)) is None:
             return ""
@@ -175,7 +174,7 @@ class Audit:
         seat = _seat(result, turn)
         now = self.again[answerer(result, turn)]
         seat = replace(seat, player=now, group_id=None)
-        player = self.served.cast.player(game, seat, result.spec.purpose)
+        player = self.served.players.player(game, result.spec.purpose, seat)
         if turn.index >= result.spec.opening:
             return player
         return OpeningPlayer(spec=result.spec, own=player, opener=player)
@@ -187,7 +186,7 @@ class Audit:
         config, engine = self.served.config, self.served.engine
         assert engine is not None, "a model has answered"
         if (
-            self.served.cast.is_constrained(self.found.result.spec.purpose)
+            self.served.players.is_constrained(self.found.result.spec.purpose)
             or len(then.segments) > 1
         ):
             return None  # each of its requests has a seed of its own

@@ -109,14 +109,14 @@ class Served(NamedTuple):
     """What makes a game's players, and the engine of those that are local models."""
 
     config: RunConfig
-    cast: PlayerFactory
+    players: PlayerFactory
     engine: Engine | None
 
-    async def chances(self, player: PlayerId, asked: Asked) -> list[str]:
+    async def probabilities(self, player: PlayerId, asked: Asked) -> list[str]:
         """How likely a model was to choose what it did, in lines: its actions, or its tokens."""
         if self.engine is None or asked.answer.sampled is None:
             return [f"{player} is no local model: it has no probabilities."]
-        (prompts,) = self.cast.prompts.values()
+        (prompts,) = self.players.prompts.values()
         sampled = asked.answer.sampled
         if asked.moves and not (prompts.style.reasoning or prompts.style.opened):
             with contextlib.suppress(ConfigError, ValueError):  # it cannot write one of them
@@ -124,7 +124,7 @@ class Served(NamedTuple):
                 return [f"{player} in its last turn, at temperature 1:", *found]
         pairs = zip(sampled.scored_ids, sampled.logprobs, strict=True)
         tokens = [
-            f"  {prompts.read_answer([token_id])!r}  {_percent(logprob)}"
+            f"  {prompts.decode([token_id])!r}  {_percent(logprob)}"
             for token_id, logprob in list(pairs)[:_MOST_TOKENS]
         ]
         left_out = sampled.num_scored - len(tokens)
@@ -135,15 +135,15 @@ class Served(NamedTuple):
     async def _of_actions(
         self, player: PlayerId, prompt_ids: Sequence[int], moves: Sequence[str]
     ) -> list[str]:
-        (prompts,) = self.cast.prompts.values()
+        (prompts,) = self.players.prompts.values()
         assert self.engine is not None
         opponent = self.config.fixed_opponents.get(player.name)
         adapter = None if opponent is None else adapter_name(opponent)
         answers = legal_answers(prompts, moves, self.config.sampling.max_tokens)
-        chances = await answer_probabilities(self.engine, adapter, prompt_ids, answers)
-        ranked = sorted(zip(moves, chances, strict=True), key=lambda pair: -pair[1])
-        lines = [f"  {move}  {100 * chance:.1f} %" for move, chance in ranked]
-        rest = max(0.0, 1 - sum(chances))
+        probabilities = await answer_probabilities(self.engine, adapter, prompt_ids, answers)
+        ranked = sorted(zip(moves, probabilities, strict=True), key=lambda pair: -pair[1])
+        lines = [f"  {move}  {100 * share:.1f} %" for move, share in ranked]
+        rest = max(0.0, 1 - sum(probabilities))
         return [*lines, f"  anything else  {100 * rest:.1f} %"]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unstable.commands.finished import Version, checkpoint_of
-from unstable.commands.session import say
+from unstable.commands.session import status
 from unstable.config import ConfigError, GameConfig, RunConfig, load, nearest
 from unstable.records.folder import RunFolder, existing_run
 from unstable.records.games import game_of
@@ -55,7 +55,7 @@ def find(root: Path, game: int, purpose: str | None, version: Version | None) ->
         if purpose in (None, each.file.purpose) and version in (None, each.file.version)
     ]
     if skipped:
-        say(skipped.line)
+        status(skipped.line)
     if not places:
         if purpose is None and version is None:
             raise ConfigError(f"{place} holds no recorded games; give a run that has played some")

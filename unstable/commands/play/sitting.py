@@ -207,7 +207,7 @@ async def _play(sitting: Sitting, folder: RunFolder, notes: Notes, model: bool) 
         terminal.show(f"loading the model {sitting.config.model.name} ...")
         notes.at_work(f"the model {sitting.config.model.name}")
     async with served(sitting.config.with_ledgers(folder.endpoint), folder, model=model) as found:
-        table = Table(terminal, sitting.spec, sitting.own, partial(_chances, sitting, found))
+        table = Table(terminal, sitting.spec, sitting.own, partial(_probabilities, sitting, found))
         terminal.show(_beginning(sitting, table))
         seated = table.seated([_player(sitting, found, notes, seat) for seat in _seats(sitting)])
         if sitting.own is not None:  # who takes the time that a person takes
@@ -244,7 +244,7 @@ def _player(sitting: Sitting, found: Served, notes: Notes, place: int) -> Player
     seat, game = sitting.spec.seats[place], sitting.game
     if seat.player == PERSON:
         return None
-    player = found.cast.player(game, seat, "eval")
+    player = found.players.player(game, "eval", seat)
     limit_s = inf if is_local_model(sitting.config, seat.player) else game.turn_timeout
     who = f"{seat.player.name} (seat {place})"
     return _Watched(player, notes, who, limit_s, (game.key, game.turn_timeout))
@@ -267,8 +267,8 @@ class _Watched:
         return answer
 
 
-async def _chances(sitting: Sitting, found: Served, seat: int, asked: Asked) -> list[str]:
-    return await found.chances(sitting.spec.seats[seat].player, asked)
+async def _probabilities(sitting: Sitting, found: Served, seat: int, asked: Asked) -> list[str]:
+    return await found.probabilities(sitting.spec.seats[seat].player, asked)
 
 
 def _beginning(sitting: Sitting, table: Table) -> str:

@@ -41,7 +41,7 @@ class Asked(NamedTuple):
 class Table:
     """The person's seat, if there is one, and the others as they are seen from it.
 
-    `chances` says how likely a seat's model was to give each action, in lines.
+    `probabilities` gives in lines how likely each action was for a seat's model.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class Table:
         terminal: Terminal,
         spec: GameSpec,
         own: int | None,
-        chances: Callable[[int, Asked], Awaitable[list[str]]],
+        probabilities: Callable[[int, Asked], Awaitable[list[str]]],
     ) -> None:
-        self._terminal, self._spec, self._own, self._chances = terminal, spec, own, chances
+        self._terminal, self._spec, self._own = terminal, spec, own
+        self._probabilities = probabilities
         self._asked: dict[int, Asked] = {}
         self._events: list[str] = []
         self._rules = ""
@@ -118,16 +119,16 @@ class Table:
         return None
 
     async def _helped(self, command: str, game: Game) -> list[str]:
-        """As `_said`; what fails there must not end the game."""
+        """As `_reply`; what fails there must not end the game."""
         try:
-            return await self._said(command, game)
+            return await self._reply(command, game)
         except LeftError:
             raise
         except Exception as error:
             log.exception("%s failed", command)
             return [one_line(f"{command} failed ({type(error).__name__}: {error})")]
 
-    async def _said(self, command: str, game: Game) -> list[str]:
+    async def _reply(self, command: str, game: Game) -> list[str]:
         """The answer to a command, in lines."""
         if command == "?":
             moves = game.legal_moves() if lists_legal_moves(game.config) else []
@@ -142,7 +143,7 @@ class Table:
             return ["No other player has moved yet."]
         if command == "!why":
             return [line for seat, asked in self._asked.items() for line in self._why(seat, asked)]
-        found = [await self._chances(seat, asked) for seat, asked in self._asked.items()]
+        found = [await self._probabilities(seat, asked) for seat, asked in self._asked.items()]
         return [line for lines in found for line in lines]
 
     def _why(self, seat: int, asked: Asked) -> list[str]:

@@ -14,13 +14,13 @@ from unstable.commands.play.play import temperature as temperature_of
 from unstable.commands.prepare import Resolved, check_games, prepare, settle, show_plan
 from unstable.commands.ratings import check_weight
 from unstable.commands.session import (
+    ended_by_sigterm,
     failures_logged,
-    heeding_sigterm,
     make_folder,
     new_output,
     run_to_end,
-    said,
-    say,
+    starting,
+    status,
 )
 from unstable.commands.tournament.entrants import (
     Entrant,
@@ -49,7 +49,7 @@ from unstable.tracking.lines import Lines
 from unstable.types import GameResult, PlayerId
 
 DEALS = 16
-"""Of each pair in each game, unless it is said otherwise."""
+"""Of each pair in each game, unless an option says otherwise."""
 SIDE_BY_SIDE = 32
 """Games at once where no local model plays."""
 
@@ -107,7 +107,7 @@ def tournament(
     if options.games is not None and (options.deals is not None or options.jpc):
         other = "--jpc" if options.deals is None else "--deals"
         raise ConfigError(f"--games = {options.games} is a budget and {other} is none; leave one")
-    with said():
+    with starting():
         config = config_of(options.config, words, options.game, fields)
         players = entrants(config, words)
         config = with_players(config, players)
@@ -153,7 +153,7 @@ def resume(root: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{place}: its tournament.json is damaged ({problem['msg']}); begin it anew"
         ) from None
-    with said():
+    with starting():
         config = load(str(folder.config), UNDECIDED)
         ready = _ready(config, plan.entrants(config))
     return _played(folder, ready, plan)
@@ -195,7 +195,7 @@ def _write(folder: RunFolder, plan: Plan) -> None:
 
 
 def _played(folder: RunFolder, ready: _Ready, plan: Plan) -> dict[str, Any]:
-    """Play what is left, and say what all of it amounts to."""
+    """Play what is left, and tell what all of it amounts to."""
     with folder.held(f"RUN_DIR = {str(folder.root)!r}"):
         results = _on_file(folder, ready.config, plan.design)
         try:
@@ -203,7 +203,7 @@ def _played(folder: RunFolder, ready: _Ready, plan: Plan) -> dict[str, Any]:
         finally:
             if next_round(ready.config, plan.design, results):
                 again = command_line("unstable", "tournament", "--resume", folder.root)
-                say(f"{len(results):,} games are on file; to go on: {again}")
+                status(f"{len(results):,} games are on file; to go on: {again}")
         players = plan.entrants(ready.config)
         found = standings(ready.config, plan.design, players, results, plan.forfeits)
         _write(folder, plan.model_copy(update={"found": found}))
@@ -266,7 +266,7 @@ def _without_model(
     work: Callable[[Sequence[Actor], Lines], Awaitable[None]],
 ) -> None:
     """The same in this process, which needs no engine."""
-    lines = Lines(say)
+    lines = Lines(status)
 
     async def main() -> None:
         collector = Collector(config, None, None)
@@ -277,5 +277,5 @@ def _without_model(
             collector.close()
 
     logged = logging_ours(folder, "tournament"), failures_logged(folder, "tournament")
-    with heeding_sigterm(), logged[0], logged[1], lines.refreshing():
-        run_to_end(main(), say)
+    with ended_by_sigterm(), logged[0], logged[1], lines.refreshing():
+        run_to_end(main(), status)

@@ -46,7 +46,7 @@ def most_gain(env: Any) -> float:
 
 
 def choices(env: Any) -> list[str]:
-    """The two decisions; while the seats talk, what is said of the one to come."""
+    """The two decisions; while the seats talk, what is known of the one to come."""
     return ["[cooperate]", "[defect]"]
 
 

@@ -11,7 +11,7 @@ CHUNK_ROWS = 256
 
 
 class Selected(NamedTuple):
-    """What is said of N rows, in nats; fp32, or float64 where the inputs are."""
+    """Figures of N rows, in nats; fp32, or float64 where the inputs are."""
 
     logprobs_N: Tensor  # of the targets
     entropies_N: Tensor  # of the distributions that these are from

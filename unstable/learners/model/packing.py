@@ -66,7 +66,7 @@ class Segments:
     shapes: list[Shape]
     query_lengths: list[int]  # S; sums to T
     key_lengths: list[int]  # S; sums to K
-    keys_K: Tensor  # places in T, segment after segment
+    keys_K: Tensor  # indices in T, segment after segment
     query_bounds: Tensor  # S + 1, int32
     key_bounds: Tensor  # S + 1, int32
 
@@ -95,13 +95,13 @@ class Pack:
     """T input tokens, and the N tokens that are scored after them, sample by sample in order."""
 
     ids_T: Tensor
-    positions_T: Tensor  # place in the sample
+    positions_T: Tensor  # index in the sample
     segments: Segments
-    predictors_N: Tensor  # place in T of the token whose output predicts the sampled one
+    predictors_N: Tensor  # index in T of the token whose output predicts the sampled one
     targets_N: Tensor  # ids that are scored
     temperatures_N: Tensor  # that their logits are divided by
     samples_N: Tensor  # index of the sample that each belongs to
-    states_S: Tensor  # place in T of each sample's last prompt token
+    states_S: Tensor  # index in T of each sample's last prompt token
 
     def to(self, device: torch.device) -> "Pack":
         """The same on `device`."""
@@ -167,9 +167,9 @@ class _Tree:
 
     def __init__(self, inputs: list[list[int]], min_shared: int) -> None:
         order = sorted(range(len(inputs)), key=inputs.__getitem__)
-        lengths = np.array([len(inputs[place]) for place in order])
+        lengths = np.array([len(inputs[index]) for index in order])
         starts = np.cumsum(lengths) - lengths
-        ids = np.fromiter(chain.from_iterable(inputs[place] for place in order), np.int64)
+        ids = np.fromiter(chain.from_iterable(inputs[index] for index in order), np.int64)
         common = _common_lengths(ids, starts, lengths)
         # Sequences that are equal stand once: as the first of them, the leader.
         leads = np.append(True, (common != lengths[1:]) | (lengths[:-1] != lengths[1:]))
@@ -234,7 +234,7 @@ class _Branches:
         while pending:
             low, high, depth, parent, level = pending.pop()
             fewest = depth + min_shared + depth // KEYS_PER_TOKEN
-            cuts = [place for place in range(low + 1, high) if common[place - 1] < fewest]
+            cuts = [index for index in range(low + 1, high) if common[index - 1] < fewest]
             for first, stop in pairwise([low, *cuts, high]):
                 # Sorted: all between two sequences share what these have in common.
                 end = min(common[first : stop - 1], default=lengths[first])
@@ -252,9 +252,9 @@ def _common_lengths(ids: Ints, starts: Ints, lengths: Ints) -> Ints:
     """Leading ids that each sequence but the first shares with the one before it."""
     shorter = np.minimum(lengths[:-1], lengths[1:])
     differs = ids[spans(starts[:-1], shorter)] != ids[spans(starts[1:], shorter)]
-    places = np.append(np.flatnonzero(differs), len(differs))
+    indices = np.append(np.flatnonzero(differs), len(differs))
     begins = np.cumsum(shorter) - shorter
-    return np.minimum(places[np.searchsorted(places, begins)] - begins, shorter)
+    return np.minimum(indices[np.searchsorted(indices, begins)] - begins, shorter)
 
 
 def spans(starts: Ints, counts: Ints) -> Ints:
@@ -283,30 +283,30 @@ def held_tokens(lengths: Ints, shared: Ints) -> Ints:
     return lengths - merged + -(-shared // COPIES_PER_TOKEN)
 
 
-def gathered(rows: Tensor, places_N: Tensor) -> Tensor:
-    """`rows` [T, ...] at these places [N, ...]; a row's gradients are summed in fp32.
+def gathered(rows: Tensor, indices_N: Tensor) -> Tensor:
+    """`rows` [T, ...] at these indices [N, ...]; a row's gradients are summed in fp32.
 
     On a GPU, sums in a lower precision would be rounded at each addend, of which a shared prefix
     has many.
     """
     if rows.dtype is torch.float32:
         # Not `[...]`, whose gradient sums rows in an order that differs by run.
-        return rows.index_select(0, places_N)
-    found: Tensor = _Gathered.apply(rows, places_N)
+        return rows.index_select(0, indices_N)
+    found: Tensor = _Gathered.apply(rows, indices_N)
     return found
 
 
 class _Gathered(Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, places_N: Tensor) -> Tensor:
-        ctx.save_for_backward(places_N)
+    def forward(ctx: Any, rows: Tensor, indices_N: Tensor) -> Tensor:
+        ctx.save_for_backward(indices_N)
         ctx.shape = rows.shape
-        return rows.index_select(0, places_N)
+        return rows.index_select(0, indices_N)
 
     @staticmethod
     def backward(ctx: Any, grad_N: Tensor) -> tuple[Tensor, None]:
-        (places_N,) = ctx.saved_tensors
+        (indices_N,) = ctx.saved_tensors
         sums = torch.zeros(ctx.shape, dtype=torch.float32, device=grad_N.device)
-        for places, part in zip(places_N.split(_ROWS), grad_N.split(_ROWS), strict=True):
-            sums.index_add_(0, places, part.float())
+        for indices, part in zip(indices_N.split(_ROWS), grad_N.split(_ROWS), strict=True):
+            sums.index_add_(0, indices, part.float())
         return sums.to(grad_N.dtype), None

@@ -3,14 +3,16 @@
 Today it is a LoRA. Everything else exports, loads, copies and averages it through this value.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from peft import PeftModel
+from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from unstable.models.adapters import export_adapter, load_weights
+from unstable.config import ConfigError
 from unstable.types import Adapter
 
 
@@ -39,13 +41,37 @@ class Trained:
     def export(self, name: str) -> Adapter:
         """The values as they stand, under a name of their own.
 
-        Raises `FloatingPointError` rather than give what is not finite.
+        In fp32. Raises `FloatingPointError` rather than give what is not finite.
         """
-        return export_adapter(self._model, name)
+        # With this option PEFT does not ask a hub whether the vocabulary was changed.
+        state = get_peft_model_state_dict(self._model, save_embedding_layers=False)
+        tensors = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
+        if wrong := _not_finite(tensors):
+            raise FloatingPointError(f"adapter {name!r} is not given out: {wrong} is not finite")
+        config = self._model.peft_config["default"].to_dict()
+        config["inference_mode"] = True
+        return Adapter(name=name, weights=save(tensors), config=_plain(config))
 
     def load(self, weights: Adapter) -> None:
         """Take these values; raises `ConfigError` where they do not fit."""
-        load_weights(self._model, weights)
+        tensors = load(weights.weights)
+        own = get_peft_model_state_dict(self._model, save_embedding_layers=False)
+        expected = {key: value.shape for key, value in own.items()}
+        given = {key: value.shape for key, value in tensors.items()}
+        if given != expected:
+            keys = sorted(expected.keys() | given.keys())
+            wrong = next(key for key in keys if expected.get(key) != given.get(key))
+            raise ConfigError(
+                f"adapter {weights.name!r} does not fit the model: {wrong} is "
+                f"{_shape(given.get(wrong))}, expected {_shape(expected.get(wrong))}; "
+                "match model.name, model.adapter.rank and .targets, or set model.init to fresh"
+            )
+        if spoilt := _not_finite(tensors):
+            raise ConfigError(
+                f"adapter {weights.name!r}: {spoilt} is not finite; give an adapter that is whole, "
+                "or set model.init to fresh"
+            )
+        set_peft_model_state_dict(self._model, tensors)
 
 
 class TrainedCopy:
@@ -98,3 +124,23 @@ class TrainedCopy:
         """Restore what `state_dict` gave."""
         for parameter, saved in zip(self.parameters, state, strict=True):
             parameter.copy_(saved)
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """Name of a tensor that holds what is not finite, if one does."""
+    return next((name for name, value in tensors.items() if not value.isfinite().all()), None)
+
+
+def _shape(shape: Sequence[int] | None) -> str:
+    return "missing" if shape is None else str(tuple(shape))
+
+
+def _plain(value: Any) -> Any:
+    """A PEFT config as JSON holds it: sets sorted, enums by value, the rest as it is."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(_plain(item) for item in value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.value if hasattr(value, "value") else value

@@ -1,4 +1,4 @@
-"""Sinks: where what was seen is put, a class each, behind one protocol, `base.Sink`.
+"""Sinks: where records and figures are written, a class each, behind one protocol, `base.Sink`.
 
 Records of games and samples, rows of metrics, scores and ratings come in; nothing comes out. A new
 one is a class and an entry in `open_sinks`; a user's own come from `tracking.sinks` and callbacks.

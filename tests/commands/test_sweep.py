@@ -1,0 +1,412 @@
+"""A sweep: its runs, what is decided of them, and that a killed one ends as one that was not."""
+
+import json
+import math
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.cli import background, ended, unstable, wait_for, written
+from tests.helpers.resume import rows, weights
+from unstable.cli import SHORT_FORMS, parse_options, run
+from unstable.commands.session import Terminated
+from unstable.commands.sweep import runner
+from unstable.commands.sweep.halving import decide, going, next_rung
+from unstable.commands.sweep.runner import Runner, outcomes
+from unstable.commands.sweep.trials import Sweep, Trial, trials_of
+from unstable.config import ConfigError, RunConfig, load
+from unstable.config.sweep import Setting, StopConfig, SweepConfig, read_sweep
+from unstable.records.files import LineFile, write_whole
+from unstable.records.folder import RunFolder
+from unstable.records.sweep import Decision, SweepFolder
+from unstable.report.sweep import Outcome
+
+METRIC = "collect/reward"
+SWEEP = f"""
+config: tiny_nim
+common: {{loop.steps: 8, eval.every: 1}}
+grid: {{learner.learning_rate: [1e-3, 2e-3, 3e-3]}}
+seeds: [1, 2]
+metric: {METRIC}
+goal: max
+"""
+STOP = "stop: {rungs: [2, 5], keep: 0.5}\n"
+
+# The commands of runs
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text(max_size=12)
+
+
+@given(PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text("ab", min_size=1), PLAIN))
+def test_a_run_is_given_what_the_sweep_says(value: Any) -> None:
+    """The command line reads it back as the value that it was."""
+    words = Trial(Setting("a", "tiny", {"x.y": value}), 3, RunConfig()).words
+    assert words[:3] == ["train", "--config", "tiny"]
+    given = parse_options(words[3:], SHORT_FORMS)
+    assert given["seed"] == 3
+    assert given["x.y"] == value and type(given["x.y"]) is type(value)
+
+
+def test_the_command_of_a_run_makes_its_config() -> None:
+    sweep = read_sweep(
+        "config: tiny_nim\n"
+        "settings: [{learner.learning_rate: 1e-5, eval.temperature: [0.0, 1e-1]}, {name: b, "
+        "'opponents.draw': {self: 1, past: 1e-5, fixed: 0}, learner.algorithm.critic: null}]",
+        "a.yaml",
+    )
+    for trial in trials_of(sweep):
+        options = parse_options(trial.words[1:], SHORT_FORMS)
+        assert load(options.pop("config"), options) == trial.config
+    config = trials_of(sweep)[0].config
+    assert config.learner.learning_rate == 1e-5 and config.eval.temperature == [0.0, 0.1]
+
+
+def test_every_setting_is_run_once_before_any_is_run_twice() -> None:
+    names = [each.name for each in trials_of(read_sweep(SWEEP, "a.yaml"))]
+    assert names[:2] == ["learning_rate-0.001-seed1", "learning_rate-0.002-seed1"]
+    assert names[3] == "learning_rate-0.001-seed2" and len(names) == 6
+
+
+MISTAKES = [
+    ("grid: {learner.rate: [1]}", "rate-1: learner: unknown key 'rate'"),
+    ("grid: {learner.epochs: [1, -2]}", "epochs--2: learner.epochs = -2: input should be gr"),
+    ("grid: {config: [tiny, tinier]}", "config-tinier: --config = 'tinier': no such file or"),
+    ("settings: [{}, {name: b, learner.learning_rate: 2e-3}]", "base-seed0 and b-seed0 are the s"),
+    ("grid: {games.0.env: [Nim-v0, Chess9-v0]}", "env-Chess9-v0: games.0.env = 'Chess9-v0'"),
+    ("metric: eval/Nim-v0/randm/sampled/score", "base: metric = 'eval/Nim-v0/randm/sampled/sco"),
+    ("common: {eval.every: 0, eval.exploitability.every: 0}", "metric: these runs are not eva"),
+    ("stop: {rungs: [100]}", "stop.rungs = [100]: base makes 100 updates; give rungs below that"),
+    ("at_once: 999", "base: at_once = 999: there are "),
+    ("common: {openings.moves: [90, 90]}", "base: openings.moves = [90, 90]: games.0.max_turns"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), MISTAKES)
+def test_a_mistake_is_one_line_before_anything_starts(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner, "Child", None)
+    config = "" if "config:" in text else "config: tiny_nim\n"
+    if "common:" not in text:
+        config += "common: {eval.exploitability.every: 0}\n"
+    Path("my.yaml").write_text(f"{config}{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        run(["sweep", "my.yaml"])
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["none.yaml"], "FILE = 'none.yaml': cannot be read (No such file or directory)"),
+        ([], "give a sweep's file, or --resume FOLDER"),
+        (["my.yaml", "--retry"], "give a sweep's file, or --resume FOLDER"),
+        (["my.yaml", "--table"], "FOLDER = 'my.yaml' holds no sweep.yaml; give a folder that u"),
+        (["--resume", "folder", "--plan"], "'--plan': --resume goes on with a sweep as it was b"),
+        (["my.yaml", "--resume", "folder"], "'my.yaml': --resume goes on with a sweep as it was"),
+        (["folder"], "FILE = 'folder': cannot be read (Is a directory); give a file"),
+        (["--resume", "folder"], "FOLDER = 'folder' holds no sweep.yaml"),
+        (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable sweep --resume fold"),
+    ],
+)
+def test_words_that_do_not_fit_are_refused(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(SWEEP)
+    Path("folder").mkdir()
+    with pytest.raises(ConfigError) as caught:
+        run(["sweep", *words])
+    assert str(caught.value).startswith(said)
+
+
+def test_a_plan_prints_the_commands_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(SWEEP)
+    assert run(["sweep", "my.yaml", "--plan"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 and not Path("outputs").exists()
+    assert lines[-1] == (
+        "unstable train --config tiny_nim --loop.steps 8 --eval.every 1 "
+        "--learner.learning_rate 0.003 --seed 2"
+    )
+
+
+# Successive halving
+
+VALUES = st.dictionaries(
+    st.sampled_from("abcdef"), st.lists(st.floats(0, 1), max_size=3), min_size=1
+)
+
+
+@given(values=VALUES, keep=st.integers(1, 6) | st.floats(0.1, 0.9), sign=st.sampled_from([1, -1]))
+def test_the_best_of_those_with_enough_seeds_go_on(
+    values: dict[str, list[float]], keep: float, sign: int
+) -> None:
+    found = decide(4, StopConfig(rungs=[4], keep=keep), values, 3, sign)
+    ranked = {name for name, own in values.items() if len(own) >= 2}  # above half of three seeds
+    assert found.values.keys() == ranked and set(found.kept) <= ranked
+    most = keep if isinstance(keep, int) else math.ceil(keep * len(values))
+    assert len(found.kept) == min(most, len(ranked))
+    for name in found.kept:
+        others = ranked - set(found.kept)
+        assert all(sign * found.values[name] >= sign * found.values[other] for other in others)
+
+
+def test_decisions_one_after_another() -> None:
+    stop = StopConfig(rungs=[2, 5], keep=0.5, needs=1)
+    values = {"a": [0.1], "b": [0.9, 0.7], "c": [0.8], "d": []}
+    first = decide(2, stop, values, 2, 1)
+    assert first == Decision(2, {"b": 0.8, "c": 0.8, "a": 0.1}, ("b", "c"))  # a tie: file's order
+    assert next_rung(stop, []) == 2 and next_rung(stop, [first]) == 5
+    assert going("abcd", [first]) == ["b", "c"] and going("ab", []) == ["a", "b"]
+    second = decide(5, stop, {"b": [0.1], "c": [0.2]}, 2, -1)  # less is better
+    assert second.kept == ("b",) and next_rung(stop, [first, second]) is None
+    assert next_rung(None, []) is None
+
+
+# The runner, on runs that take no time
+
+
+class FakeRun:
+    """Stands for `unstable train`: an update each time that it is looked at."""
+
+    fails: ClassVar[dict[str, int]] = {}  # before which version
+    begun: ClassVar[list[str]] = []
+    killed_at: ClassVar[int | None] = None  # looks until the whole sweep is killed
+    signal_at: ClassVar[int | None] = None  # looks until it gets a Ctrl-C
+    looks: ClassVar[int] = 0
+
+    def __init__(
+        self, words: Sequence[str], log: Path, cores: Sequence[int], own: Mapping[str, str]
+    ) -> None:
+        self._code: int | None = None
+        self._asked = False
+        options = parse_options(words[1:], SHORT_FORMS)
+        self._folder = RunFolder(Path(options.get("resume") or options["tracking.run_dir"]))
+        self._name = self._folder.root.name
+        assert log.name == f"{self._name}.log"
+        FakeRun.begun.append(self._name)
+        log.write_text("starting\nerror: no space left\n\n")
+        if "resume" not in options:
+            self._folder.root.mkdir()
+            self._folder.config.write_text("seed: 0\n")
+
+    @property
+    def exit_code(self) -> int | None:
+        FakeRun.looks += 1
+        if FakeRun.looks == FakeRun.killed_at:
+            raise SystemError("killed")
+        if FakeRun.looks == FakeRun.signal_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        if self._code is None:
+            self._step()
+        return self._code
+
+    def _step(self) -> None:
+        version = max(self._folder.versions(), default=-1) + 1
+        if self.fails.get(self._name) == version:
+            self._code = 1
+            return
+        seed = sum(map(ord, self._name)) * 7919 + version * 104_729
+        metrics = LineFile(self._folder.metrics)
+        metrics.write({"version": version, METRIC: seed % 1000 / 1000, "collect/games": 10})
+        metrics.close()
+        self._folder.checkpoint(version).mkdir(parents=True)
+        self._folder.state(version).write_text("{}")
+        if version == 8:
+            write_whole(self._folder.status, json.dumps({"state": "ended"}).encode())
+            self._code = 0
+        elif self._asked:  # it finishes its update
+            self._code = 130
+
+    def send(self, number: signal.Signals) -> None:
+        self._asked = True
+
+
+@cache
+def known(text: str) -> tuple[SweepConfig, list[Trial]]:
+    sweep = read_sweep(text, "a.yaml")
+    return sweep, trials_of(sweep)
+
+
+class Scene:
+    """A sweep of fake runs in a folder of its own."""
+
+    def __init__(self, root: Path, text: str) -> None:
+        config, self.trials = known(text)
+        self.folder = SweepFolder(root)
+        self.sweep = Sweep(self.folder, config, self.trials)
+        if not self.folder.file.exists():
+            self.folder.make(config, [trial.record() for trial in self.trials])
+
+    def go(self, slots: int = 2) -> None:
+        Runner(self.sweep, [None] * slots, lambda: None).run()
+
+    def outcomes(self) -> list[Outcome]:
+        return outcomes(self.sweep)
+
+    def figures(self) -> list[tuple[Any, ...]]:
+        """All that may not depend on when it was killed."""
+        return [
+            (each.name, each.state, each.values(METRIC), each.total("collect/games"), each.line)
+            for each in self.outcomes()
+        ]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeRun]:
+    monkeypatch.setattr(runner, "Child", FakeRun)
+    monkeypatch.setattr(runner, "LOOK_S", 0.0)
+    for name, value in (("fails", {}), ("begun", []), ("looks", 0)):
+        monkeypatch.setattr(FakeRun, name, value)
+    monkeypatch.setattr(FakeRun, "killed_at", None)
+    monkeypatch.setattr(FakeRun, "signal_at", None)
+    return FakeRun
+
+
+def test_all_runs_are_made_in_turn(fake: type[FakeRun], tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "s", SWEEP)
+    scene.go(slots=1)
+    assert fake.begun == [trial.name for trial in scene.trials]
+    assert {each.state for each in scene.outcomes()} == {"done"}
+    scene.go()  # there is nothing left
+    assert len(fake.begun) == 6
+
+
+def test_what_cannot_win_is_stopped_at_its_rung(fake: type[FakeRun], tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "s", SWEEP + STOP)
+    scene.go()
+    first, second = scene.folder.decisions()
+    assert (first.rung, len(first.kept)) == (2, 2) and (second.rung, len(second.kept)) == (5, 1)
+    for outcome in scene.outcomes():
+        stopped = [d.rung for d in (first, second) if outcome.setting not in d.kept]
+        version = outcome.rows[-1]["version"]
+        assert (outcome.state, version) == (("stopped", stopped[0]) if stopped else ("done", 8))
+        # What was not needed was not run: an update at most beyond the rung, which had begun.
+        made = scene.folder.run(outcome.name).versions()[-1]
+        assert made <= version + 2
+        values = {each.name: dict(each.values(METRIC)) for each in scene.outcomes()}
+    names = [trial.name for trial in scene.trials if trial.setting.name == first.kept[0]]
+    assert first.values[first.kept[0]] == sum(values[name][2] for name in names) / 2
+
+
+def test_rungs_count_games_where_that_is_asked_for(fake: type[FakeRun], tmp_path: Path) -> None:
+    text = SWEEP + "stop: {rungs: [35, 10000], by: games, keep: 2}\n"  # ten a version, from 0 on
+    scene = Scene(tmp_path / "s", text)
+    scene.go()
+    ends = {each.rows[-1]["version"] for each in scene.outcomes() if each.state == "stopped"}
+    assert ends == {3}
+    assert len(scene.folder.decisions()[1].kept) == 2  # by the last values: no run came so far
+
+
+@settings(max_examples=25)
+@given(kills=st.lists(st.integers(1, 60), max_size=4), slots=st.integers(1, 4))
+def test_a_sweep_that_was_killed_ends_as_one_that_was_not(
+    tmp_path_factory: pytest.TempPathFactory, kills: list[int], slots: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "Child", FakeRun)
+        patch.setattr(runner, "LOOK_S", 0.0)
+        patch.setattr(FakeRun, "fails", {"learning_rate-0.001-seed2": 4})
+        whole = Scene(tmp_path_factory.mktemp("whole") / "s", SWEEP + STOP)
+        whole.go(slots)
+        root = tmp_path_factory.mktemp("killed") / "s"
+        for looks in kills:
+            patch.setattr(FakeRun, "looks", 0)
+            patch.setattr(FakeRun, "killed_at", looks)
+            try:
+                Scene(root, SWEEP + STOP).go(slots)
+            except SystemError:
+                continue
+        patch.setattr(FakeRun, "killed_at", None)
+        scene = Scene(root, SWEEP + STOP)
+        scene.go(slots)
+    assert scene.figures() == whole.figures()
+    assert scene.folder.decisions() == whole.folder.decisions()
+    assert [len(each.values) for each in whole.folder.decisions()] == [3, 2]
+
+
+def test_a_run_that_fails_is_told_with_its_last_line_and_tried_again_when_asked(
+    fake: type[FakeRun], tmp_path: Path
+) -> None:
+    scene, name = Scene(tmp_path / "s", SWEEP), "learning_rate-0.002-seed1"
+    fake.fails = {name: 3}
+    scene.go()
+    states = {each.name: (each.state, each.line) for each in scene.outcomes()}
+    assert states.pop(name) == ("failed", "exit code 1: error: no space left")
+    assert set(states.values()) == {("done", "")}
+    scene.go()
+    assert fake.begun.count(name) == 1
+    fake.fails = {}
+    scene.folder.forget_failures()
+    scene.go()
+    assert fake.begun.count(name) == 2
+    assert {each.state for each in scene.outcomes()} == {"done"}
+
+
+def test_ctrl_c_is_passed_on_and_the_sweep_goes_on_later(
+    fake: type[FakeRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, scene = Scene(tmp_path / "w", SWEEP), Scene(tmp_path / "s", SWEEP)
+    whole.go()
+    fake.looks, fake.signal_at = 0, 5
+    with pytest.raises(KeyboardInterrupt) as caught:
+        scene.go()
+    assert not isinstance(caught.value, Terminated)
+    states = [each.state for each in scene.outcomes()]
+    assert set(states) == {"waiting"} and not scene.folder.failures()
+    assert [len(each.rows) for each in scene.outcomes()[:3]] != [0, 0, 0]
+    scene.go()
+    assert scene.figures() == whole.figures()
+
+
+# Real runs
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_takes_its_runs_along_and_goes_on(project: Path) -> None:
+    """To the bit: weights, and all of the metrics that does not depend on clocks."""
+    (project / "sweep.yaml").write_text(
+        "config: small.yaml\n"
+        "common: {loop.steps: 12, eval.every: 4, actors.num: 1}\n"
+        "grid: {learner.learning_rate: [1e-4, 1e-3]}\n"
+        "at_once: 2\n"
+    )
+    process = background(project, ["sweep", "sweep.yaml", "--out", "killed"])
+    runs = project / "killed/runs"
+    first, second = (
+        RunFolder(runs / f"learning_rate-{rate}-seed0") for rate in ("0.0001", "0.001")
+    )
+    wait_for(lambda: max(map(written, (first.metrics, second.metrics))) > 3, process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(family, timeout=120)
+    assert not alive, "left behind"
+    whole = background(project, ["sweep", "sweep.yaml", "--out", "whole"])
+    done = unstable(project, "sweep", "--resume", "killed")
+    assert done.returncode == 0, done.stderr
+    assert "goes on" in done.stderr and "learning_rate-0.001" in done.stdout
+    ended(whole, 0)
+    for one in (first, second):
+        other = RunFolder(project / "whole/runs" / one.root.name)
+        assert weights(one, 12) == weights(other, 12)
+        assert rows(one) == rows(other)
+    assert (project / "killed/report.html").stat().st_size > 500_000
+    told = unstable(project, "sweep", "killed", "--json")
+    (a, b) = json.loads(told.stdout)["settings"]
+    assert [run["state"] for each in (a, b) for run in each["runs"]] == ["done", "done"]
+    assert a["end"]["mean"] == a["runs"][0]["values"][-1][1] and b["difference"]["low"] is None

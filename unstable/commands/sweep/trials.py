@@ -1,0 +1,159 @@
+"""The runs of a sweep, each checked before anything starts."""
+
+import hashlib
+import json
+import re
+from typing import Any, NamedTuple
+
+import yaml
+
+from unstable.commands.prepare import check, exact_games
+from unstable.config import ConfigError, RunConfig, load
+from unstable.config.sweep import Setting, SweepConfig
+from unstable.records.sweep import SweepFolder
+from unstable.records.text import command_line
+from unstable.report.comparison import ALONE
+from unstable.report.sweep import Measure
+from unstable.types.metrics import EvalKey, ExploitKey, sampling_mode
+
+_WORD = re.compile(r"(?!(true|false|null)$)[A-Za-z_./~][^\n]*")
+"""Texts that a command line takes as they stand."""
+
+
+class Trial(NamedTuple):
+    """A run of a sweep: a setting with a seed."""
+
+    setting: Setting
+    seed: int
+    config: RunConfig
+
+    @property
+    def name(self) -> str:
+        """What it is called, in its folder's name too."""
+        return f"{self.setting.name}-seed{self.seed}"
+
+    @property
+    def words(self) -> list[str]:
+        """The command, without the first word, that makes the run."""
+        fields = {**self.setting.fields, "seed": self.seed}
+        options = (word for path, value in fields.items() for word in (f"--{path}", _text(value)))
+        return ["train", "--config", self.setting.config, *options]
+
+    @property
+    def command(self) -> str:
+        """The command that makes the run, wherever."""
+        return command_line("unstable", *self.words)
+
+    def record(self) -> dict[str, Any]:
+        """It as a line of the sweep's folder; `digest` is of its whole config."""
+        digest = hashlib.blake2b(self.config.model_dump_json().encode(), digest_size=8).hexdigest()
+        names = {"trial": self.name, "setting": self.setting.name, "seed": self.seed}
+        return {**names, "command": self.command, "digest": digest}
+
+
+class Sweep(NamedTuple):
+    """A sweep with all that was left to choose, and its folder."""
+
+    folder: SweepFolder
+    config: SweepConfig
+    trials: list[Trial]
+
+    @property
+    def measure(self) -> Measure:
+        """What settings are compared by."""
+        assert self.config.metric is not None and self.config.goal is not None, "both are chosen"
+        return Measure(self.config.metric, self.config.goal)
+
+    @property
+    def settings(self) -> list[Trial]:
+        """A run of each setting."""
+        return self.trials[: len(self.trials) // len(self.config.seeds)]
+
+    @property
+    def size(self) -> str:
+        """How much it is, in words."""
+        seeds = len(self.config.seeds)
+        return f"{len(self.trials)} runs ({len(self.settings)} settings, {seeds} seeds)"
+
+
+def _text(value: Any) -> str:
+    """A value as the command line reads it back."""
+    if isinstance(value, list | dict):
+        return yaml.safe_dump(value, default_flow_style=True, width=10**6).strip()
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else json.dumps(value)
+
+
+def trials_of(sweep: SweepConfig) -> list[Trial]:
+    """All settings with the first seed, then with the next: soon there is one run of each.
+
+    Raises `ConfigError` for a setting that is no config, and for two runs that are the same.
+    """
+    settings = sweep.all_settings()
+    trials = [Trial(each, seed, _load(each, seed)) for seed in sweep.seeds for each in settings]
+    seen: dict[str, Trial] = {}
+    for trial in trials:
+        same = seen.setdefault(trial.config.model_dump_json(), trial)
+        if same is not trial:
+            raise ConfigError(f"{same.name} and {trial.name} are the same run; leave one out")
+    return trials
+
+
+def _load(setting: Setting, seed: int) -> RunConfig:
+    try:
+        return load(setting.config, {**setting.fields, "seed": seed})
+    except ConfigError as error:
+        raise ConfigError(f"{setting.name}: {error}") from None
+
+
+def check_trials(sweep: Sweep) -> None:
+    """Raise `ConfigError` for what would fail later in any run, or keep it out of the table."""
+    stop = sweep.config.stop
+    for trial in sweep.settings:  # a seed changes none of it
+        try:
+            check(trial.config)
+            _check_metric(trial.config, sweep.measure.metric)
+        except ConfigError as error:
+            raise ConfigError(f"{trial.setting.name}: {error}") from None
+        steps = trial.config.loop.steps
+        if stop and stop.by == "updates" and stop.rungs[-1] >= steps:
+            raise ConfigError(
+                f"stop.rungs = {stop.rungs}: {trial.setting.name} makes {steps} updates; "
+                "give rungs below that"
+            )
+
+
+def measure_of(sweep: SweepConfig, config: RunConfig) -> Measure:
+    """What settings are compared by: what the sweep names, or what the config evaluates first."""
+    metric = sweep.metric
+    if metric is None:
+        if not (keys := _keys(config)):
+            raise ConfigError("metric: these runs are not evaluated; set eval.every, or name one")
+        metric = _figure(keys[0])
+    return Measure(metric, sweep.goal or ("min" if ExploitKey.parse(metric) else "max"))
+
+
+def _keys(config: RunConfig) -> list[EvalKey | ExploitKey]:
+    """What is evaluated: scores, then exploitabilities."""
+    scores = [
+        EvalKey(game.key, opponent, sampling_mode(temperature))
+        for game in config.games
+        for opponent in (config.eval.opponents if game.seats > 1 else [ALONE])
+        for temperature in config.eval.temperature
+    ]
+    measured = exact_games(config) if config.eval.exploitability.every else []
+    return [*(scores if config.eval.every else []), *map(ExploitKey, measured)]
+
+
+def _figure(key: EvalKey | ExploitKey) -> str:
+    return key.name("score" if isinstance(key, EvalKey) else "high")
+
+
+def _check_metric(config: RunConfig, metric: str) -> None:
+    """Raise `ConfigError` where evaluation is named and another one is made."""
+    if not metric.startswith((f"{EvalKey.prefix}/", f"{ExploitKey.prefix}/")):
+        return
+    keys = _keys(config)
+    parsed = EvalKey.parse(metric) or ExploitKey.parse(metric)
+    if parsed is None or parsed[0] not in keys:
+        names = ", ".join(map(_figure, keys)) or "nothing"
+        raise ConfigError(f"metric = {metric!r}: it is not measured; measured: {names}")

@@ -1,0 +1,99 @@
+"""Equal shares of a machine, so that several runs go on at once, each as on one of its own."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from unstable.config import ConfigError, RunConfig
+from unstable.planning.machine import Machine
+from unstable.planning.plan import Engines, Plan, plan
+
+MOST = 256
+
+
+class Share(NamedTuple):
+    """What a run may use: Share(cores=(0, 1), gpus=("0",))"""
+
+    cores: tuple[int, ...]
+    gpus: tuple[str, ...]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What a process sees no other cards by."""
+        return {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)}
+
+
+def shares(machine: Machine, count: int, cores: Sequence[int]) -> list[Share]:
+    """So many equal shares; what is left over is used by nobody.
+
+    `cores` are those that this process may run on, and may be more than a container's quota.
+    """
+    own, cards = machine.cores // count, len(machine.gpus) // count
+    ids = [gpu.id for gpu in machine.gpus]
+    return [
+        Share(tuple(cores[at * own : (at + 1) * own]), tuple(ids[at * cards : (at + 1) * cards]))
+        for at in range(count)
+    ]
+
+
+def most_at_once(configs: Sequence[RunConfig], machine: Machine, engines: Engines) -> int:
+    """How many of these runs a machine is good for at once; 1 at least.
+
+    Each has as many cores as processes that compute at once, or cards where it would use them, and
+    memory; and it plays and learns in the same order as it would alone. Raises `ConfigError` for a
+    config that does not fit alone.
+    """
+    alone = [plan(config, [machine], engines) for config in configs]
+    most = min(machine.cores, *(len(machine.usable_gpus) for each in alone if _cards(each)), MOST)
+    pairs = list(zip(configs, alone, strict=True))
+    return next(
+        (
+            count
+            for count in range(most, 1, -1)
+            if all(_problem(*pair, machine, count, engines) is None for pair in pairs)
+        ),
+        1,
+    )
+
+
+def check_at_once(config: RunConfig, machine: Machine, count: int, engines: Engines) -> None:
+    """Raise `ConfigError` where so many such runs do not fit, or would run in another way."""
+    alone = plan(config, [machine], engines)
+    if count > 1 and (problem := _problem(config, alone, machine, count, engines)) is not None:
+        raise ConfigError(f"at_once = {count}: {problem}; set it to a lower number, or auto")
+
+
+def _problem(
+    config: RunConfig, alone: Plan, machine: Machine, count: int, engines: Engines
+) -> str | None:
+    """Why so many such runs are too many; None where they are not."""
+    if count > machine.cores:
+        return f"there are {machine.cores} cores"
+    try:
+        found = plan(config, [part(machine, count)], engines)
+    except ConfigError as error:
+        return str(error)
+    if bool(_cards(found)) != bool(_cards(alone)):
+        return f"there are {len(machine.usable_gpus)} cards"
+    if found.mode != alone.mode:
+        return f"with so few cores a run is {found.mode}, alone it is {alone.mode}"
+    kinds = [sum(not each.gpus for each in kind) for kind in (found.actors, found.learners)]
+    computing = max(kinds) if found.mode == "sync" else sum(kinds)
+    own = machine.cores // count
+    return f"a run computes on {computing} cores and has {own}" if computing > own else None
+
+
+def part(machine: Machine, count: int) -> Machine:
+    """The machine that each of so many runs has."""
+    return replace(
+        machine,
+        cores=machine.cores // count,
+        memory_bytes=machine.memory_bytes // count,
+        free_bytes=machine.free_bytes // count,
+        gpus=machine.gpus[: len(machine.gpus) // count],
+    )
+
+
+def _cards(found: Plan) -> set[str]:
+    """The cards that a plan uses."""
+    return {card for place in (*found.actors, *found.learners) for card in place.gpus}

@@ -1,0 +1,298 @@
+"""What the runs of a sweep came to: figures over seeds, as a table, as JSON and as a page."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from unstable.records.reading import Row
+from unstable.records.text import NONE, fixed, interval, number, signed
+from unstable.report.charts import MOST_SERIES, Chart, Points, line_chart, thinned
+from unstable.report.report import FOOTER
+from unstable.types.intervals import mean, student_interval
+from unstable.types.metrics import EvalKey, ExploitKey
+
+COLUMNS = ("setting", "at the end", "difference", "best", "games", "minutes", "runs")
+BAND = "Mean over seeds, and from the least seed's to the largest one's value."
+CAPTION = (
+    "Means over seeds, with 95 % intervals by Student's t. Difference: to the first setting, seed "
+    "by seed, at the last version that both have. Best: the mean of each run's best value, which "
+    "chance alone raises. Of many settings the best one looks better than it is. Games and minutes "
+    "are those of a run."
+)
+MOST_CHARTS = 6  # of metrics beside the sweep's own
+_digits = partial(fixed, digits=3)
+_signed = partial(signed, digits=3)
+
+
+class Measure(NamedTuple):
+    """What settings are compared by: Measure("eval/Nim-v0/random/sampled/score", "max")"""
+
+    metric: str
+    goal: str
+
+    @property
+    def sign(self) -> int:
+        """1 where more of it is better, else -1."""
+        return 1 if self.goal == "max" else -1
+
+    @property
+    def text(self) -> str:
+        """Both in words."""
+        return f"{self.metric} ({'more' if self.goal == 'max' else 'less'} is better)"
+
+
+class Outcome(NamedTuple):
+    """What a run has come to; its rows are those up to where its setting was stopped."""
+
+    name: str
+    setting: str
+    seed: int
+    state: str  # waiting, running, stopped, done, failed
+    rows: list[Row]
+    command: str  # that makes it again
+    folder: str
+    line: str = ""  # the last that it has printed, where it failed
+
+    def values(self, metric: str) -> list[tuple[int, float]]:
+        """A metric's values, each with its version."""
+        found = ((row["version"], row.get(metric)) for row in self.rows)
+        return [(version, float(value)) for version, value in found if value is not None]
+
+    def total(self, name: str) -> float:
+        """Of all rows."""
+        return sum(row.get(name) or 0 for row in self.rows)
+
+
+class Spread(NamedTuple):
+    """A mean over seeds, and its 95 % interval where the values say one."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Result(NamedTuple):
+    """What the runs of a setting came to, on average."""
+
+    setting: str
+    runs: list[Outcome]
+    end: Spread | None
+    best: Spread | None
+    difference: Spread | None  # to the first setting
+    games: float
+    minutes: float
+
+
+def arrival(
+    rows: Sequence[Row], metric: str, rung: int, by: str, *, ended: bool = False
+) -> tuple[int, float] | None:
+    """The first value at or after a rung, with its version; None where there is none yet.
+
+    Of a run that has ended before it, as rungs by games may have it, the last value.
+    """
+    games, last = 0.0, None
+    for row in rows:
+        games += row.get("collect/games") or 0
+        if (value := row.get(metric)) is not None:
+            last = row["version"], float(value)
+            if (row["version"] if by == "updates" else games) >= rung:
+                return last
+    return last if ended else None
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Mean and interval of values of several seeds; None of nothing."""
+    if not values:
+        return None
+    if len(set(values)) == 1:
+        return Spread(values[0])
+    found = student_interval(values, least=2)
+    assert found is not None, "values that differ have one"
+    return Spread(*found)
+
+
+def results(outcomes: Sequence[Outcome], measure: Measure) -> list[Result]:
+    """Those of each setting, in the order in which settings first come."""
+    found: list[Result] = []
+    for setting in dict.fromkeys(each.setting for each in outcomes):
+        runs = [each for each in outcomes if each.setting == setting]
+        values = [[y for _, y in run.values(measure.metric)] for run in runs]
+        pick = max if measure.sign > 0 else min
+        played = [run for run in runs if run.rows]
+        found.append(
+            Result(
+                setting=setting,
+                runs=runs,
+                end=spread([own[-1] for own in values if own]),
+                best=spread([pick(own) for own in values if own]),
+                difference=_difference(found[0].runs, runs, measure.metric) if found else None,
+                games=mean(run.total("collect/games") for run in played),
+                minutes=mean(run.total("time/total") for run in played) / 60,
+            )
+        )
+    return found
+
+
+def _difference(first: Sequence[Outcome], second: Sequence[Outcome], metric: str) -> Spread | None:
+    """The second's values less the first's, over the seeds that both have."""
+    own = {run.seed: values for run in first if (values := run.values(metric))}
+    gains = []
+    for run in second:
+        if (values := run.values(metric)) and run.seed in own:
+            both = min(values[-1][0], own[run.seed][-1][0])  # one may have been stopped
+            ends = [[y for x, y in each if x <= both] for each in (own[run.seed], values)]
+            gains += [ends[1][-1] - ends[0][-1]] if all(ends) else []
+    return spread(gains)
+
+
+def cells(result: Result) -> list[str]:
+    """A line of the table."""
+    shown = (result.end, _digits), (result.difference, _signed), (result.best, _digits)
+    states = [run.state for run in result.runs]
+    return [
+        result.setting,
+        *(NONE if each is None else interval(*each, form) for each, form in shown),
+        f"{result.games:,.0f}",
+        f"{result.minutes:.1f}",
+        ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
+    ]
+
+
+def as_record(found: Sequence[Result], measure: Measure) -> dict[str, Any]:
+    """The results as plain values, for JSON."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Outcome):
+            own = {name: each for name, each in value._asdict().items() if name != "rows"}
+            return {**own, "values": value.values(measure.metric)}
+        if isinstance(value, Spread):
+            return value._asdict()
+        return [plain(each) for each in value] if isinstance(value, list) else value
+
+    settings = [{name: plain(each) for name, each in result._asdict().items()} for result in found]
+    return {**measure._asdict(), "settings": settings}
+
+
+def headline(found: Sequence[Result], measure: Measure) -> str:
+    """Which setting is best by the mean at the end, and whether that can be told from the first."""
+    ended = [each for each in found if any(run.state == "done" for run in each.runs)]
+    ranked = _ranked(ended, measure)
+    if not ranked:
+        return "Nothing has come to its end yet."
+    best = ranked[0]
+    said = f"{best.setting} is best: {interval(*(best.end or Spread(0.0)), _digits)}"
+    if best is found[0]:
+        return f"{said}."
+    _, low, high = best.difference or Spread(0.0)
+    ends = [measure.sign * end for end in (low, high) if end is not None]
+    apart = "better than" if ends and min(ends) > 0 else "not to be told from"
+    return f"{said}, {apart} {found[0].setting}."
+
+
+def _ranked(found: Sequence[Result], measure: Measure) -> list[Result]:
+    """Those that have a value, the best first."""
+    means = {each.setting: measure.sign * each.end.mean for each in found if each.end}
+    known = [each for each in found if each.setting in means]
+    return sorted(known, key=lambda each: -means[each.setting])
+
+
+def sweep_page(
+    name: str,
+    found: Sequence[Result],
+    measure: Measure,
+    settings: Mapping[str, Mapping[str, Any]],
+    rungs: Sequence[Sequence[str]],
+) -> dict[str, Any]:
+    """What `write_page` shows: table, curves, runs, rungs and the commands.
+
+    `settings` are the fields of each setting, `rungs` lines of a table of what was stopped.
+    """
+    runs, made = [run for result in found for run in result.runs], _set(settings)
+    tables = [_table("Settings", COLUMNS, [cells(result) for result in found], CAPTION)]
+    if rungs:
+        columns = ("rung", "setting", "mean", "then")
+        tables.append(_table("Stopped early", columns, rungs, "By successive halving."))
+    facts = [("metric", measure.text), ("settings", f"{len(found)}"), ("runs", f"{len(runs)}")]
+    return {
+        "title": f"{name} · sweep",
+        "kicker": f"unstable sweep · {name}",
+        "headline": headline(found, measure),
+        "runs": [
+            {
+                **{"name": name, "label": name, "kind": "", "answer": "", "reasons": []},
+                **{"state": "", "facts": facts, "commands": [run.command for run in runs]},
+            }
+        ],
+        "sections": [
+            {"id": "results", "title": "What came out", "charts": [], "tables": tables},
+            {"id": "curves", "title": "Curves", "charts": _charts(found, measure), "tables": []},
+            {"id": "runs", "title": "Runs", "charts": [], "tables": [_runs(runs, measure)]},
+            {"id": "settings", "title": "How it was made", "charts": [], "tables": [made]},
+        ],
+        "games": {"rows": []},
+        "again": "With loop.mode = sync and the embedded engine a run plays the same games to the "
+        "bit on the same machine.",
+        "footer": FOOTER,
+    }
+
+
+def _table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = ""
+) -> dict[str, Any]:
+    return {"title": title, "columns": columns, "rows": rows, "caption": caption}
+
+
+def _runs(runs: Sequence[Outcome], measure: Measure) -> dict[str, Any]:
+    rows = []
+    for run in runs:
+        values = run.values(measure.metric)
+        at = f"{_digits(values[-1][1])} at version {values[-1][0]}" if values else NONE
+        games = number(run.total("collect/games"))
+        rows.append([run.name, at, games, run.state, run.line or run.folder])
+    return _table("Runs", ("run", "at the end", "games", "state", "folder, or why it failed"), rows)
+
+
+def _set(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    paths = list(dict.fromkeys(path for fields in settings.values() for path in fields))
+    rows = [
+        [name, *(f"{fields[path]}" if path in fields else NONE for path in paths)]
+        for name, fields in settings.items()
+    ]
+    return _table("What each setting gives", ("setting", *paths), rows)
+
+
+def _charts(found: Sequence[Result], measure: Measure) -> list[Chart]:
+    """The sweep's metric and the other measures, a curve a setting."""
+    shown, caption = list(found), BAND
+    if len(found) > MOST_SERIES:
+        best = _ranked(found[1:], measure)[: MOST_SERIES - 1]
+        shown = [found[0], *best]
+        caption += f" The first setting and the {len(best)} best are shown."
+    rows = [row for result in shown for run in result.runs for row in run.rows]
+    names = dict.fromkeys(name for row in rows for name in row if _is_measure(name))
+    others = [name for name in names if name != measure.metric][:MOST_CHARTS]
+    charts = []
+    for metric in (measure.metric, *others):
+        curves = {result.setting: _curve(result.runs, metric) for result in shown}
+        labels, curves = list(curves), {name: each for name, each in curves.items() if each}
+        if curves:
+            charts.append(line_chart(metric, metric.split("/")[-1], curves, caption, names=labels))
+    return charts
+
+
+def _is_measure(name: str) -> bool:
+    score, exploitability = EvalKey.parse(name), ExploitKey.parse(name)
+    return (score and score[1]) == "score" or (exploitability and exploitability[1]) == "high"
+
+
+def _curve(runs: Sequence[Outcome], metric: str) -> Points:
+    """Mean, least and largest value over seeds by version."""
+    by_version: dict[int, list[float]] = {}
+    for run in runs:
+        for version, value in run.values(metric):
+            by_version.setdefault(version, []).append(value)
+    points = []
+    for version, own in sorted(by_version.items()):
+        ends = {"low": min(own), "high": max(own)} if len(runs) > 1 else {}
+        points.append({"x": version, "y": mean(own), **ends})
+    return thinned(points)
