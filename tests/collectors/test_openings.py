@@ -334,11 +334,11 @@ def test_figures_of_play_are_of_turns_after_the_opening(tmp_path: Path) -> None:
 def test_games_with_an_opening_are_not_rated() -> None:
     registry = Registry([RANDOM], anchor=RANDOM, pool_size=2)
     registry.add(PlayerId.policy(0))
-    before = registry.state()
+    before = registry.ratings()
     registry.record(opened(game(turns=4), 1))
-    assert registry.state() == before
+    assert registry.ratings() == before
     registry.record(game(turns=4))
-    assert registry.state() != before
+    assert registry.ratings() != before
 
 
 def test_supervised_training_leaves_them_out(tmp_path: Path) -> None:

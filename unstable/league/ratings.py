@@ -37,9 +37,9 @@ class RegistryState(BaseModel):
     results: dict[str, dict[str, int]]
     draws: dict[str, tuple[int, int]]
     """By env: sides that were next to each other at a game's end, and how many of them drew."""
-    trained: NonNegativeInt = 0
+    trained: NonNegativeInt
     """Training games taken in."""
-    marks: list[tuple[Event, NonNegativeInt, NonNegativeInt]] = []
+    marks: list[tuple[Event, NonNegativeInt, NonNegativeInt]]
     """What came between them, in order: of which version, and after how many training games."""
 
 
