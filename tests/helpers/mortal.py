@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +11,10 @@ from ray.exceptions import RayActorError
 
 from tests.helpers.loop import make_actor
 from unstable.config import RunConfig, parse
-from unstable.runtime.stream import Part, Playing
-from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec
+from unstable.records.games import line_record, whole_line
+from unstable.runtime.playing import Playing
+from unstable.runtime.stream import Over, Packed, Part
+from unstable.types import Finished, GameSpec, PlayerId, SeatSpec, Trajectory, Unwritable
 
 
 class Mortal:
@@ -26,9 +27,9 @@ class Mortal:
         self.left = self.dies_after.pop(0) if self.dies_after else 10**9
         self._actor = make_actor(config, folder)
         sync = config.loop.mode == "sync"
-        self._playing = Playing(lambda: self._actor.collector, tells_state=sync)
+        self._playing = Playing(lambda: self._actor, tells_state=sync)
         self.actor = SimpleNamespace(
-            begin=SimpleNamespace(remote=lambda calls: self._playing.begin(calls, nullcontext)),
+            begin=SimpleNamespace(remote=lambda asked: self._playing.begin(asked, nullcontext)),
             stop=SimpleNamespace(remote=self._playing.stop),
             ended=SimpleNamespace(remote=self._ended),
         )
@@ -48,16 +49,15 @@ class Mortal:
         async for parts in self._playing.ended():
             given: list[Part] = []
             for number, part in parts:
-                dies = self.left <= 0
-                if isinstance(part, list):
-                    given.append((number, part[: max(0, self.left)]))
-                    self.left -= len(part)
-                    dies = self.left < 0
-                if dies:
+                if isinstance(part, Over):
+                    count = 1
+                else:
+                    count = len(part.games if isinstance(part, Packed) else part)
+                if count > self.left:  # no message comes in part
                     yield ready(given)
                     raise RayActorError
-                if not isinstance(part, list):
-                    given.append((number, part))
+                self.left -= 0 if isinstance(part, Over) else count
+                given.append((number, part))
             yield ready(given)
 
 
@@ -68,7 +68,7 @@ def ready(value: object) -> Awaitable[Any]:
 
 
 def group(first: int, size: int) -> list[GameSpec]:
-    seat = SeatSpec(player=BASE, temperature=1.0, group_id=first, group_size=size)
+    seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=first, group_size=size)
     other = SeatSpec(player=PlayerId("random"), temperature=1.0)
     return [
         GameSpec(
@@ -83,15 +83,22 @@ def group(first: int, size: int) -> list[GameSpec]:
     ]
 
 
-def content(calls: list[list[GameResult]]) -> list[list[Any]]:
+def content(calls: list[list[Finished]]) -> list[list[Any]]:
     """All of the games but how long they took."""
     return [
-        [
-            (each.spec, each.outcomes, [replace(turn, seconds=0.0) for turn in each.turns])
-            for each in results
-        ]
-        for results in calls
+        [(each.spec, each.game.outcomes, _turns(each), opened(each)) for each in finished]
+        for finished in calls
     ]
+
+
+def _turns(game: Finished) -> list[Any]:
+    assert not isinstance(game.game.line, Unwritable)
+    turns = line_record(whole_line(game.game.line, 0, 0))["turns"]
+    return [turn | {"seconds": 0} for turn in turns]
+
+
+def opened(game: Finished) -> list[Trajectory]:
+    return [each.opened() for each in game.trajectories]
 
 
 def config_of(tiny_folder: Path, **changes: Any) -> RunConfig:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.helpers.learners import make_batch, make_sample
+from tests.helpers.learners import make_batch, make_sample, sealed_batch
 from unstable.config import ClusterConfig, RunConfig
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
@@ -63,7 +63,7 @@ async def both(address: str, scratch: Path) -> tuple[RunFolder, RunFolder]:
         here = LocalLearner(config_of(address, 1), folders[1])
         for learner in (afar, here):
             for version in range(2):
-                await learner.update(batch_of(version))
+                await learner.update(sealed_batch(batch_of(version)))
             await learner.hold(2)
             await learner.save(2)
     return folders

@@ -59,7 +59,7 @@ ALLOWED = {
         {"ray", "torch", "psutil"},
         {
             *("types", "config", "records", "models", "engines", "collectors", "solving"),
-            *("learners", "planning", "tracking", "loop"),
+            *("rewards", "learners", "planning", "tracking", "loop"),
         },
     ),
     "commands": Allowed(

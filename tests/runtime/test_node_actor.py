@@ -1,6 +1,7 @@
 """An actor that loses its node: others play its games, to the bit, until it has another."""
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from unstable.runtime import node_actor
 from unstable.runtime.node_actor import NodeActor
 from unstable.runtime.placement import Place
 from unstable.tracking.status import Waits
-from unstable.types import GameResult, PlayerId
+from unstable.types import Finished, PlayerId
 
 
 class Nodes:
@@ -67,9 +68,17 @@ def mortal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_actor, "Process", Mortal)
 
 
+async def begin(nodes: Nodes) -> None:
+    """Give them the version that games name."""
+    version = PlayerId.policy(0)
+    adapter = random_adapter(tiny_model(), version.name, seed=0)
+    await asyncio.gather(*(actor.publish(version, adapter) for actor in nodes.actors))
+
+
 async def rounds(nodes: Nodes, lost_in: int | None, back_in: int | None) -> list[list[Any]]:
     """Three rounds of both actors; node b goes in one of them, after three games, and is back."""
     calls: list[list[Any]] = []
+    await begin(nodes)
     for number in range(3):
         if number == lost_in:
             nodes.gone.add("b")
@@ -81,10 +90,11 @@ async def rounds(nodes: Nodes, lost_in: int | None, back_in: int | None) -> list
 
         async def played(index: int, number: int = number) -> list[Any]:
             specs = [s for n in range(8) for s in group(1000 * index + 100 * number + 2 * n, 2)]
-            return [each async for each in nodes.actors[index].play(specs, 20)]
+            lists = [each async for each in nodes.actors[index].play_round(specs, 20)]
+            return [game for ended in lists for game in ended.games]
 
         parts = await asyncio.gather(played(0), played(1))
-        games = [each for part in parts for each in part if isinstance(each, GameResult)]
+        games = [each for part in parts for each in part if isinstance(each, Finished)]
         assert len({each.spec.game_id for each in games}) == len(games) == sum(map(len, parts))
         calls.append(sorted(games, key=lambda each: each.spec.game_id))
     return calls
@@ -127,6 +137,34 @@ async def test_at_once_what_a_lost_actor_has_begun_is_played_once(
     assert not waiting.done(), "it begins nothing while it is lost"
     await nodes.actors[1].settle(nodes.place("c"))
     await asyncio.wait_for(waiting, 1)
+    await nodes.close()
+
+
+async def test_what_a_lost_actor_was_dealt_is_played_by_another_until_it_is_back(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """Another one that dies meanwhile is started again, and plays what is left of it."""
+    nodes = Nodes(config_of(tiny_folder, loop={"mode": "async"}), RunFolder(tmp_path))
+    await nodes.start()
+    await begin(nodes)
+    lost, host = nodes.actors[1], nodes.actors[0]
+    nodes.gone.add("b")
+    first: Any = lost._process
+    second: Any = host._process
+    first.left, second.left = 3, 4
+    lost.deal([spec for n in range(8) for spec in group(2 * n, 2)])
+    found: list[int] = []
+    async with aclosing(lost.play_on()) as lists:
+        async for ended in lists:
+            found += [each.spec.game_id for each in ended.games]
+            if len(found) == 16:
+                assert lost.is_lost and host._process is not second
+                nodes.gone.clear()
+                await lost.settle(nodes.place("b"))
+                lost.deal(group(100, 2))
+            if len(found) == 18:
+                break
+    assert sorted(found) == [*range(16), 100, 101]
     await nodes.close()
 
 

@@ -1,8 +1,10 @@
 """A synchronous run's games are the same to the bit, whatever becomes of an actor meanwhile."""
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,24 +20,26 @@ from unstable.records.folder import RunFolder
 from unstable.runtime import actors as actors_module
 from unstable.runtime.actors import RemoteActor
 from unstable.runtime.memory import until_free
-from unstable.types import Adapter, GameResult, PlayerId, SeatSpec
+from unstable.types import Adapter, Finished, GameResult, PlayerId, SeatSpec
 
 
 async def played(
     config: RunConfig, folder: RunFolder, monkeypatch: pytest.MonkeyPatch, *dies_after: int
-) -> tuple[list[list[GameResult]], list[str]]:
-    """Three calls of `play` on one actor, and what a person was told."""
+) -> tuple[list[list[Finished]], list[str]]:
+    """Three rounds on one actor, and what a person was told."""
     monkeypatch.setattr(Mortal, "dies_after", [*dies_after])
     monkeypatch.setattr(actors_module, "Process", Mortal)
     said: list[str] = []
     actor = RemoteActor(config, folder, 0, Placement(LOOPBACK), say=said.append)
     await actor.start()
+    await actor.publish(*version_of(0))
     calls = []
     for call in range(3):
         specs = [spec for n in range(8) for spec in group(100 * call + 2 * n, 2)]
-        results = [each async for each in actor.play(specs, 20)]
-        games = [each for each in results if isinstance(each, GameResult)]
-        assert len(games) == len(results)
+        lists = [each async for each in actor.play_round(specs, 20)]
+        games = [each for ended in lists for each in ended.finished]
+        assert len(games) == sum(len(ended.games) for ended in lists)
+        assert len(games) == sum(ended.play.counts["collect/games"] for ended in lists)
         calls.append(sorted(games, key=lambda each: each.spec.game_id))
     await actor.close()
     return calls, said
@@ -75,6 +79,38 @@ async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_
         ids = {each.spec.game_id for each in results}
         assert len(ids) == len(results) and {number ^ 1 for number in ids} == ids  # whole groups
     assert said[0].endswith("and may differ from those that it would have played")
+
+
+@pytest.mark.parametrize("dies_after", [(0,), (7,), (1, 0, 12)])
+async def test_what_is_dealt_outlives_the_actor_and_comes_once(
+    dies_after: tuple[int, ...],
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is dealt while the process is dead is among it."""
+    monkeypatch.setattr(Mortal, "dies_after", [*dies_after])
+    monkeypatch.setattr(actors_module, "Process", Mortal)
+    config = config_of(tiny_folder, loop={"mode": "async"})
+    said: list[str] = []
+    actor = RemoteActor(config, RunFolder(tmp_path), 0, Placement(LOOPBACK), say=said.append)
+    await actor.start()
+    await actor.publish(*version_of(0))
+    specs = [spec for n in range(15) for spec in group(2 * n, 2)]
+    actor.deal(specs[:10])
+    found: list[int] = []
+    counted = 0
+    async with aclosing(actor.play_on()) as lists:
+        later = asyncio.get_running_loop().call_later(0.1, actor.deal, specs[10:])
+        async for ended in lists:
+            found += [each.spec.game_id for each in ended.games]
+            counted += ended.play.counts["collect/games"]
+            if len(found) >= 30:
+                break
+    assert later.when() < asyncio.get_running_loop().time()
+    assert sorted(found) == [*range(30)] and counted == 30
+    assert len(said) == len(dies_after)
+    await actor.close()
 
 
 class Traced(Adapter):

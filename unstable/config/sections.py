@@ -196,7 +196,9 @@ class RewardConfig(Section):
     )
     weight: float = Field(1.0, description="what the term's raw value is multiplied by")
     args: Arguments = Field({}, description="arguments for the term")
-    at_once: PositiveInt = Field(16, description="calls of an async term in flight at a time")
+    at_once: PositiveInt = Field(
+        16, description="calls of an async term in flight at a time, shared out over the actors"
+    )
     timeout: PositiveFloat = Field(
         60.0, description="seconds for a call of the user's own term; then its game has failed"
     )

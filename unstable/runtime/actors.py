@@ -12,24 +12,34 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Container,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
+from contextlib import ExitStack, aclosing
 from functools import partial
 from typing import Any
 
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
-from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, RunFailedError
 from unstable.engines.base import EngineDiedError
+from unstable.loop.ended import Ended
 from unstable.loop.protocols import HeldAdapter
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.heartbeat import watch
+from unstable.runtime.judge import judging
 from unstable.runtime.local import LocalActor
 from unstable.runtime.memory import until_free
-from unstable.runtime.stream import Call, Part, Playing, Stream
+from unstable.runtime.playing import Playing
+from unstable.runtime.stream import Packed, Part, Results, Stream, every_s
 from unstable.tracking.status import Waits
 from unstable.types import ActorState, GameFailure, GameResult, GameSpec, PlayerId
 from unstable.types.processes import ProcessId
@@ -57,10 +67,8 @@ class ActorProcess:
         self._config = config
         self._folder = folder
         self._index = index
-        self._playing = Playing(self._collector, tells_state=config.loop.mode == "sync")
-
-    def _collector(self) -> Collector:
-        return self._actor.collector
+        sync = config.loop.mode == "sync"
+        self._playing = Playing(lambda: self._actor, tells_state=sync, every_s=every_s(config))
 
     async def start(self) -> ProcessId:
         """Load the model; returns where this is. Raises as `LocalActor.start` does."""
@@ -75,7 +83,7 @@ class ActorProcess:
         config = self._config.with_ledgers(folder.endpoint)
         with _ends_with_engine():
             log_file = folder.log(f"engine-{self._index}")
-            self._actor = await LocalActor.start(config, folder, log_file)
+            self._actor = await LocalActor.start(config, folder, log_file, judging(config))
         for env in folder.blocking_games:
             self._actor.collector.play_isolated(env)
         games = config.game_by_key
@@ -89,19 +97,16 @@ class ActorProcess:
         self._actor.collector.play_isolated(env)
         self._folder.add_blocking_game(env)
 
-    async def begin(self, calls: Sequence[Call]) -> None:
-        """Play all these calls; what comes of them is in the stream `ended`."""
-        self._playing.begin(calls, _ends_with_engine)
+    async def begin(self, asked: bytes) -> None:
+        """Play what `Stream` asks for; what comes of it is in the stream `ended`."""
+        self._playing.begin(asked, _ends_with_engine)
 
     async def stop(self, number: int) -> None:
-        """End a call of `begin`."""
+        """End a call of `begin`, or what was dealt."""
         self._playing.stop(number)
 
     async def ended(self) -> AsyncIterator[list[Part]]:
-        """What has come of all calls. Taking turns the actor's `state` comes last of each.
-
-        At once a call is one group, and that would be dear.
-        """
+        """What has come of all that is played. Taking turns the actor's `state` ends a round."""
         async for parts in self._playing.ended():
             yield parts
 
@@ -159,20 +164,22 @@ class RemoteActor:
         self._reviving = asyncio.Lock()
         self._waits = waits or Waits()
         self._calls = 0  # that are waited for
+        self._dealt: dict[int, GameSpec] = {}  # and not over, by id
+        self._standing: Stream | None = None  # that plays them
         self._watch: asyncio.Task[None] | None = None
         self.name = f"actor-{index}"
 
     async def start(self) -> None:
         """Start the process and load the model; from then on it is watched."""
         self._process = await self._begin()
-        self._stream = Stream(self._process.actor)
+        self._stream = Stream(self._process.actor, every_s(self._config))
         slowest = max(game.turn_timeout for game in self._config.games)
         limit = max(self._config.loop.stall_timeout, 2 * slowest)
         self._watch = asyncio.create_task(
             watch(
                 self.name,
                 self._numbers,
-                lambda: self._calls > 0,
+                lambda: self._calls > 0 or bool(self._dealt),
                 lambda: self._process.kill(),
                 limit,
             )
@@ -200,33 +207,92 @@ class RemoteActor:
         except RayActorError:
             return None
 
-    async def play(
-        self, specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncIterator[GameResult | GameFailure]:
+    async def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
         """Play games; what a dead process left unfinished is played again, from the same seeds."""
-        given: dict[int, GameResult | GameFailure] = {}  # by game
+        came = _Came()
+        async with aclosing(self._played(specs, None, came, whole=True)) as parts:
+            async for results in parts:
+                assert isinstance(results, list)
+                for result in results:
+                    if result.spec.game_id not in came.games:
+                        came.games.add(result.spec.game_id)
+                        yield result
+
+    async def play_round(
+        self, specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncGenerator[Ended]:
+        """As `LocalActor.play_round`, whatever becomes of the process; see above."""
+        by_id, came = {spec.game_id: spec for spec in specs}, _Came()
+        async with aclosing(self._played(specs, enough, came)) as parts:
+            async for packed in parts:
+                assert isinstance(packed, Packed)
+                ended = packed.unpacked(by_id)
+                came.games |= {each.spec.game_id for each in ended.games}
+                came.samples += sum(each.num_samples for each in ended.finished)
+                yield ended
+
+    async def _played(
+        self, specs: Sequence[GameSpec], enough: int | None, came: "_Came", *, whole: bool = False
+    ) -> AsyncGenerator[Results | Packed]:
+        """What comes of a call, from one process after the other."""
         asked, wanted = list(specs), enough
         while asked:
             player = await self._player()
             process = player._process
+            call = player._stream.play(asked, whole=whole, enough=wanted, given=came.games)
             try:
                 with self._waiting(f"{len(asked)} {specs[0].purpose} games"):
-                    async with player._lent(self):
-                        async for results in player._stream.play(asked, wanted):
-                            if isinstance(results, ActorState):
-                                self._learn(results, player)
-                                continue
-                            for result in results:
-                                if result.spec.game_id not in given:
-                                    given[result.spec.game_id] = result
-                                    yield result
+                    async with player._lent(self), aclosing(call) as parts:
+                        async for part in parts:
+                            if isinstance(part, ActorState):
+                                self._learn(part, player)
+                            else:
+                                yield part
                 # Groups that a dead process had begun and the next one, otherwise lucky, did not.
-                asked, wanted = _unfinished(asked, given), None
+                asked, wanted = _unfinished(asked, came.games), None
             except RayActorError as error:
                 await player._revive(process, error)
                 if not self._repeats:
-                    asked = [spec for spec in specs if spec.game_id not in given]
-                    wanted = enough and max(0, enough - sum(map(_trained, given.values())))
+                    asked = [spec for spec in specs if spec.game_id not in came.games]
+                    wanted = enough and max(0, enough - came.samples)
+
+    def deal(self, specs: Sequence[GameSpec]) -> None:
+        """Have `play_on` play these too."""
+        self._dealt |= {spec.game_id: spec for spec in specs}
+        if self._standing is not None:
+            self._standing.deal(specs)
+
+    async def play_on(self) -> AsyncGenerator[Ended]:
+        """Play what is dealt, for ever; what a dead process left unfinished is dealt again."""
+        while True:
+            player = await self._player()
+            if player is not self and not self._dealt:
+                await self.present()
+                continue
+            process = player._process
+            try:
+                with self._waits.on(f"{self.name}: train games"):
+                    async with player._lent(self), aclosing(self._dealt_to(player)) as parts:
+                        async for packed in parts:
+                            assert isinstance(packed, Packed)
+                            ended = packed.unpacked(self._dealt)
+                            for each in ended.games:
+                                del self._dealt[each.spec.game_id]
+                            yield ended
+            except RayActorError as error:
+                self._standing = None  # until the next one is dealt what is left
+                await player._revive(process, error)
+            finally:
+                self._standing = None
+
+    def _dealt_to(self, player: "RemoteActor") -> AsyncGenerator[Results | Packed | ActorState]:
+        """What comes of all that is dealt, whoever plays it: another one has no more than that."""
+        dealt = [*self._dealt.values()]
+        if player is not self:
+            return player._stream.play(dealt)
+        self._standing = self._stream
+        self._standing.deal(dealt)
+        return self._standing.play_on()
 
     is_lost = False
     """Whether it has no process, and none that takes its place."""
@@ -341,7 +407,7 @@ class RemoteActor:
                 dead.kill()
                 try:
                     self._process = await self._successor()
-                    self._stream = Stream(self._process.actor)
+                    self._stream = Stream(self._process.actor, every_s(self._config))
                     return
                 except RayError as failure:  # it has died too, or its engine did not start
                     error = failure
@@ -420,8 +486,12 @@ class RemoteActor:
             await process.call(method, *arguments)
 
 
-def _trained(result: GameResult | GameFailure) -> int:
-    return result.num_trained if isinstance(result, GameResult) else 0
+class _Came:
+    """What has come of a call so far."""
+
+    def __init__(self) -> None:
+        self.games: set[int] = set()
+        self.samples = 0
 
 
 def _unfinished(specs: Sequence[GameSpec], given: Container[int]) -> list[GameSpec]:

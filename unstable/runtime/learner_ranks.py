@@ -19,6 +19,7 @@ from unstable.config import RunConfig, RunFailedError
 from unstable.loop.protocols import HeldAdapter
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
+from unstable.runtime.actors import collect_rarely
 from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.crew import Crew
 from unstable.runtime.journal import Journal
@@ -77,6 +78,7 @@ class LearnerProcess:
 
         setup_logging(self._folder, f"learner-{self._index}" if self._index else "learner")
         torch.set_num_threads(self._threads)
+        collect_rarely()
         ranks = None
         if meeting is not None:
             own = meeting[0] if meeting[0] == LOOPBACK else ray.util.get_node_ip_address()

@@ -21,7 +21,7 @@ from unstable.records.folder import RunFolder
 from unstable.runtime.actors import ActorProcess, RemoteActor
 from unstable.runtime.cluster import Process
 from unstable.runtime.placement import Place
-from unstable.runtime.stream import Stream
+from unstable.runtime.stream import Stream, every_s
 from unstable.types import ActorState, PlayerId
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class NodeActor(RemoteActor):
         self.place: Place | None = place
         self._there = asyncio.Event()
         self._turn = asyncio.Lock()  # of whose games are played, where they have to repeat
+        self._guests = 0
         self._stats: dict[str, float] = {}  # the newest
 
     async def start(self) -> None:
@@ -63,8 +64,8 @@ class NodeActor(RemoteActor):
 
     @property
     def load(self) -> int:
-        """Calls that it answers."""
-        return self._calls
+        """Calls that it answers, and others that it plays for."""
+        return self._calls + self._guests
 
     async def settle(self, place: Place) -> None:
         """Start a lost one again, at a place; it stays lost where it does not start there."""
@@ -80,7 +81,7 @@ class NodeActor(RemoteActor):
 
     def _begin_with(self, process: Process) -> None:
         self._process = process
-        self._stream = Stream(process.actor)
+        self._stream = Stream(process.actor, every_s(self._config))
         self._there.set()
 
     async def _begin(self) -> Process:
@@ -101,16 +102,20 @@ class NodeActor(RemoteActor):
     @contextlib.asynccontextmanager
     async def _lent(self, other: RemoteActor) -> AsyncIterator[None]:
         """Where games have to repeat, one actor's alone, from what that one knows."""
-        if not self._repeats:
-            yield
-            return
-        async with self._turn:
-            process = self._process
-            if other is not self:
-                await process.call("restore", other._state)
-            yield
-            if other is not self:
-                await process.call("restore", self._state)
+        self._guests += other is not self
+        try:
+            if not self._repeats:
+                yield
+                return
+            async with self._turn:
+                process = self._process
+                if other is not self:
+                    await process.call("restore", other._state)
+                yield
+                if other is not self:
+                    await process.call("restore", self._state)
+        finally:
+            self._guests -= other is not self
 
     def _learn(self, state: ActorState, player: RemoteActor) -> None:
         if player is self or self._repeats:
