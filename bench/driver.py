@@ -34,25 +34,30 @@ import psutil
 
 from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell
 from unstable.collectors.collector import Collector
+from unstable.collectors.isolation import start_process
 from unstable.config import RunConfig, parse
+from unstable.league import skills
 from unstable.loop import state
 from unstable.loop.context import Context
 from unstable.loop.train import train
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
+from unstable.records.games import sample_lines
 from unstable.runtime import actors as actors_module
+from unstable.runtime import learner_ranks
 from unstable.runtime.actors import ActorProcess, RemoteActor, collect_rarely
 from unstable.runtime.cluster import cluster
+from unstable.runtime.judge import judging
+from unstable.runtime.learner_ranks import LearnerProcess, RemoteLearner
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     Adapter,
-    Batch,
     GameResult,
     GameSpec,
     PlayerId,
+    SealedBatch,
     SeatSpec,
-    TokenSample,
     Turn,
     Update,
 )
@@ -127,26 +132,24 @@ class ReplayProcess(ActorProcess):
     async def start(self) -> ProcessId:
         recorded = pickle.loads((self._folder.root / "recorded.pickle").read_bytes())
         config, engine = self._config, ScriptedEngine(lambda ids, seed: [])
-        self._actor = ReplayActor(config, self._folder, engine, TextTokenizer())
+        tokenizer = TextTokenizer()
+        self._actor = ReplayActor(config, self._folder, engine, tokenizer, judging(config))
         self._actor.collector = ReplayCollector(config, recorded, float(os.environ[SECONDS]))
         collect_rarely()
         return ProcessId.own()
 
 
 class IdleLearner:
-    """Makes each version at once."""
+    """Makes each version at once; it has opened the batch and made the lines of its samples."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
 
-    async def update(self, batch: Batch) -> Update:
-        return Update(version=batch.version + 1, metrics={}, advantages=[0.5] * len(batch.samples))
-
-    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        raise NotImplementedError
-
-    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        raise NotImplementedError
+    async def update(self, batch: SealedBatch) -> Update:
+        opened = batch.opened()
+        advantages = [0.5] * len(opened.samples)
+        lines = sample_lines(opened, advantages)
+        return Update(version=batch.version + 1, metrics={}, advantages=advantages, lines=lines)
 
     async def hold(self, version: int) -> None: ...
 
@@ -155,11 +158,14 @@ class IdleLearner:
     async def save(self, version: int) -> None:
         self._folder.checkpoint(version).mkdir(parents=True, exist_ok=True)
 
-    async def load(self, version: int) -> None: ...
 
-    async def scale_rate(self, factor: float) -> None: ...
+class IdleProcess(LearnerProcess):
+    """A learner's process without a model."""
 
-    async def restore(self, version: int) -> None: ...
+    def start(self, meeting: tuple[str, int] | None) -> ProcessId:
+        self._learner = IdleLearner(self._folder)  # type: ignore[assignment]
+        collect_rarely()
+        return ProcessId.own()
 
 
 class Meter:
@@ -191,18 +197,17 @@ class Meter:
             f"thread {1e6 * loop / games:.0f} us (busy {100 * loop / wall:.0f} %), the process "
             f"{1e6 * process / games:.0f} us"
         )
-        half = self.rss[len(self.rss) // 2 :]
-        rise = [(later - self.rss[0]) / 1e6 for later in (half[0], self.rss[-1])]
-        at_first = f"RSS {self.rss[0] / 1e6:.0f} MB"
-        print(f"{at_first}, {rise[0]:+.1f} MB at half, {rise[1]:+.1f} MB at the end")
+        first, last = self.rss[0], len(self.rss) - 1
+        rises = [f"{(self.rss[last * n // 10] - first) / 1e6:+.1f}" for n in range(1, 11)]
+        print(f"RSS {first / 1e6:.0f} MB, and after each tenth {', '.join(rises)} MB")
 
 
 PARTS: list[tuple[str, str, str]] = [
-    ("judge", "rewards", "trajectories"),
-    ("tracker, a game", "tracker", "add_trajectory"),
+    ("lines, metrics, view", "tracker", "add_games"),
     ("ratings", "registry", "record"),
     ("guard", "guard", "count"),
     ("buffer", "buffer", "add"),
+    ("gate", "gate", "leave"),
     ("schedule", "schedule", "draw"),
     ("an update's samples and row", "tracker", "log_samples"),
     ("an update's samples and row", "tracker", "end_update"),
@@ -239,10 +244,12 @@ async def run(
 ) -> dict[str, float]:
     """The run's loop until its last update; returns what was spent on each part, if asked for."""
     remote = [RemoteActor(config, folder, index, Placement(LOOPBACK)) for index in range(actors)]
-    await asyncio.gather(*(actor.start() for actor in remote))
+    learner = RemoteLearner(config, folder, [Placement(LOOPBACK)], threads=1)
+    await asyncio.gather(learner.start(), *(actor.start() for actor in remote))
     tracker = Tracker(config, folder)
     tracker.print = lambda line: None  # type: ignore[method-assign]
-    context = Context(config, folder, remote, IdleLearner(folder), tracker)
+    rated = skills.SkillsApart(*start_process(skills.__name__))
+    context = Context(config, folder, [*remote], learner, tracker, skills=rated)
     count = context.count
 
     def counted(ended: Any) -> None:
@@ -259,6 +266,7 @@ async def run(
     finally:
         await asyncio.gather(*(actor.close() for actor in remote))
         tracker.close()
+        rated.close()
 
 
 def configured(arguments: argparse.Namespace) -> RunConfig:
@@ -292,6 +300,7 @@ def main() -> None:
     in_flight = arguments.actors * arguments.in_flight
     os.environ[SECONDS] = str(in_flight / arguments.rate if arguments.rate else 0.0)
     actors_module.ActorProcess = ReplayProcess  # type: ignore[misc]
+    learner_ranks.LearnerProcess = IdleProcess  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
         folder = RunFolder(Path(scratch))
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -299,7 +308,7 @@ def main() -> None:
         (folder.root / "recorded.pickle").write_bytes(pickle.dumps(recorded))
         turns = sum(len(result.turns) for result in recorded) / len(recorded)
         print(f"{arguments.actors} actors of {arguments.in_flight} games of {turns:.1f} turns")
-        stack.enter_context(cluster(arguments.actors + 1))
+        stack.enter_context(cluster(arguments.actors + 2))
         spent = asyncio.run(run(config, folder, arguments.actors, meter, parts=arguments.parts))
     for part, seconds in spent.items():
         print(f"{part:32} {1e6 * seconds / meter.games:6.1f} us a game")

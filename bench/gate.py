@@ -22,6 +22,7 @@ from unstable.types import (
     PlayerId,
     Sample,
     SampledTokens,
+    Sealed,
     SeatSpec,
     Trajectory,
 )
@@ -58,7 +59,7 @@ class Run:
             samples=self.samples,
             rewards={},
         )
-        self.buffer.add(spec, [trajectory])
+        self.buffer.add(spec, [Sealed.of(trajectory)])
 
     async def through_the_gate(self, places: int) -> None:
         gate = Gate(self.buffer)

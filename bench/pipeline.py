@@ -34,7 +34,7 @@ from unstable.planning.plan import plan
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
-from unstable.types import Adapter, Batch, Completion, PlayerId, TokenSample, Update
+from unstable.types import Adapter, Completion, PlayerId, SealedBatch, TokenSample, Update
 
 T = TypeVar("T")
 DISK = 500e6
@@ -204,8 +204,8 @@ class TimedLearner:
         self._folder, self._case = folder, case
         self.busy, self.disk = Busy(), Busy()
 
-    async def update(self, batch: Batch) -> Update:
-        samples = len(batch.samples)
+    async def update(self, batch: SealedBatch) -> Update:
+        samples = batch.num_samples
         with self.busy.used():
             await asyncio.sleep(samples * self._case.turn_s)
         return Update(version=batch.version + 1, metrics={}, advantages=[0.0] * samples)
@@ -289,7 +289,7 @@ class Ran:
         self._context = Context(
             config=config,
             folder=folder,
-            actors=self.actors,
+            actors=[*self.actors],
             learner=self.learner,
             tracker=self.tracker,
         )

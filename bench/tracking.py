@@ -1,11 +1,13 @@
-"""What the tracker costs the driver for each game, against writing the same lines plainly.
+"""What keeping track costs for each game, there and here, against writing the same lines plainly.
 
 Real TicTacToe games, played once by an engine that answers at once, 384 in flight, in the order in
-which they end; with their trajectories they go to the tracker, round after round:
+which they end; with their trajectories they go the way of a run's games, round after round:
 
-- tracker: `Tracker.add_trajectory` with the files of the run: metrics, view, a line a game.
+- actor: what its process makes of them: lines, sums, samples sealed.
+- tracker: `Tracker.add_games` of eight at a time, with the files of the run: the driver's part.
 - plain: `json.dumps` of the same records, and a write.
-- update: what a batch of 384 samples and a row cost besides, shared out over the batch's games.
+- learner: the lines of a batch of 384 samples, shared out over the batch's games.
+- update: what these and a row cost the driver.
 
 Processor seconds of this process, system calls included, since the machine may do other work. A
 file far larger than all that is written comes first and is removed: in a virtual machine memory
@@ -20,18 +22,19 @@ import asyncio
 import json
 import statistics
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 from bench.orchestration import ScriptedEngine, free_cell
-from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
+from unstable.loop.ended import Ended
 from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
-from unstable.records.games import game_record
-from unstable.rewards.terms import Rewards
+from unstable.records.games import game_record, sample_lines
 from unstable.runtime.actors import collect_rarely
+from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     Batch,
@@ -47,21 +50,25 @@ from unstable.types import (
 
 Finished = tuple[GameResult, list[Trajectory]]
 BATCH = 384
+TOGETHER = 8
+"""Games of a message."""
 
 
 async def play(config: RunConfig, games: int) -> list[Finished]:
     """Games in self-play with their trajectories, in the order in which they end."""
     tokenizer = load_tokenizer(config.model)
-    collector = Collector(config, ScriptedEngine(free_cell(tokenizer)), tokenizer)
+    engine: Any = ScriptedEngine(free_cell(tokenizer))
+    actor = LocalActor(config, RunFolder(Path()), engine, tokenizer)
     seats = [SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=i) for i in range(2)]
     specs = [
         GameSpec(game_id=i, purpose="train", env="TicTacToe-v0", seed=i, seats=tuple(seats))
         for i in range(games)
     ]
     finished = []
-    async for judged in Rewards(config.buffer.rewards).judge(collector.play(specs)):
-        assert not isinstance(judged, GameFailure), judged
-        finished.append(judged)
+    async for judged in actor.judged(actor.collector.play_together(specs)):
+        for each in judged:
+            assert not isinstance(each, GameFailure), each
+            finished.append(each)
     return finished
 
 
@@ -78,10 +85,18 @@ def batches(finished: Iterable[Finished]) -> list[Batch]:
     return [Batch(version=0, groups=tuple(groups)) for groups in found if groups]
 
 
-def tracked(tracker: Tracker, finished: Iterable[Finished]) -> float:
+def made(finished: Sequence[Finished]) -> tuple[float, list[Ended]]:
     began = process_time()
-    for result, trajectories in finished:
-        tracker.add_trajectory(result, trajectories, version=0)
+    messages = [
+        Ended.of(finished[first : first + TOGETHER]) for first in range(0, len(finished), TOGETHER)
+    ]
+    return process_time() - began, messages
+
+
+def tracked(tracker: Tracker, messages: Iterable[Ended]) -> float:
+    began = process_time()
+    for ended in messages:
+        tracker.add_games(ended.finished, ended.play, version=0)
     return process_time() - began
 
 
@@ -102,13 +117,21 @@ def warm_up(scratch: Path, size: int) -> None:
     path.unlink()
 
 
-def updated(tracker: Tracker, drawn: Iterable[Batch]) -> float:
-    began = process_time()
+def learned(drawn: Iterable[Batch]) -> tuple[float, list[Update]]:
+    began, updates = process_time(), []
     for version, batch in enumerate(drawn, start=1):
-        update = Update(version=version, metrics={}, advantages=[0.5] * len(batch.samples))
+        advantages = [0.5] * len(batch.samples)
+        lines = sample_lines(batch, advantages)
+        updates.append(Update(version=version, metrics={}, advantages=advantages, lines=lines))
+    return process_time() - began, updates
+
+
+def updated(tracker: Tracker, updates: Iterable[Update]) -> float:
+    began = process_time()
+    for update in updates:
         tracker.log_learner(update)
-        tracker.log_samples(update, batch)
-        tracker.end_update(version)
+        tracker.log_samples(update)
+        tracker.end_update(update.version)
     return process_time() - began
 
 
@@ -127,16 +150,21 @@ def main() -> None:
     finished = asyncio.run(play(config, arguments.games))
     drawn = batches(finished)
     collect_rarely()
-    times: dict[str, list[float]] = {"tracker": [], "plain": [], "update": []}
+    names = ("actor", "tracker", "plain", "learner", "update")
+    times: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as scratch:
         size = sum(len(json.dumps(game_record(*each, 0, 0))) for each in finished)
         warm_up(Path(scratch), 12 * size * arguments.rounds)
         tracker = Tracker(config, RunFolder(Path(scratch)))
         tracker.print = lambda line: None  # type: ignore[method-assign]
         for _ in range(arguments.rounds):
-            times["tracker"].append(tracked(tracker, finished))
+            spent, messages = made(finished)
+            times["actor"].append(spent)
+            times["tracker"].append(tracked(tracker, messages))
             times["plain"].append(written(Path(scratch) / "plain", finished))
-            times["update"].append(updated(tracker, drawn))
+            spent, updates = learned(drawn)
+            times["learner"].append(spent)
+            times["update"].append(updated(tracker, updates))
         tracker.close()
     turns = sum(len(result.turns) for result, _ in finished) / arguments.games
     size_kb = size / arguments.games / 1000

@@ -3,23 +3,23 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers.builders import game, spec
+from tests.helpers.builders import game, sealed, spec
 from unstable.buffers.buffer import Buffer
 from unstable.config import RewardConfig
 from unstable.rewards.terms import Rewards
-from unstable.types import Batch
+from unstable.types import SealedBatch
 
 REWARDS = Rewards([RewardConfig()])
 
 
 def add(buffer: Buffer, game_id: int, version: int = 0, turns: int = 4) -> None:
     result = game((f"main@{version}", "random"), game_id=game_id, turns=turns)
-    buffer.add(result.spec, REWARDS.trajectories(result))
+    buffer.add(result.spec, sealed(REWARDS.trajectories(result)))
 
 
-def sample_games(batch: Batch) -> list[int]:
+def sample_games(batch: SealedBatch) -> list[int]:
     """The game of each sample, in the batch's order."""
-    return [each.game_id for each in batch.trajectories for _ in each.samples]
+    return [each.game_id for each in batch.opened().trajectories for _ in each.samples]
 
 
 def test_a_batch_is_the_oldest_whole_groups_that_reach_the_size() -> None:
@@ -40,8 +40,9 @@ def test_groups_too_old_are_dropped_and_counted_when_a_batch_is_drawn() -> None:
     assert buffer.ready(version=3) == 2
     batch = buffer.draw(version=3)
     assert batch is not None
-    assert {sample.version for sample in batch.samples} == {1}
-    assert [batch.staleness(sample) for sample in batch.samples] == [2, 2]
+    opened = batch.opened()
+    assert {sample.version for sample in opened.samples} == {1}
+    assert [opened.staleness(sample) for sample in opened.samples] == [2, 2]
     assert buffer.dropped.stale == 2
 
 
@@ -69,12 +70,12 @@ def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:
     for game_id in range(2):
         result = game(game_id=game_id, group_ids=[7, 8], group_size=2)
         assert buffer.draw(version=0) is None
-        buffer.add(result.spec, REWARDS.trajectories(result))
+        buffer.add(result.spec, sealed(REWARDS.trajectories(result)))
     batch = buffer.draw(version=0)
     assert batch is not None
     assert sample_games(batch) == [0, 0, 1, 1]
     (group,) = batch.groups
-    assert [trajectory.group_id for trajectory in group.trajectories] == [7, 7]
+    assert [trajectory.group_id for trajectory in group] == [7, 7]
 
 
 @given(
@@ -93,10 +94,11 @@ def test_no_sample_is_lost_unseen(
         came += (turns + 1) // 2
         assert buffer.size < capacity + 5
     while (batch := buffer.draw(version=6)) is not None:
-        drawn += len(batch.samples)
-        assert len(batch.samples) >= batch_size
-        assert all(batch.staleness(sample) <= 2 for sample in batch.samples)
-        for group in batch.groups:
+        opened = batch.opened()
+        drawn += len(opened.samples)
+        assert len(opened.samples) == batch.num_samples >= batch_size
+        assert all(opened.staleness(sample) <= 2 for sample in opened.samples)
+        for group in opened.groups:
             (trajectory,) = group.trajectories
             turns = games[trajectory.group_id // 100][0]
             assert group.num_samples == (turns + 1) // 2

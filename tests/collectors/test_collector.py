@@ -170,7 +170,7 @@ async def test_games_are_cancelled_when_nobody_wants_them():
 
 async def test_a_retired_version_is_removed_once_no_game_in_flight_needs_it():
     engine = Scripted(delay=lambda: 3)
-    playing = collector(engine)
+    playing = collector(engine, 1)
     await engine.load(random_adapter(tiny_model(), "main@7", seed=0))
     async with aclosing(playing.play(specs(2, players=("main@7", "base")))) as results:
         await anext(results)

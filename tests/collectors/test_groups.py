@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.builders import game
+from tests.helpers.builders import game, sealed
 from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
 from tests.helpers.groups import branching
@@ -107,7 +107,7 @@ def add(buffer: Buffer, game_id: int, outcome: float, turns: int = 4, size: int 
         group_size=size,
         turns=turns,
     )
-    buffer.add(result.spec, REWARDS.trajectories(result))
+    buffer.add(result.spec, sealed(REWARDS.trajectories(result)))
 
 
 def test_a_group_that_lost_a_member_is_dropped_once_all_have_come() -> None:
@@ -125,10 +125,10 @@ def test_a_member_without_a_turn_does_not_keep_its_group_waiting() -> None:
     add(buffer, 0, outcome=1.0, size=3)
     add(buffer, 1, outcome=1.0, size=3)
     empty = game(("random", "main@0"), game_id=2, group_ids=[8, 7], group_size=3, turns=1)
-    buffer.add(empty.spec, REWARDS.trajectories(empty))
+    buffer.add(empty.spec, sealed(REWARDS.trajectories(empty)))
     batch = buffer.draw(version=0)
     assert batch is not None
-    assert {trajectory.game_id for trajectory in batch.trajectories} == {0, 1}
+    assert {trajectory.game_id for trajectory in batch.opened().trajectories} == {0, 1}
 
 
 def test_tied_groups_are_dropped_and_counted_and_others_are_not() -> None:
@@ -149,7 +149,7 @@ def test_equal_rewards_tie_whatever_the_number_of_turns() -> None:
         result = game(
             outcomes=(0.0, 0.0), game_id=game_id, group_ids=[7, 8], group_size=3, turns=turns
         )
-        buffer.add(result.spec, shaped.trajectories(result))
+        buffer.add(result.spec, sealed(shaped.trajectories(result)))
     assert (buffer.size, buffer.dropped.tied) == (0, 11)
 
 
@@ -240,7 +240,7 @@ async def test_only_branches_are_trained_and_only_from_the_fork_on() -> None:
         assert min(sample.turn for sample in samples) == result.branches[0].fork
         assert len(samples) == result.num_trained
         buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
-        buffer.add(result.spec, trajectories)
+        buffer.add(result.spec, sealed(trajectories))
         assert buffer.size == len(samples)  # the group is whole
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import textarena
 
-from tests.helpers.builders import game, sampled, turn
+from tests.helpers.builders import game, sampled, sealed, turn
 from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
 from tests.helpers.groups import branching
 from tests.helpers.loop import lines, make_context, played
 from tests.helpers.models import tiny_tokenizer
-from tests.helpers.tracking import make_config, make_tracker
+from tests.helpers.tracking import make_config, make_tracker, take_in
 from unstable.buffers.buffer import Buffer
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, RewardConfig, RunConfig, parse
@@ -265,7 +265,7 @@ def assert_not_counted(result: GameResult, folder: Path) -> None:
     assert REWARDS.trajectories(result) == []
     assert result.num_trained == 0
     tracker = make_tracker(folder, make_config(games=[{"env": result.spec.env}]))
-    tracker.add_trajectory(result, [], version=0)
+    take_in(tracker, result, [], version=0)
     assert (tracker.view.games, tracker.view.recent) == (1, ())
     assert tracker.view.forfeits() is None
     tracker.end_update(0)
@@ -290,15 +290,15 @@ def test_a_member_without_a_turn_after_its_opening_counts_as_come() -> None:
     for game_id, opening in ((0, 3), (1, 4), (2, 2)):  # of four turns, by turns
         mirror = game(("main@0", "main@0"), game_id=game_id, group_ids=[7, 8], group_size=3)
         result = opened(mirror, opening)
-        buffer.add(result.spec, REWARDS.trajectories(result))
+        buffer.add(result.spec, sealed(REWARDS.trajectories(result)))
     assert buffer.stats()["waiting"] == 0
     batch = buffer.draw(version=0)
     assert batch is not None
-    (first,) = batch.groups
+    (first,) = batch.opened().groups
     assert [(each.game_id, len(each.samples)) for each in first.trajectories] == [(2, 1)]
     batch = buffer.draw(version=0)
     assert batch is not None
-    (second,) = batch.groups
+    (second,) = batch.opened().groups
     assert [(each.game_id, each.samples[0].turn) for each in second.trajectories] == [
         (0, 3),
         (2, 3),
@@ -310,7 +310,7 @@ def test_a_group_that_ended_in_its_opening_as_a_whole_is_no_group(max_tied: int 
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=max_tied)
     for game_id in range(2):
         result = opened(game(game_id=game_id, group_ids=[7, 8], group_size=2, turns=2), 2)
-        buffer.add(result.spec, REWARDS.trajectories(result))
+        buffer.add(result.spec, sealed(REWARDS.trajectories(result)))
     assert set(buffer.stats().values()) == {0}
     assert buffer.draw(version=0) is None
 
@@ -319,7 +319,7 @@ def test_figures_of_play_are_of_turns_after_the_opening(tmp_path: Path) -> None:
     result = opened(game(("main@1", "random"), turns=6), 3)
     result.turns[0] = turn(0, 0, "main@0", invalid=True, action="[9]")
     tracker = make_tracker(tmp_path)
-    tracker.add_trajectory(result, REWARDS.trajectories(result), version=1)
+    take_in(tracker, result, REWARDS.trajectories(result), version=1)
     assert tracker.view.legal_moves() == 1.0
     tracker.end_update(1)
     (row,) = lines(tmp_path / "metrics.jsonl")
@@ -334,11 +334,11 @@ def test_figures_of_play_are_of_turns_after_the_opening(tmp_path: Path) -> None:
 def test_games_with_an_opening_are_not_rated() -> None:
     registry = Registry([RANDOM], anchor=RANDOM, pool_size=2)
     registry.add(PlayerId.policy(0))
-    before = registry.state()
-    registry.record(opened(game(turns=4), 1))
-    assert registry.state() == before
-    registry.record(game(turns=4))
-    assert registry.state() != before
+    before = registry.ratings(), registry.state().draws
+    registry.record([opened(game(turns=4), 1)])
+    assert (registry.ratings(), registry.state().draws) == before
+    registry.record([game(turns=4)])
+    assert registry.ratings() != before[0]
 
 
 def test_supervised_training_leaves_them_out(tmp_path: Path) -> None:

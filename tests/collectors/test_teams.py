@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import builders
+from tests.helpers.builders import brief
 from tests.helpers.loop import lines, make_context, played
 from tests.helpers.relay import GAME, ROLES, TEAMS
 from unstable.commands.prepare import check_games, prepare
@@ -25,7 +26,7 @@ from unstable.league.schedule import Schedule
 from unstable.loop.train import train
 from unstable.records.games import game_record, read_game
 from unstable.records.reading import read_rows
-from unstable.tracking.metrics import PlayMetrics
+from unstable.tracking.play import PlayMetrics, PlayTally
 from unstable.tracking.view import RecentGame
 from unstable.types import GameResult, GameSpec, PlayerId
 
@@ -243,8 +244,8 @@ def test_ratings_are_those_of_two_seats_and_the_anchor_stays() -> None:
     seats, teams = registry(), registry()
     for outcomes, forfeit in PAIRS * 4:
         two, four = pair_and_teams(outcomes, forfeit)
-        seats.record(two)
-        teams.record(four)
+        seats.record([two])
+        teams.record([four])
     assert teams.ratings() == seats.ratings()
     (row,) = [row for row in teams.ratings() if row.player == POLICY]
     assert (row.games, row.wins, row.draws, row.losses, row.forfeits) == (16, 4, 4, 8, 4)
@@ -256,14 +257,14 @@ def test_a_team_is_one_side_however_many_seats_it_has() -> None:
     """Random holds two of three teams: it enters with the mean of two, not of its four seats."""
     made = registry()
     players = ("random", "main@2", "random", "random", "random", "random")
-    made.record(team_game(players, (1.0, 0.1, -1.0, 1.0, -1.0, -1.0), UNEVEN))
+    made.record([team_game(players, (1.0, 0.1, -1.0, 1.0, -1.0, -1.0), UNEVEN)])
     (row,) = [row for row in made.ratings() if row.player == POLICY]
     assert (row.games, row.wins) == (1, 1) and row.mu > 25
 
 
 def test_a_team_that_meets_itself_is_not_rated() -> None:
     made = registry()
-    made.record(team_game(("main@2",) * 4))
+    made.record([team_game(("main@2",) * 4)])
     assert [row.games for row in made.ratings()] == [0]
 
 
@@ -271,10 +272,11 @@ def test_tables_count_a_game_once_for_a_team() -> None:
     won = team_game(env="Relay")
     forfeited = team_game(outcomes=(-1.0, -1.0, 0.0, 0.0), forfeit=1, env="Relay")
     mirror = team_game(("main@2",) * 4, env="Relay")
-    metrics, counted = PlayMetrics(config()), guard.TrainingGames()
+    metrics, tally, counted = PlayMetrics(config()), PlayTally.empty(), guard.TrainingGames()
     for result in (won, forfeited, mirror):
-        metrics.add_game(result, [])
+        tally.add_game(result, [])
         counted.add(result)
+    metrics.add(tally)
     row = metrics.take(1.0)
     assert row["collect/versus/random/games"] == 2
     assert row["collect/versus/random/win"] == row["collect/versus/random/forfeit"] == 0.5
@@ -283,7 +285,7 @@ def test_tables_count_a_game_once_for_a_team() -> None:
     taken = counted.take()
     assert (taken["collect/versus/others/games"], taken["collect/versus/self/games"]) == (2, 2)
     assert taken["collect/versus/others/forfeit"] == 0.5
-    shown = RecentGame.of(forfeited, 0.0)
+    shown = RecentGame.of(brief(forfeited), 0.0)
     assert shown.standings == ["loss"] and shown.forfeited and shown.players == {RANDOM}
 
 

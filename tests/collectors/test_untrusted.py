@@ -19,6 +19,7 @@ from tests.helpers.tracking import (
     make_tracker,
     make_trajectories,
     printed,
+    take_in,
 )
 from unstable import cli
 from unstable.collectors.play import play_game
@@ -65,7 +66,7 @@ def hostile_run(tmp_path):
     game = make_game(0, players=("main@0", player))
     game.turns[1] = answering(game.turns[1], action=f"[4]{HOSTILE}", text=f"{HOSTILE} \ud800")
     game.turns[2] = answering(game.turns[2], observation=f"The rules.\n\n{HOSTILE}\n")
-    tracker.add_trajectory(game, make_trajectories(game), 0)
+    take_in(tracker, game, make_trajectories(game), 0)
     tracker.log_ratings([make_rating(player, 25.0)])
     alarm = Alarm(rule="r", name=HOSTILE, version=0, figure=1.0, threshold=0.5, since=0)
     tracker.log_alarms([alarm])
@@ -163,6 +164,6 @@ def test_cut_characters_are_a_metric(tmp_path):
     tracker = make_tracker(tmp_path, make_config())
     game = make_game(0)
     game.turns = [answering(turn, cut_characters=5) for turn in game.turns]
-    tracker.add_trajectory(game, make_trajectories(game), 0)
+    take_in(tracker, game, make_trajectories(game), 0)
     tracker.end_update(0)
     assert lines(tmp_path / "metrics.jsonl")[0]["collect/cut_characters"] == 15

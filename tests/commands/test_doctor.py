@@ -43,7 +43,7 @@ def qwen(tmp_path: Path) -> RunConfig:
 def test_what_would_run_is_printed(
     here: Machine, words: list[str], qwen: RunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert examine(qwen, here, check) == 0
+    assert examine(qwen, [here], check) == 0
     printed = capsys.readouterr().out
     for word in [*words, "vllm 0.32.0", "weights 3.44", "would make 3 updates of 384 turns"]:
         assert word in printed
@@ -51,7 +51,7 @@ def test_what_would_run_is_printed(
 
 
 def test_a_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    assert examine(load("default"), machine(), check) == 0
+    assert examine(load("default"), [machine()], check) == 0
     printed = capsys.readouterr().out
     assert "no GPU" in printed
     assert "on the processor, embedded engine" in printed
@@ -68,7 +68,7 @@ def test_a_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[
 def test_what_cannot_run_is_printed_with_a_remedy_and_exit_code_1(
     here: Machine, words: list[str], qwen: RunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert examine(qwen, here, check) == 1
+    assert examine(qwen, [here], check) == 1
     printed = capsys.readouterr().out
     for word in words:
         assert word in printed
@@ -81,7 +81,7 @@ def test_a_mistake_that_the_machine_has_no_part_in_is_printed_too(
     wrong = load("default", {"games.0.env": "TicTacTo-v0"})
     with pytest.raises(ConfigError):
         check(wrong)
-    assert examine(wrong, machine(), check) == 1
+    assert examine(wrong, [machine()], check) == 1
     assert "error    games.0.env = 'TicTacTo-v0'" in capsys.readouterr().out
 
 
@@ -90,7 +90,7 @@ def test_a_model_that_cannot_be_had_is_planned_by_its_known_sizes(
 ) -> None:
     """Where there is no network the plan is told, and that the model is not here."""
     monkeypatch.setattr(base, "_hub_silence", lambda: "no route to host")
-    assert examine(load("qwen3_24gb"), machine(4), check) == 1
+    assert examine(load("qwen3_24gb"), [machine(4)], check) == 1
     printed = capsys.readouterr().out
     assert "vllm engine, bfloat16" in printed and "weights 3.44" in printed
     assert printed.count("error    model.name = 'Qwen/Qwen3-1.7B'") == 1
@@ -115,11 +115,11 @@ LACKS: dict[str, dict[str, Any]] = {
 def test_a_gpu_is_not_left_unused_in_silence(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What could be mended is an error, unless the processor is asked for."""
     here = machine(1, **LACKS[line])
-    assert examine(load("default"), here, lambda _: None) == 1
+    assert examine(load("default"), [here], lambda _: None) == 1
     printed = capsys.readouterr().out
     assert f"error    {line}" in printed and "actors.engine to embedded" in printed
     embedded = load("default", {"actors.engine": "embedded"})
-    assert examine(embedded, here, lambda _: None) == 0
+    assert examine(embedded, [here], lambda _: None) == 0
     assert "on the processor, embedded engine" in capsys.readouterr().out
 
 
@@ -127,15 +127,15 @@ def test_what_a_card_makes_slow_is_a_note_and_what_cannot_be_shared_an_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     small = machine(1, shared_bytes=64_000_000, disk_bytes=1_000_000_000)
-    assert examine(load("default"), small, lambda _: None) == 0
+    assert examine(load("default"), [small], lambda _: None) == 0
     printed = capsys.readouterr().out
     assert "note     /dev/shm has 64 MB" in printed and "1.0 GB of disk are free" in printed
     gpus = tuple(replace(gpu, mode="exclusive") for gpu in machine(2).gpus)
-    assert examine(load("default"), machine(2, gpus=gpus), lambda _: None) == 0
-    assert examine(load("default"), machine(1, gpus=gpus[:1]), lambda _: None) == 1
+    assert examine(load("default"), [machine(2, gpus=gpus)], lambda _: None) == 0
+    assert examine(load("default"), [machine(1, gpus=gpus[:1])], lambda _: None) == 1
     assert "GPU 0: the compute mode is exclusive" in capsys.readouterr().out
     gpus = tuple(replace(gpu, mode="prohibited") for gpu in gpus)
-    assert examine(load("default"), machine(2, gpus=gpus), lambda _: None) == 1
+    assert examine(load("default"), [machine(2, gpus=gpus)], lambda _: None) == 1
     assert "GPU 0's compute mode is prohibited" in capsys.readouterr().out
 
 
@@ -144,14 +144,14 @@ def test_what_an_old_card_cannot_do_is_printed(
 ) -> None:
     new = machine(1, 80.0)
     old = replace(new, gpus=tuple(replace(gpu, bfloat16=False) for gpu in new.gpus))
-    assert examine(qwen, old, check) == 0
+    assert examine(qwen, [old], check) == 0
     printed = capsys.readouterr().out
     assert "on the processor, embedded engine, float32" in printed
     assert (
         "note     actors play on the processor: vLLM computes LoRA on a GPU in bfloat16" in printed
     )
     actors = qwen.actors.model_copy(update={"engine": "vllm"})
-    assert examine(qwen.model_copy(update={"actors": actors}), old, check) == 1
+    assert examine(qwen.model_copy(update={"actors": actors}), [old], check) == 1
     assert "error    actors.engine = 'vllm': vLLM computes LoRA" in capsys.readouterr().out
 
 
@@ -160,7 +160,7 @@ def test_names_of_packages_are_compared_as_pip_does(capsys: pytest.CaptureFixtur
     packages = {"some-thing": "2.0", "other-thing": "1.0"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unstable.records.environment.requires", lambda _: requires)
-        assert examine(load("default"), machine(packages=packages), lambda _: None) == 1
+        assert examine(load("default"), [machine(packages=packages)], lambda _: None) == 1
     errors = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
     assert errors == ["error    Some.Thing 2.0 is installed; run: pip install 'Some.Thing>=3'"]
 

@@ -30,7 +30,7 @@ from unstable.loop.sft import (
 from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker
-from unstable.types import Batch, TokenSample, Update
+from unstable.types import SealedBatch, TokenSample, Update
 
 
 def example(prompt_ids: list[int], token_ids: list[int]) -> Example:
@@ -93,7 +93,7 @@ class Recording:
         self.events: list[str] = []
         self.steps = 0
 
-    async def update(self, batch: Batch) -> Update:
+    async def update(self, batch: SealedBatch) -> Update:
         raise AssertionError("nothing is learned from games")
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:

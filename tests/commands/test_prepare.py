@@ -132,3 +132,16 @@ def test_an_algorithm_that_is_not_there_is_refused_before_a_model_is_loaded(
 ) -> None:
     with pytest.raises(ConfigError, match=r"^learner.algorithm.(name|target) = 'nowhere:Mine'"):
         prepare.check(parse({"learner": {"algorithm": algorithm}}))
+
+
+def test_a_cluster_that_the_environment_names_is_not_joined_unasked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = machine()
+    monkeypatch.setattr(prepare, "this_machine", lambda: here)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert prepare.machines_for(parse({})) == [here]
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
+    assert prepare.machines_for(parse({})) == [here]
+    assert "RAY_ADDRESS is set and not used" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
 from unstable.loop.context import Context, make_registry
 from unstable.loop.state import parse
-from unstable.loop.train import evaluate, play, state, train
+from unstable.loop.train import evaluate, play_share, state, train
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
 from unstable.records.reading import read_rows
@@ -34,7 +34,10 @@ class CutError(BaseException):
 
 
 def cut_off(context: Context, at: int) -> None:
-    """Have the process end at the `at`-th of what it does that is seen from outside."""
+    """Have the process end at the `at`-th of what it does that is seen from outside.
+
+    Games that end together are as many, of which none is seen where it ends there.
+    """
     left = at
 
     def counting(owner: Any, name: str) -> None:
@@ -43,14 +46,14 @@ def cut_off(context: Context, at: int) -> None:
         @functools.wraps(own)
         def counted(*arguments: Any, **named: Any) -> Any:
             nonlocal left
-            left -= 1
+            left -= len(arguments[0]) if name == "add_games" else 1
             if left < 0:
                 raise CutError
             return own(*arguments, **named)
 
         setattr(owner, name, counted)
 
-    for name in ("phase", "add_trajectory", "add_eval_episode", "log_samples", "end_update"):
+    for name in ("phase", "add_games", "add_eval_episode", "log_samples", "end_update"):
         counting(context.tracker, name)
     counting(context.learner, "save")
     for actor in context.actors:
@@ -177,7 +180,7 @@ def recounted(context: Context) -> dict[str, dict[str, int]]:
     for purpose in ("train", "eval"):
         for path in sorted((context.folder.root / "games").glob(f"{purpose}-*")):
             for line in lines(path):
-                registry.record(read_game("", line))
+                registry.record([read_game("", line)])
     return registry.state().results
 
 
@@ -249,8 +252,7 @@ async def test_an_evaluation_takes_no_training_game_out_of_those_in_flight(
     await evaluate(context, context.version)
     assert len(played(context.folder, "eval")) == 12 > len(dealt)
     assert [*context.in_flight.values()] == dealt
-    for _ in [result async for result in play(context, 0, dealt[:2])]:
-        pass
+    await play_share(context, 0, dealt[:2], enough=1000)
     assert [*context.in_flight.values()] == dealt[2:]
 
 
@@ -323,11 +325,14 @@ async def test_a_checkpoint_that_is_not_whole_is_left_out(
         ("registry", {}),
         ("registry.ratings", {}),
         ("registry.ratings.main@9", [25.0, 8.0]),
-        ("schedule.random", [3, [1, 2], None]),
+        ("schedule.now.random", [3, [1, 2], None]),
         ("schedule.shares", {"friends": 1.0}),
         ("guard.histories", [1]),
         ("buffer.dropped", {}),
-        ("in_flight", [{"game": 1}]),
+        ("in_flight", [-1]),
+        ("in_flight", ["1"]),
+        ("in_flight", [10**12]),
+        ("old_in_flight", [{"game": 1}]),
         ("tracker.play.sums", []),
         ("actors", [{}]),
     ],

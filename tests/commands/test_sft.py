@@ -38,7 +38,8 @@ from unstable.records.folder import RunFolder
 from unstable.report.report import write_report
 from unstable.report.run import read_runs
 from unstable.report.verdict import latest, verdict
-from unstable.runtime.local import LocalActor, LocalLearner
+from unstable.runtime.local import LocalLearner
+from unstable.runtime.processes import Started
 from unstable.types import GameResult, Observation, PlayerId, TokenSample, Update
 
 NIM = {"env": "Nim-v0", "args": {"piles": [3, 2]}, "prompt": f"{__name__}:brief"}
@@ -66,8 +67,9 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
     async def processes(
         config: RunConfig, plan: Plan, folder: RunFolder, at: Any, say: Any
-    ) -> AsyncIterator[tuple[list[LocalActor], MortalLearner]]:
-        yield [make_actor(config, folder)], MortalLearner(config, folder)
+    ) -> AsyncIterator[Started]:
+        learner = MortalLearner(config, folder)
+        yield Started([make_actor(config, folder)], learner, asyncio.Queue())
 
     monkeypatch.setattr("unstable.runtime.processes.processes", processes)
 

@@ -4,15 +4,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from unstable.loop.ended import Ended
 from unstable.types import (
     Answer,
+    Brief,
     Completion,
     GameResult,
     GameSpec,
     PlayerId,
     Purpose,
     SampledTokens,
+    Sealed,
     SeatSpec,
+    Trajectory,
     Turn,
 )
 
@@ -111,3 +115,14 @@ def game(
         reason="over",
         seconds=1.0,
     )
+
+
+def brief(result: GameResult) -> Brief:
+    """The game as the loop knows it."""
+    (finished,) = Ended.of([(result, [])]).finished
+    return finished.game
+
+
+def sealed(trajectories: Sequence[Trajectory]) -> list[Sealed]:
+    """As the loop holds them."""
+    return list(map(Sealed.of, trajectories))

@@ -18,6 +18,8 @@ from unstable.types import (
     Reward,
     Sample,
     SampledTokens,
+    Sealed,
+    SealedBatch,
     Segment,
     TokenSample,
     Trajectory,
@@ -211,3 +213,9 @@ def play_bandit(learner, model, folder, rewarded, updates, batch_size=32):
         losses.append(update.metrics["learn/loss"])
         outcomes.append(update.metrics["learn/outcome_mean"])
     return losses, outcomes
+
+
+def sealed_batch(batch: Batch) -> SealedBatch:
+    """The batch as the loop holds it."""
+    groups = (tuple(map(Sealed.of, group.trajectories)) for group in batch.groups)
+    return SealedBatch(batch.version, tuple(groups))

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ from rich.console import Console
 
 from unstable.buffers.buffer import Buffer
 from unstable.config import RunConfig, parse
+from unstable.loop.ended import Ended
 from unstable.records.folder import RunFolder
+from unstable.records.games import sample_lines
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     Answer,
@@ -154,6 +157,19 @@ def make_trajectories(result: GameResult) -> list[Trajectory]:
     return trajectories
 
 
+def take_in(
+    tracker: Tracker,
+    result: GameResult,
+    trajectories: Sequence[Trajectory],
+    version: int,
+    actor: int = 0,
+) -> None:
+    """A training game, as an actor hands it over."""
+    ended = Ended.of([(result, list(trajectories))])
+    tracker.add_games(ended.finished, ended.play, version, actor)
+    tracker.view.refresh()
+
+
 def make_tracker(root: Path, config: RunConfig | None = None, **options: Any) -> Tracker:
     console = Console(file=io.StringIO(), width=200)
     return Tracker(config or make_config(), RunFolder(root), console=console, **options)
@@ -234,17 +250,22 @@ def run_updates(tracker: Tracker, updates: int = 2) -> None:
         for game in (result, mirror):
             trajectories = make_trajectories(game)
             groups += [Group(trajectories=(each,)) for each in trajectories]
-            tracker.add_trajectory(game, trajectories, version)
+            take_in(tracker, game, trajectories, version)
         tracker.add_failure(GameFailure(spec=result.spec, error="KeyError: 3", traceback="..."))
         tracker.phase("updating")
         metrics = {"learn/loss": 0.042, "learn/grad_norm": None}
         batch = Batch(version=version, groups=tuple(groups))
         advantages = [0.5] * len(batch.samples)
-        update = Update(version=version + 1, metrics=metrics, advantages=advantages)
+        update = Update(
+            version=version + 1,
+            metrics=metrics,
+            advantages=advantages,
+            lines=sample_lines(batch, advantages),
+        )
         tracker.log_alarms([])
         tracker.log_actions([], None, {"self": 0.5, "past": 0.35, "fixed": 0.15})
         tracker.log_learner(update)
-        tracker.log_samples(update, batch)
+        tracker.log_samples(update)
         tracker.phase("publishing")
         tracker.log_evaluation([make_score(version + 1, score=0.6)])
         tracker.log_actor(0, {name: (version + 1) * value for name, value in ENGINE.items()})

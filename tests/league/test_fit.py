@@ -204,8 +204,7 @@ def test_both_ratings_rank_five_players_of_known_strength() -> None:
             place = chance.choices((0, 1, 2), davidson(float(one - other) / 2, 0.1))[0]
             outcomes = ((1.0, -1.0), (0.0, 0.0), (-1.0, 1.0))[place]
             results.append(game((names[one], names[other]), outcomes, game_id=number, turns=0))
-        for result in results:
-            registry.record(result)
+        registry.record(results)
         mus = {row.player.name: row.mu for row in registry.ratings()}
         strengths = of(fit(each for r in results if (each := ranking(r)) is not None))
         for found in (mus, strengths):

@@ -45,12 +45,12 @@ def rating(made: Registry, player: str) -> tuple[float, float]:
 
 def test_a_win_raises_and_a_loss_lowers_and_the_anchor_stays() -> None:
     made = registry()
-    made.record(game(("main@0", "random"), (1.0, -1.0)))
+    made.record([game(("main@0", "random"), (1.0, -1.0))])
     up, _ = rating(made, "main@0")
     assert up > 25
     assert rating(made, "random")[0] == 25
     for _ in range(5):
-        made.record(game(("random", "main@0"), (1.0, -1.0)))
+        made.record([game(("random", "main@0"), (1.0, -1.0))])
     assert rating(made, "main@0")[0] < up
     assert rating(made, "random")[0] == 25
 
@@ -58,10 +58,10 @@ def test_a_win_raises_and_a_loss_lowers_and_the_anchor_stays() -> None:
 def test_draws_against_the_anchor_pull_a_player_to_it() -> None:
     made = registry()
     for _ in range(10):
-        made.record(game(("expert", "random"), (1.0, -1.0)))
+        made.record([game(("expert", "random"), (1.0, -1.0))])
     high, _ = rating(made, "expert")
     for _ in range(60):
-        made.record(game(("expert", "random"), (0.0, 0.0)))
+        made.record([game(("expert", "random"), (0.0, 0.0))])
     mu, sigma = rating(made, "expert")
     assert 25 < mu < high
     assert sigma < 2
@@ -70,7 +70,7 @@ def test_draws_against_the_anchor_pull_a_player_to_it() -> None:
 def test_a_mirror_game_compares_nobody() -> None:
     made = registry()
     before = rating(made, "main@0")
-    made.record(game(("main@0", "main@0"), (1.0, -1.0)))
+    made.record([game(("main@0", "main@0"), (1.0, -1.0))])
     assert rating(made, "main@0") == before
     (row,) = made.ratings()
     assert (row.games, row.wins, row.losses) == (0, 0, 0)
@@ -83,7 +83,7 @@ PLAYERS = st.lists(st.sampled_from(["main@0", "random", "expert"]), min_size=2, 
 def test_what_is_won_drawn_and_lost_adds_up_to_the_games(played) -> None:
     made = registry()
     for players, outcomes in played:
-        made.record(game(players, [float(o // 2) for o in outcomes], turns=len(players)))
+        made.record([game(players, [float(o // 2) for o in outcomes], turns=len(players))])
     for row in made.ratings():
         assert row.wins + row.draws + row.losses == row.games
     rated = [players for players, _ in played if len(set(players)) > 1]
@@ -92,14 +92,14 @@ def test_what_is_won_drawn_and_lost_adds_up_to_the_games(played) -> None:
 
 def test_a_player_in_two_of_three_seats_is_rated_once_with_their_mean() -> None:
     made = registry()
-    made.record(game(("random", "main@0", "random"), (-1.0, 1.0, 0.0), turns=3))
+    made.record([game(("random", "main@0", "random"), (-1.0, 1.0, 0.0), turns=3)])
     assert rating(made, "main@0")[0] > 25
 
 
 @pytest.mark.parametrize("worth", [-1.0, 0.0])
 def test_a_forfeit_is_a_loss_and_counted_apart(worth: float) -> None:
     made = registry()
-    made.record(game(("main@0", "random"), (worth, 0.0), forfeit=0))
+    made.record([game(("main@0", "random"), (worth, 0.0), forfeit=0)])
     (row,) = [row for row in made.ratings() if row.player == PlayerId.policy(0)]
     assert (row.losses, row.forfeits) == (1, 1)
     assert row.mu < 25
@@ -108,7 +108,7 @@ def test_a_forfeit_is_a_loss_and_counted_apart(worth: float) -> None:
 def test_a_new_version_starts_where_the_last_one_stood_but_unsure() -> None:
     made = registry()
     for _ in range(30):
-        made.record(game(("main@0", "random"), (1.0, -1.0)))
+        made.record([game(("main@0", "random"), (1.0, -1.0))])
     mu, sigma = rating(made, "main@0")
     add(made, 1)
     assert rating(made, "main@1")[0] == pytest.approx(mu)
@@ -118,10 +118,10 @@ def test_a_new_version_starts_where_the_last_one_stood_but_unsure() -> None:
 def test_a_version_that_is_another_one_again_starts_where_that_one_stands() -> None:
     made = registry()
     for _ in range(30):
-        made.record(game(("main@0", "random"), (1.0, -1.0)))
+        made.record([game(("main@0", "random"), (1.0, -1.0))])
     add(made, 1)
     for _ in range(30):
-        made.record(game(("main@1", "random"), (-1.0, 1.0)))
+        made.record([game(("main@1", "random"), (-1.0, 1.0))])
     made.add(PlayerId.policy(2), inherits_from=PlayerId.policy(0))
     made.announce(PlayerId.policy(2))
     assert rating(made, "main@2")[0] == pytest.approx(rating(made, "main@0")[0])
@@ -142,10 +142,10 @@ def played_registry() -> Registry:
     made = registry()
     for version in range(1, 12):
         add(made, version)
-    made.record(game(("main@11", "main@9"), (0.0, 0.0)))
-    made.record(game(("main@11", "expert"), (-1.0, 0.0), forfeit=0))
-    made.record(game(("random", "main@10"), (-1.0, 1.0)))
-    made.record(game(("base", "random"), (1.0, -1.0)))
+    made.record([game(("main@11", "main@9"), (0.0, 0.0))])
+    made.record([game(("main@11", "expert"), (-1.0, 0.0), forfeit=0)])
+    made.record([game(("random", "main@10"), (-1.0, 1.0))])
+    made.record([game(("base", "random"), (1.0, -1.0))])
     return made
 
 
@@ -173,15 +173,15 @@ def test_the_draw_probability_is_that_of_the_envs_games() -> None:
     made = registry()
     assert made.draw_probability("TicTacToe-v0") == pytest.approx(0.1)
     for number in range(40):  # of a player with itself: they compare nobody, and tell how equals do
-        made.record(drawn(number) if number % 4 else game(("main@0", "main@0")))
+        made.record([drawn(number) if number % 4 else game(("main@0", "main@0"))])
     assert made.draw_probability("TicTacToe-v0") == pytest.approx((1 + 30) / (10 + 40))
     assert made.draw_probability("Nim-v0") == pytest.approx(0.1)
     assert made.state().draws == {"TicTacToe-v0": (40, 30)}
-    made.record(drawn(players=("main@0", "random", "expert"), env="Three-v0"))
-    made.record(game(("main@0", "random", "expert"), (1.0, 0.0, 0.0), env="Three-v0"))
+    made.record([drawn(players=("main@0", "random", "expert"), env="Three-v0")])
+    made.record([game(("main@0", "random", "expert"), (1.0, 0.0, 0.0), env="Three-v0")])
     assert made.state().draws["Three-v0"] == (4, 3)
     for number in range(4000):
-        made.record(drawn(number))
+        made.record([drawn(number)])
     assert made.draw_probability("TicTacToe-v0") == 0.95
 
 
@@ -199,9 +199,9 @@ def test_a_player_that_often_draws_with_its_equals_is_put_where_it_is() -> None:
     for _ in range(12):
         made = registry()
         for _ in range(200):
-            made.record(game(("main@0", "main@0"), outcomes(0)))
+            made.record([game(("main@0", "main@0"), outcomes(0))])
         for _ in range(64):
-            made.record(game(("main@0", "random"), outcomes(8)))
+            made.record([game(("main@0", "random"), outcomes(8))])
         assert made.draw_probability("TicTacToe-v0") == pytest.approx(0.5, abs=0.12)
         found.append(rating(made, "main@0")[0] - 25)
     assert np.mean(found) == pytest.approx(8, abs=1.2)  # 5.3 with a draw probability of 0.1
@@ -210,10 +210,10 @@ def test_a_player_that_often_draws_with_its_equals_is_put_where_it_is() -> None:
 def test_a_win_where_all_draw_is_rated() -> None:
     made = registry()
     for number in range(500):
-        made.record(drawn(number, ("main@0", "random")))
+        made.record([drawn(number, ("main@0", "random"))])
     for number in range(20):
-        made.record(game(("main@0", "random"), game_id=number))
-        made.record(game(("random", "expert", "main@0"), (1.0, 0.0, 0.0), game_id=number))
+        made.record([game(("main@0", "random"), game_id=number)])
+        made.record([game(("random", "expert", "main@0"), (1.0, 0.0, 0.0), game_id=number)])
     assert all(-100 < row.mu < 150 for row in made.ratings())
 
 
@@ -222,8 +222,8 @@ def test_who_is_restored_is_rated_on_as_if_nothing_had_happened() -> None:
     other.restore(RegistryState.model_validate_json(made.state().model_dump_json()))
     for each in (made, other):
         add(each, 12)
-        each.record(game(("main@12", "random"), (1.0, -1.0)))
-        each.record(game(("expert", "main@11"), (1.0, -1.0)))
+        each.record([game(("main@12", "random"), (1.0, -1.0))])
+        each.record([game(("expert", "main@11"), (1.0, -1.0))])
     assert other.ratings() == made.ratings()
     assert past(other) == past(made) == ["main@10", "main@11"]
     assert rating(other, "random")[0] == 25
@@ -246,7 +246,7 @@ def test_versions_of_two_policies_do_not_mix() -> None:
         add(made, version, "rival")
     add(made, 1)
     for _ in range(20):
-        made.record(game(("main@1", "rival@3"), (1.0, -1.0)))
+        made.record([game(("main@1", "rival@3"), (1.0, -1.0))])
     assert past(made) == ["main@0"]
     assert past(made, "rival") == ["rival@1", "rival@2"]  # the newest two
     assert [made.current(name).name for name in (MAIN, "rival")] == ["main@1", "rival@3"]

@@ -1,8 +1,9 @@
 """What the guard's alarms lead to in a run: first on stand-ins for models, then on a real one."""
 
+import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +12,27 @@ import torch
 
 from tests.helpers.builders import game
 from tests.helpers.loop import make_context
-from unstable.config import parse
+from unstable.config import RewardConfig, parse
 from unstable.league.guard import Guard
 from unstable.league.rules import figures
 from unstable.league.schedule import Schedule
 from unstable.loop.context import Context
+from unstable.loop.ended import Ended
 from unstable.loop.state import parse as parse_state
 from unstable.loop.train import train
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
+from unstable.rewards.terms import Rewards
 from unstable.runtime.local import LocalLearner
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     ActorState,
-    Batch,
     Exploitability,
     GameResult,
     GameSpec,
     PlayerId,
+    SealedBatch,
     TokenSample,
     Update,
 )
@@ -46,7 +49,7 @@ class StandInLearner:
         self.version, self.weights, self.rate = 0, SOUND, 1.0
         self.held: dict[int, dict[str, float]] = {}
 
-    async def update(self, batch: Batch) -> Update:
+    async def update(self, batch: SealedBatch) -> Update:
         assert batch.version == self.version
         self.version += 1
         if self.version == self.ruin:
@@ -55,7 +58,7 @@ class StandInLearner:
             "learn/entropy": self.weights["entropy"],
             "learn/loss": 0.0,
         }
-        return Update(version=self.version, metrics=metrics, advantages=[0.0] * len(batch.samples))
+        return Update(version=self.version, metrics=metrics, advantages=[0.0] * batch.num_samples)
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
         raise AssertionError("no examples")
@@ -92,10 +95,24 @@ class StandInActor:
 
     def __init__(self) -> None:
         self.weights: dict[PlayerId, dict[str, float]] = {}
+        self._rewards = Rewards([RewardConfig()])
+        self._dealt: asyncio.Queue[Sequence[GameSpec]] = asyncio.Queue()
 
-    async def play(
+    async def play_round(
         self, specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncIterator[GameResult]:
+    ) -> AsyncGenerator[Ended]:
+        games = [each async for each in self.play(specs)]
+        yield Ended.of((each, self._rewards.trajectories(each)) for each in games)
+
+    def deal(self, specs: Sequence[GameSpec]) -> None:
+        self._dealt.put_nowait(specs)
+
+    async def play_on(self) -> AsyncGenerator[Ended]:
+        while True:
+            async for ended in self.play_round(await self._dealt.get()):
+                yield ended
+
+    async def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult]:
         for spec in specs:
             players = [seat.player for seat in spec.seats]
             first, second = (
@@ -105,6 +122,9 @@ class StandInActor:
             outcomes = (1.0, -1.0) if lot < (1 + first - second) / 2 else (-1.0, 1.0)
             result = game([player.name for player in players], outcomes)
             yield dataclasses.replace(result, spec=spec)
+
+    async def present(self) -> None:
+        pass
 
     async def state(self) -> ActorState:
         return ActorState(training_games=0, trained_turns=0, ended={}, raised={}, forks=[])

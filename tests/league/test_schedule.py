@@ -2,8 +2,14 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
-from unstable.config import RunConfig, parse
+import pytest
+from pydantic import ValidationError
+
+from unstable.config import DrawConfig, RunConfig, parse
+from unstable.league import schedule as schedule_module
 from unstable.league.schedule import Schedule, ScheduleState
 from unstable.records.games import read_spec, spec_record
 from unstable.types import GameSpec, PlayerId
@@ -37,6 +43,89 @@ def test_state_continues_the_series() -> None:
     other = Schedule(config())
     other.restore(ScheduleState.model_validate_json(schedule.state().model_dump_json()))
     assert draw(other, 20) == draw(schedule, 20)
+
+
+def test_games_are_drawn_again_by_their_ids_however_they_were_drawn() -> None:
+    """Versions come, shares change and an opponent is left out meanwhile; also after a resume."""
+    opponents = {"fixed": [{"kind": "random"}, {"kind": "expert"}]}
+    changes = {"opponents": opponents, "groups": {"by": "game", "size": 3}}
+    schedule = Schedule(config(**changes))
+    drawn: list[GameSpec] = []
+    starts: list[int] = []
+    for version in range(4):
+        policy, past = PlayerId.policy(version), [*map(PlayerId.policy, range(version))]
+        starts.append(schedule.next_game)
+        drawn += [spec for _ in range(20) for spec in schedule.draw_group(policy, past)]
+        if version == 1:
+            schedule.shares = DrawConfig(self=0.1, past=0.1, fixed=0.8)
+        if version == 2:
+            schedule.leave_out("random")
+    wanted = {1, 8, 59, 60, 61, 100, 170, 239}
+    expected = [spec for spec in drawn if spec.game_id in wanted]
+    assert schedule.drawn_again(wanted) == expected
+    schedule.forget(min(wanted))
+    assert schedule.drawn_again(wanted) == expected
+    schedule.forget(starts[2] + 5)  # what is before is not wanted any more
+    later = [spec for spec in drawn if spec.game_id >= starts[2]]
+    assert schedule.drawn_again({spec.game_id for spec in drawn}) == later
+    state = ScheduleState.model_validate_json(schedule.state().model_dump_json(), strict=True)
+    assert len(state.stretches) == 2
+    other = Schedule(config(**changes))
+    other.restore(state)
+    assert other.drawn_again({spec.game_id for spec in drawn}) == later
+    other.forget(starts[3])
+    last = [spec for spec in drawn if spec.game_id >= starts[3]]
+    assert other.drawn_again({spec.game_id for spec in drawn}) == last
+    other.forget(None)
+    assert other.drawn_again({*range(240)}) == [] and other.state().stretches == []
+
+
+def test_games_of_long_ago_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a resume has to draw is bounded, and a state that wants more is none."""
+    monkeypatch.setattr(schedule_module, "MOST_AGAIN", 100)
+    monkeypatch.setattr(schedule_module, "LONGEST_STRETCH", 20)
+    schedule = Schedule(config())
+    drawn = draw(schedule, 500)
+    assert schedule.oldest_again == 400
+    schedule.forget(3)
+    state = schedule.state()
+    assert 380 < state.stretches[0].first <= 400
+    again = schedule.drawn_again(range(500))
+    assert again == drawn[state.stretches[0].first :]
+    ScheduleState.model_validate_json(state.model_dump_json())
+    monkeypatch.setattr(schedule_module, "MOST_AGAIN", 50)
+    with pytest.raises(ValidationError, match="more games to draw again"):
+        ScheduleState.model_validate_json(state.model_dump_json())
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda state: state["now"].update(next_game=10**12),
+        lambda state: state["now"].update(next_game=3),
+        lambda state: state["stretches"].clear(),
+        lambda state: state.update(since=None),
+        lambda state: state["stretches"].reverse(),
+    ],
+)
+def test_a_state_that_is_no_series_is_refused(spoil: Callable[[dict[str, Any]], None]) -> None:
+    schedule = Schedule(config())
+    draw(schedule, 20)
+    schedule.shares = DrawConfig(self=1, past=0, fixed=0)
+    draw(schedule, 20)
+    state = json.loads(schedule.state().model_dump_json())
+    ScheduleState.model_validate_json(json.dumps(state))
+    spoil(state)
+    with pytest.raises(ValidationError):
+        ScheduleState.model_validate_json(json.dumps(state))
+
+
+def test_what_it_takes_to_draw_again_does_not_grow_with_the_games() -> None:
+    schedule = Schedule(config())
+    draw(schedule, 10)
+    few = len(schedule.state().model_dump_json())
+    draw(schedule, 2000)
+    assert len(schedule.state().model_dump_json()) < few + 20
 
 
 def test_shares_of_opponents_games_and_seats_are_as_configured() -> None:

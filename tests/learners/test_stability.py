@@ -408,7 +408,7 @@ def test_the_engines_logprobs_are_the_old_ones_without_a_pass(model):
         ),
         (
             {"algorithm": {"name": "reinforce", "old_logprobs": "engine"}},
-            "algorithm.old_logprobs = engine does nothing in reinforce, which has no ratio to an "
+            "algorithm.old_logprobs = 'engine' does nothing in reinforce, which has no ratio to an "
             "old policy; leave it out",
         ),
         (

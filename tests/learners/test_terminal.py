@@ -79,14 +79,16 @@ async def judged_batch(term):
     async def played():
         for place, (outcome, turns) in enumerate(zip(OUTCOMES, TURNS, strict=True)):
             outcomes = (float(outcome), -float(outcome))
-            yield game(
+            result = game(
                 turns=2 * turns, outcomes=outcomes, game_id=place, group_ids=[0, 1], group_size=4
             )
+            yield [result]
 
     found = []
     async for judged in Rewards(terms).judge(played()):
-        assert not isinstance(judged, GameFailure)
-        found += judged[1]
+        for each in judged:
+            assert not isinstance(each, GameFailure)
+            found += each[1]
     found.sort(key=lambda trajectory: trajectory.game_id)
     return Batch(version=0, groups=(Group(trajectories=tuple(found)),))
 

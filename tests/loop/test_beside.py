@@ -1,7 +1,7 @@
 """What goes on beside learning in asynchronous play: publishing and evaluation."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from unstable.loop.context import Context
 from unstable.loop.state import parse
 from unstable.loop.train import train
 from unstable.records.reading import read_rows
-from unstable.types import Batch, GameFailure, GameResult, GameSpec, Update
+from unstable.types import GameFailure, GameResult, GameSpec, SealedBatch, Update
 
 
 def settings(**more: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def begun(context: Context) -> list[asyncio.Event]:
     events = [asyncio.Event() for _ in range(context.config.loop.steps + 1)]
     update = context.learner.update
 
-    async def noted(batch: Batch) -> Update:
+    async def noted(batch: SealedBatch) -> Update:
         events[batch.version + 1].set()
         return await update(batch)
 
@@ -105,10 +105,10 @@ async def test_what_is_published_late_is_the_version_as_it_was(
     """What a version's checkpoint holds does not depend on the updates made while it is written."""
     context = make_context(tiny_folder, tmp_path / "run", **settings())
     learner, folder = context.learner, context.folder
-    batches: list[Batch] = []
+    batches: list[SealedBatch] = []
     update = learner.update
 
-    async def kept(batch: Batch) -> Update:
+    async def kept(batch: SealedBatch) -> Update:
         batches.append(batch)
         return await update(batch)
 
@@ -117,7 +117,7 @@ async def test_what_is_published_late_is_the_version_as_it_was(
     before = weights(folder, 4)
     await learner.hold(4)
     folder.checkpoint(4).rename(tmp_path / "before")
-    await update(Batch(version=4, groups=batches[-1].groups))
+    await update(SealedBatch(4, batches[-1].groups))
     await learner.save(4)
     await learner.hold(5)
     await learner.save(5)
@@ -139,13 +139,11 @@ async def test_updates_go_on_while_a_version_is_evaluated(
     events = begun(context)
     play = context.actors[0].play
 
-    async def late(
-        specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncIterator[GameResult | GameFailure]:
+    async def late(specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
         players = {seat.player for seat in specs[0].seats}
         if specs[0].purpose == "eval" and context.player(0) in players:
             await events[3].wait()
-        async for result in play(specs, enough):
+        async for result in play(specs):
             yield result
 
     context.actors[0].play = late  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import textarena
 
-from tests.helpers.builders import game
+from tests.helpers.builders import game, sealed
 from tests.helpers.loop import lines, make_context, played
 from unstable.config import RunConfig, parse
 from unstable.loop.context import distribute, sleeping
@@ -22,11 +22,11 @@ from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.types import (
-    Batch,
     GameFailure,
     GameResult,
     GameSpec,
     PlayerId,
+    SealedBatch,
     Update,
 )
 
@@ -199,7 +199,7 @@ async def test_time_runs_out_even_where_a_batch_is_always_ready(
     )
     for game_id in range(5000):
         result = game(game_id=10**6 + game_id)
-        context.buffer.add(result.spec, context.rewards.trajectories(result))
+        context.buffer.add(result.spec, sealed(context.rewards.trajectories(result)))
     assert await train(context) == "time is up"
     assert context.buffer.size > 0
 
@@ -342,7 +342,7 @@ async def test_too_many_failed_games_end_the_run(
 
 
 class BrokenLearner(LocalLearner):
-    async def update(self, batch: Batch) -> Update:
+    async def update(self, batch: SealedBatch) -> Update:
         raise FloatingPointError("the loss is nan")
 
 

@@ -180,12 +180,12 @@ def test_cards_that_do_not_answer_are_no_silent_absence(
     here = this_machine()
     assert here.usable_gpus == ()
     assert "NVML cannot read the GPUs (GPU is lost)" in str(here.cuda_problem)
-    assert examine(load("default"), here, lambda _: None) == 1
+    assert examine(load("default"), [here], lambda _: None) == 1
     printed = capsys.readouterr().out
     assert "no GPU" not in printed
     assert "error    GPUs cannot be used: NVML cannot read the GPUs (GPU is lost)" in printed
     embedded = load("default", {"actors.engine": "embedded"})
-    assert examine(embedded, here, lambda _: None) == 0
+    assert examine(embedded, [here], lambda _: None) == 0
     assert "note     GPUs are not used: NVML cannot" in capsys.readouterr().out
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.builders import completion, game, sampled, turn
 from tests.helpers.loop import make_context, publish_start
-from tests.helpers.tracking import lines, make_game, make_trajectories
+from tests.helpers.tracking import lines, make_game, make_trajectories, take_in
 from unstable.config import ConfigError
 from unstable.records import files
 from unstable.records.files import (
@@ -176,7 +176,7 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
         assert isinstance(result, GameResult)
         played += [dataclasses.replace(each, branches=[]) for each in result.games]
         trajectories = context.rewards.trajectories(result)
-        context.tracker.add_trajectory(result, trajectories, version=0)
+        take_in(context.tracker, result, trajectories, version=0)
     path = context.folder.games("train", 0)
     assert [read_game(place, row) for place, row in read_lines(path)] == played
     turns = [turn for each in played for turn in each.turns]

@@ -4,7 +4,7 @@ import asyncio
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
@@ -104,23 +104,24 @@ class Endpoint:
 endpoint = Endpoint()
 
 
-async def played(count: int) -> AsyncIterator[GameResult | GameFailure]:
+async def played(count: int) -> AsyncGenerator[list[GameResult | GameFailure]]:
     for game_id in range(count):
-        yield game(game_id=game_id)
+        yield [game(game_id=game_id)]
 
 
 async def judged(rewards: Rewards, count: int = 6) -> Sequence[object]:
     """Ids of the games in the order in which they were judged; errors of those that failed."""
     return [
         each.error if isinstance(each, GameFailure) else each[0].spec.game_id
-        async for each in rewards.judge(played(count))
+        async for together in rewards.judge(played(count))
+        for each in together
     ]
 
 
 async def test_terms_wait_beside_the_games_and_few_at_a_time() -> None:
     rewards = Rewards([RewardConfig(term=f"{__name__}:endpoint", at_once=3)])
     endpoint.most = 0
-    found = [each async for each in rewards.judge(played(9))]
+    found = [each async for together in rewards.judge(played(9)) for each in together]
     assert endpoint.most == 3
     games = {}
     for each in found:
@@ -129,6 +130,32 @@ async def test_terms_wait_beside_the_games_and_few_at_a_time() -> None:
         games[result.spec.game_id] = trajectory.reward
     assert games == {game_id: float(game_id) for game_id in range(9)}
     assert list(games)[-1] == 0  # the slow one kept nobody waiting
+
+
+async def test_a_game_is_judged_while_no_other_one_ends() -> None:
+    """As on an actor that plays on and on: there is no end of play at which it would come."""
+    rewards = Rewards([RewardConfig(term=f"{__name__}:endpoint")])
+    ends = asyncio.Event()
+
+    async def one_and_no_more() -> AsyncGenerator[list[GameResult | GameFailure]]:
+        yield [game(game_id=1), game(game_id=2)]
+        await ends.wait()
+
+    found = []
+    async with asyncio.timeout(20):
+        async for together in rewards.judge(one_and_no_more()):
+            found += [each[0].spec.game_id for each in together if isinstance(each, tuple)]
+            if len(found) == 2:
+                ends.set()
+    assert sorted(found) == [1, 2]
+
+
+async def test_calls_at_once_are_shared_out_among_processes() -> None:
+    for among, most in ((1, 7), (3, 2), (20, 1)):
+        rewards = Rewards([RewardConfig(term=f"{__name__}:endpoint", at_once=7)], among=among)
+        endpoint.most = 0
+        assert len(await judged(rewards, 9)) == 9
+        assert endpoint.most == most
 
 
 async def slow_for_one(result: GameResult, turn: Turn) -> float:

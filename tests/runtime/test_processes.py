@@ -92,7 +92,9 @@ async def test_what_has_started_is_closed_where_the_learner_does_not_start(
 
     learner = SimpleNamespace(start=refuse)
     monkeypatch.setattr(processes, "RemoteLearner", lambda *_: learner)
-    plan: Any = SimpleNamespace(actors=PLACES, learners=PLACES[:1], learner_threads=1, share="off")
+    plan: Any = SimpleNamespace(
+        actors=PLACES, learners=PLACES[:1], learner_threads=1, share="off", grows=False
+    )
     with pytest.raises(ConfigError, match="learner.state"):
         async with processes.processes(parse({}), plan, RunFolder(tmp_path), lambda _: None):
             raise AssertionError("it has not started")

@@ -3,136 +3,46 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import RayActorError
 
-from tests.helpers.loop import make_actor
 from tests.helpers.models import random_adapter, tiny_model
-from unstable.config import RunConfig, parse
+from tests.helpers.mortal import Mortal, config_of, content, group
+from unstable.config import RunConfig
 from unstable.models.adapters import write_adapter
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime import actors as actors_module
 from unstable.runtime.actors import RemoteActor
 from unstable.runtime.memory import until_free
-from unstable.runtime.stream import Part, Playing
-from unstable.types import BASE, Adapter, GameResult, GameSpec, PlayerId, SeatSpec
-
-
-class Mortal:
-    """An actor of this process, which dies after so many results of its calls of `play`."""
-
-    dies_after: list[int] = []  # of each that is made
-
-    def __init__(self, _: type, arguments: tuple[Any, ...], *__: Any, **___: Any) -> None:
-        config, folder, _ = arguments
-        self.left = self.dies_after.pop(0) if self.dies_after else 10**9
-        self._actor = make_actor(config, folder)
-        sync = config.loop.mode == "sync"
-        self._playing = Playing(lambda: self._actor.collector, tells_state=sync)
-        self.actor = SimpleNamespace(
-            begin=SimpleNamespace(remote=lambda calls: self._playing.begin(calls, nullcontext)),
-            stop=SimpleNamespace(remote=self._playing.stop),
-            ended=SimpleNamespace(remote=self._ended),
-        )
-
-    async def start(self) -> int:
-        return 1
-
-    def kill(self) -> None:
-        pass
-
-    async def call(self, method: str, *arguments: object) -> Any:
-        if self.left <= 0:
-            raise RayActorError
-        return await getattr(self._actor, method)(*arguments)
-
-    async def _ended(self) -> AsyncIterator[Awaitable[list[Part]]]:
-        async for parts in self._playing.ended():
-            given: list[Part] = []
-            for number, part in parts:
-                dies = self.left <= 0
-                if isinstance(part, list):
-                    given.append((number, part[: max(0, self.left)]))
-                    self.left -= len(part)
-                    dies = self.left < 0
-                if dies:
-                    yield ready(given)
-                    raise RayActorError
-                if not isinstance(part, list):
-                    given.append((number, part))
-            yield ready(given)
-
-
-def ready(value: object) -> Awaitable[Any]:
-    future = asyncio.get_running_loop().create_future()
-    future.set_result(value)
-    return future
-
-
-def group(first: int, size: int) -> list[GameSpec]:
-    seat = SeatSpec(player=BASE, temperature=1.0, group_id=first, group_size=size)
-    other = SeatSpec(player=PlayerId("random"), temperature=1.0)
-    return [
-        GameSpec(
-            game_id=first + member,
-            env="TicTacToe-v0",
-            seed=first,
-            seats=(seat, other),
-            purpose="train",
-            member=member,
-        )
-        for member in range(size)
-    ]
+from unstable.types import Adapter, Finished, GameResult, PlayerId, SeatSpec
 
 
 async def played(
     config: RunConfig, folder: RunFolder, monkeypatch: pytest.MonkeyPatch, *dies_after: int
-) -> tuple[list[list[GameResult]], list[str]]:
-    """Three calls of `play` on one actor, and what a person was told."""
+) -> tuple[list[list[Finished]], list[str]]:
+    """Three rounds on one actor, and what a person was told."""
     monkeypatch.setattr(Mortal, "dies_after", [*dies_after])
     monkeypatch.setattr(actors_module, "Process", Mortal)
     said: list[str] = []
     actor = RemoteActor(config, folder, 0, Placement(LOOPBACK), say=said.append)
     await actor.start()
+    await actor.publish(*version_of(0))
     calls = []
     for call in range(3):
         specs = [spec for n in range(8) for spec in group(100 * call + 2 * n, 2)]
-        results = [each async for each in actor.play(specs, 20)]
-        games = [each for each in results if isinstance(each, GameResult)]
-        assert len(games) == len(results)
+        lists = [each async for each in actor.play_round(specs, 20)]
+        games = [each for ended in lists for each in ended.finished]
+        assert len(games) == sum(len(ended.games) for ended in lists)
+        assert len(games) == sum(ended.play.counts["collect/games"] for ended in lists)
         calls.append(sorted(games, key=lambda each: each.spec.game_id))
     await actor.close()
     return calls, said
-
-
-def content(calls: list[list[GameResult]]) -> list[list[Any]]:
-    """All of the games but how long they took."""
-    return [
-        [
-            (each.spec, each.outcomes, [replace(turn, seconds=0.0) for turn in each.turns])
-            for each in results
-        ]
-        for results in calls
-    ]
-
-
-def config_of(tiny_folder: Path, **changes: Any) -> RunConfig:
-    data = {
-        "model": {"name": str(tiny_folder), "dtype": "float32", "init": "fresh"},
-        "sampling": {"max_tokens": 4},
-        "actors": {"num": 1, "games_in_flight": 6, "engine": "embedded"},
-        "loop": {"mode": "sync"},
-        **changes,
-    }
-    return parse(data)
 
 
 @pytest.mark.parametrize("dies_after", [(0,), (3,), (13,), (25, 0, 2)])
@@ -169,6 +79,38 @@ async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_
         ids = {each.spec.game_id for each in results}
         assert len(ids) == len(results) and {number ^ 1 for number in ids} == ids  # whole groups
     assert said[0].endswith("and may differ from those that it would have played")
+
+
+@pytest.mark.parametrize("dies_after", [(0,), (7,), (1, 0, 12)])
+async def test_what_is_dealt_outlives_the_actor_and_comes_once(
+    dies_after: tuple[int, ...],
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is dealt while the process is dead is among it."""
+    monkeypatch.setattr(Mortal, "dies_after", [*dies_after])
+    monkeypatch.setattr(actors_module, "Process", Mortal)
+    config = config_of(tiny_folder, loop={"mode": "async"})
+    said: list[str] = []
+    actor = RemoteActor(config, RunFolder(tmp_path), 0, Placement(LOOPBACK), say=said.append)
+    await actor.start()
+    await actor.publish(*version_of(0))
+    specs = [spec for n in range(15) for spec in group(2 * n, 2)]
+    actor.deal(specs[:10])
+    found: list[int] = []
+    counted = 0
+    async with aclosing(actor.play_on()) as lists:
+        later = asyncio.get_running_loop().call_later(0.1, actor.deal, specs[10:])
+        async for ended in lists:
+            found += [each.spec.game_id for each in ended.games]
+            counted += ended.play.counts["collect/games"]
+            if len(found) >= 30:
+                break
+    assert later.when() < asyncio.get_running_loop().time()
+    assert sorted(found) == [*range(30)] and counted == 30
+    assert len(said) == len(dies_after)
+    await actor.close()
 
 
 class Traced(Adapter):

@@ -1,7 +1,9 @@
 """Calls of `play` go to a process together, and their results come back in lists, in order."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import pickle
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +12,22 @@ import pytest
 from ray.exceptions import RayActorError
 
 from tests.helpers.collector import Scripted, collector, specs
-from unstable.runtime.stream import EVERY_S, Part, Playing, Stream
-from unstable.types import ActorState, GameResult
+from unstable.collectors.collector import Collector
+from unstable.config import RewardConfig
+from unstable.loop.ended import Ended
+from unstable.rewards.terms import Rewards
+from unstable.runtime.playing import Playing
+from unstable.runtime.stream import EVERY_S, Packed, Part, Results, Stream
+from unstable.types import ActorState, GameSpec, Sealed
+
+
+class Scored:
+    """What a process plays with: a collector whose engine is scripted, and one reward term."""
+
+    def __init__(self, made: Collector) -> None:
+        self.collector = made
+        self.deal = made.deal
+        self.judged = Rewards([RewardConfig()]).judge
 
 
 class Handle:
@@ -19,14 +35,18 @@ class Handle:
 
     def __init__(self, *, tells_state: bool = False, in_flight: int = 16) -> None:
         self.collector = collector(Scripted(lambda: 2), in_flight)
-        playing = Playing(lambda: self.collector, tells_state=tells_state)
+        scored: Any = Scored(self.collector)
+        playing = Playing(lambda: scored, tells_state=tells_state)
         self.calls: list[list[int]] = []
+        self.dealt: list[int] = []
         self.lists: list[list[Part]] = []
         self.dies = asyncio.Event()
 
-        def begin(calls: Any) -> None:
+        def begin(asked: bytes) -> None:
+            calls, dealt = pickle.loads(asked)
             self.calls.append([call.number for call in calls])
-            playing.begin(calls, nullcontext)
+            self.dealt.append(len(dealt))
+            playing.begin(asked, nullcontext)
 
         async def ended() -> AsyncIterator[Any]:
             async for parts in playing.ended():
@@ -34,7 +54,7 @@ class Handle:
                     raise RayActorError
                 self.lists.append(parts)
                 future = asyncio.get_running_loop().create_future()
-                future.set_result(parts)
+                future.set_result(pickle.loads(pickle.dumps(parts)))
                 yield future
 
         self.begin = SimpleNamespace(remote=begin)
@@ -45,10 +65,15 @@ class Handle:
 async def ids(stream: Stream, first: int, count: int) -> list[int]:
     found = []
     made = [spec for spec in specs(first + count) if spec.game_id >= first]
-    async for results in stream.play(made, None):
+    async for results in stream.play(made, whole=True):
         assert isinstance(results, list)
         found += [result.spec.game_id for result in results]
     return found
+
+
+def unpacked(part: Results | Packed | ActorState, made: Sequence[GameSpec]) -> Ended:
+    assert isinstance(part, Packed)
+    return part.unpacked({spec.game_id: spec for spec in made})
 
 
 async def test_calls_of_one_moment_go_together_and_end_in_few_lists() -> None:
@@ -56,22 +81,71 @@ async def test_calls_of_one_moment_go_together_and_end_in_few_lists() -> None:
     stream = Stream(handle)
     found = await asyncio.gather(*(ids(stream, first, 4) for first in range(0, 40, 4)))
     assert [sorted(each) for each in found] == [[*range(n, n + 4)] for n in range(0, 40, 4)]
-    assert [number for calls in handle.calls for number in calls] == [*range(10)]
+    assert [number for calls in handle.calls for number in calls] == [*range(1, 11)]
     assert len(handle.calls) <= 2
     parts = [part for each in handle.lists for part in each]
-    assert sum(len(part) for _, part in parts if isinstance(part, list)) == 40
+    assert sum(len(part) for _, part in parts if type(part) is list) == 40
     assert len(handle.lists) < 20
     stream.close()
 
 
 async def test_results_come_in_the_order_of_their_end_and_the_state_comes_last() -> None:
     handle = Handle(tells_state=True, in_flight=4)
+    stream, made = Stream(handle), specs(20)
+    *parts, state = [part async for part in stream.play(made)]
+    assert isinstance(state, ActorState) and state.training_games == 20
+    lists = [unpacked(part, made) for part in parts]
+    finished = [each for ended in lists for each in ended.finished]
+    own = collector(Scripted(lambda: 2), 4).play_together(made)
+    alone = [Ended.of(judged) async for judged in Rewards([RewardConfig()]).judge(own)]
+    expected = [each for ended in alone for each in ended.finished]
+    assert [each.spec for each in finished] == [each.spec for each in expected]
+    for ours, theirs in zip(finished, expected, strict=True):
+        assert ours.game._replace(line=theirs.game.line) == theirs.game
+        assert opened(ours.trajectories) == opened(theirs.trajectories)
+    counts: Counter[str] = Counter()
+    for each in lists:
+        counts.update(each.play.counts)
+    assert counts["collect/games"] == 20
+    assert sum((each.results.results for each in lists), Counter())["self", "games"] == 40
+    stream.close()
+
+
+def opened(trajectories: Sequence[Sealed]) -> list[Any]:
+    return [each.opened() for each in trajectories]
+
+
+async def test_what_is_dealt_is_played_on_and_on_and_what_is_given_does_not_come_again() -> None:
+    handle = Handle(in_flight=8)
+    stream, made = Stream(handle), specs(60)
+    found: list[int] = []
+    async with aclosing(stream.play_on()) as parts:
+        stream.deal(made[:30])
+        async for part in parts:
+            found += [each.spec.game_id for each in unpacked(part, made).games]
+            if len(found) == 30 and len(handle.dealt) == 1:
+                stream.deal(made[30:45])
+                stream.deal(made[45:])
+            if len(found) == 60:
+                break
+    assert sorted(found) == [*range(60)] and handle.dealt == [30, 30]
+    again = [part async for part in stream.play(made, given=range(50))]
+    games = [each.spec.game_id for part in again for each in unpacked(part, made).games]
+    assert sorted(games) == [*range(50, 60)]
+    stream.close()
+
+
+async def test_what_was_dealt_ends_where_nobody_takes_it_in_any_more() -> None:
+    handle = Handle(in_flight=8)
     stream = Stream(handle)
-    found: list[Any] = [part async for part in stream.play(specs(20), None)]
-    assert isinstance(found[-1], ActorState)
-    alone = [result async for result in collector(Scripted(lambda: 2), 4).play(specs(20))]
-    assert [result.spec for part in found[:-1] for result in part] == [r.spec for r in alone]
-    assert found[-1].training_games == 20
+    stream.deal(specs(300))
+    async with aclosing(stream.play_on()) as parts:
+        async for _ in parts:
+            break
+    stream.deal(specs(1))  # which is for the next one
+    await asyncio.sleep(2 * EVERY_S)
+    assert handle.collector.stats()["games_in_flight"] == 0 or handle.dealt == [300, 1]
+    assert handle.collector.stats()["games"] < 300
     stream.close()
 
 
@@ -92,7 +166,7 @@ async def test_a_call_that_is_left_ends_its_games_and_no_other() -> None:
     handle = Handle(in_flight=64)
     stream = Stream(handle)
     other = asyncio.create_task(ids(stream, 100, 30))
-    async with aclosing(stream.play(specs(50), None)) as plays:  # type: ignore[type-var]
+    async with aclosing(stream.play(specs(50))) as plays:
         async for _ in plays:
             break
     assert sorted(await other) == [*range(100, 130)]
@@ -118,7 +192,7 @@ async def test_what_play_raises_is_raised_where_it_was_called() -> None:
     handle = Handle()
     stream = Stream(handle)
 
-    async def broken(*_: Any) -> AsyncIterator[list[GameResult]]:
+    async def broken(*_: Any) -> AsyncGenerator[Results]:
         raise LookupError("no such thing")
         yield []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.builders import game
-from tests.helpers.tracking import make_tracker, printed
+from tests.helpers.tracking import make_tracker, printed, take_in
 from unstable.config import parse
 from unstable.tracking.advice import CAPPED_GAMES, Capped
 from unstable.types import GameResult
@@ -20,7 +20,7 @@ def ended(truncated: bool, env: str = "PigDice-v0") -> GameResult:
 
 def test_a_game_that_is_mostly_cut_off_is_said_once() -> None:
     capped = Capped(CONFIG)
-    lines = [capped.add(ended(number != 3)) for number in range(40)]
+    lines = [capped.add([ended(number != 3)]) for number in range(40)]
     said = [(number, line) for number, line in enumerate(lines) if line is not None]
     assert said == [
         (
@@ -35,22 +35,22 @@ def test_a_game_that_is_mostly_cut_off_is_said_once() -> None:
 @pytest.mark.parametrize("every", [2, 3])
 def test_a_game_that_is_cut_off_now_and_then_is_none(every: int) -> None:
     capped = Capped(CONFIG)
-    assert not any(capped.add(ended(number % every == 0)) for number in range(200))
+    assert not any(capped.add([ended(number % every == 0)]) for number in range(200))
 
 
 def test_games_that_come_to_be_cut_off_later_are_noticed() -> None:
     capped = Capped(CONFIG)
-    assert not any(capped.add(ended(False)) for _ in range(1000))
-    lines = [capped.add(ended(True)) for _ in range(CAPPED_GAMES)]
+    assert not any(capped.add([ended(False)]) for _ in range(1000))
+    lines = [capped.add([ended(True)]) for _ in range(CAPPED_GAMES)]
     assert sum(line is not None for line in lines) == 1
 
 
 def test_each_game_has_its_own_count_and_branches_are_games() -> None:
     capped = Capped(CONFIG)
-    assert not any(capped.add(ended(True)) for _ in range(CAPPED_GAMES - 1))
-    assert not any(capped.add(ended(True, "Nim-v0")) for _ in range(CAPPED_GAMES - 1))
+    assert not any(capped.add([ended(True)]) for _ in range(CAPPED_GAMES - 1))
+    assert not any(capped.add([ended(True, "Nim-v0")]) for _ in range(CAPPED_GAMES - 1))
     branched = replace(ended(False, "Nim-v0"), branches=[ended(True, "Nim-v0")])
-    line = capped.add(branched)
+    line = capped.add(branched.games)
     assert line is not None and line.startswith("games.0.max_turns = 50 has cut off 15 of the last")
 
 
@@ -59,7 +59,7 @@ def test_the_run_says_it_of_training_and_of_evaluation(tmp_path: Path) -> None:
     for number in range(CAPPED_GAMES + 5):
         cut = replace(game(game_id=number), truncated=True)
         if number % 2:
-            tracker.add_trajectory(cut, [], version=0)
+            take_in(tracker, cut, [], version=0)
         else:
             tracker.add_eval_episode(cut, version=0)
     assert printed(tracker).count("games.0.max_turns = 50 has cut off 16 of the last 16") == 1

@@ -21,6 +21,7 @@ from tests.helpers.tracking import (
     make_trajectories,
     printed,
     run_updates,
+    take_in,
 )
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
@@ -163,7 +164,7 @@ def test_long_games_and_many_players_fit(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker, updates=60)
     game: GameResult = make_game(7, ("main@60", "a/very:long-" + "name" * 30), turns=400)
-    tracker.add_trajectory(game, make_trajectories(game), version=60)
+    take_in(tracker, game, make_trajectories(game), version=60)
     for width, height in SIZES:
         lines = render(tracker.view, width, height).splitlines()
         assert len(lines) == height and all(len(line) <= width for line in lines)
@@ -193,7 +194,7 @@ def test_names_are_no_markup(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     tracker.log_ratings([make_rating("[red]bot", 20.0)])
     game = make_game(0, ("main@0", "[red]bot"))
-    tracker.add_trajectory(game, make_trajectories(game), version=0)
+    take_in(tracker, game, make_trajectories(game), version=0)
     text = render(tracker.view, 120, 40)
     assert len(re.findall(r"│ \[red\]bot +(20\.0|1 )", text)) == 2
     assert "against [red]bot (-1)" in text

@@ -26,13 +26,15 @@ from tests.helpers.tracking import (
     make_trajectories,
     printed,
     run_updates,
+    take_in,
 )
 from unstable.config import ConfigError, parse
 from unstable.records.folder import RunFolder
-from unstable.records.games import read_game
+from unstable.records.games import read_game, sample_lines
 from unstable.records.reading import read_rows
 from unstable.records.text import duration, number
-from unstable.tracking.metrics import EngineMetrics, Reducer, entropy, opponents
+from unstable.tracking.metrics import EngineMetrics
+from unstable.tracking.play import Reducer, entropy, opponents
 from unstable.tracking.sft import SFTTracker
 from unstable.tracking.sinks import MetricsFile
 from unstable.tracking.summary import summary
@@ -46,7 +48,7 @@ ROOT = Path(__file__).parents[2]
 def test_means_are_weighted_by_turns_not_by_games(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     for game in (make_game(0, turns=1), make_game(1, turns=5, outcomes=(-1.0, 1.0))):
-        tracker.add_trajectory(game, make_trajectories(game), version=1)
+        take_in(tracker, game, make_trajectories(game), version=1)
     tracker.end_update(1)
     row = lines(tmp_path / "metrics.jsonl")[0]
     # Trained turns: 0 | 0, 2, 4, with 2 | 2, 4, 6 tokens and outcome 1 | -1, -1, -1.
@@ -86,7 +88,7 @@ def test_results_are_counted_by_opponent_and_forfeits_apart(tmp_path: Path) -> N
         make_game(3, ("random", "main@3"), (1,), (-1.0, 0.0), turns=3, forfeit=0),
     ]
     for game in games:
-        tracker.add_trajectory(game, make_trajectories(game), version=3)
+        take_in(tracker, game, make_trajectories(game), version=3)
     tracker.end_update(3)
     row = lines(tmp_path / "metrics.jsonl")[0]
 
@@ -101,7 +103,7 @@ def test_results_are_counted_by_opponent_and_forfeits_apart(tmp_path: Path) -> N
     assert row["collect/forfeits"] == 2
     assert row["collect/draws"] == 1
     assert row["collect/versus/random/share"] == 0.5
-    assert opponents(make_game(4, ("main@3",), (0,), (1.0,))) == ["alone"]
+    assert opponents(make_game(4, ("main@3",), (0,), (1.0,)).spec) == ["alone"]
 
 
 def test_engine_counters_are_differenced_and_survive_a_restart() -> None:
@@ -142,9 +144,9 @@ def test_entropy_by_hand() -> None:
 def test_games_are_read_back_as_they_were(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     result = make_game(5, turns=5, forfeit=0)
-    tracker.add_trajectory(result, make_trajectories(result), version=7, actor=2)
+    take_in(tracker, result, make_trajectories(result), version=7, actor=2)
     tracker.add_eval_episode(make_game(5, trained=(), purpose="eval"), version=7)
-    tracker.add_trajectory(result, [], version=8)
+    take_in(tracker, result, [], version=8)
     [evaluation] = lines(tmp_path / "games" / "eval-000007.jsonl")
     assert evaluation["actor"] is None and evaluation["turns"][0]["rewards"] is None
     [game] = lines(tmp_path / "games" / "train-000007.jsonl")
@@ -166,7 +168,8 @@ def test_samples_are_read_back_as_trained(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     [trajectory] = make_trajectories(make_game(5, turns=5))
     batch = Batch(version=4, groups=(Group(trajectories=(trajectory,)),))
-    tracker.log_samples(Update(version=5, metrics={}, advantages=[0.1, -0.2, 0.3]), batch)
+    lines_of_them = sample_lines(batch, [0.1, -0.2, 0.3])
+    tracker.log_samples(Update(version=5, metrics={}, advantages=[], lines=lines_of_them))
     records = lines(tmp_path / "train" / "000005.jsonl")
     assert [record["advantage"] for record in records] == [0.1, -0.2, 0.3]
     for sample, record in zip(batch.samples, records, strict=True):
@@ -274,9 +277,9 @@ def test_progress_goes_on_with_every_game(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     tracker.phase("playing", 2, 5)
     result = make_game(0, turns=3)
-    tracker.add_trajectory(result, make_trajectories(result), version=0)
+    take_in(tracker, result, make_trajectories(result), version=0)
     assert (tracker.view.phase.done, tracker.view.phase.total) == (4, 5)
-    tracker.add_trajectory(result, make_trajectories(result), version=0)
+    take_in(tracker, result, make_trajectories(result), version=0)
     assert tracker.view.phase.done == 5
     tracker.phase("evaluating", 0, 3)
     tracker.add_eval_episode(result, version=0)

@@ -1,13 +1,13 @@
 """The buffer: bounded, aware of versions, and never splits a group."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from unstable.types import Batch, GameSpec, Group, Trajectory
+from unstable.types import GameSpec, Sealed, SealedBatch
 
 Place = tuple[int, int]
 """Where a trajectory comes from: its game's id and its seat."""
@@ -41,18 +41,23 @@ class _Waiting:
 
     missing: int
     failed: bool = False
-    trajectories: list[Trajectory] = field(default_factory=list)
+    trajectories: list[Sealed] = field(default_factory=list)
 
 
 class _Whole(NamedTuple):
     """A group that is complete, with what is asked of it often."""
 
-    group: Group
+    group: tuple[Sealed, ...]
     version: int  # the oldest that sampled any of it
     num_samples: int
+    named: tuple[int, list[Place]]  # as a state has it
 
 
-def _places(trajectories: Iterable[Trajectory]) -> list[Place]:
+def _num_samples(trajectories: Iterable[Sealed]) -> int:
+    return sum(each.num_samples for each in trajectories)
+
+
+def _places(trajectories: Iterable[Sealed]) -> list[Place]:
     return [(each.game_id, each.seat) for each in trajectories]
 
 
@@ -86,7 +91,7 @@ class Buffer:
         self._tied_since_draw = 0
         self.dropped = Dropped(stale=0, capacity=0, failed=0, tied=0)
 
-    def add(self, spec: GameSpec, trajectories: list[Trajectory]) -> None:
+    def add(self, spec: GameSpec, trajectories: Sequence[Sealed]) -> None:
         """Take a finished game's trajectories, its branches' included.
 
         Raises `RuntimeError` once more than `max_tied` samples were dropped for one batch.
@@ -114,23 +119,24 @@ class Buffer:
                 self._complete(group_id, self._waiting.pop(group_id))
 
     def _complete(self, group_id: int, waiting: _Waiting) -> None:
-        group = Group(trajectories=tuple(waiting.trajectories))
+        group = tuple(waiting.trajectories)
         if waiting.failed:
-            self.dropped.failed += group.num_samples
-        elif self._max_tied is not None and group.tied:
-            self.dropped.tied += group.num_samples
-            self._tied_since_draw += group.num_samples
+            self.dropped.failed += _num_samples(group)
+        elif self._max_tied is not None and len({each.reward for each in group}) == 1:
+            self.dropped.tied += _num_samples(group)
+            self._tied_since_draw += _num_samples(group)
             if self._tied_since_draw > self._max_tied:
                 raise RuntimeError(
                     f"{self._tied_since_draw} samples were in groups whose trajectories all earned "
                     "the same, and less than a batch was not; set groups.drop_tied to false, or "
                     "groups.size higher"
                 )
-        elif group.trajectories:
+        elif group:
             self._put(group_id, group)
 
-    def _put(self, group_id: int, group: Group) -> None:
-        whole = _Whole(group, group.version, group.num_samples)
+    def _put(self, group_id: int, group: tuple[Sealed, ...]) -> None:
+        version = min(each.version for each in group)
+        whole = _Whole(group, version, _num_samples(group), (group_id, _places(group)))
         self._groups[group_id] = whole
         self._size += whole.num_samples
         self._by_version[whole.version] += whole.num_samples
@@ -158,7 +164,7 @@ class Buffer:
         held = self._by_version.items()
         return sum(samples for of, samples in held if not self._is_stale(of, version))
 
-    def draw(self, version: int) -> Batch | None:
+    def draw(self, version: int) -> SealedBatch | None:
         """The oldest whole groups that reach the batch size, taken out; None if there are too few.
 
         Groups with a sample more than `max_staleness` versions behind `version` are dropped.
@@ -175,27 +181,21 @@ class Buffer:
             self._drawn[group_id] = oldest = self._take(group_id)
             size += oldest.num_samples
         self._tied_since_draw = 0
-        return Batch(version=version, groups=tuple(whole.group for whole in self._drawn.values()))
+        return SealedBatch(version, tuple(whole.group for whole in self._drawn.values()))
 
     def stats(self) -> dict[str, float]:
         """What the tracker shows: samples held and, since the start, samples dropped."""
         return {
             "size": self.size,
-            "waiting": sum(
-                len(trajectory.samples)
-                for waiting in self._waiting.values()
-                for trajectory in waiting.trajectories
-            ),
+            "waiting": sum(_num_samples(each.trajectories) for each in self._waiting.values()),
             **{f"dropped_{reason}": samples for reason, samples in self.dropped},
         }
 
     def state(self, version: int) -> BufferState:
         """All that a run needs to go on from `version`, besides the trajectories themselves."""
-        return BufferState(
-            groups=[
-                (group_id, _places(whole.group.trajectories))
-                for group_id, whole in (self._drawn_at(version) | self._groups).items()
-            ],
+        held = (self._drawn_at(version) | self._groups).values()
+        return BufferState.model_construct(
+            groups=[whole.named for whole in held],
             waiting=[
                 (group_id, waiting.missing, waiting.failed, _places(waiting.trajectories))
                 for group_id, waiting in self._waiting.items()
@@ -214,7 +214,7 @@ class Buffer:
         """What was drawn for an update of `version`, by group."""
         return self._drawn if self._drawn_for == version else {}
 
-    def restore(self, state: BufferState, trajectories: Mapping[Place, Trajectory]) -> int:
+    def restore(self, state: BufferState, trajectories: Mapping[Place, Sealed]) -> int:
         """Hold what `state` says, out of these trajectories.
 
         Returns how many groups are left out, or will be, since one of theirs is not there.
@@ -223,7 +223,7 @@ class Buffer:
         for group_id, places in state.groups:
             found = [trajectories[place] for place in places if place in trajectories]
             if len(found) == len(places):
-                self._put(group_id, Group(trajectories=tuple(found)))
+                self._put(group_id, tuple(found))
             lost += len(found) < len(places)
         for group_id, missing, failed, places in state.waiting:
             found = [trajectories[place] for place in places if place in trajectories]

@@ -31,28 +31,35 @@ class Gate:
 
     async def enter(self, version: int) -> None:
         """Wait until a group may begin, and reserve its room."""
+        if not self._queue and self._has_room(self._buffer.ready(version)):
+            self._playing += 1
+            return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(place)
         self.look(version)
         await place
 
-    def leave(self, version: int, samples: int) -> None:
-        """A group has ended, and what it brought is in the buffer."""
-        self._playing -= 1
-        self._ended += 1
-        self._mean += (samples - self._mean) / min(self._ended, _LATE)
+    def leave(self, version: int, *samples: int) -> None:
+        """Groups have ended, and what each of them brought is in the buffer."""
+        for brought in samples:
+            self._playing -= 1
+            self._ended += 1
+            self._mean += (brought - self._mean) / min(self._ended, _LATE)
         self.look(version)
+
+    def _has_room(self, ready: int) -> bool:
+        expected = ready + self._playing * self._mean
+        return ready < 2 * self._buffer.batch_size and expected < self._buffer.capacity
 
     def look(self, version: int) -> None:
         """Let in what fits, and see whether a batch is there, for an update of `version`."""
-        ready, batch = self._buffer.ready(version), self._buffer.batch_size
-        if ready < 2 * batch:
-            while self._queue and ready + self._playing * self._mean < self._buffer.capacity:
-                place = self._queue.popleft()
-                if not place.cancelled():
-                    place.set_result(None)
-                    self._playing += 1
-        if ready >= batch:
+        ready = self._buffer.ready(version)
+        while self._queue and self._has_room(ready):
+            place = self._queue.popleft()
+            if not place.cancelled():
+                place.set_result(None)
+                self._playing += 1
+        if ready >= self._buffer.batch_size:
             self.filled.set()
         else:
             self.filled.clear()

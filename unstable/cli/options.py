@@ -14,6 +14,7 @@ from unstable.config import ConfigError, RunConfig, load, path_problem, read_yam
 SHORT_FORMS = {
     "--model": "model.name",
     "--num_actors": "actors.num",
+    "--ray_address": "cluster.address",
     "--num_learners": "learner.num",
     "--steps": "loop.steps",
     "--run_dir": "tracking.run_dir",

@@ -46,6 +46,7 @@ class Collector:
         self.players = PlayerFactory(config, engine, tokenizer)
         self.prompts = self.players.prompts
         self._plays: list[_Play] = []
+        self._standing = _Play(deque(), None)  # of `play_on`
         self._beginning = asyncio.Lock()  # no game is in flight while prefixes are forgotten
         self._retired: set[PlayerId] = set()  # versions
         self._tally = _Tally()
@@ -75,7 +76,7 @@ class Collector:
     async def _remove_retired(self) -> None:
         if self._engine is None:
             return
-        specs = [spec for play in self._plays for spec in play.specs]
+        specs = [spec for play in self._plays for spec in (*play.waiting, *play.running.values())]
         needed = {seat.player for spec in specs for seat in spec.seats}
         gone = self._retired - needed - set(+self.players.newest.asking)
         self._retired -= gone
@@ -118,7 +119,7 @@ class Collector:
                 for result in results:
                     yield result
 
-    async def play_together(
+    def play_together(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncGenerator[list[GameResult | GameFailure]]:
         """Play the specs in order and yield results, failures among them, as games finish.
@@ -132,7 +133,19 @@ class Collector:
         Purposes share `games_in_flight` evenly, and so do the calls of one. Closing the iterator
         cancels its games. Raises `EngineDiedError`, since no other game can go on then.
         """
-        play = _Play(deque(specs), enough)
+        return self._results(_Play(deque(specs), enough))
+
+    def deal(self, specs: Iterable[GameSpec]) -> None:
+        """Have `play_on` play these too, after those that it was dealt before."""
+        self._standing.waiting.extend(specs)
+        self._start_games()
+
+    def play_on(self) -> AsyncGenerator[list[GameResult | GameFailure]]:
+        """As `play_together`, of what is dealt, for ever; one at a time."""
+        self._standing.goes_on = True
+        return self._results(self._standing)
+
+    async def _results(self, play: "_Play") -> AsyncGenerator[list[GameResult | GameFailure]]:
         async with self._beginning:
             # Games then depend on nothing that was played before.
             if self._engine is not None and not self._plays:
@@ -149,6 +162,8 @@ class Collector:
                 for each in ended:
                     if isinstance(each, BaseException):
                         raise each
+                if self._retired:
+                    await self._remove_retired()
         finally:
             play.waiting.clear()
             for task in play.running:
@@ -309,7 +324,6 @@ class _Play:
     """One call of `Collector.play`: what waits, what runs, what is ready to be read."""
 
     def __init__(self, waiting: deque[GameSpec], enough: int | None) -> None:
-        self.specs = tuple(waiting)
         self.purpose = waiting[0].purpose if waiting else "train"
         self.waiting = waiting
         # In starting order.
@@ -317,6 +331,7 @@ class _Play:
         self.games = 0  # that run, a branching one as many as its branches
         self.results: asyncio.Queue[GameResult | GameFailure | BaseException] = asyncio.Queue()
         self.trained_turns = 0
+        self.goes_on = False  # though nothing is left for now
         self._enough = float("inf") if enough is None else enough
         self._begun = _parts_of_groups(waiting)
 
@@ -328,7 +343,9 @@ class _Play:
         return first.member > 0 or first.game_id in self._begun or expected < self._enough
 
     def over(self, tally: _Tally) -> bool:
-        return not self.running and self.results.empty() and not self.wants_more(tally)
+        if self.goes_on or self.running or not self.results.empty():
+            return False
+        return not self.wants_more(tally)
 
 
 def _parts_of_groups(specs: Iterable[GameSpec]) -> set[int]:

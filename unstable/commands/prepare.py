@@ -22,7 +22,7 @@ from unstable.models.archive import made_for, misfit, unpack_newer
 from unstable.models.base import check_model, model_path
 from unstable.models.hub import cache_folder
 from unstable.models.inspection import check_opponents, check_start
-from unstable.planning.machine import Machine, this_machine
+from unstable.planning.machine import Machine, this_machine, together
 from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
 from unstable.rewards.terms import Rewards
@@ -43,16 +43,35 @@ class Resolved(NamedTuple):
 def prepare(
     config: RunConfig, *, learner: bool = True, request_tokens: float | None = None
 ) -> Resolved:
-    """Plan a config for this machine and resolve it by the plan; its games are `settled`.
+    """Plan a config for its machines and resolve it by the plan; its games are `settled`.
 
-    Without a learner, as when a finished run is evaluated, the whole machine is the actors'.
-    `request_tokens` is what a run has measured (`planning.measured.request_tokens`).
+    Without a learner, as when a finished run is evaluated, all is the actors'. `request_tokens` is
+    what a run has measured (`planning.measured.request_tokens`).
     """
-    machine = this_machine()
     config = settle(config)
-    chosen = plan(config, [machine], NEEDS, learner=learner, request_tokens=request_tokens)
+    machines = machines_for(config)
+    machine = together(machines)
+    chosen = plan(config, machines, NEEDS, learner=learner, request_tokens=request_tokens)
     start = starting_adapter(config) if config.model.init == "auto" else config.model.init
     return Resolved(resolve(config, chosen, start), chosen, machine)
+
+
+def machines_for(config: RunConfig) -> list[Machine]:
+    """This machine, or those of the cluster that the config names, the driver's last.
+
+    A cluster is shown on stderr; `ConfigError` says what lacks there.
+    """
+    if not config.cluster.is_joined:
+        if "RAY_ADDRESS" in os.environ:
+            print(
+                "note: RAY_ADDRESS is set and not used: a run has a Ray of its own, unless "
+                "cluster.address says auto (--ray_address auto)",
+                file=sys.stderr,
+            )
+        return [this_machine()]
+    from unstable.runtime.survey import machines_of  # Ray takes a second
+
+    return machines_of(config, lambda line: print(line, file=sys.stderr))
 
 
 def settle(config: RunConfig) -> RunConfig:

@@ -121,7 +121,7 @@ def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
     games, counted, shown = list[Ranking](), 0, list[Rating]()
     for step in _steps(folder, config, skipped):
         if isinstance(step, GameResult):
-            registry.record(step)
+            registry.record([step])
             if (ranked := ranking(step)) is not None:
                 games.append(ranked)
                 held = len(set(ranked.players))

@@ -32,7 +32,7 @@ MAY_CHANGE = (
     *(f"actors.{name}" for name in ("num", "engine", "games_in_flight", "enforce_eager")),
     *(f"actors.{name}" for name in ("tensor_parallel", "max_loras", "max_cpu_loras")),
     *(f"actors.{name}" for name in ("engines_per_gpu", "gpu_memory", "share_gpu")),
-    *("eval.*", "guard.*", "tracking.*"),
+    *("eval.*", "guard.*", "tracking.*", "cluster.*"),
     *(f"learner.{name}" for name in ("num", "parallel", "gradient_checkpointing", "compile")),
     *(f"learner.{name}" for name in ("micro_batch_size", "micro_batch_tokens")),
     *(f"opponents.fixed.*.{name}" for name in ("max_calls", "max_total_tokens", "max_retries")),

@@ -239,7 +239,7 @@ async def run_fine_tuning(
 
     config = resolved.config
     started = processes(config, resolved.plan, folder, tracker.phase, say=tracker.print)
-    async with started as (actors, learner):
+    async with started as (actors, learner, _):
         saved = -1
         if versions := folder.versions():
             async with sleeping(actors, config):

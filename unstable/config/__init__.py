@@ -50,7 +50,13 @@ from unstable.config.options import fields, outline, within
 from unstable.config.plain import read_text, read_yaml
 from unstable.config.reading import CONFIGS, dump, load, parse
 from unstable.config.run import RunConfig
-from unstable.config.sections import ENGINES, AdapterConfig, ModelConfig, RewardConfig
+from unstable.config.sections import (
+    ENGINES,
+    AdapterConfig,
+    ClusterConfig,
+    ModelConfig,
+    RewardConfig,
+)
 from unstable.config.supervised import (
     DataConfig,
     ExpertData,

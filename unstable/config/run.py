@@ -20,6 +20,7 @@ from unstable.config.opponents import (
 from unstable.config.sections import (
     ActorsConfig,
     BufferConfig,
+    ClusterConfig,
     GroupsConfig,
     LoopConfig,
     ModelConfig,
@@ -45,6 +46,7 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
     guard: GuardConfig = GuardConfig()
     loop: LoopConfig = LoopConfig()
+    cluster: ClusterConfig = ClusterConfig()
     tracking: TrackingConfig = TrackingConfig()
     sft: SFTConfig = SFTConfig()
     world: WorldConfig = WorldConfig()

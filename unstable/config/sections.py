@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from unstable.config.algorithms import ALGORITHMS
 from unstable.config.base import (
@@ -196,7 +196,9 @@ class RewardConfig(Section):
     )
     weight: float = Field(1.0, description="what the term's raw value is multiplied by")
     args: Arguments = Field({}, description="arguments for the term")
-    at_once: PositiveInt = Field(16, description="calls of an async term in flight at a time")
+    at_once: PositiveInt = Field(
+        16, description="calls of an async term in flight at a time, shared out over the actors"
+    )
     timeout: PositiveFloat = Field(
         60.0, description="seconds for a call of the user's own term; then its game has failed"
     )
@@ -237,6 +239,52 @@ class LoopConfig(Section):
     max_failures: Annotated[int, Field(ge=0, lt=100)] = Field(
         20, description="failed games among the last 100 that are tolerated before the run ends"
     )
+
+
+def address_problem(text: str) -> str | None:
+    """Why a text is not the address of a cluster's head, with the remedy; None where it is."""
+    host, _, port = text.rpartition(":")
+    if "://" in text:
+        return (
+            "a run is started on a node of its cluster; write HOST:PORT, the address that "
+            "ray start --head has printed"
+        )
+    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        return "write local, auto or HOST:PORT"
+    return None
+
+
+class ClusterConfig(Section):
+    """The machines of a run: this one, or the nodes of a Ray cluster that is joined."""
+
+    address: str = Field(
+        "local",
+        description="local: this machine alone, whatever RAY_ADDRESS says; auto: the cluster that "
+        "RAY_ADDRESS names, or else that runs here; HOST:PORT: that one. It is left running",
+    )
+    min_nodes: PositiveInt = Field(
+        1, description="nodes that are waited for before a run on a cluster begins"
+    )
+    labels: dict[str, str] = Field(
+        {}, description="labels that a node has to have to be used (ray start --labels)"
+    )
+    insecure: bool = Field(
+        False,
+        description="join a cluster that asks for no token, though others reach its ports: whoever "
+        "does may run any code there",
+    )
+
+    @field_validator("address")
+    @classmethod
+    def _named(cls, value: str) -> str:
+        if value not in ("local", "auto") and (problem := address_problem(value)):
+            raise ValueError(f"address = {value!r}: {problem}")
+        return value
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether a run joins a cluster that others have started."""
+        return self.address != "local"
 
 
 class TrackingConfig(Section):

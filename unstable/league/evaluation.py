@@ -276,7 +276,7 @@ Named = list[tuple[str, float]]
 
 def named(config: RunConfig, by_game: Mapping[int, float]) -> Named:
     """Figures of version 0 by what is played, in place of a number that follows from the order."""
-    names = _names(config)
+    names = _names(config) if by_game else {}
     return [(names[number], figure) for number, figure in sorted(by_game.items())]
 
 

@@ -76,10 +76,10 @@ class Guard:
             return frozenset()
         return frozenset([self.best])
 
-    def count(self, result: GameResult) -> None:
-        """Take in a finished training game."""
+    def count(self, games: "TrainingGames") -> None:
+        """Take in what some finished training games say."""
         if self._config.action:
-            self._games.add(result)
+            self._games.merge(games)
 
     def check(self, version: int, metrics: Row) -> list[Alarm]:
         """Look at an update's figures and at the games since the last one; returns new alarms.
@@ -209,6 +209,12 @@ class TrainingGames:
                 self.results[kind, "draw"] += game.standing(side[0]) == "draw"
             moves = (turn.answer.action for turn in game.own_turns if seats[turn.seat].trained)
             self.actions[game.spec.env].update(moves)
+
+    def merge(self, other: "TrainingGames") -> None:
+        """Take in what another one has."""
+        self.results.update(other.results)
+        for env, counts in other.actions.items():
+            self.actions[env].update(counts)
 
     def take(self) -> Mapping[str, float]:
         """Results against each kind of opponent and the actions' entropy; starts anew."""

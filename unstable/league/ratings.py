@@ -7,17 +7,16 @@ equal players draw is measured, env by env.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Literal
 
-import trueskill
 from pydantic import BaseModel, NonNegativeInt
 
-from unstable.types import BASE, GameResult, PlayerId, Rating, Side, standing
+from unstable.league.skills import ENVIRONMENT, Match, OwnSkills, Skills
+from unstable.types import BASE, Brief, GameResult, GameSpec, PlayerId, Rating, Side, standing
 
-ENVIRONMENT = trueskill.TrueSkill()
 PRIOR_GAMES, PRIOR_DRAWS = 10, 1
 """What an env's draw probability begins with, as if so many games had been played."""
 MOST_DRAWS = 0.95
@@ -37,28 +36,43 @@ class RegistryState(BaseModel):
     results: dict[str, dict[str, int]]
     draws: dict[str, tuple[int, int]]
     """By env: sides that were next to each other at a game's end, and how many of them drew."""
-    trained: NonNegativeInt = 0
+    trained: NonNegativeInt
     """Training games taken in."""
-    marks: list[tuple[Event, NonNegativeInt, NonNegativeInt]] = []
+    marks: list[tuple[Event, NonNegativeInt, NonNegativeInt]]
     """What came between them, in order: of which version, and after how many training games."""
 
 
 class Registry:
     """Players, ratings and match counts of a run."""
 
-    def __init__(self, fixed: Sequence[PlayerId], anchor: PlayerId | None, pool_size: int) -> None:
-        """`fixed` are the opponents that never change, `anchor` the one with a pinned rating."""
+    def __init__(
+        self,
+        fixed: Sequence[PlayerId],
+        anchor: PlayerId | None,
+        pool_size: int,
+        skills: Skills | None = None,
+    ) -> None:
+        """`fixed` are the opponents that never change, `anchor` the one with a pinned rating.
+
+        `skills` is where players are rated, by default in this process.
+        """
         self._pool_size = pool_size
         self._anchor = anchor
-        self._ratings = {player: ENVIRONMENT.create_rating() for player in [BASE, *fixed]}
+        self._skills = OwnSkills() if skills is None else skills
+        for player in (BASE, *fixed):
+            self._put(player, ENVIRONMENT.mu, ENVIRONMENT.sigma)
         if anchor is not None:
-            self._ratings[anchor] = ENVIRONMENT.create_rating(ENVIRONMENT.mu, ANCHOR_SIGMA)
+            self._put(anchor, ENVIRONMENT.mu, ANCHOR_SIGMA)
         self._results: dict[PlayerId, Counter[str]] = {}
         self._draws: dict[str, tuple[int, int]] = {}
         self._trained = 0
         self._marks: list[tuple[Event, int, int]] = []
         self._versions: dict[str, list[PlayerId]] = {}  # by policy, ascending
         self._current: dict[str, PlayerId] = {}  # by policy
+        self._past: dict[str, list[PlayerId]] = {}  # by policy, as far as it is known
+
+    def _put(self, player: PlayerId, mu: float, sigma: float) -> None:
+        self._skills.put(player.name, mu, sigma, pinned=player == self._anchor)
 
     def add(self, version: PlayerId, inherits_from: PlayerId | None = None) -> None:
         """Enter a policy's new version, which no game names before it is `announce`d.
@@ -67,15 +81,16 @@ class Registry:
         """
         before = self._versions.setdefault(version.label, [])
         source = inherits_from or (before[-1] if before else version)
-        rating = self._ratings.get(source, ENVIRONMENT.create_rating())
-        sigma = max(rating.sigma, ENVIRONMENT.sigma / 2)
-        self._ratings[version] = ENVIRONMENT.create_rating(rating.mu, sigma)
+        mu, sigma = self._skills.all().get(source.name, (ENVIRONMENT.mu, ENVIRONMENT.sigma))
+        self._put(version, mu, max(sigma, ENVIRONMENT.sigma / 2))
         before.append(version)
+        self._past.clear()
         self._mark("added", version)
 
     def announce(self, version: PlayerId) -> None:
         """Make a version that was added the current one of its policy."""
         self._current[version.label] = version
+        self._past.clear()
 
     def current(self, policy: str) -> PlayerId:
         """A policy's current version; 0 before any was announced."""
@@ -83,42 +98,51 @@ class Registry:
 
     def past(self, policy: str) -> list[PlayerId]:
         """A policy's versions before the current one that can be opponents: the newest ones."""
-        added, current = self._versions.get(policy, []), self.current(policy)
-        known = added.index(current) if current in added else 0
-        return added[:known][-self._pool_size :]
+        if policy not in self._past:
+            added, current = self._versions.get(policy, []), self.current(policy)
+            known = added.index(current) if current in added else 0
+            self._past[policy] = added[:known][-self._pool_size :]
+        return self._past[policy]
 
-    def record(self, result: GameResult) -> None:
-        """Count and rate a finished game, once for each player in it.
+    def record(self, games: Iterable[GameResult | Brief]) -> None:
+        """Count and rate finished games, one after the other, each once for each player in it.
 
         Left out are games of a player with itself, which compare nobody, and those with an opening,
         whose first moves others made. A player that held several sides enters with their mean; a
         team is one side, and its player one skill, however many seats it has.
         """
-        self._count(result)
-        if result.spec.opening:
-            return
-        draw_probability = self.draw_probability(result.spec.env)
-        self._count_draws(result)
+        matches: list[Match] = []
+        for game in games:
+            self._count(game.spec)
+            if not game.spec.opening and (match := self._match(game)) is not None:
+                matches.append(match)
+        if matches:
+            self._skills.rate(matches)
+
+    def _match(self, result: GameResult | Brief) -> Match | None:
+        """What is rated of a game, which is counted; None where nobody meets another one."""
+        draw_probability, ranked = self.draw_probability(result.spec.env), result.ranked_outcomes
+        self._count_draws(result.spec, ranked)
         held: dict[PlayerId, list[Side]] = {}
         for side in result.spec.sides:
             held.setdefault(result.spec.seats[side[0]].player, []).append(side)
         if len(held) < 2:
-            return
-        ranked = result.ranked_outcomes
-        scores = {player: fmean(ranked[s[0]] for s in sides) for player, sides in held.items()}
+            return None
+        scores = {player: fmean([ranked[s[0]] for s in sides]) for player, sides in held.items()}
         for player, sides in held.items():
             counts = self._results.setdefault(player, Counter())
             counts["games"] += 1
             counts[standing(scores[player], list(scores.values()))] += 1
             counts["forfeit"] += any(result.forfeit in side for side in sides)
-        self._rate(scores, draw_probability)
+        names = tuple([player.name for player in scores])
+        return Match(names, tuple(scores.values()), draw_probability)
 
-    def _count(self, result: GameResult) -> None:
+    def _count(self, spec: GameSpec) -> None:
         """Keep the order in which kinds of games came, so that files can tell it."""
-        if result.spec.purpose == "train":
+        if spec.purpose == "train":
             self._trained += 1
             return
-        versions = (seat.player for seat in result.spec.seats if seat.player.version is not None)
+        versions = (seat.player for seat in spec.seats if seat.player.version is not None)
         if (version := next(versions, None)) is not None:
             self._mark("evaluated", version)
 
@@ -140,36 +164,26 @@ class Registry:
         met, drawn = self._draws.get(env, (0, 0))
         return min(MOST_DRAWS, (PRIOR_DRAWS + drawn) / (PRIOR_GAMES + met))
 
-    def _count_draws(self, result: GameResult) -> None:
+    def _count_draws(self, spec: GameSpec, ranked: Sequence[float]) -> None:
         """By neighbours in the order of the sides' outcomes, as TrueSkill compares them."""
-        ordered = sorted(result.ranked_outcomes[side[0]] for side in result.spec.sides)
-        met, drawn = self._draws.get(result.spec.env, (0, 0))
-        drawn += sum(low == high for low, high in pairwise(ordered))
-        self._draws[result.spec.env] = met + len(ordered) - 1, drawn
-
-    def _rate(self, scores: dict[PlayerId, float], draw_probability: float) -> None:
-        """Rate one free-for-all."""
-        players = list(scores)
-        ranked = sorted(set(scores.values()), reverse=True)
-        groups = [(self._ratings[player],) for player in players]
-        ranks = [ranked.index(scores[player]) for player in players]
-        environment = trueskill.TrueSkill(draw_probability=draw_probability)
-        for player, (rating,) in zip(players, environment.rate(groups, ranks), strict=True):
-            if player != self._anchor:
-                self._ratings[player] = rating
+        ordered = sorted([ranked[side[0]] for side in spec.sides])
+        met, drawn = self._draws.get(spec.env, (0, 0))
+        drawn += sum([low == high for low, high in pairwise(ordered)])
+        self._draws[spec.env] = met + len(ordered) - 1, drawn
 
     def ratings(self) -> list[Rating]:
         """Everybody who has played and the current versions, strongest first."""
         present = {*self._results, *self._current.values()}
-        rows = [self._rating(player) for player in present]
+        skills = self._skills.all()
+        rows = [self._rating(player, *skills[player.name]) for player in present]
         return sorted(rows, key=lambda row: (-row.mu, row.player.name))
 
-    def _rating(self, player: PlayerId) -> Rating:
+    def _rating(self, player: PlayerId, mu: float, sigma: float) -> Rating:
         counts = self._results.get(player, Counter())
         return Rating(
             player=player,
-            mu=self._ratings[player].mu,
-            sigma=self._ratings[player].sigma,
+            mu=mu,
+            sigma=sigma,
             games=counts["games"],
             wins=counts["win"],
             draws=counts["draw"],
@@ -179,10 +193,9 @@ class Registry:
 
     def state(self) -> RegistryState:
         """All that a resume needs."""
-        ratings = {each.name: (rating.mu, rating.sigma) for each, rating in self._ratings.items()}
         results = {each.name: dict(counts) for each, counts in self._results.items()}
         return RegistryState(
-            ratings=ratings,
+            ratings=self._skills.all(),
             results=results,
             draws=dict(self._draws),
             trained=self._trained,
@@ -192,14 +205,16 @@ class Registry:
     def restore(self, state: RegistryState) -> None:
         """Continue from what `state` returned; each policy's newest version becomes the current."""
         for name, (mu, sigma) in state.ratings.items():
-            self._ratings[PlayerId.parse(name)] = ENVIRONMENT.create_rating(mu, sigma)
+            self._put(PlayerId.parse(name), mu, sigma)
         self._results = {
             PlayerId.parse(name): Counter(counts) for name, counts in state.results.items()
         }
         self._draws = dict(state.draws)
         self._trained, self._marks = state.trained, list(state.marks)
-        versions = [player for player in self._ratings if player.version is not None]
+        players = map(PlayerId.parse, self._skills.all())
+        versions = [player for player in players if player.version is not None]
         self._versions = {}
         for player in sorted(versions, key=lambda player: player.version or 0):
             self._versions.setdefault(player.label, []).append(player)
         self._current = {policy: added[-1] for policy, added in self._versions.items()}
+        self._past.clear()

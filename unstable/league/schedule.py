@@ -12,13 +12,13 @@ are dealt as they are drawn.
 
 import random
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Annotated
+from typing import Annotated, Self
 from zlib import crc32
 
-from pydantic import AfterValidator, BaseModel, NonNegativeInt
+from pydantic import AfterValidator, BaseModel, NonNegativeInt, model_validator
 
 from unstable.config import DrawConfig, GameConfig, RunConfig
 from unstable.types import BASE, GameSpec, PlayerId, SeatSpec
@@ -26,6 +26,10 @@ from unstable.types.seeds import derive_seed
 
 AHEAD_PER_ACTOR = 2
 """Groups that are drawn ahead, so that there is a choice."""
+LONGEST_STRETCH = 10_000
+"""Games after which another stretch begins, so that few are drawn again for nothing."""
+MOST_AGAIN = 100_000
+"""Games that a resume may have to draw again, which takes a few seconds."""
 RandomState = tuple[int, tuple[int, ...], float | None]
 """As `random.Random.getstate` returns it."""
 
@@ -38,13 +42,46 @@ def _usable(state: RandomState) -> RandomState:
     return state
 
 
-class ScheduleState(BaseModel):
-    """Where the series of games is, and how often each kind of opponent is drawn."""
+class Place(BaseModel):
+    """Where the series of games is."""
 
     next_game: NonNegativeInt
     next_group: NonNegativeInt
-    shares: DrawConfig
     random: Annotated[RandomState, AfterValidator(_usable)]
+
+
+class Stretch(BaseModel):
+    """Successive games of the series that were drawn alike, and the id of the first of them."""
+
+    first: NonNegativeInt
+    policy: str
+    past: list[str]
+    shares: DrawConfig
+    fixed: list[str]  # opponents that were not left out
+
+
+class ScheduleState(BaseModel):
+    """Where the series of games is, and all that it takes to draw the newest ones again.
+
+    `since` is where the first of `stretches` began.
+    """
+
+    now: Place
+    shares: DrawConfig
+    since: Place | None
+    stretches: list[Stretch]
+
+    @model_validator(mode="after")
+    def _is_a_series(self) -> Self:
+        firsts = [stretch.first for stretch in self.stretches]
+        if (self.since is None) != (not firsts):
+            raise ValueError("stretches without a place, or a place without stretches")
+        ends = [*([] if self.since is None else [self.since.next_game]), *firsts]
+        if ends != sorted(ends) or any(end > self.now.next_game for end in ends):
+            raise ValueError("stretches in no order")
+        if firsts and self.now.next_game - firsts[0] > MOST_AGAIN + LONGEST_STRETCH:
+            raise ValueError("more games to draw again than a run leaves")
+        return self
 
 
 class Schedule:
@@ -56,18 +93,27 @@ class Schedule:
     def __init__(self, config: RunConfig, num_actors: int = 1) -> None:
         self._config = config
         self.shares = config.opponents.draw
-        self._fixed = list(config.opponents.fixed)
+        self._known = config.opponents.fixed
+        self._fixed = list(self._known)
         self._random = random.Random(derive_seed(config.seed, "schedule"))
         self._next_game = 0
         self._next_group = 0
+        self._stretches: list[tuple[Stretch, Place]] = []
+        self._drawn_with: tuple[object, ...] = ()
+        self._stretch_ends = 0
+        self._most_in_group = 1 + config.group_size
         adapters = [each for each in self._fixed if each.adapter_folder is not None]
         self._adapters = {PlayerId(each.key) for each in adapters}
-        self._num_actors = num_actors
-        self._most_ahead = AHEAD_PER_ACTOR * num_actors if num_actors > 1 else 1
+        self.resize(num_actors)
         self._ahead: deque[list[GameSpec]] = deque()  # groups that are drawn and not dealt
         self._left: deque[list[GameSpec]] = deque()  # of groups that were dealt by a former run
         self._policy: PlayerId | None = None  # that the groups ahead train
         self._passed_over = 0  # the oldest of them, how often
+
+    def resize(self, num_actors: int) -> None:
+        """Deal to so many actors from now on."""
+        self._num_actors = num_actors
+        self._most_ahead = AHEAD_PER_ACTOR * num_actors if num_actors > 1 else 1
 
     def draw(self, actor: int, policy: PlayerId, past: Sequence[PlayerId]) -> list[GameSpec]:
         """The group that `actor` plays next, to train `policy`; see `draw_group`."""
@@ -92,13 +138,72 @@ class Schedule:
         each other side. Against itself the policy is trained in every seat, else in those of one
         side; in a game that branches always in one seat, since a fork is before a turn of one.
         """
+        self._mark(policy, past)
         size, branches = self._config.group_size, self._config.groups.by == "branch"
         first = self._spec(policy, past, branches=size if branches else 0)
         if branches:
             self._next_game += 1 + size
             return [first]
         self._next_game += size
-        return [replace(first, game_id=first.game_id + k, member=k) for k in range(size)]
+        others = range(1, size)
+        return [first, *(replace(first, game_id=first.game_id + k, member=k) for k in others)]
+
+    def _mark(self, policy: PlayerId, past: Sequence[PlayerId]) -> None:
+        """Begin a stretch where games are drawn in another way from here on."""
+        way = (policy, past, self.shares, self._fixed)
+        if way == self._drawn_with and self._next_game < self._stretch_ends:
+            return
+        self._stretch_ends = self._next_game + LONGEST_STRETCH - self._most_in_group
+        self._drawn_with = policy, list(past), self.shares, list(self._fixed)
+        stretch = Stretch(
+            first=self._next_game,
+            policy=policy.name,
+            past=[player.name for player in past],
+            shares=self.shares,
+            fixed=[opponent.key for opponent in self._fixed],
+        )
+        self._stretches.append((stretch, self._place()))
+
+    def forget(self, before: int | None) -> None:
+        """No game before this one will be drawn again; None: none that was drawn so far will.
+
+        Nor will any that is more than `MOST_AGAIN` games ago.
+        """
+        if before is None:
+            self._stretches, self._drawn_with = [], ()
+            return
+        before = max(before, self.oldest_again)
+        while len(self._stretches) > 1 and self._stretches[1][0].first <= before:
+            del self._stretches[0]
+
+    @property
+    def oldest_again(self) -> int:
+        """The oldest game that is sure to be drawn again where that is wanted."""
+        return max(0, self._next_game - MOST_AGAIN)
+
+    def drawn_again(self, games: Collection[int]) -> list[GameSpec]:
+        """Games of the series by their ids, the same as when they were drawn."""
+        stretches = [stretch for stretch, _ in self._stretches]
+        if not games or not stretches:
+            return []
+        again = self._again(self._stretches[0][1], stretches, max(games) + 1)
+        return [spec for *_, drawn in again for spec in drawn if spec.game_id in games]
+
+    def _again(
+        self, since: Place, stretches: Sequence[Stretch], end: int
+    ) -> Iterator[tuple[Stretch, Place, list[GameSpec]]]:
+        """Each stretch, where it began, and its games, none from `end` on."""
+        series = Schedule(self._config)
+        series._go_to(since)
+        ends = [*(stretch.first for stretch in stretches[1:]), end]
+        for stretch, own_end in zip(stretches, ends, strict=True):
+            place, drawn = series._place(), list[GameSpec]()
+            series.shares = stretch.shares
+            series._fixed = [each for each in self._known if each.key in stretch.fixed]
+            policy, past = PlayerId.parse(stretch.policy), list(map(PlayerId.parse, stretch.past))
+            while series.next_game < min(own_end, end):
+                drawn += series.draw_group(policy, past)
+            yield stretch, place, drawn
 
     @property
     def next_game(self) -> int:
@@ -205,20 +310,33 @@ class Schedule:
             player=PlayerId(opponent.key), temperature=temperature if own is None else own
         )
 
+    def _place(self) -> Place:
+        state = self._random.getstate()
+        return Place.model_construct(
+            next_game=self._next_game, next_group=self._next_group, random=state
+        )
+
+    def _go_to(self, place: Place) -> None:
+        self._next_game, self._next_group = place.next_game, place.next_group
+        self._random.setstate(place.random)
+
     def state(self) -> ScheduleState:
         """All that a resume needs."""
-        return ScheduleState(
-            next_game=self._next_game,
-            next_group=self._next_group,
+        return ScheduleState.model_construct(
+            now=self._place(),
             shares=self.shares,
-            random=self._random.getstate(),
+            since=self._stretches[0][1] if self._stretches else None,
+            stretches=[stretch for stretch, _ in self._stretches],
         )
 
     def restore(self, state: ScheduleState) -> None:
         """Continue the series where `state` was taken."""
-        self._next_game, self._next_group = state.next_game, state.next_group
+        self._stretches, self._drawn_with = [], ()
+        if state.since is not None:
+            again = self._again(state.since, state.stretches, state.now.next_game)
+            self._stretches = [(stretch, place) for stretch, place, _ in again]
         self.shares = state.shares
-        self._random.setstate(state.random)
+        self._go_to(state.now)
 
     def ahead(self, policy: PlayerId) -> list[GameSpec]:
         """Games drawn to train `policy`, or left of a former run, that are not dealt yet."""

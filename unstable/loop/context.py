@@ -16,6 +16,8 @@ from unstable.config import RunConfig
 from unstable.league.guard import Guard
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
+from unstable.league.skills import Skills
+from unstable.loop.ended import Ended
 from unstable.loop.interrupt import Interrupt
 from unstable.loop.protocols import Actor, Learner
 from unstable.records.folder import RunFolder
@@ -24,11 +26,11 @@ from unstable.tracking.tracker import Tracker
 from unstable.types import (
     MAIN,
     Exploitability,
+    Finished,
     GameFailure,
     GameResult,
     GameSpec,
     PlayerId,
-    Trajectory,
 )
 
 STATS_EVERY_S = 2.0
@@ -128,12 +130,16 @@ def make_buffer(config: RunConfig) -> Buffer:
     )
 
 
-def make_registry(config: RunConfig) -> Registry:
-    """The registry of a run; its anchor is the first opponent that is a program of fixed skill."""
+def make_registry(config: RunConfig, skills: Skills | None = None) -> Registry:
+    """The registry of a run; its anchor is the first opponent that is a program of fixed skill.
+
+    `skills` is where it has players rated, by default in this process.
+    """
     opponents = config.own_opponents
     programs = [PlayerId(name) for name, opponent in opponents.items() if opponent.is_program]
     anchor = programs[0] if programs else None
-    return Registry([PlayerId(name) for name in opponents], anchor, config.opponents.pool_size)
+    fixed = [PlayerId(name) for name in opponents]
+    return Registry(fixed, anchor, config.opponents.pool_size, skills)
 
 
 @dataclass
@@ -146,10 +152,11 @@ class Context:
 
     config: RunConfig
     folder: RunFolder
-    actors: Sequence[Actor]
+    actors: list[Actor]
     learner: Learner
     tracker: Tracker
     exact_games: Sequence[str] = ()  # games whose exploitability is measured
+    skills: Skills | None = None
     policy: str = MAIN
     failures: int = 0
     recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT_GAMES))  # that failed
@@ -166,13 +173,15 @@ class Context:
     measured: int = -1  # the last version whose exploitability was measured
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
     first_payoffs: dict[int, float] = field(default_factory=dict)  # the same, where games pay
+    joined: asyncio.Queue[Actor] = field(default_factory=asyncio.Queue)  # to be taken in
+    publishing: asyncio.Lock = field(default_factory=asyncio.Lock)  # or taking an actor in
 
     def __post_init__(self) -> None:
         config = self.config
         self.buffer = make_buffer(config)
         self.gate = Gate(self.buffer)
         self.rewards = Rewards(config.buffer.rewards)
-        self.registry = make_registry(config)
+        self.registry = make_registry(config, self.skills)
         self.schedule = Schedule(config, len(self.actors))
         self.guard = Guard(config)
 
@@ -211,24 +220,37 @@ class Context:
         """Whether all updates are made."""
         return self.version >= self.config.loop.steps
 
-    def stats_due(self, index: int) -> bool:
-        """Whether it is time to ask an actor for its numbers; if so, it counts as asked."""
-        due = time.monotonic() - self.asked.get(index, -math.inf) > STATS_EVERY_S
-        if due:
+    async def look_at(self, index: int) -> None:
+        """Ask an actor for its numbers, where it is time to."""
+        if time.monotonic() - self.asked.get(index, -math.inf) > STATS_EVERY_S:
             self.asked[index] = time.monotonic()
-        return due
+            self.tracker.log_actor(index, await self.actors[index].stats())
 
-    def add_result(self, result: GameResult, trajectories: list[Trajectory]) -> None:
-        """Give a finished training game to ratings (without its branches), guard and buffer."""
-        self.registry.record(result)
-        self.guard.count(result)
-        self.buffer.add(result.spec, trajectories)
+    def take(self, ended: Ended, actor: int) -> list[Finished]:
+        """Count games that have ended at an actor and put them on file; returns the finished ones.
 
-    def count(self, ended: GameResult | GameFailure) -> None:
+        Raises `RuntimeError` at too many recent failures.
+        """
+        for failure in (each for each in ended.games if isinstance(each, GameFailure)):
+            self.count(failure)
+        finished = ended.finished
+        for each in finished:
+            self.count(each)
+        self.tracker.add_games(finished, ended.play, self.version, actor)
+        self.guard.count(ended.results)
+        return finished
+
+    def admit(self, finished: Sequence[Finished]) -> None:
+        """Give finished games to ratings (without their branches) and buffer, in this order."""
+        self.registry.record([each.game for each in finished])
+        for each in finished:
+            self.buffer.add(each.game.spec, each.trajectories)
+
+    def count(self, ended: Finished | GameResult | GameFailure) -> None:
         """Count a game that ended or failed; raises `RuntimeError` at too many recent failures."""
         if ended.spec.purpose == "train":  # an evaluation numbers its games anew
             self.in_flight.pop(ended.spec.game_id, None)
-        if isinstance(ended, GameResult):
+        if not isinstance(ended, GameFailure):
             self.recent.append(False)
             return
         self.tracker.add_failure(ended)

@@ -1,16 +1,17 @@
 """What the loop asks of an actor and of a learner, wherever they run."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
+from unstable.loop.ended import Ended
 from unstable.types import (
     ActorState,
-    Batch,
     Exploitability,
     GameFailure,
     GameResult,
     GameSpec,
     PlayerId,
+    SealedBatch,
     TokenSample,
     Update,
 )
@@ -23,10 +24,22 @@ HeldAdapter = Any
 class Actor(Protocol):
     """A process with an engine that plays."""
 
-    def play(
+    def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
+        """Play games, as `collectors.collector.Collector.play` says; their whole results."""
+
+    def play_round(
         self, specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncIterator[GameResult | GameFailure]:
-        """Play games, as `collectors.collector.Collector.play` says."""
+    ) -> AsyncGenerator[Ended]:
+        """Play training games, as `Collector.play_together` says, and judge them."""
+
+    def deal(self, specs: Sequence[GameSpec]) -> None:
+        """Have `play_on` play these training games too, after those that it was dealt before."""
+
+    def play_on(self) -> AsyncGenerator[Ended]:
+        """Play all that is dealt and judge it, for ever; closing it ends what is in flight."""
+
+    async def present(self) -> None:
+        """Return once it can begin games: an actor whose node has gone waits for another one."""
 
     async def state(self) -> ActorState:
         """What play so far has to do with play to come."""
@@ -66,7 +79,7 @@ class Actor(Protocol):
 class Learner(Protocol):
     """The owner of weights and optimizer."""
 
-    async def update(self, batch: Batch) -> Update:
+    async def update(self, batch: SealedBatch) -> Update:
         """Train on a batch, which makes the next version."""
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:

@@ -19,18 +19,19 @@ from pydantic import (
 )
 
 from unstable.buffers.buffer import BufferState
-from unstable.config import RunFailedError
+from unstable.config import FORMAT, RunFailedError
 from unstable.league.evaluation import evaluation_games, named, numbered
 from unstable.league.guard import GuardState
 from unstable.league.ratings import RegistryState
 from unstable.league.schedule import ScheduleState
 from unstable.loop.context import Context
-from unstable.records.files import json_line, write_whole
+from unstable.loop.ended import Ended
+from unstable.records.files import json_parts, write_whole
 from unstable.records.games import Recorded, read_games, read_spec, spec_record
 from unstable.records.reading import Skipped
 from unstable.records.text import command_line
 from unstable.tracking.tracker import TrackerState
-from unstable.types import ActorState, GameSpec, PlayerId, Trajectory
+from unstable.types import ActorState, GameSpec, PlayerId, Sealed, Trajectory
 
 
 def _read_spec(row: Any) -> GameSpec:
@@ -57,7 +58,8 @@ class RunState(BaseModel):
     guard: GuardState
     buffer: BufferState
     oldest: NonNegativeInt  # version that sampled any of the buffer
-    in_flight: list[Spec]  # dealt or about to be
+    in_flight: list[NonNegativeInt]  # games dealt or about to be: the schedule draws them again
+    old_in_flight: list[Spec]  # those that were dealt too long ago for that
     tracker: TrackerState
     actors: list[ActorState]
     marks: dict[str, NonNegativeInt]  # sizes of the files that grow, in bytes
@@ -68,6 +70,8 @@ def parse(text: bytes, version: int) -> RunState | None:
     try:
         state = RunState.model_validate_json(text, strict=True)
     except ValidationError:
+        return None
+    if max(state.in_flight, default=-1) >= state.schedule.now.next_game:
         return None
     newest = max((PlayerId.parse(name).version or 0 for name in state.registry.ratings), default=-1)
     return state if state.version == newest == version else None
@@ -84,7 +88,11 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
     Raises `RunFailedError` where it cannot be written: no later version could be, either.
     """
     version = context.version
-    state = RunState(
+    unfinished = [*context.in_flight.values(), *context.schedule.ahead(context.current)]
+    oldest = context.schedule.oldest_again
+    in_flight = [spec.game_id for spec in unfinished if spec.game_id >= oldest]
+    context.schedule.forget(min(in_flight, default=None))
+    state = RunState.model_construct(
         version=version,
         finalized=context.finalized,
         evaluated=context.evaluated,
@@ -99,18 +107,25 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
         guard=context.guard.state(),
         buffer=context.buffer.state(version),
         oldest=context.buffer.oldest(version),
-        in_flight=[*context.in_flight.values(), *context.schedule.ahead(context.current)],
+        in_flight=in_flight,
+        old_in_flight=[spec for spec in unfinished if spec.game_id < oldest],
         tracker=context.tracker.state(),
         actors=list(actors),
         marks=context.folder.marks(version),
     )
     try:
-        write_whole(context.folder.state(version), json_line(state.model_dump(mode="json")))
+        write_whole(context.folder.state(version), _text(state))
     except OSError as error:
         raise RunFailedError(
             f"the state of version {version} cannot be written ({error.strerror}); make room for "
             f"it; then: {command_line('unstable', 'train', '--resume', context.folder.root)}"
         ) from error
+
+
+def _text(state: RunState) -> bytes:
+    """Its line. Raises `ValueError` at a number that is not finite."""
+    (text,) = json_parts([state])
+    return b'{"format":%d,%b\n' % (FORMAT, text[1:])
 
 
 async def restore(context: Context, state: RunState) -> None:
@@ -135,7 +150,8 @@ async def restore(context: Context, state: RunState) -> None:
         kept = zip(context.actors, state.actors, strict=True)
         await asyncio.gather(*(actor.restore(own) for actor, own in kept))
     skipped = Skipped()
-    if lost := context.buffer.restore(state.buffer, _recorded(context, state, skipped)):
+    held = {place: Sealed.of(each) for place, each in _recorded(context, state, skipped).items()}
+    if lost := context.buffer.restore(state.buffer, held):
         context.tracker.print(f"{lost} groups of the buffer are not on file whole, and left out")
     if context.config.loop.mode == "async":
         context.in_flight = {}
@@ -172,15 +188,19 @@ def _go_on(context: Context, state: RunState, skipped: Skipped) -> None:
     path = context.folder.games("train", state.version)
     mark = state.marks.get(context.folder.relative(path), 0)
     ended: list[Recorded] = list(read_games(path, skipped, mark))
-    left = {spec.game_id: spec for spec in state.in_flight}
+    again = context.schedule.drawn_again(set(state.in_flight))
+    left = {spec.game_id: spec for spec in (*state.old_in_flight, *again)}
     last = max((each.result.spec.game_id for each in ended), default=-1)
     while context.schedule.next_game <= last:
         drawn = context.schedule.draw_group(context.current, context.past)
         left |= {spec.game_id: spec for spec in drawn}
-    for recorded in ended:
-        result, trajectories = recorded.result, context.rewards.recorded(*recorded)
-        left.pop(result.spec.game_id, None)
-        context.count(result)
-        context.tracker.add_again(result, trajectories)
-        context.add_result(result, trajectories)
+    games = Ended.of(
+        ((each.result, context.rewards.recorded(*each)) for each in ended), on_file=True
+    )
+    for each in games.finished:
+        left.pop(each.spec.game_id, None)
+        context.count(each)
+    context.tracker.add_again(games.finished, games.play)
+    context.guard.count(games.results)
+    context.admit(games.finished)
     context.schedule.deal_first(left.values())

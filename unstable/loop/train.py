@@ -16,9 +16,11 @@ this process.
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
 from itertools import chain
+from typing import TypeVar
 
 from unstable.league.evaluation import (
     evaluation_games,
@@ -29,11 +31,17 @@ from unstable.league.evaluation import (
 )
 from unstable.loop import state
 from unstable.loop.context import Context, Made, distribute, exploit, sleeping
-from unstable.types import Batch, GameFailure, GameResult, GameSpec, Trajectory, Update
+from unstable.loop.dealing import Dealer
+from unstable.loop.protocols import Actor
+from unstable.types import Finished, GameResult, GameSpec, SealedBatch, Update
 
-Finished = tuple[GameResult, list[Trajectory]]
+Ended = TypeVar("Ended", Finished, GameResult)
+ON_THEIR_WAY = 1 / 8
+"""Of an actor's games in flight, so many more are dealt to it."""
 Evaluation = Callable[[Context, int], Awaitable[None]]
 """Judges a version, given by its number."""
+WAIT_S = 5.0
+"""Seconds after which the tasks of a run in asynchronous play are looked at anew."""
 
 
 async def train(context: Context) -> str:
@@ -78,6 +86,8 @@ async def play_round(context: Context) -> None:
     Most games give a sample at least. One does not where an opponent forfeits first, or where it
     ends in its opening: then the batch needs another round.
     """
+    while not context.joined.empty():
+        await take_in(context, context.joined.get_nowait())
     ready = context.buffer.ready(context.version)
     share = math.ceil((context.config.learner.batch_size - ready) / len(context.actors))
     assigned: list[list[GameSpec]] = [[] for _ in context.actors]
@@ -86,11 +96,25 @@ async def play_round(context: Context) -> None:
             specs += context.schedule.draw(index, context.current, context.past)
     context.tracker.phase("playing", ready, context.config.learner.batch_size)
     played = await asyncio.gather(
-        *(play_all(context, index, specs, share) for index, specs in enumerate(assigned))
+        *(play_share(context, index, specs, share) for index, specs in enumerate(assigned))
     )
-    for result, trajectories in in_order(chain(*played)):
-        context.add_result(result, trajectories)
+    context.admit(in_order(chain(*played)))
     context.registry.end_round(context.policy)
+
+
+async def play_share(
+    context: Context, index: int, specs: Sequence[GameSpec], enough: int
+) -> list[Finished]:
+    """Play a round's games on one actor, none of them begun once `enough` samples are on their way.
+
+    They are on file as they end, and count when all actors are done.
+    """
+    played: list[Finished] = []
+    async with aclosing(context.actors[index].play_round(specs, enough)) as lists:
+        async for ended in lists:
+            played += context.take(ended, index)
+            await context.look_at(index)
+    return played
 
 
 async def run_async(context: Context, deadline: float) -> None:
@@ -102,14 +126,28 @@ async def run_async(context: Context, deadline: float) -> None:
     assert isinstance(in_flight, int), "planning resolves auto"
     size = context.config.group_size
     # A group ends with its slowest game: one more group than fits keeps the engine busy meanwhile,
-    # and more of them while games wait for their reward terms.
-    groups = math.ceil((in_flight + context.rewards.at_once) / size) + (size > 1)
-    indices = [index for index in range(len(context.actors)) for _ in range(groups)]
-    tasks = [asyncio.create_task(keep_playing(context, index)) for index in indices]
-    beside = (keep_publishing(context), keep_evaluating(context), keep_learning(context, deadline))
-    tasks += map(asyncio.create_task, beside)
+    # and more of them while games wait for their reward terms or are on their way, here and there.
+    waiting = math.ceil(context.rewards.at_once / len(context.actors) + in_flight * ON_THEIR_WAY)
+    groups = math.ceil((in_flight + waiting) / size) + (size > 1)
+    tasks: set[asyncio.Task[None]] = set()
+
+    def begin(index: int) -> None:
+        dealer = Dealer(context, index, groups)
+        tasks.update(map(asyncio.create_task, (dealer.keep_dealing(), dealer.keep_taking())))
+
+    for index in range(len(context.actors)):
+        begin(index)
+    beside = (
+        keep_publishing(context),
+        keep_evaluating(context),
+        keep_learning(context, deadline),
+        keep_growing(context, begin),
+    )
+    tasks.update(map(asyncio.create_task, beside))
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        while not (done := {task for task in tasks if task.done()}):
+            # More may have begun meanwhile.
+            await asyncio.wait(tasks, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()  # only learning ends by itself; playing ends by an error
     finally:
@@ -118,17 +156,21 @@ async def run_async(context: Context, deadline: float) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def keep_playing(context: Context, index: int) -> None:
-    """Play one group after another on an actor, each as soon as the gate lets it begin."""
+async def keep_growing(context: Context, begin: Callable[[int], None]) -> None:
+    """Have actors that join play as the others do, each begun by its index."""
     while True:
-        await context.gate.enter(context.trained)
-        specs = context.schedule.draw(index, context.current, context.past)
-        context.in_flight |= {spec.game_id: spec for spec in specs}
-        samples = 0
-        async for result, trajectories in play(context, index, specs):
-            context.add_result(result, trajectories)  # at once: what is on file has to count
-            samples += sum(len(each.samples) for each in trajectories)
-        context.gate.leave(context.trained, samples)
+        begin(await take_in(context, await context.joined.get()))
+
+
+async def take_in(context: Context, actor: Actor) -> int:
+    """Have an actor that has joined play as the others do; returns its index."""
+    async with context.publishing:
+        for player in sorted(context.published, key=lambda player: player.version or 0):
+            await actor.publish(player)
+        await actor.announce(context.current)
+        context.actors.append(actor)
+        context.schedule.resize(len(context.actors))
+    return len(context.actors) - 1
 
 
 async def keep_learning(context: Context, deadline: float) -> None:
@@ -158,7 +200,7 @@ async def keep_learning(context: Context, deadline: float) -> None:
     await context.evaluations.until(0)
 
 
-async def learn_ahead(context: Context, batch: Batch) -> None:
+async def learn_ahead(context: Context, batch: SealedBatch) -> None:
     """As `learn`, but the new version is published by `keep_publishing`.
 
     The version before it is published by then, and at most one evaluation waits for another.
@@ -171,7 +213,7 @@ async def learn_ahead(context: Context, batch: Batch) -> None:
         context.tracker.phase("evaluating")
         await context.evaluations.until(1)
         context.trained = update.version
-        await context.publications.add(await conclude(context, batch, update))
+        await context.publications.add(await conclude(context, update))
         if context.interrupt.wanted:
             await context.publications.until(0)
 
@@ -209,69 +251,43 @@ async def end_evaluation(context: Context, version: int) -> None:
         state.save(context, actors)
 
 
-async def play(
-    context: Context,
-    index: int,
-    specs: Sequence[GameSpec],
-    enough: int | None = None,
-    *,
-    evaluated: int = 0,
-) -> AsyncIterator[Finished]:
-    """Play games on one actor; yields each with its trajectories, once it is on file.
-
-    With `enough`, no game is started once that many samples are there or in flight. Evaluation's
-    games are filed under the version that is `evaluated`.
-    """
-    async for judged in context.rewards.judge(context.actors[index].play(specs, enough)):
-        if isinstance(judged, GameFailure):
-            context.count(judged)
-            continue
-        result, trajectories = judged
-        context.count(result)
-        if result.spec.purpose == "train":
-            context.tracker.add_trajectory(result, trajectories, context.version, index)
-        else:
-            context.tracker.add_eval_episode(result, evaluated)
-        yield result, trajectories
-        if context.stats_due(index):
-            context.tracker.log_actor(index, await context.actors[index].stats())
+async def play_evaluation(
+    context: Context, index: int, specs: Sequence[GameSpec], version: int
+) -> list[GameResult]:
+    """Play games of a version's evaluation on one actor."""
+    played: list[GameResult] = []
+    async with aclosing(context.actors[index].play(specs)) as results:
+        async for result in results:
+            context.count(result)
+            if isinstance(result, GameResult):
+                context.tracker.add_eval_episode(result, version)
+                played.append(result)
+            await context.look_at(index)
+    return played
 
 
-async def play_all(
-    context: Context,
-    index: int,
-    specs: Sequence[GameSpec],
-    enough: int | None = None,
-    *,
-    evaluated: int = 0,
-) -> list[Finished]:
-    """As `play`, returned when all games are over."""
-    played = play(context, index, specs, enough, evaluated=evaluated)
-    return [finished async for finished in played]
-
-
-def in_order(played: Iterable[Finished]) -> list[Finished]:
+def in_order(played: Iterable[Ended]) -> list[Ended]:
     """All actors' games by id, so that nothing depends on which actor was faster."""
-    return sorted(played, key=lambda finished: finished[0].spec.game_id)
+    return sorted(played, key=lambda each: each.spec.game_id)
 
 
-async def learn(context: Context, batch: Batch) -> None:
+async def learn(context: Context, batch: SealedBatch) -> None:
     """Make an update from a batch, and publish, evaluate and record the new version."""
     context.tracker.phase("updating")
     with context.interrupt.deferred(batch.version + 1):
         async with sleeping(context.actors, context.config):
-            made = await conclude(context, batch, await context.learner.update(batch))
+            made = await conclude(context, await context.learner.update(batch))
         context.trained = made.version
         context.tracker.phase("publishing")
         await publish(context, *made)
     await finalize(context)
 
 
-async def conclude(context: Context, batch: Batch, update: Update) -> Made:
+async def conclude(context: Context, update: Update) -> Made:
     """Have the guard and the tracker take in an update; returns what it made, held."""
     inherits_from = await apply_interventions(context, update)
     context.tracker.log_learner(update)
-    context.tracker.log_samples(update, batch)
+    context.tracker.log_samples(update)
     await context.learner.hold(update.version)
     return Made(update.version, inherits_from)
 
@@ -331,17 +347,18 @@ async def publish(context: Context, version: int, inherits_from: int | None = No
     source = None if inherits_from is None else context.player(inherits_from)
     context.registry.add(player, source)
     adapter = await context.learner.adapter(version)
-    await asyncio.gather(
-        context.learner.save(version),
-        *(actor.publish(player, adapter) for actor in context.actors),
-    )
-    actors = await state.actor_states(context)
-    context.registry.announce(player)
-    context.published.add(player)
-    context.finalized = False
-    state.save(context, actors)
-    await asyncio.gather(*(actor.announce(player) for actor in context.actors))
-    await retire_unused(context)
+    async with context.publishing:
+        await asyncio.gather(
+            context.learner.save(version),
+            *(actor.publish(player, adapter) for actor in context.actors),
+        )
+        actors = await state.actor_states(context)
+        context.registry.announce(player)
+        context.published.add(player)
+        context.finalized = False
+        state.save(context, actors)
+        await asyncio.gather(*(actor.announce(player) for actor in context.actors))
+        await retire_unused(context)
 
 
 async def retire_unused(context: Context) -> None:
@@ -374,11 +391,10 @@ async def evaluate(context: Context, version: int) -> None:
     specs = evaluation_games(context.config, version)
     if not context.evaluates_beside:
         context.tracker.phase("evaluating", 0, len(specs))
-    played = await distribute(specs, context.actors, partial(play_all, context, evaluated=version))
+    play = partial(play_evaluation, context, version=version)
+    results = in_order(await distribute(specs, context.actors, play))
     context.evaluated = version
-    results = [result for result, _ in in_order(played)]
-    for result in rated_games(context.config, version, results):
-        context.registry.record(result)
+    context.registry.record(rated_games(context.config, version, results))
     if version == 0:
         context.first_scores = game_scores(version, results)
         context.first_payoffs = game_payoffs(version, results)

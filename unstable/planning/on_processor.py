@@ -1,7 +1,12 @@
 """Placing processes where actors play on the processor."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from unstable.planning.case import Case, Placed, smallest, too_few
 from unstable.planning.fit import MAX_GPU_MEMORY, Budget, Device, check_engine_fits
+from unstable.planning.machine import Machine, Placement
+from unstable.planning.memory import EngineMemory
 
 EMBEDDED_GAMES = 32
 """Games in flight on one embedded engine."""
@@ -19,27 +24,30 @@ def on_processor(case: Case) -> Placed:
         raise too_few(f"learner.num = {ranks}", ranks, gpus, f"learner.num to {len(gpus)}")
     # Measured on two cores (docs/benchmarks.md): at once is faster, if each has a core of its own.
     sync = config.loop.mode == "sync" or (config.loop.mode == "auto" and machine.cores == 1)
-    # Half for the learner whatever is free just now: a run must not depend on that.
-    half = machine.memory_bytes // 2 if ranks and not gpus else 0
-    for_actors = machine.memory_bytes - half
     engine = case.engine_memory(on_gpu=False)
     wanted = EMBEDDED_GAMES if asked.games_in_flight == "auto" else asked.games_in_flight
-    by_cores = machine.cores if sync or not ranks else machine.cores // 2
-    by_memory = min(for_actors, machine.free_bytes) // engine.total(tokens_of(case, wanted))
-    most = case.engine.most_on_processor or max(1, min(by_cores, by_memory))
-    num = most if asked.num == "auto" else asked.num
-    limit = for_actors // num
+    learners = tuple(case.place(gpu) for gpu in gpus[:ranks]) or (case.place(),) * ranks
+    learner_at = learners[0] if learners else None
+    needs = _Needs(engine, tokens_of(case, wanted), case.engine.most_on_processor)
+    rooms = [_room(node, needs, learner_at, sync=sync) for node in machine.each]
+    num = sum(room.actors for room in rooms) if asked.num == "auto" else asked.num
+    counts = _shared_out(num, [room.actors for room in rooms])
+    limit = min(room.bytes // count for room, count in zip(rooms, counts, strict=True) if count)
     fitting = 2 * engine.tokens(limit) // case.longest
     games = max(1, min(wanted, fitting)) if asked.games_in_flight == "auto" else wanted
     processor = Device("the processor", machine.memory_bytes, limit, on_gpu=False)
     check_engine_fits(engine, limit, processor, tokens_of(case, games))
     learner_on = None
     if ranks:
-        own = processor._replace(free_bytes=half // ranks)
+        own = processor._replace(free_bytes=machine.each[-1].memory_bytes // 2 // ranks)
         learner_on = smallest(gpus[:ranks]) if gpus else own
     return Placed(
-        actors=(case.place(),) * num,
-        learners=tuple(case.place(gpu) for gpu in gpus[:ranks]) or (case.place(),) * ranks,
+        actors=tuple(
+            Placement(node.node)
+            for node, count in zip(machine.each, counts, strict=True)
+            for _ in range(count)
+        ),
+        learners=learners,
         budget=Budget(
             mode="sync" if sync else "async",
             share="off",
@@ -54,6 +62,47 @@ def on_processor(case: Case) -> Placed:
         cached_tokens=tokens_of(case, games),
         learner_on=learner_on,
     )
+
+
+class _Needs(NamedTuple):
+    """What an actor needs of a processor."""
+
+    engine: EngineMemory
+    tokens: int
+    most: int | None  # of them that one processor is good for
+
+
+class _Room(NamedTuple):
+    """How many actors a node is good for, and the memory that they share."""
+
+    actors: int
+    bytes: int
+
+
+def _room(node: Machine, needs: _Needs, learner: Placement | None, *, sync: bool) -> _Room:
+    """Of a node, which leaves half of its cores and memory to a learner that computes there.
+
+    Half of all memory, whatever is free just now: a run must not depend on that.
+    """
+    learns = learner is not None and learner.node == node.node
+    half = node.memory_bytes // 2 if learner is not None and learns and not learner.gpus else 0
+    for_actors = node.memory_bytes - half
+    by_cores = node.cores if sync or not learns else node.cores // 2
+    by_memory = min(for_actors, node.free_bytes) // needs.engine.total(needs.tokens)
+    return _Room(needs.most or max(1, min(by_cores, by_memory)), for_actors)
+
+
+def _shared_out(num: int, rooms: Sequence[int]) -> list[int]:
+    """So many actors on nodes: each next one where the fewest are, by what a node is good for.
+
+    >>> _shared_out(4, [2, 1])
+    [3, 1]
+    """
+    counts = [0] * len(rooms)
+    for _ in range(num):
+        shares = [(count + 1) / room for count, room in zip(counts, rooms, strict=True)]
+        counts[shares.index(min(shares))] += 1
+    return counts
 
 
 def tokens_of(case: Case, games: int) -> int:

@@ -5,6 +5,7 @@ the tests can ask about machines that are not there.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from unstable.planning.fit import (
     fit_batches,
     smaller,
 )
-from unstable.planning.machine import Machine, Placement
+from unstable.planning.machine import Machine, Placement, together
 from unstable.planning.memory import GB
 from unstable.planning.needs import Dtype, EngineNeeds, choose_engine
 from unstable.planning.on_gpus import on_gpus
@@ -65,6 +66,7 @@ class Plan:
     uses: tuple[Use, ...]
     notes: tuple[str, ...]  # what a person should know of
     pace: Pace | None = None  # where actors and learner have cards
+    grows: bool = False  # whether nodes that come later get actors too
 
     @property
     def update_s(self) -> float:
@@ -75,12 +77,13 @@ class Plan:
         """The plan as a short table."""
         modes = {"sync": "play and learn in turn", "async": "play and learn at once"}
         sharing = {"off": "", "split": ", sharing memory", "sleep": ", one asleep meanwhile"}
+        several = len({place.node for place in (*self.actors, *self.learners)}) > 1
         rows = [
-            ("actors", f"{_places(self.actors)}, {self.engine} engine, {self.dtype}"),
+            ("actors", f"{_places(self.actors, several)}, {self.engine} engine, {self.dtype}"),
             ("", f"{self.games_in_flight} games in flight on each"),
         ]
         if self.learners:
-            rows.append(("learner", _places(self.learners)))
+            rows.append(("learner", _places(self.learners, several)))
             rows.append(("loop", modes[self.mode] + sharing[self.share]))
         if self.pace is not None:
             rows += _pace_rows(self.pace)
@@ -103,12 +106,12 @@ def plan(
 ) -> Plan:
     """Decide who runs where; raises `ConfigError` where it cannot be done.
 
-    All that can be decided is where on one machine, so `machines` holds one. Where memory lacks, it
-    names a number and a value of it that fits. Without a learner, as when a finished run is
-    evaluated, the whole machine is the actors'. `request_tokens` is the mean length of prompt and
+    Of several machines the last is the driver's, which the learner is put on if it fits there.
+    Where memory lacks, it names a number and a value of it that fits. Without a learner, as when a
+    finished run is evaluated, all is the actors'. `request_tokens` is the mean length of prompt and
     answer, where it is known.
     """
-    (machine,) = machines
+    machine = together(machines)
     try:
         return _plan(config, machine, engines, learner, request_tokens)
     except DoesNotFitError as lack:
@@ -184,6 +187,8 @@ def _planned(case: Case, engine: str, notes: list[str]) -> Plan:
         uses=(Use("actor", _names(placed.actors), parts, budget.engine_bytes), *learner_uses),
         notes=tuple(notes),
         pace=_pace(case, placed, batches) if gpus and placed.learners else None,
+        # A run that is the same to the bit keeps its number of actors.
+        grows=case.config.actors.num == "auto" and (gpus or budget.mode == "async"),
     )
 
 
@@ -233,10 +238,12 @@ def _check_sharing(case: Case, share: Share, per_card: int) -> None:
 
 
 def _learner_threads(machine: Machine, placed: Placed) -> int:
-    """All cores where play waits meanwhile, else those that actors leave over."""
+    """All of its node's cores where play waits meanwhile, else those that actors leave over."""
+    nodes = {learner.node for learner in placed.learners}
+    cores = min((each.cores for each in machine.each if each.node in nodes), default=machine.cores)
     if placed.budget.mode == "sync":
-        return machine.cores
-    return max(1, machine.cores - len(placed.actors))
+        return cores
+    return max(1, cores - sum(actor.node in nodes for actor in placed.actors))
 
 
 def _learner_uses(case: Case, placed: Placed) -> tuple[Batches, tuple[Use, ...]]:
@@ -253,11 +260,19 @@ def _learner_uses(case: Case, placed: Placed) -> tuple[Batches, tuple[Use, ...]]
 
 
 def _names(placements: Sequence[Placement]) -> str:
-    """Where processes run, in words."""
+    """Where processes run, in words; of several nodes how many are at each."""
+    at_node = Counter(placement.node for placement in placements)
+    if len(at_node) > 1:
+        return ", ".join(f"{count} at {node}" for node, count in at_node.items())
     if not any(placement.gpus for placement in placements):
         return "the processor"
     return f"GPU {', '.join('+'.join(placement.gpus) for placement in placements)}"
 
 
-def _places(placements: Sequence[Placement]) -> str:
-    return f"{len(placements)} on {_names(placements)}"
+def _places(placements: Sequence[Placement], several: bool) -> str:
+    """How many, and where; with the node even where it is one of `several`."""
+    nodes = {placement.node for placement in placements}
+    if len(nodes) > 1:
+        return f"{len(placements)}: {_names(placements)}"
+    at = f" at {placements[0].node}" if several else ""
+    return f"{len(placements)}{at} on {_names(placements)}"

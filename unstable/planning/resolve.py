@@ -15,6 +15,7 @@ UNDECIDED: Mapping[str, Any] = {
     "actors.share_gpu": "auto",
     "learner.gradient_checkpointing": "auto",
     "learner.micro_batch_tokens": None,
+    "cluster.address": "local",
 }
 """What a plan decides anew where a run is evaluated or resumed, maybe on another machine."""
 

@@ -114,8 +114,13 @@ def json_line(record: Mapping[str, Any]) -> bytes:
 
     Raises `ValueError` at a number that is not finite.
     """
-    (text,) = json_parts([{"format": FORMAT, **record}])
-    return text + b"\n"
+    return json_lines([record])
+
+
+def json_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
+    """The lines of `json_line`, one after the other."""
+    texts = json_parts([{"format": FORMAT, **record} for record in records])
+    return b"".join([text + b"\n" for text in texts])
 
 
 def json_parts(values: Iterable[object]) -> list[bytes]:
@@ -131,16 +136,22 @@ def json_parts(values: Iterable[object]) -> list[bytes]:
     # Backwards, which costs a third of `in`; as a number, it is an error.
     if any(max(map(text.rfind, ("NaN", "Infinity"))) >= 0 for text in texts):
         texts = [_json(value) for value in values]
+    if has_secrets():
+        texts = list(map(hide_secrets, texts))
     return [_shown(text).encode() for text in texts]
 
 
 def hide_in_line(line: bytes) -> bytes:
     """A line that another process made, without the keys that this one keeps secret."""
-    return hide_secrets(line.decode()).encode() if has_secrets() else line
+    return hide_in_lines([line])[0]
+
+
+def hide_in_lines(lines: list[bytes]) -> list[bytes]:
+    """The same of several."""
+    return [hide_secrets(line.decode()).encode() for line in lines] if has_secrets() else lines
 
 
 def _shown(text: str) -> str:
-    text = hide_secrets(text)
     # Of the control characters that are ASCII JSON has spelled out all but one.
     return text if text.isascii() and "\x7f" not in text else escape_control(text)
 
@@ -176,15 +187,15 @@ class LineFile:
         """Append a record's line; raises `OSError` if not all of it could be written."""
         self.append(json_line(record))
 
-    def append(self, line: bytes) -> None:
-        """Append a line that is JSON, with its end; raises as `write` does."""
+    def append(self, lines: bytes) -> None:
+        """Append lines that are JSON, with their ends; raises as `write` does."""
         if not self._whole:  # the last one could not be written
             self._file.truncate(self._end)
         self._whole = False
-        if self._file.write(line) < len(line):
+        if self._file.write(lines) < len(lines):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         self._whole = True
-        self._end += len(line)
+        self._end += len(lines)
 
     def close(self) -> None:
         """Close the file."""
@@ -200,7 +211,7 @@ def cut(path: Path, end: int | None = None) -> None:
 
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Replace the file at once by JSON lines."""
-    write_whole(path, b"".join(json_line(record) for record in records))
+    write_whole(path, json_lines(records))
 
 
 def whole_lines(file: Iterable[bytes]) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 A turn's `sampled` has the tokens of a local model; it is null where none answered.
 """
 
+import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable.config import FORMAT, ConfigError
-from unstable.records.files import hide_in_line, json_parts
+from unstable.records.files import json_lines, json_parts
 from unstable.records.reading import Skipped, read_records
 from unstable.records.shapes import GAME, SPEC, Record
 from unstable.types import (
@@ -21,6 +22,7 @@ from unstable.types import (
     Completion,
     GameResult,
     GameSpec,
+    Pieces,
     PlayerId,
     Reward,
     Sample,
@@ -74,54 +76,29 @@ def game_record(
     }
 
 
-def line_pieces(result: GameResult) -> tuple[bytes, ...]:
-    """A finished game's line, but for what only the loop knows; `game_line` puts that between.
+def line_pieces(result: GameResult, trajectories: Sequence[Trajectory] = ()) -> Pieces:
+    """A finished game's line, but for what only the loop knows: `whole_line` puts that between.
 
     Made where the game was played. Raises `ValueError` at a number that is not finite.
     """
-    record = game_record(result, [], 0, None)
-    turns = record.pop("turns")
+    record = game_record(result, trajectories, 0, None)
     names = list(record)
     at = names.index("version")
-    head, tail = names[:at], names[at + 2 :]
-    parts = [{"format": FORMAT} | _part(record, head), _part(record, tail)]
-    for turn in turns:
-        parts += [_part(turn, list(turn)[:-2]), {"sampled": turn["sampled"]}]
-    first, second, *rest = (text[1:-1] for text in json_parts(parts))
-    pieces = [b'{%b,"version":' % first, b',%b,"turns":[' % second]
-    for place in range(0, len(rest), 2):
-        pieces[-1] += b'{%b,"rewards":' % rest[place]
-        pieces.append(b",%b}," % rest[place + 1])
-    pieces[-1] = pieces[-1].removesuffix(b",") + b"]}\n"
-    return tuple(pieces)
+    head = {"format": FORMAT} | {name: record[name] for name in names[:at]}
+    first, second = json_parts([head, {name: record[name] for name in names[at + 2 :]}])
+    return first[:-1] + b',"version":', b"," + second[1:] + b"\n"
 
 
-def _part(record: Record, names: Sequence[str]) -> Record:
-    return {name: record[name] for name in names}
+def whole_line(pieces: Pieces, version: int, actor: int | None) -> bytes:
+    """The line of `game_record`, of its pieces. Raises `ValueError` where they are no line.
 
-
-def game_line(
-    result: GameResult, trajectories: Sequence[Trajectory], version: int, actor: int | None
-) -> bytes:
-    """The line of `game_record`, of what is made of it already. Raises `ValueError` as above."""
-    head, *pieces = result.line or line_pieces(result)
-    rewards: dict[int, bytes] = {}
-    for each in trajectories:
-        alike = None if any(s.rewards for s in each.samples) else _rewards_text(each, None)
-        for sample in each.samples:
-            rewards[sample.turn] = alike or _rewards_text(each, sample)
-    by_turn = [rewards.get(turn.index, b"null") for turn in result.turns]
-    place = b'%d,"actor":%b' % (version, b"null" if actor is None else b"%d" % actor)
-    between = chain.from_iterable(zip([place, *by_turn], pieces, strict=True))
-    line = b"".join((head, *between))
+    What this process keeps secret, and the one that made them does not, is for `hide_in_line`.
+    """
+    place = b"%d" % version, b"null" if actor is None else b"%d" % actor
+    line = b'%b%b,"actor":%b%b' % (pieces[0], *place, pieces[1])
     if line.find(b"\n") != len(line) - 1:
         raise ValueError("the pieces of a game's line make more than one line, or none")
-    return hide_in_line(line)
-
-
-def _rewards_text(owner: Trajectory, sample: Sample | None) -> bytes:
-    (text,) = json_parts([_rewards(owner, sample)])
-    return text
+    return line
 
 
 def spec_record(spec: GameSpec) -> Record:
@@ -250,6 +227,13 @@ def _spec(row: Record) -> GameSpec:
     )
 
 
+def line_record(line: bytes) -> Record:
+    """What `game_record` was, of the line that was made of it."""
+    record: Record = json.loads(line)
+    del record["format"]
+    return record
+
+
 class Recorded(NamedTuple):
     """A training game out of its file, its branches in it."""
 
@@ -333,6 +317,11 @@ def batch_records(batch: Batch, advantages: Sequence[float]) -> list[Record]:
         _sample_record(owner, sample, batch.staleness(sample), advantage)
         for (owner, sample), advantage in zip(samples, advantages, strict=True)
     ]
+
+
+def sample_lines(batch: Batch, advantages: Sequence[float]) -> bytes:
+    """The records' lines. Raises `ValueError` at a number that is not finite."""
+    return json_lines(batch_records(batch, advantages))
 
 
 def _sample_record(owner: Trajectory, sample: Sample, staleness: int, advantage: float) -> Record:

@@ -11,7 +11,14 @@ import asyncio
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +27,10 @@ from unstable.config.plugins import check_call, faults_to, load_target, time_lim
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
 
 Judged = tuple[GameResult, list[Trajectory]]
+Values = list[float | None]
+"""Of terms, in the order in which they are asked."""
+Apart = Callable[[GameResult], Awaitable[Values | GameFailure]]
+"""Asks the plain terms of a user's elsewhere; as `Rewards.plain_values` and what that raises."""
 
 
 def outcome(result: GameResult, seat: int) -> float:
@@ -58,6 +69,11 @@ class _Term(NamedTuple):
     judges: Literal["turn", "seat"]
     waits: bool  # a coroutine function
     slots: asyncio.Semaphore
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is a plain function of a user's."""
+        return not self.waits and self.config.term not in BUILT_IN
 
     def value(self, game: GameResult, judged: Turn | int) -> float | None:
         """The value of a plain term; one that does not come back would keep all games waiting."""
@@ -103,8 +119,14 @@ class _Call(NamedTuple):
 class Rewards:
     """The config's reward terms, applied to finished games."""
 
-    def __init__(self, rewards: Sequence[RewardConfig]) -> None:
-        """Raises `ConfigError` for an unknown term or a target that does not import."""
+    def __init__(
+        self, rewards: Sequence[RewardConfig], *, among: int = 1, apart: Apart | None = None
+    ) -> None:
+        """`among` so many processes the calls at once are shared out, one at least to each.
+
+        With `apart` a user's plain terms are asked there: an alarm that ends them reaches the main
+        thread alone. Raises `ConfigError` for an unknown term or a target that does not import.
+        """
         self._terms: dict[str, _Term] = {}
         for index, reward in enumerate(rewards):
             field = f"buffer.rewards.{index}"
@@ -112,8 +134,11 @@ class Rewards:
                 raise ConfigError(
                     f"{field}.term = {shown(reward.term)} is there twice; add up the weights"
                 )
-            self._terms[reward.term] = _read_term(reward, field)
-        self._waits = any(term.waits for term in self._terms.values())
+            share = max(1, reward.at_once // among)
+            self._terms[reward.term] = _read_term(reward, field, share)
+        plain = any(term.is_users for term in self._terms.values())
+        self._apart = apart if plain else None
+        self._waits = any(term.waits for term in self._terms.values()) or self._apart is not None
 
     @property
     def at_once(self) -> int:
@@ -121,46 +146,75 @@ class Rewards:
         return sum(term.config.at_once for term in self._terms.values() if term.waits)
 
     async def judge(
-        self, played: AsyncIterator[GameResult | GameFailure]
-    ) -> AsyncGenerator[Judged | GameFailure]:
+        self, played: AsyncGenerator[list[GameResult | GameFailure]]
+    ) -> AsyncGenerator[list[Judged | GameFailure]]:
         """Games with their trajectories; while terms wait, the next games are read.
 
         The fault border of a game holds here too: what a term raises costs that game alone. Closing
         the iterator cancels the terms that are waited for.
         """
+        if not self._waits:
+            async for results in played:
+                yield [self._judge_now(each) for each in results]
+            return
         waiting: dict[asyncio.Task[Judged | GameFailure], None] = {}  # in the games' order
-
-        def done() -> list[Judged | GameFailure]:
-            tasks = [task for task in waiting if task.done()]
-            for task in tasks:
-                del waiting[task]
-            return [task.result() for task in tasks]
-
+        coming: asyncio.Future[list[GameResult | GameFailure] | None]
+        coming, over = asyncio.ensure_future(anext(played, None)), False
         try:
-            async for result in played:
-                if isinstance(result, GameFailure):
-                    yield result
-                elif self._waits and result.num_trained:
-                    waiting[asyncio.create_task(self._judge(result))] = None
-                else:
-                    yield await self._judge(result)
-                for judged in done():
-                    yield judged
-            while waiting:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for judged in done():
-                    yield judged
+            while waiting or not over:
+                awaited: list[asyncio.Future[Any]] = [*waiting] if over else [coming, *waiting]
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+                if not over and coming.done():
+                    found = coming.result()
+                    over = found is None
+                    for each in found or ():
+                        waiting[asyncio.create_task(self._judge(each))] = None
+                    if not over:
+                        coming = asyncio.ensure_future(anext(played, None))
+                    await asyncio.sleep(0)  # those that wait for nothing are over then
+                done = [judging for judging in waiting if judging.done()]
+                for judging in done:
+                    del waiting[judging]
+                if done:
+                    yield [judging.result() for judging in done]
         finally:
-            for task in waiting:
+            left: list[asyncio.Future[Any]] = [coming, *waiting]
+            for task in left:
                 task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
-    async def _judge(self, result: GameResult) -> Judged | GameFailure:
+    def _judge_now(self, result: GameResult | GameFailure) -> Judged | GameFailure:
+        if isinstance(result, GameFailure):
+            return result
         faults: list[BaseException] = []
         with faults_to(faults.append):
-            if not self._waits:
-                return result, self.trajectories(result)
-            return result, self._trajectories(result, await self._wait(result))
+            return result, self.trajectories(result)
         return GameFailure.of(result.spec, faults[0])
+
+    async def _judge(self, result: GameResult | GameFailure) -> Judged | GameFailure:
+        if isinstance(result, GameFailure):
+            return result
+        faults: list[BaseException] = []
+        with faults_to(faults.append):
+            values = await self._wait(result)
+            if isinstance(values, GameFailure):
+                return values
+            return result, self._trajectories(result, values)
+        return GameFailure.of(result.spec, faults[0])
+
+    def plain_values(
+        self, result: GameResult, begins: Callable[[], object] = lambda: None
+    ) -> Values:
+        """The value of each call of a user's plain term, in order; raises what one raises.
+
+        `begins` is called before each.
+        """
+        values: Values = []
+        for term, game, judged in self._calls(result):
+            if term.is_users:
+                begins()
+                values.append(term.value(game, judged))
+        return values
 
     def trajectories(self, result: GameResult) -> list[Trajectory]:
         """One trajectory, with rewards, for each trained seat that had a turn after the opening.
@@ -187,14 +241,23 @@ class Rewards:
                     found[_place(game, judged)][term] = reward
         return [_trajectory(game, seat, turns, found) for game, seat, turns in _seats(result)]
 
-    async def _wait(self, result: GameResult) -> list[float | None]:
+    async def _wait(self, result: GameResult) -> Values | GameFailure:
         """The value of each call, in order; the first that raises ends the others."""
+        calls = self._calls(result)
+        apart: Values = []
+        if self._apart is not None and any(call.term.is_users for call in calls):
+            found = await self._apart(result)
+            if isinstance(found, GameFailure):
+                return found
+            apart = found[::-1]
         values: list[Any] = []
         try:
             async with asyncio.TaskGroup() as group:
-                for term, game, judged in self._calls(result):
+                for term, game, judged in calls:
                     if term.waits:
                         values.append(group.create_task(term.wait(game, judged)))
+                    elif term.is_users and self._apart is not None:
+                        values.append(apart.pop())
                     else:
                         values.append(term.value(game, judged))
         except ExceptionGroup as raised:
@@ -209,7 +272,7 @@ class Rewards:
             for judged in (turns if term.judges == "turn" else [seat])
         ]
 
-    def _trajectories(self, result: GameResult, values: list[float | None]) -> list[Trajectory]:
+    def _trajectories(self, result: GameResult, values: Values) -> list[Trajectory]:
         """Out of the value of each call, in order."""
         rewards: _Found = defaultdict(dict)
         for (term, game, judged), raw in zip(self._calls(result), values, strict=True):
@@ -258,7 +321,7 @@ def _trajectory(game: GameResult, seat: int, turns: Sequence[Turn], rewards: _Fo
     )
 
 
-def _read_term(reward: RewardConfig, field: str) -> _Term:
+def _read_term(reward: RewardConfig, field: str, at_once: int) -> _Term:
     """The term that an entry of the config names; raises `ConfigError` for what is none."""
     if ":" in reward.term:
         function = load_target(reward.term, f"{field}.term")
@@ -281,5 +344,5 @@ def _read_term(reward: RewardConfig, field: str) -> _Term:
         function=partial(function, **reward.args),
         judges="seat" if second == ["seat"] else "turn",
         waits=any(map(inspect.iscoroutinefunction, (function, type(function).__call__))),
-        slots=asyncio.Semaphore(reward.at_once),
+        slots=asyncio.Semaphore(at_once),
     )

@@ -10,31 +10,47 @@ import contextlib
 import gc
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterator, Sequence
-from contextlib import ExitStack
+import time
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Container,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
+from contextlib import ExitStack, aclosing
 from functools import partial
 from typing import Any
 
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
-from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, RunFailedError
 from unstable.engines.base import EngineDiedError
+from unstable.loop.ended import Ended
 from unstable.loop.protocols import HeldAdapter
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.heartbeat import watch
+from unstable.runtime.judge import judging
 from unstable.runtime.local import LocalActor
 from unstable.runtime.memory import until_free
-from unstable.runtime.stream import Call, Part, Playing, Stream
+from unstable.runtime.playing import Playing
+from unstable.runtime.stream import Packed, Part, Results, Stream, every_s
 from unstable.tracking.status import Waits
 from unstable.types import ActorState, GameFailure, GameResult, GameSpec, PlayerId
 from unstable.types.processes import ProcessId
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
-"""Deaths of one actor that are survived; more mean that it is not chance."""
+"""Deaths of one actor in `WITHIN_S` seconds that are survived; more mean that it is not chance."""
+WITHIN_S = 3600.0
+UNAVAILABLE_S = 60.0
+"""Seconds that one which cannot be reached has to answer again, or to be found dead."""
+LOOK_S = 1.0
 ANSWER_S = 0.5
 """Seconds that an actor has to answer before it is asked to close."""
 CLOSE_S = 20.0
@@ -51,10 +67,8 @@ class ActorProcess:
         self._config = config
         self._folder = folder
         self._index = index
-        self._playing = Playing(self._collector, tells_state=config.loop.mode == "sync")
-
-    def _collector(self) -> Collector:
-        return self._actor.collector
+        sync = config.loop.mode == "sync"
+        self._playing = Playing(lambda: self._actor, tells_state=sync, every_s=every_s(config))
 
     async def start(self) -> ProcessId:
         """Load the model; returns where this is. Raises as `LocalActor.start` does."""
@@ -69,31 +83,30 @@ class ActorProcess:
         config = self._config.with_ledgers(folder.endpoint)
         with _ends_with_engine():
             log_file = folder.log(f"engine-{self._index}")
-            self._actor = await LocalActor.start(config, folder, log_file)
+            self._actor = await LocalActor.start(config, folder, log_file, judging(config))
         for env in folder.blocking_games:
             self._actor.collector.play_isolated(env)
         games = config.game_by_key
         Watch(lambda env: games[env].turn_timeout, self._blocked, lambda _: os._exit(1))
         collect_rarely()
-        return ProcessId.own()
+        own = ProcessId.own()
+        log.info("process %d on %s plays", own.pid, own.host)
+        return own
 
     def _blocked(self, env: str) -> None:
         self._actor.collector.play_isolated(env)
         self._folder.add_blocking_game(env)
 
-    async def begin(self, calls: Sequence[Call]) -> None:
-        """Play all these calls; what comes of them is in the stream `ended`."""
-        self._playing.begin(calls, _ends_with_engine)
+    async def begin(self, asked: bytes) -> None:
+        """Play what `Stream` asks for; what comes of it is in the stream `ended`."""
+        self._playing.begin(asked, _ends_with_engine)
 
     async def stop(self, number: int) -> None:
-        """End a call of `begin`."""
+        """End a call of `begin`, or what was dealt."""
         self._playing.stop(number)
 
     async def ended(self) -> AsyncIterator[list[Part]]:
-        """What has come of all calls. Taking turns the actor's `state` comes last of each.
-
-        At once a call is one group, and that would be dear.
-        """
+        """What has come of all that is played. Taking turns the actor's `state` ends a round."""
         async for parts in self._playing.ended():
             yield parts
 
@@ -106,7 +119,8 @@ class ActorProcess:
 def collect_rarely() -> None:
     """Let Python's garbage collector leave out all that is there by now, and pass less often.
 
-    A third of the time of small games went into passes over loaded libraries, which never go.
+    A third of the time of small games, and a fifth of a small update, went into passes over loaded
+    libraries, which never go.
     """
     gc.collect()
     gc.freeze()
@@ -147,37 +161,33 @@ class RemoteActor:
         # Versions that are served, and the adapter of the last one: it may have no checkpoint yet.
         self._published: dict[PlayerId, HeldAdapter | None] = {}
         self._newest: PlayerId | None = None  # that was announced
-        self._restarts = 0
+        self._deaths: deque[float] = deque()  # when
         self._reviving = asyncio.Lock()
         self._waits = waits or Waits()
         self._calls = 0  # that are waited for
+        self._dealt: dict[int, GameSpec] = {}  # and not over, by id
+        self._standing: Stream | None = None  # that plays them
         self._watch: asyncio.Task[None] | None = None
         self.name = f"actor-{index}"
 
     async def start(self) -> None:
         """Start the process and load the model; from then on it is watched."""
         self._process = await self._begin()
-        self._stream = Stream(self._process.actor)
+        self._stream = Stream(self._process.actor, every_s(self._config))
         slowest = max(game.turn_timeout for game in self._config.games)
         limit = max(self._config.loop.stall_timeout, 2 * slowest)
         self._watch = asyncio.create_task(
             watch(
                 self.name,
                 self._numbers,
-                lambda: self._calls > 0,
+                lambda: self._calls > 0 or bool(self._dealt),
                 lambda: self._process.kill(),
                 limit,
             )
         )
 
     async def _begin(self) -> Process:
-        process = Process(
-            ActorProcess,
-            (self._config, self._folder, self._index),
-            self._placement,
-            threads=1,
-            max_concurrency=10_000,
-        )
+        process = self._process_of()
         with ExitStack() as undo:
             undo.callback(process.kill)
             with self._waits.on(f"{self.name}: start"):
@@ -186,6 +196,11 @@ class RemoteActor:
             undo.pop_all()
         return process
 
+    def _process_of(self) -> Process:
+        """A new process, which has not started."""
+        arguments = (self._config, self._folder, self._index)
+        return Process(ActorProcess, arguments, self._placement, threads=1, max_concurrency=10_000)
+
     async def _numbers(self) -> dict[str, float] | None:
         """The process's counters, None while it is dead."""
         try:
@@ -193,31 +208,112 @@ class RemoteActor:
         except RayActorError:
             return None
 
-    async def play(
-        self, specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncIterator[GameResult | GameFailure]:
+    async def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
         """Play games; what a dead process left unfinished is played again, from the same seeds."""
-        given: dict[int, GameResult | GameFailure] = {}  # by game
+        came = _Came()
+        async with aclosing(self._played(specs, None, came, whole=True)) as parts:
+            async for results in parts:
+                assert isinstance(results, list)
+                for result in results:
+                    if result.spec.game_id not in came.games:
+                        came.games.add(result.spec.game_id)
+                        yield result
+
+    async def play_round(
+        self, specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncGenerator[Ended]:
+        """As `LocalActor.play_round`, whatever becomes of the process; see above."""
+        by_id, came = {spec.game_id: spec for spec in specs}, _Came()
+        async with aclosing(self._played(specs, enough, came)) as parts:
+            async for packed in parts:
+                assert isinstance(packed, Packed)
+                ended = packed.unpacked(by_id)
+                came.games |= {each.spec.game_id for each in ended.games}
+                came.samples += sum(each.num_samples for each in ended.finished)
+                yield ended
+
+    async def _played(
+        self, specs: Sequence[GameSpec], enough: int | None, came: "_Came", *, whole: bool = False
+    ) -> AsyncGenerator[Results | Packed]:
+        """What comes of a call, from one process after the other."""
         asked, wanted = list(specs), enough
         while asked:
-            process = self._process
+            player = await self._player()
+            process = player._process
+            call = player._stream.play(asked, whole=whole, enough=wanted, given=came.games)
             try:
                 with self._waiting(f"{len(asked)} {specs[0].purpose} games"):
-                    async for results in self._stream.play(asked, wanted):
-                        if isinstance(results, ActorState):
-                            self._state = results
-                            continue
-                        for result in results:
-                            if result.spec.game_id not in given:
-                                given[result.spec.game_id] = result
-                                yield result
+                    async with player._lent(self), aclosing(call) as parts:
+                        async for part in parts:
+                            if isinstance(part, ActorState):
+                                self._learn(part, player)
+                            else:
+                                yield part
                 # Groups that a dead process had begun and the next one, otherwise lucky, did not.
-                asked, wanted = _unfinished(asked, given), None
+                asked, wanted = _unfinished(asked, came.games), None
             except RayActorError as error:
-                await self._revive(process, error)
+                await player._revive(process, error)
                 if not self._repeats:
-                    asked = [spec for spec in specs if spec.game_id not in given]
-                    wanted = enough and max(0, enough - sum(map(_trained, given.values())))
+                    asked = [spec for spec in specs if spec.game_id not in came.games]
+                    wanted = enough and max(0, enough - came.samples)
+
+    def deal(self, specs: Sequence[GameSpec]) -> None:
+        """Have `play_on` play these too."""
+        self._dealt |= {spec.game_id: spec for spec in specs}
+        if self._standing is not None:
+            self._standing.deal(specs)
+
+    async def play_on(self) -> AsyncGenerator[Ended]:
+        """Play what is dealt, for ever; what a dead process left unfinished is dealt again."""
+        while True:
+            player = await self._player()
+            if player is not self and not self._dealt:
+                await self.present()
+                continue
+            process = player._process
+            try:
+                with self._waits.on(f"{self.name}: train games"):
+                    async with player._lent(self), aclosing(self._dealt_to(player)) as parts:
+                        async for packed in parts:
+                            assert isinstance(packed, Packed)
+                            ended = packed.unpacked(self._dealt)
+                            for each in ended.games:
+                                del self._dealt[each.spec.game_id]
+                            yield ended
+            except RayActorError as error:
+                self._standing = None  # until the next one is dealt what is left
+                await player._revive(process, error)
+            finally:
+                self._standing = None
+
+    def _dealt_to(self, player: "RemoteActor") -> AsyncGenerator[Results | Packed | ActorState]:
+        """What comes of all that is dealt, whoever plays it: another one has no more than that."""
+        dealt = [*self._dealt.values()]
+        if player is not self:
+            return player._stream.play(dealt)
+        self._standing = self._stream
+        self._standing.deal(dealt)
+        return self._standing.play_on()
+
+    is_lost = False
+    """Whether it has no process, and none that takes its place."""
+
+    async def present(self) -> None:
+        """Return once it has a process: without one it begins nothing."""
+
+    async def _player(self) -> "RemoteActor":
+        """Whose process plays its games."""
+        return self
+
+    @contextlib.asynccontextmanager
+    async def _lent(self, other: "RemoteActor") -> AsyncIterator[None]:
+        """Meanwhile the process plays for another actor."""
+        assert other is self
+        yield
+
+    def _learn(self, state: ActorState, player: "RemoteActor") -> None:
+        """Take in what is known after games that `player` has played for it."""
+        self._state = state
 
     @property
     def _repeats(self) -> bool:
@@ -261,7 +357,7 @@ class RemoteActor:
 
     async def _call(self, method: str, *arguments: object) -> Any:
         """Call a method of the process, and of the one that takes its place if it has died."""
-        while True:
+        while not self.is_lost:
             process = self._process
             try:
                 with self._waiting(method):
@@ -270,6 +366,11 @@ class RemoteActor:
                 await self._revive(process, error)
                 if method in NOT_REPEATED:
                     return None
+        return await self._without_process(method, *arguments)
+
+    async def _without_process(self, method: str, *arguments: object) -> Any:
+        """What stands for a method's answer while it is lost."""
+        raise NotImplementedError
 
     @contextlib.contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
@@ -300,25 +401,49 @@ class RemoteActor:
     async def _revive(self, dead: Process, error: RayError) -> None:
         """Start the process again with all its versions, once however many calls saw it die."""
         async with self._reviving:
-            if self._process is not dead:
+            if self._process is not dead or await self._answers_again(dead, error):
                 return
             while True:
                 self._count(error)
                 dead.kill()
                 try:
                     self._process = await self._successor()
-                    self._stream = Stream(self._process.actor)
+                    self._stream = Stream(self._process.actor, every_s(self._config))
                     return
                 except RayError as failure:  # it has died too, or its engine did not start
                     error = failure
 
+    async def _answers_again(self, process: Process, error: RayError) -> bool:
+        """Whether a process that could not be reached is there after all, and its games go on.
+
+        Where results of games were lost on the way it is as good as dead: they are played again.
+        """
+        deadline = time.monotonic() + UNAVAILABLE_S
+        while isinstance(error, ActorUnavailableError) and time.monotonic() < deadline:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await process.call("stats")
+            except RayError as still:
+                error = still
+                await asyncio.sleep(LOOK_S)
+            except TimeoutError:
+                continue
+            else:
+                log.warning("%s could not be reached for a while", self.name)
+                return not self._stream.is_broken
+        return False
+
     def _count(self, error: RayError) -> None:
         """A death, which is said; raises `RunFailedError` where there were too many."""
-        self._restarts += 1
-        if self._restarts > MAX_RESTARTS:
+        now = time.monotonic()
+        self._deaths.append(now)
+        while self._deaths[0] < now - WITHIN_S:
+            self._deaths.popleft()
+        if len(self._deaths) > MAX_RESTARTS:
             raise RunFailedError(
-                f"{self.name} has died {self._restarts} times; if its log does not say why, "
-                f"{MEMORY}: lower actors.num or actors.games_in_flight; {again(self._folder)}"
+                f"{self.name} has died {len(self._deaths)} times in an hour; if its log does not "
+                f"say why, {MEMORY}: lower actors.num or actors.games_in_flight; "
+                f"{again(self._folder)}"
             ) from error
         log.warning("%s died and is started again: %s", self.name, error)
         differs = self._config.loop.mode == "sync" and not self._repeats
@@ -332,7 +457,7 @@ class RemoteActor:
         share = self._config.actors.gpu_memory
         if self._placement.gpus and isinstance(share, float):
             with self._waits.on(f"{self.name}: memory of GPU {'+'.join(self._placement.gpus)}"):
-                await until_free(self._placement.gpus, share)
+                await self._until_free(share)
         process = await self._begin()
         with ExitStack() as undo:
             undo.callback(process.kill)
@@ -342,10 +467,19 @@ class RemoteActor:
                 await self._tell(process, "announce", self._newest)
             given: set[PlayerId] = set()  # last: more may be published meanwhile
             while lacking := [each for each in self._published if each not in given]:
-                await self._tell(process, "publish", lacking[0], self._published[lacking[0]])
+                held = await self._held(lacking[0], self._published[lacking[0]])
+                await self._tell(process, "publish", lacking[0], held)
                 given.add(lacking[0])
             undo.pop_all()
         return process
+
+    async def _until_free(self, share: float) -> None:
+        """Wait until its cards have their memory back."""
+        await until_free(self._placement.gpus, share)
+
+    async def _held(self, version: PlayerId, adapter: HeldAdapter | None) -> HeldAdapter | None:
+        """What the process takes for a version's adapter; None is that of its checkpoint."""
+        return adapter
 
     async def _tell(self, process: Process, method: str, *arguments: object) -> None:
         """Call a process that is watched only once it is the actor's, within the time to start."""
@@ -353,8 +487,12 @@ class RemoteActor:
             await process.call(method, *arguments)
 
 
-def _trained(result: GameResult | GameFailure) -> int:
-    return result.num_trained if isinstance(result, GameResult) else 0
+class _Came:
+    """What has come of a call so far."""
+
+    def __init__(self) -> None:
+        self.games: set[int] = set()
+        self.samples = 0
 
 
 def _unfinished(specs: Sequence[GameSpec], given: Container[int]) -> list[GameSpec]:

@@ -1,11 +1,11 @@
-"""Ray: started on this machine, silent, and gone afterwards; the processes that it makes."""
+"""Ray: started on this machine and gone afterwards, or joined and left; the processes it makes."""
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import secrets
-import shlex
 import signal
 import socket
 import subprocess
@@ -18,18 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
-from unstable.config import RunConfig
+from unstable.config import ClusterConfig, ConfigError, RunConfig
+from unstable.config.sections import address_problem
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.records.text import command_line
 from unstable.runtime import reaper
+from unstable.runtime.placement import Place, here
 from unstable.types.processes import ProcessId
 
 MARK = "UNSTABLE_RUN"
 """The variable by which Ray's processes are known for a run's own, should its driver be killed."""
 MEMORY = "the system most likely ran out of memory and killed it"
 """Why a process has gone without a word, as nearly all of them do that have."""
+REACH_S = 5.0
+"""Seconds that a cluster's address has to answer."""
 
 
 def again(folder: RunFolder) -> str:
@@ -67,6 +72,95 @@ def cluster(processes: int) -> Iterator[None]:
             ray.shutdown()
 
 
+@contextlib.contextmanager
+def joined(config: ClusterConfig) -> Iterator[None]:
+    """The cluster of that address, of which this machine is a node; it is left as it was.
+
+    What a run has started there ends as it leaves, or as its driver dies: Ray sees to that. Raises
+    `ConfigError` where there is none, or it does not let us in.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = config.address
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "auto")
+        if address != "auto" and (problem := address_problem(address)):
+            raise ConfigError(f"RAY_ADDRESS = {address!r}: {problem}")
+    if address != "auto":
+        _reach(address)
+    _use_token()
+    alone = is_loopback(address.rpartition(":")[0])
+    with _logs_dropped(), _silent(), _sigterm_kept(), _as_it_stands(alone):
+        try:
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+            )
+        except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+            raise _not_joined(address, error) from error
+    with _silent():
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Raise `ConfigError` where nothing answers there: Ray would wait for a minute."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"cluster.address = {address!r}: nothing answers there ({error}); run: "
+            f"ray start --head --port={port}, or give the address that it printed"
+        ) from None
+
+
+def _use_token() -> None:
+    """Show the token, if there is one, where the environment says nothing of it.
+
+    Ray itself would show it to a cluster that it finds, and not to one whose address it is given.
+    """
+    from ray._private.authentication import authentication_token_setup as setup
+
+    with _logs_dropped():
+        setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def _not_joined(address: str, error: Exception) -> ConfigError:
+    """Why a cluster was not joined, in a line with what to do."""
+    place = f"cluster.address = {address!r}"
+    text = " ".join(f"{error} {error.__cause__ or ''}".split())
+    if "uthenticat" in text or "token" in text:
+        return ConfigError(
+            f"{place}: it asks for a token that is not here; put the one of its head into "
+            "~/.ray/auth_token, or name it by RAY_AUTH_TOKEN_PATH, and set RAY_AUTH_MODE=token"
+        )
+    if address == "auto":
+        return ConfigError(
+            f"{place}: no Ray runs on this machine; run: ray start --head, or "
+            "ray start --address=HEAD:PORT, or give the address of one"
+        )
+    return ConfigError(
+        f"{place}: this machine is no node of it; run here: ray start --address={address}"
+        f" ({text[:200]})"
+    )
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Ray prints nothing meanwhile of workers and nodes that died; one of its private names."""
+    worker = ray._private.worker
+    before = worker.print_to_stdstream
+    worker.print_to_stdstream = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = before
+
+
 def keep_token() -> None:
     """The token that guards Ray's ports is its owner's alone; Ray itself would let others read it.
 
@@ -100,20 +194,33 @@ def _hangups_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private_names() -> Iterator[dict[str, Any]]:
-    """All that is used of Ray's private names: look here when Ray's version changes.
+    """Options of `ray.init` for one machine alone.
 
-    Yields options of `ray.init`.
+    With `_as_it_stands`, `_silent`, `_use_token` and `nodes.free_resources` all that is used of
+    Ray's private names: look here when Ray's version changes.
     """
-    worker, constants = ray._private.worker, ray._private.ray_constants
-    before = worker.print_to_stdstream, constants.ENABLE_RAY_CLUSTER
-    # It prints how a worker died, in thirty lines, without being asked; ours is in the log.
-    worker.print_to_stdstream = lambda *_, **__: None
-    # Ray takes a loopback address for the host's own one, unless it is for one machine alone.
-    constants.ENABLE_RAY_CLUSTER = False
-    try:
+    with _as_it_stands(True), _silent():  # it prints how a worker died, in thirty lines
         yield {"_node_ip_address": LOOPBACK}
+
+
+@contextlib.contextmanager
+def _as_it_stands(alone: bool) -> Iterator[None]:
+    """Ray takes a loopback address for the host's own one, unless it is for one machine `alone`."""
+    constants = ray._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = before and not alone
+    try:
+        yield
     finally:
-        worker.print_to_stdstream, constants.ENABLE_RAY_CLUSTER = before
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address leads to this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @contextlib.contextmanager
@@ -168,7 +275,7 @@ def _sigterm_kept() -> Iterator[None]:
 
 
 class Process:
-    """An object in a process of its own, where `placement` says.
+    """An object in a process of its own, at its place.
 
     Its class has a method `start`, which returns `ProcessId.own()`, and `call` of a method and
     arguments. `actor` is Ray's handle; `options` are Ray's too, `variables` its environment's.
@@ -178,13 +285,13 @@ class Process:
         self,
         kind: type,
         arguments: tuple[object, ...],
-        placement: Placement,
+        place: Placement | Place,
         *,
         threads: int,
         variables: Mapping[str, str] | None = None,
         **options: object,
     ) -> None:
-        made: Any = ray.remote(**(_options(placement, threads, variables or {}) | options))(kind)
+        made: Any = ray.remote(**(_options(place, threads, variables or {}) | options))(kind)
         self.actor = made.remote(*arguments)
         self._id: ProcessId | None = None  # once it has started
 
@@ -201,39 +308,26 @@ class Process:
         return await self.actor.call.options(concurrency_group=group).remote(method, *arguments)
 
     def kill(self) -> None:
-        """End it at once; on this host by a signal too, as Ray asks one that is stopped to end."""
+        """End it at once, wherever it is, by Ray.
+
+        On this host by a signal too: Ray asks a process to end, which one that is stopped does not.
+        """
         ray.kill(self.actor)
         if self._id is not None:
             self._id.send(signal.SIGKILL)
 
 
-def _options(placement: Placement, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
-    """One logical processor of its node; cards, threads and import path are set by us."""
+def _options(place: Placement | Place, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
+    """Ray's options, and what all processes have in their environment."""
     variables = {
         "OMP_NUM_THREADS": str(threads),
         # Threads that spin while they wait lose far more to a busy machine than sleeping costs.
         "OMP_WAIT_POLICY": "PASSIVE",
-        "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
         "TOKENIZERS_PARALLELISM": "false",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(placement.gpus),
-        **_interfaces(),
         **own,
     }
-    environment: dict[str, Any] = {"env_vars": variables}
-    # Ray gives it to a shell as it is, where a path with a space in it would be two words.
-    if (quoted := shlex.quote(sys.executable)) != sys.executable:
-        environment["py_executable"] = quoted
-    # Ray gives each node a resource of this name: who asks for a little of it runs there.
-    node = {f"node:{placement.node}": 0.001}
-    return {"num_cpus": 1, "resources": node, "runtime_env": environment}
-
-
-def _interfaces() -> dict[str, str]:
-    """Learner ranks meet on the loopback interface, unless the environment names another."""
-    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    return {name: loopback for name in names if loopback and name not in os.environ}
+    return place.options(variables) if isinstance(place, Place) else here(place, variables)
 
 
 @contextlib.asynccontextmanager

@@ -1,12 +1,17 @@
-"""The learner's ranks, each a process of its own, and how the loop calls them as one."""
+"""The learner's ranks, each a process of its own, and how the loop calls them as one.
+
+On a cluster it is started again where its node has gone, from the last version that is on file:
+what it was asked for since then is asked once more.
+"""
 
 import asyncio
-import gc
+import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+import psutil
 import ray
 from ray.exceptions import RayActorError, RayError
 
@@ -14,16 +19,30 @@ from unstable.config import RunConfig, RunFailedError
 from unstable.loop.protocols import HeldAdapter
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
+from unstable.runtime.actors import collect_rarely
 from unstable.runtime.cluster import MEMORY, Process, again, in_time
+from unstable.runtime.crew import Crew
+from unstable.runtime.journal import Journal
 from unstable.runtime.local import LocalLearner
+from unstable.runtime.nodes import read_files, write_files
+from unstable.runtime.placement import Place
 from unstable.tracking.status import Waits
 from unstable.types import Adapter
 from unstable.types.processes import ProcessId
 
+log = logging.getLogger(__name__)
 FILES = "files"
 """Calls that write or hand out what is held, beside those that compute."""
 GRACE_S = 5.0
 """How long after a rank's error another rank's death, which may be its cause, is waited for."""
+
+
+RESTARTS = 2
+"""Deaths of a learner on a cluster that are survived."""
+
+
+class DiedError(RunFailedError):
+    """The learner's process has died."""
 
 
 class LearnerProcess:
@@ -36,12 +55,16 @@ class LearnerProcess:
         self._index = index
         self._store: Any = None
 
-    def listen(self) -> tuple[str, int]:
-        """Open the place where the ranks meet: its host and port, held by this process."""
+    def listen(self, *, alone: bool) -> tuple[str, int]:
+        """Open the place where the ranks meet: its host and port, held by this process.
+
+        `alone`: all of them are on this machine, and meet where no other reaches.
+        """
         from unstable.learners.ranks import listen
 
-        self._store = listen(LOOPBACK)
-        return LOOPBACK, self._store.port
+        host = LOOPBACK if alone else ray.util.get_node_ip_address()
+        self._store = listen(host)
+        return host, self._store.port
 
     def start(self, meeting: tuple[str, int] | None) -> ProcessId:
         """Meet the other ranks, if any, and load the model; returns where this is.
@@ -57,14 +80,13 @@ class LearnerProcess:
         torch.set_num_threads(self._threads)
         ranks = None
         if meeting is not None:
+            own = meeting[0] if meeting[0] == LOOPBACK else ray.util.get_node_ip_address()
+            os.environ.update(_interfaces(own))
             store = self._store or torch.distributed.TCPStore(*meeting)
             assert isinstance(self._config.learner.num, int), "planning resolves auto"
             ranks = join(self._index, self._config.learner.num, store)
         self._learner = LocalLearner(self._config, self._folder, ranks)
-        # Python's garbage collector then leaves out loaded libraries and the model: a pass over
-        # them takes a fifth of a tiny model's update.
-        gc.collect()
-        gc.freeze()
+        collect_rarely()
         return ProcessId.own()
 
     def adapter(self, version: int) -> tuple[None, Adapter]:
@@ -81,63 +103,104 @@ class RemoteLearner:
 
     What is not defined here is a method of `LocalLearner`, called of all ranks at once. The death
     or error of a rank is an error of the call that met it, and the end of all ranks: the others
-    would wait for it. There is a rank at each of `placements`; `threads` are shared out.
+    would wait for it. There is a rank at each of `places`; `threads` are shared out. With a crew
+    it is started again after a death, `RESTARTS` times.
     """
 
     def __init__(
         self,
         config: RunConfig,
         folder: RunFolder,
-        placements: Sequence[Placement],
+        places: Sequence[Placement | Place],
         threads: int,
         waits: Waits | None = None,
+        crew: Crew | None = None,
     ) -> None:
         self._config, self._folder = config, folder
         self._waits = waits or Waits()
-        own = max(1, threads // len(placements))
-        self._ranks = [
+        self._crew, self._places = crew, places
+        self._threads = max(1, threads // len(places))
+        self._journal = Journal(may_restart=crew is not None)
+        self._deaths = 0
+        self._restarting = asyncio.Lock()
+        # At a node it is known only later which files there are.
+        self._ranks: Sequence[Process] = () if crew is not None else self._made()
+
+    def _made(self) -> list[Process]:
+        """A process for each rank, none of which has started."""
+        return [
             Process(
                 LearnerProcess,
-                (config, folder, own, index),
-                placement,
-                threads=own,
-                variables=allocator(placement),
+                (*self._at(place), self._threads, index),
+                place,
+                threads=self._threads,
+                variables=allocator(place.placement if isinstance(place, Place) else place),
                 concurrency_groups={FILES: 1},
             )
-            for index, placement in enumerate(placements)
+            for index, place in enumerate(self._places)
         ]
+
+    def _at(self, place: Placement | Place) -> tuple[RunConfig, RunFolder]:
+        """Config and folder as they are at a place."""
+        if not isinstance(place, Place):
+            return self._config, self._folder
+        assert self._crew is not None
+        return self._crew.files.config_at(place.node), self._crew.files.folder_at(place.node)
+
+    @property
+    def _afar(self) -> list[Place]:
+        """Where ranks are that do not see the run's folder, one place of each node."""
+        places = [each for each in self._places if isinstance(each, Place)]
+        return [*{place.node.id: place for place in places if not place.node.is_drivers}.values()]
 
     async def start(self) -> None:
         """Load the model."""
-        alone = len(self._ranks) == 1
+        if self._crew is not None:
+            for place in self._places:
+                assert isinstance(place, Place)
+                await self._crew.files.give(place.node, "learn")
+            self._ranks = self._made()
+        nodes = {each.node.id for each in self._places if isinstance(each, Place)}
         async with in_time(self._config, "learner", self._folder):
-            place = None if alone else await self._ranks[0].actor.listen.remote()
-            started = [rank.start(place) for rank in self._ranks]
+            meeting = None
+            if len(self._ranks) > 1:
+                meeting = await self._ranks[0].actor.listen.remote(alone=len(nodes) <= 1)
+            started = [rank.start(meeting) for rank in self._ranks]
             pids = await self._answers("start", started)
         names = ("learner", *(f"learner-{index}" for index in range(1, len(pids))))
         self._waits.processes.update(zip(names, pids, strict=True))
 
     async def hold(self, version: int) -> None:
         """As `LocalLearner.hold`; all ranks would hold the same."""
-        await self._answers("hold", [self._ranks[0].call("hold", version)])
+
+        async def hold() -> None:
+            await self._answers("hold", [self._ranks[0].call("hold", version)])
+
+        await self._lasting(hold)
+        self._journal.add("hold", version)
 
     async def adapter(self, version: int) -> HeldAdapter:
         """As `LocalLearner.adapter`, while an update may go on, but for Ray's reference to it.
 
         So it goes to each node that has an actor, once, and not to this process.
         """
-        ask = self._ranks[0].actor.adapter.options(num_returns=2, concurrency_group=FILES)
-        there, adapter = ask.remote(version)
-        await self._answers("adapter", [there])
-        return adapter
+
+        async def adapter() -> HeldAdapter:
+            ask = self._ranks[0].actor.adapter.options(num_returns=2, concurrency_group=FILES)
+            there, adapter = ask.remote(version)
+            await self._answers("adapter", [there])
+            return adapter
+
+        return await self._lasting(adapter)
 
     async def save(self, version: int) -> None:
         """Write the checkpoint of a version that is held, while an update may go on.
 
+        Where the learner does not see the run's folder, its files come here and are written here.
         Raises `RunFailedError` where it cannot be written.
         """
         try:
-            await self._answers("save", [self._ranks[0].call("save", version, group=FILES)])
+            await self._lasting(partial(self._save, version))
         except OSError as error:
             reason = getattr(error, "cause", error)
             last = f", after {whole[-1]}" if (whole := self._folder.versions()) else ""
@@ -145,6 +208,50 @@ class RemoteLearner:
                 f"checkpoint {version} cannot be written{last} "
                 f"({reason.strerror or reason}); make room for it; {again(self._folder)}"
             ) from error
+        self._journal.saved(version)
+
+    async def _save(self, version: int) -> None:
+        place, first = self._folder.checkpoint(version), self._places[0]
+        there = place.relative_to(self._folder.root).as_posix()
+        if self._deaths and place.exists():  # the learner died as it had written it
+            return
+        agent = first.node.agent if isinstance(first, Place) and first in self._afar else None
+        if agent is not None and self._deaths:
+            await self._agents(agent.remove.remote(there))
+        await self._answers("save", [self._ranks[0].call("save", version, group=FILES)])
+        if agent is not None:
+            (files,) = await self._agents(agent.take.remote(there))
+            await asyncio.to_thread(write_files, place, files)
+
+    async def load(self, version: int) -> None:
+        """As `LocalLearner.load`."""
+        await self._lasting(partial(self._with_checkpoint, "load", version))
+        self._journal.loaded(version)
+
+    async def restore(self, version: int) -> None:
+        """As `LocalLearner.restore`."""
+        await self._lasting(partial(self._with_checkpoint, "restore", version))
+        self._journal.add("restore", version)
+
+    async def _with_checkpoint(self, method: str, version: int) -> None:
+        """Call a method that reads a checkpoint, which goes to nodes that do not see it."""
+        folder = self._folder.checkpoint(version)
+        there = folder.relative_to(self._folder.root).as_posix()
+        if self._afar:
+            files = await asyncio.to_thread(read_files, folder)
+            given = ray.put({f"{there}/{name}": content for name, content in files.items()})
+            await self._agents(*(each.node.agent.put.remote(given) for each in self._afar))
+        await self._answers(method, [rank.call(method, version) for rank in self._ranks])
+        await self._agents(*(each.node.agent.remove.remote(there) for each in self._afar))
+
+    async def _agents(self, *asked: Awaitable[Any]) -> list[Any]:
+        """What agents of the learner's nodes answer; one that does not has gone with its node."""
+        ranks = self._ranks
+        try:
+            return await asyncio.gather(*asked)
+        except RayActorError as error:
+            end(ranks)
+            raise DiedError(f"the learner's node has gone; {again(self._folder)}") from error
 
     def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         if method.startswith("_") or not hasattr(LocalLearner, method):
@@ -153,12 +260,64 @@ class RemoteLearner:
 
     async def _call(self, method: str, *arguments: object) -> Any:
         """Call a method of all ranks at once; rank 0's answer, which is that of all."""
-        shared = [ray.put(argument) for argument in arguments]
-        answers = await self._answers(method, [r.call(method, *shared) for r in self._ranks])
-        return answers[0]
+
+        async def call() -> Any:
+            shared = [ray.put(argument) for argument in arguments]
+            answers = await self._answers(method, [r.call(method, *shared) for r in self._ranks])
+            return answers[0]
+
+        answer = await self._lasting(call)
+        self._journal.add(method, *arguments)
+        return answer
+
+    async def _lasting(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """What a call comes to, made again after a death that is survived."""
+        while True:
+            ranks = self._ranks
+            try:
+                return await call()
+            except DiedError as death:
+                await self._restart(ranks, death)
+
+    async def _restart(self, dead: Sequence[Process], death: "DiedError") -> None:
+        """Start it again, once however many calls saw it die; raises the death at one too many."""
+        async with self._restarting:
+            if self._ranks is not dead:
+                return
+            while True:
+                if self._crew is None or self._deaths == RESTARTS:
+                    raise death
+                self._deaths += 1
+                log.warning("the learner is started again: %s", death)
+                last = "from the beginning"
+                if self._journal.version is not None:
+                    last = f"from version {self._journal.version}"
+                self._crew.say(f"the learner died and is started again {last}")
+                places = [each for each in self._places if isinstance(each, Place)]
+                self._places = await self._crew.learner_places(places)
+                try:
+                    await self.start()
+                    await self._catch_up()
+                    return
+                except DiedError as another:
+                    death = another
+
+    async def _catch_up(self) -> None:
+        """Come to where the dead one was: what is on file, then all that it was asked since."""
+        if self._journal.version is not None:
+            await self._with_checkpoint("load", self._journal.version)
+        for method, arguments in self._journal.since:
+            log.info("asked again: %s", method)
+            if method == "hold":
+                await self._answers(method, [self._ranks[0].call(method, *arguments)])
+            elif method == "restore":
+                await self._with_checkpoint(method, *arguments)
+            else:
+                await self._answers(method, [r.call(method, *arguments) for r in self._ranks])
 
     async def _answers(self, method: str, asked: Sequence[Awaitable[Any]]) -> list[Any]:
         """Of some ranks; an error, a death or no answer in time ends all of them."""
+        ranks = self._ranks  # by the time that a death is known there may be others
         calls = [asyncio.ensure_future(each) for each in asked]
         loop = self._config.loop
         seconds = loop.start_timeout if method == "start" else loop.stall_timeout
@@ -167,7 +326,7 @@ class RemoteLearner:
                 async with asyncio.timeout(seconds):
                     return await asyncio.gather(*calls)
         except TimeoutError as error:
-            self._end()
+            end(ranks)
             raise RunFailedError(
                 f"the learner has not answered '{method}' in loop.stall_timeout = {seconds:g} s; "
                 f"raise it where an update may take longer; {again(self._folder)}"
@@ -177,19 +336,29 @@ class RemoteLearner:
             await asyncio.wait(calls, timeout=GRACE_S)
             known = [call.exception() for call in calls if call.done()]
             if method != "save" or isinstance(error, RayActorError):
-                self._end()
+                end(ranks)
             await asyncio.gather(*calls, return_exceptions=True)
             death = next((e for e in known if isinstance(e, RayActorError)), None)
             if death is None:
                 raise error from None
-            raise RunFailedError(
+            raise DiedError(
                 f"the learner's process has died in '{method}'; if its log does not say why, "
                 f"{MEMORY}: lower learner.micro_batch_size or actors.num; {again(self._folder)}"
             ) from death
 
-    def _end(self) -> None:
-        for rank in self._ranks:
-            rank.kill()
+
+def end(ranks: Sequence[Process]) -> None:
+    """End these processes."""
+    for rank in ranks:
+        rank.kill()
+
+
+def _interfaces(address: str) -> dict[str, str]:
+    """By which interface ranks meet that have this address, unless the environment names one."""
+    own = psutil.net_if_addrs().items()
+    name = next((name for name, all in own if any(each.address == address for each in all)), None)
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return {each: name for each in names if name and each not in os.environ}
 
 
 def allocator(placement: Placement) -> dict[str, str]:

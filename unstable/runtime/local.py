@@ -6,7 +6,8 @@ give each a process of its own and call it there.
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,8 +17,11 @@ from unstable.config import RunConfig
 from unstable.engines.base import Engine
 from unstable.engines.make import make_engine
 from unstable.engines.probe import ProbeAnswer, ask_probe
+from unstable.loop.ended import Ended, Judged
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
+from unstable.records.games import sample_lines
+from unstable.rewards.terms import Rewards
 from unstable.solving.exploiter import Exploiter
 from unstable.types import (
     ActorState,
@@ -28,7 +32,9 @@ from unstable.types import (
     GameResult,
     GameSpec,
     PlayerId,
+    SealedBatch,
     TokenSample,
+    Unwritable,
     Update,
 )
 
@@ -41,32 +47,68 @@ class LocalActor:
     """One engine and the games that are played with it; an `Actor` of the loop."""
 
     def __init__(
-        self, config: RunConfig, folder: RunFolder, engine: Engine, tokenizer: Any
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        engine: Engine,
+        tokenizer: Any,
+        rewards: Rewards | None = None,
     ) -> None:
+        """`rewards` are the config's terms, where they are not asked in this process alone."""
         self._config = config
         self._folder = folder
+        self._rewards = rewards or Rewards(config.buffer.rewards)
         self.engine = engine
         self.collector = Collector(config, engine, tokenizer)
         self._exploiters: dict[str, Exploiter] = {}
 
     @classmethod
-    async def start(cls, config: RunConfig, folder: RunFolder, log: Path) -> Self:
+    async def start(
+        cls, config: RunConfig, folder: RunFolder, log: Path, rewards: Rewards | None = None
+    ) -> Self:
         """With the engine of a resolved config, whose model is loaded; it prints to the file `log`.
 
         Raises `ConfigError` where the model cannot be served.
         """
-        actor = cls(config, folder, *await make_engine(config, log))
+        actor = cls(config, folder, *await make_engine(config, log), rewards)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(actor.close)
             await actor.collector.start()
             undo.pop_all()
         return actor
 
-    def play(
-        self, specs: Sequence[GameSpec], enough: int | None = None
-    ) -> AsyncGenerator[GameResult | GameFailure]:
+    def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
         """Play games, as `Collector.play` says."""
-        return self.collector.play(specs, enough)
+        return self.collector.play(specs)
+
+    async def play_round(
+        self, specs: Sequence[GameSpec], enough: int | None = None
+    ) -> AsyncGenerator[Ended]:
+        """Play training games, as `Collector.play_together` says."""
+        async with aclosing(self.judged(self.collector.play_together(specs, enough))) as lists:
+            async for judged in lists:
+                yield Ended.of(judged)
+
+    def deal(self, specs: Sequence[GameSpec]) -> None:
+        """Have `play_on` play these too."""
+        self.collector.deal(specs)
+
+    async def play_on(self) -> AsyncGenerator[Ended]:
+        """Play what is dealt, for ever."""
+        async with aclosing(self.judged(self.collector.play_on())) as lists:
+            async for judged in lists:
+                yield Ended.of(judged)
+
+    async def judged(
+        self, played: AsyncGenerator[list[GameResult | GameFailure]]
+    ) -> AsyncGenerator[list[Judged | GameFailure]]:
+        """What was played, with what its reward terms say."""
+        async with aclosing(played), aclosing(self._rewards.judge(played)) as lists:
+            async for judged in lists:
+                yield judged
+
+    async def present(self) -> None:
+        """It is."""
 
     async def state(self) -> ActorState:
         """What play so far has to do with play to come."""
@@ -167,13 +209,18 @@ class LocalLearner:
             adapter=None if start is None else read_adapter(start, "start"),
             ranks=ALONE if ranks is None else ranks,
         )
+        self._writes = ranks is None or ranks.index == 0
         if config.learner.state is not None:
             self.learner.restore(Path(config.learner.state).expanduser())
 
-    async def update(self, batch: Batch) -> Update:
+    async def update(self, batch: SealedBatch) -> Update:
         """Train on a batch, which makes the next version."""
+        opened = batch.opened()
         with self._leaving_room():
-            return self.learner.update(batch)
+            update = self.learner.update(opened)
+        if self._writes:
+            return replace(update, lines=_sample_lines(opened, update.advantages))
+        return update
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
         """One supervised step, which makes the next version."""
@@ -228,3 +275,11 @@ class LocalLearner:
         yield
         if self._shares_gpu_by_turns:
             torch.cuda.empty_cache()
+
+
+def _sample_lines(batch: Batch, advantages: Sequence[float]) -> bytes | Unwritable:
+    """What cannot be made costs the file and no update."""
+    try:
+        return sample_lines(batch, advantages)
+    except ValueError as error:
+        return Unwritable(f"ValueError: {error}")

@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from unstable.config import RunConfig
 from unstable.engines.probe import (
@@ -21,9 +20,19 @@ from unstable.planning.machine import Placement
 from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
 from unstable.runtime.actors import RemoteActor
-from unstable.runtime.cluster import cluster
+from unstable.runtime.cluster import cluster, joined
+from unstable.runtime.crew import Crew, crew_of
 from unstable.runtime.learner_ranks import RemoteLearner
+from unstable.runtime.placement import Place, in_turn
 from unstable.tracking.status import Waits
+
+
+class Started(NamedTuple):
+    """The processes of a run, and the actors that have joined it since, to be taken in."""
+
+    actors: list[Actor]
+    learner: Learner
+    joined: "asyncio.Queue[Actor]"
 
 
 @contextlib.asynccontextmanager
@@ -34,29 +43,36 @@ async def processes(
     at: Callable[[str], None],
     waits: Waits | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> AsyncIterator[tuple[Sequence[Actor], Learner]]:
+) -> AsyncIterator[Started]:
     """The actors and the learner of a config that is resolved by `plan`.
 
     `at` is called with what the start has come to; `waits` says what is waited for, and `say`
     tells a person what is doubtful, and that an actor has died. Raises what kept one from starting.
     """
     at("starting Ray")
-    with cluster(len(plan.actors) + len(plan.learners)):
+    async with _hosted(config, plan.actors, plan.learners, folder, waits, say, plan.grows) as run:
         at("starting: loading the model")
-        actors = _actors(config, plan.actors, folder, waits, say)
-        learner = RemoteLearner(config, folder, plan.learners, plan.learner_threads, waits)
-        async with _closed(actors):
-            starts = _starts(actors, plan.actors)
+        learner = RemoteLearner(
+            config, folder, run.learner_at, plan.learner_threads, waits, run.crew
+        )
+        async with _closed(run.actors):
+            starts = _starts(run.actors, plan.actors)
             if plan.share == "off":
                 await _together(*starts, learner.start())
             else:  # engines first: they do not start where their share of the memory is not free
                 await _together(*starts)
-                async with sleeping(actors, config):
+                async with sleeping(run.actors, config):
                     await learner.start()
             at("starting: comparing engines and learner")
-            for doubt in await _probe(config, actors, learner):
+            for doubt in await _probe(config, run.actors, learner):
                 say(f"note: {doubt}")
-            yield actors, learner
+            if run.crew is None:
+                yield Started([*run.actors], learner, asyncio.Queue())
+                return
+            run.crew.probe = lambda actor: _probe(config, [actor], learner)
+            run.crew.actors += run.actors
+            async with _closed(run.crew.actors, but=run.actors):
+                yield Started(run.crew.actors, learner, run.crew.joined)
 
 
 @contextlib.asynccontextmanager
@@ -68,12 +84,47 @@ async def acting(
 ) -> AsyncIterator[Sequence[Actor]]:
     """Actors alone, one at each place; `at` as above."""
     at("starting Ray")
-    with cluster(len(placements)):
+    async with _hosted(config, placements, (), folder) as run:
         at("starting: loading the model")
-        actors = _actors(config, placements, folder)
-        async with _closed(actors):
-            await _together(*_starts(actors, placements))
-            yield actors
+        async with _closed(run.actors):
+            await _together(*_starts(run.actors, placements))
+            if run.crew is not None:
+                run.crew.actors += run.actors
+            yield run.actors
+
+
+class _Hosted(NamedTuple):
+    """Where a run's processes are: actors that have not started, and the learner's places."""
+
+    actors: list[RemoteActor]
+    learner_at: Sequence[Placement | Place]
+    crew: Crew | None  # on a cluster
+
+
+@contextlib.asynccontextmanager
+async def _hosted(
+    config: RunConfig,
+    actors: Sequence[Placement],
+    learners: Sequence[Placement],
+    folder: RunFolder,
+    waits: Waits | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    grows: bool = False,
+) -> AsyncIterator[_Hosted]:
+    """On this machine, in a Ray of the run's own, or in the cluster that the config names."""
+    if not config.cluster.is_joined:
+        with cluster(len(actors) + len(learners)):
+            made = [
+                RemoteActor(config, folder, index, placement, waits, say)
+                for index, placement in enumerate(actors)
+            ]
+            yield _Hosted(made, learners, None)
+        return
+    with joined(config.cluster):
+        async with crew_of(config, folder, waits or Waits(), say, grows=grows) as crew:
+            places = crew.reserve([*actors, *learners])
+            own = [crew.actor(place) for place in places[: len(actors)]]
+            yield _Hosted([*own], places[len(actors) :], crew)
 
 
 async def _together(*starts: Coroutine[Any, Any, None]) -> None:
@@ -90,38 +141,19 @@ async def _together(*starts: Coroutine[Any, Any, None]) -> None:
 def _starts(
     actors: Sequence[RemoteActor], placements: Sequence[Placement]
 ) -> list[Coroutine[Any, Any, None]]:
-    """The actors' starts; one after another on a card, whose free memory an engine measures."""
-    queues: dict[object, list[RemoteActor]] = defaultdict(list)
-    for index, (actor, placement) in enumerate(zip(actors, placements, strict=True)):
-        queues[placement.gpus or index].append(actor)
-
-    async def in_turn(queue: Sequence[RemoteActor]) -> None:
-        for actor in queue:
-            await actor.start()
-
-    return [in_turn(queue) for queue in queues.values()]
-
-
-def _actors(
-    config: RunConfig,
-    placements: Sequence[Placement],
-    folder: RunFolder,
-    waits: Waits | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> list[RemoteActor]:
-    return [
-        RemoteActor(config, folder, index, placement, waits, say)
-        for index, placement in enumerate(placements)
-    ]
+    """The actors' starts, one after another on a card."""
+    starts = zip(placements, (actor.start for actor in actors), strict=True)
+    return in_turn([*starts])
 
 
 @contextlib.asynccontextmanager
-async def _closed(actors: Sequence[RemoteActor]) -> AsyncIterator[None]:
-    """Afterwards the actors' engines are ended, whatever has happened."""
+async def _closed(actors: Sequence[Actor], but: Sequence[Actor] = ()) -> AsyncIterator[None]:
+    """Afterwards the engines of actors, those among them by then, are ended, but for some."""
     try:
         yield
     finally:
-        await asyncio.gather(*(actor.close() for actor in actors))
+        own = [actor for actor in actors if isinstance(actor, RemoteActor) and actor not in but]
+        await asyncio.gather(*(actor.close() for actor in own))
 
 
 async def _probe(

@@ -1,34 +1,51 @@
-"""Games to a process and results from it, many to a message: Ray's part is paid by the list.
+"""Games to a process and what ends there, many to a message: Ray's part is paid by the list.
 
-A process has one stream of results for as long as it lives. Calls of `play` are handed to it
-together, and what has ended of all of them comes back in one list, in the order in which it ended.
+A process has one stream of results for as long as it lives. Games that are dealt, and calls that
+play a round, are handed to it together; what has ended of all of them comes back in one list. The
+other side is `playing.py`. What the loop knows already, the specs, does not come back.
 """
 
 import asyncio
-import contextlib
 import itertools
-import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import pickle
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from unstable.collectors.collector import Collector
+from unstable.config import RunConfig
 from unstable.config.plugins import faults_to
-from unstable.records.games import line_pieces
-from unstable.types import ActorState, GameFailure, GameResult, GameSpec
+from unstable.loop.ended import Ended
+from unstable.types import (
+    ActorState,
+    Brief,
+    Finished,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    Sealed,
+)
 
-log = logging.getLogger(__name__)
 EVERY_S = 0.02
 """Between two messages one way; what comes after a longer pause is sent at once."""
+MOST_EVERY_S = 0.25
+"""The same where there are many actors, so that the loop hears no more often of all together."""
+DEALT = 0
+"""The number of what is dealt, which is no call and has no end."""
 T = TypeVar("T")
 Results = list[GameResult | GameFailure]
 
 
 class Call(NamedTuple):
-    """A call of `Collector.play`, by a number of its own."""
+    """Games to be played, by a number of its own: a round, or with `whole` any games.
+
+    Of a round its games come back as `Ended`, but for those that are `given` already; of any games
+    their whole results.
+    """
 
     number: int
     specs: Sequence[GameSpec]
-    enough: int | None
+    whole: bool = False
+    enough: int | None = None
+    given: frozenset[int] = frozenset()
 
 
 class Over(NamedTuple):
@@ -38,18 +55,53 @@ class Over(NamedTuple):
     error: str | None = None
 
 
-Part = tuple[int, Results | Over]
+class Packed(NamedTuple):
+    """`Ended` on its way: for a game's spec stands its id."""
+
+    games: list[tuple[int, tuple[Any, ...], list[Brief], list[Sealed]] | GameFailure]
+    rest: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, ended: Ended) -> "Packed":
+        """What has ended, on its way."""
+        games = [
+            each
+            if isinstance(each, GameFailure)
+            else (each.game.spec.game_id, each.game[1:], each.branches, each.trajectories)
+            for each in ended.games
+        ]
+        return cls(games, ended[1:])
+
+    def unpacked(self, specs: Mapping[int, GameSpec]) -> Ended:
+        """What has ended, of these games."""
+        games = [
+            each
+            if isinstance(each, GameFailure)
+            else Finished(Brief(specs[each[0]], *each[1]), each[2], each[3])
+            for each in self.games
+        ]
+        return Ended(games, *self.rest)
+
+
+Part = tuple[int, Results | Packed | Over]
 """What has come of a call, by its number."""
 
 
-class Pace(Generic[T]):
-    """Gathers items into lists, `EVERY_S` apart."""
+def every_s(config: RunConfig) -> float:
+    """Seconds between two messages one way, to or from each actor of a run."""
+    num = config.actors.num
+    return min(MOST_EVERY_S, EVERY_S * max(1.0, num / 2)) if isinstance(num, int) else EVERY_S
 
-    def __init__(self) -> None:
+
+class Pace(Generic[T]):
+    """Gathers items into lists, so many seconds apart."""
+
+    def __init__(self, every_s: float) -> None:
         self._items: list[T] = []
         self._filled = asyncio.Event()
         self._hurried = asyncio.Event()
-        self._taken = -EVERY_S
+        self._every_s = every_s
+        self._taken = -every_s
 
     def put(self, item: T) -> None:
         """Add an item."""
@@ -60,18 +112,17 @@ class Pace(Generic[T]):
         """Have what is there by now taken at once: nothing more is to come."""
         self._hurried.set()
 
-    def remove(self, item: T) -> bool:
-        """Take an item back; False where it is gone already."""
-        is_there = item in self._items
-        if is_there:
-            self._items.remove(item)
-        return is_there
+    def remove(self, which: Callable[[T], bool]) -> bool:
+        """Take items back; False where none of them is there any more."""
+        kept = [item for item in self._items if not which(item)]
+        found, self._items = len(kept) < len(self._items), kept
+        return found
 
     async def take(self) -> list[T]:
         """All items, once there is one and the last list is long enough ago."""
         clock = asyncio.get_running_loop().time
         await self._filled.wait()
-        rest = self._taken + EVERY_S - clock()
+        rest = self._taken + self._every_s - clock()
         if rest > 0:
             try:
                 async with asyncio.timeout(rest):
@@ -85,99 +136,70 @@ class Pace(Generic[T]):
         return items
 
 
-class Playing:
-    """The process's side: its calls of `play`, and the stream of what comes of them."""
-
-    def __init__(self, collector: Callable[[], Collector], *, tells_state: bool) -> None:
-        """`collector` gives it once a call begins; `tells_state`: a call ends with its state."""
-        self._collector = collector
-        self._tells_state = tells_state
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._parts: Pace[Part] = Pace()
-
-    def begin(self, calls: Sequence[Call], guard: Callable[[], Any]) -> None:
-        """Play them, each within a context that `guard` makes."""
-        for call in calls:
-            self._tasks[call.number] = asyncio.create_task(self._play(call, guard))
-
-    def stop(self, number: int) -> None:
-        """End a call, and its games."""
-        if task := self._tasks.pop(number, None):
-            task.cancel()
-
-    async def ended(self) -> AsyncIterator[list[Part]]:
-        """What has come of all calls, for ever."""
-        while True:
-            yield await self._parts.take()
-
-    async def _play(self, call: Call, guard: Callable[[], Any]) -> None:
-        over = Over(None)
-        faults: list[BaseException] = []
-        with faults_to(faults.append), guard():
-            async for results in self._collector().play_together(call.specs, call.enough):
-                self._parts.put((call.number, list(map(_with_lines, results))))
-            if self._tells_state:
-                over = Over(self._collector().state())
-        for fault in faults:
-            log.error("playing failed", exc_info=fault)
-            over = Over(None, f"{type(fault).__name__}: {fault}")
-        self._parts.put((call.number, over))
-        self._tasks.pop(call.number, None)
-        if not self._tasks:
-            self._parts.hurry()
-
-
-def _with_lines(result: GameResult | GameFailure) -> GameResult | GameFailure:
-    """The result with the lines that the loop will write of it, as far as they can be made here.
-
-    What cannot be is left to the loop, where the failure costs a line and no game.
-    """
-    if isinstance(result, GameResult):
-        with contextlib.suppress(TypeError, ValueError):
-            for game in result.games:
-                game.line = line_pieces(game)
-    return result
-
-
 class Stream:
-    """The loop's side of one process; once that is dead each call raises why."""
+    """The loop's side of one process; once that is dead all that is asked raises why."""
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: Any, every_s: float = EVERY_S) -> None:
         """`actor` is Ray's handle of what has `begin`, `stop` and `ended`."""
         self._actor = actor
-        self._numbers = itertools.count()
-        self._open: dict[int, asyncio.Queue[Results | Over | BaseException]] = {}
-        self._asked: Pace[Call] = Pace()
+        self._numbers = itertools.count(DEALT + 1)
+        self._open: dict[int, asyncio.Queue[Results | Packed | Over | BaseException]] = {}
+        self._asked: Pace[Call | Sequence[GameSpec]] = Pace(every_s)
         self._dead: BaseException | None = None
         self._tasks = [asyncio.create_task(each) for each in (self._send(), self._receive())]
 
     async def play(
-        self, specs: Sequence[GameSpec], enough: int | None
-    ) -> AsyncIterator[Results | ActorState]:
-        """As `Collector.play_together`; the actor's state comes last where it is told.
+        self,
+        specs: Sequence[GameSpec],
+        *,
+        whole: bool = False,
+        enough: int | None = None,
+        given: Iterable[int] = (),
+    ) -> AsyncGenerator[Results | Packed | ActorState]:
+        """As `Call` says; the actor's state comes last where it is told.
 
         Raises `RayActorError` where the process dies, and `RuntimeError` for what it raised.
         """
+        call = Call(next(self._numbers), list(specs), whole, enough, frozenset(given))
+        self._asked.put(call)
+        async for part in self._parts(call.number, lambda asked: asked is call):
+            yield part
+
+    def deal(self, specs: Sequence[GameSpec]) -> None:
+        """Have `play_on` play these too."""
+        self._asked.put(specs)
+
+    def play_on(self) -> AsyncGenerator[Results | Packed | ActorState]:
+        """What comes of all games that are dealt, for ever; raises as `play` does."""
+        return self._parts(DEALT, lambda asked: not isinstance(asked, Call))
+
+    async def _parts(
+        self, number: int, is_asked: Callable[[Call | Sequence[GameSpec]], bool]
+    ) -> AsyncGenerator[Results | Packed | ActorState]:
         if self._dead is not None:
             raise self._dead
-        call = Call(next(self._numbers), list(specs), enough)
-        parts = self._open[call.number] = asyncio.Queue()
-        self._asked.put(call)
+        parts = self._open[number] = asyncio.Queue()
         try:
             while not isinstance(part := await parts.get(), Over):
                 if isinstance(part, BaseException):
                     raise part
                 yield part
         except (asyncio.CancelledError, GeneratorExit):
-            if not self._asked.remove(call) and self._dead is None:
-                self._actor.stop.remote(call.number)
+            was_asked = not self._asked.remove(is_asked)
+            if (was_asked or number == DEALT) and self._dead is None:
+                self._actor.stop.remote(number)
             raise
         finally:
-            del self._open[call.number]
+            del self._open[number]
         if part.error is not None:
             raise RuntimeError(part.error)
         if part.state is not None:
             yield part.state
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether what was to come will not."""
+        return self._dead is not None
 
     def close(self) -> None:
         """Ask and hear no more."""
@@ -186,7 +208,15 @@ class Stream:
 
     async def _send(self) -> None:
         while True:
-            self._actor.begin.remote(await self._asked.take())
+            calls: list[Call] = []
+            dealt: list[GameSpec] = []
+            for asked in await self._asked.take():
+                if isinstance(asked, Call):
+                    calls.append(asked)
+                else:
+                    dealt += asked
+            # As bytes: Ray's own way of making them takes several times as long.
+            self._actor.begin.remote(pickle.dumps((calls, dealt), pickle.HIGHEST_PROTOCOL))
 
     async def _receive(self) -> None:
         with faults_to(self._end):

@@ -108,7 +108,7 @@ class ProcessSolver:
 def main(descriptor: int) -> None:
     """Answer until nobody can ask any more."""
     connection = socket.socket(fileno=descriptor)
-    threading.Thread(target=_end_with_asker, args=(descriptor,), daemon=True).start()
+    threading.Thread(target=end_with_asker, args=(descriptor,), daemon=True).start()
     stream = connection.makefile("rwb")
     solver = LocalSolver(*read_frame(stream.read))
     while True:
@@ -120,7 +120,7 @@ def main(descriptor: int) -> None:
         stream.flush()
 
 
-def _end_with_asker(descriptor: int) -> None:
+def end_with_asker(descriptor: int) -> None:
     """Also in the midst of a long question."""
     look = select.poll()
     look.register(descriptor, select.POLLRDHUP)

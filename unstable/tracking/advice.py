@@ -1,9 +1,10 @@
 """What is worth a line as games end: nearly no answer is legal, or most games are cut off."""
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 
 from unstable.config import RunConfig, shown
-from unstable.types import Answer, GameResult, Turn
+from unstable.types import Answer, Brief, GameResult, Turn
 
 LOOKED_AT = 64
 """Answers of the policy in an env, after which the advice is given."""
@@ -20,11 +21,15 @@ class Illegal:
         self._fresh = config.model.init == "fresh"
         self._turns: dict[str, list[Turn]] = {key: [] for key in self._games}
 
+    def wants(self, env: str) -> bool:
+        """Whether the next game of an env is to be taken in."""
+        return len(self._turns.get(env, ())) < LOOKED_AT and env in self._turns
+
     def add(self, game: GameResult) -> str | None:
         """Take in a training game; the line, once there is enough to say it of its env."""
-        turns = self._turns.get(game.spec.env)
-        if turns is None or len(turns) >= LOOKED_AT:
+        if not self.wants(game.spec.env):
             return None
+        turns = self._turns[game.spec.env]
         turns += [turn for turn in game.turns if _is_policys(turn)]
         if len(turns) < LOOKED_AT:
             return None
@@ -81,10 +86,10 @@ class Capped:
         self._cut: dict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=CAPPED_GAMES))
         self._said: set[str] = set()
 
-    def add(self, result: GameResult) -> str | None:
-        """Take in a finished game; a line for the person at the terminal, if there is one."""
-        env, cut = result.spec.env, self._cut[result.spec.env]
-        cut.extend(game.truncated for game in result.games)
+    def add(self, games: Sequence[GameResult | Brief]) -> str | None:
+        """Take in a game, and its branches; a line for the person at the terminal, if any."""
+        env, cut = games[0].spec.env, self._cut[games[0].spec.env]
+        cut.extend(game.truncated for game in games)
         if env in self._said or len(cut) < CAPPED_GAMES or sum(cut) <= CAPPED_SHARE * CAPPED_GAMES:
             return None
         self._said.add(env)

@@ -64,6 +64,7 @@ class Dashboard:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         view = self.view
+        view.refresh()
         collection = _pane("collection", lambda w, h: collection_pane(view, w, h))
         game = _pane("last game", lambda w, h: game_pane(view, w, h))
         ratings = _pane("ratings", lambda w, h: ratings_pane(view, w, h))

@@ -17,25 +17,25 @@ from rich.live import Live
 from unstable.config import ConfigError, RunConfig
 from unstable.planning.measured import pace_line
 from unstable.planning.pace import Pace
+from unstable.records.files import hide_in_line
 from unstable.records.folder import RunFolder
-from unstable.records.games import batch_records, game_line, game_record
+from unstable.records.games import line_record
 from unstable.records.reading import Skipped, joined, read_rows
-from unstable.tracking.advice import Capped, Illegal
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
+from unstable.tracking.games import GameLog
 from unstable.tracking.lines import LATER_S, Lines, RunConsole
 from unstable.tracking.metrics import (
     EngineMetrics,
-    PlayMetrics,
-    PlayState,
     Row,
     evaluation_metrics,
     exploitability_metrics,
     rating_metrics,
 )
+from unstable.tracking.play import PlayMetrics, PlayState, PlayTally
 from unstable.tracking.sinks import SinkMaker, open_sinks
 from unstable.tracking.sinks.base import Sink, SinkBorder, name_of, wants_records
-from unstable.tracking.sinks.files import GameFiles
+from unstable.tracking.sinks.files import SampleFiles
 from unstable.tracking.status import Ending, StatusFile, Waits, state_of
 from unstable.tracking.summary import summary
 from unstable.tracking.text import (
@@ -53,13 +53,13 @@ from unstable.tracking.text import (
 from unstable.tracking.view import HISTORY, Phase, View
 from unstable.types import (
     Alarm,
-    Batch,
     EvalScore,
     Exploitability,
+    Finished,
     GameFailure,
     GameResult,
     Rating,
-    Trajectory,
+    Unwritable,
     Update,
 )
 
@@ -125,7 +125,6 @@ class Tracker:
         self._spent_until = now
         self._times = dict.fromkeys(PHASES.values(), 0.0)
         self._play = PlayMetrics(config)
-        self._capped, self._illegal = Capped(config), Illegal(config)
         self._planned, self._pace = pace, ""
         self._engine = EngineMetrics()
         self._device = DeviceProbe()
@@ -142,6 +141,9 @@ class Tracker:
                 f"tracking.run_dir = '{folder.root}': cannot be written ({error.strerror}); "
                 "choose another folder"
             ) from None
+        self._games = GameLog(
+            config, self._play, self.view, self._sinks, self._border, self.print, self.warn
+        )
         skipped = Skipped()
         if rows := read_rows(folder.metrics, skipped):  # the run is resumed
             self._names.update(dict.fromkeys(rows[-1]))
@@ -176,61 +178,25 @@ class Tracker:
         self.view.phase = Phase(name, done, total, started)
         self.waits.move()
 
-    def add_trajectory(
-        self, result: GameResult, trajectories: Sequence[Trajectory], version: int, actor: int = 0
+    def add_games(
+        self, games: Sequence[Finished], tally: PlayTally, version: int, actor: int = 0
     ) -> None:
-        """Takes in a training game, and its branches, finished while `version` was current."""
-        self._advance("playing", sum(len(each.samples) for each in trajectories))
-        self._look_at_end(result)
-        for game in result.games:
-            own = [each for each in trajectories if each.game_id == game.spec.game_id]
-            self._play.add_game(game, own)
-            self.view.add_game(game)
-            if (line := self._illegal.add(game)) is not None:
-                self.print(line)
-            self._emit_game(game, own, version, actor)
+        """Takes in training games, and what they say, finished while `version` was current."""
+        self._advance("playing", sum(each.num_samples for each in games))
+        self._games.add(games, tally, version, actor)
 
-    def add_again(self, result: GameResult, trajectories: Sequence[Trajectory]) -> None:
-        """Takes in a training game that is on file already, from before the run was resumed."""
-        for game in result.games:
-            own = [each for each in trajectories if each.game_id == game.spec.game_id]
-            self._play.add_game(game, own)
-            self.view.add_game(game)
+    def add_again(self, games: Sequence[Finished], tally: PlayTally) -> None:
+        """Takes in training games that are on file, from before the run was resumed."""
+        self._games.add_again(games, tally)
 
     def add_eval_episode(self, result: GameResult, version: int) -> None:
         """Takes in a finished game of the evaluation of `version`."""
         self._advance("evaluating", 1)
-        self._look_at_end(result)
-        self._emit_game(result, [], version, None)
-
-    def _emit_game(
-        self, game: GameResult, own: Sequence[Trajectory], version: int, actor: int | None
-    ) -> None:
-        def write() -> None:
-            line = game_line(game, own, version, actor)
-            self._emit("game_line", version, game.spec.purpose, line)
-
-        self._border(GameFiles.name, write)
-        if wants_records(self._sinks):
-            self._emit("game", version, game_record(game, own, version, actor))
-
-    def _look_at_end(self, result: GameResult) -> None:
-        if (line := self._capped.add(result)) is not None:
-            self.warn(line)
+        self._games.add_evaluated(result, version)
 
     def add_failure(self, failure: GameFailure) -> None:
         """Takes in a game that raised."""
-        spec = failure.spec
-        self._play.add_failure()
-        self.view.failures += 1
-        logger.error(
-            "%s game %d of %s failed: %s\n%s",
-            spec.purpose,
-            spec.game_id,
-            spec.env,
-            failure.error,
-            failure.traceback,
-        )
+        self._games.add_failure(failure)
 
     def log_learner(self, update: Update) -> None:
         """Takes in the learner's metrics, under the names that they have, and refused steps."""
@@ -240,9 +206,17 @@ class Tracker:
         for line in [*lines, *([refusal_line(update)] if update.refusals else [])]:
             self.warn(line)
 
-    def log_samples(self, update: Update, batch: Batch) -> None:
-        """Takes in the samples as `update` trained on them."""
-        self._emit("samples", update.version, batch_records(batch, update.advantages))
+    def log_samples(self, update: Update) -> None:
+        """Takes in the samples as `update` trained on them, where their lines were asked for."""
+        lines = update.lines
+        if isinstance(lines, Unwritable):
+            self._border(SampleFiles.name, lines.complain)
+        elif lines is not None:
+            lines = hide_in_line(lines)
+            self._emit("sample_lines", update.version, lines)
+            if wants_records(self._sinks, "samples"):
+                records = list(map(line_record, lines.splitlines()))
+                self._emit("samples", update.version, records)
 
     def log_evaluation(self, scores: Sequence[EvalScore], *, beside: bool = False) -> None:
         """Takes in how a version did against each opponent.
@@ -382,7 +356,7 @@ class Tracker:
         """Gives the terminal back and closes every sink; a second call does nothing."""
         self._stop_dashboard()
         self._emit("close")
-        self._sinks = []
+        self._sinks.clear()
 
     def _emit(self, method: str, *arguments: object) -> None:
         self._border.emit(self._sinks, method, *arguments)

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from unstable.config import RunConfig, hide_secrets
+from unstable.records.games import game_of, line_record
 from unstable.records.reading import by_key, measured
-from unstable.tracking.metrics import Row, current_policy, opponents
-from unstable.types import EvalScore, Exploitability, GameResult, PlayerId, Rating
+from unstable.tracking.metrics import Row, current_policy
+from unstable.tracking.play import opponents
+from unstable.types import Brief, EvalScore, Exploitability, GameResult, PlayerId, Rating
 from unstable.types.metrics import ExploitKey
 
 RECENT_GAMES = 200
@@ -43,20 +45,18 @@ class RecentGame(NamedTuple):
     finished: float  # of the view's clock, in seconds
 
     @classmethod
-    def of(cls, result: GameResult, now: float) -> "RecentGame":
-        """What the panes count of a game that has finished now."""
-        seats, sides = result.spec.seats, result.spec.trained_sides
-        trained = [seat for seat, spec in enumerate(seats) if spec.trained]
+    def of(cls, game: Brief, finished: float) -> "RecentGame":
+        """What the panes count of a game."""
+        seats, sides = game.spec.seats, game.spec.trained_sides
         ours = [seat for side in sides for seat in side]
-        moves = [turn for seat in trained for turn in result.seat_turns(seat)]
         return cls(
-            opponents=opponents(result),
+            opponents=opponents(game.spec),
             players={spec.player for seat, spec in enumerate(seats) if seat not in ours},
-            standings=[result.standing(side[0]) for side in sides],
-            forfeited=result.forfeit in ours,
-            moves=len(moves),
-            legal_moves=sum(not turn.invalid for turn in moves),
-            finished=now,
+            standings=[game.standing(side[0]) for side in sides],
+            forfeited=game.forfeit in ours,
+            moves=game.moves,
+            legal_moves=game.legal_moves,
+            finished=finished,
         )
 
 
@@ -106,8 +106,10 @@ class View:
     games: int = 0
     failures: int = 0
     recent: tuple[RecentGame, ...] = ()  # the newest RECENT_GAMES
-    last_result: GameResult | None = None  # in the run's own process
-    last_game: LastGame | None = None  # what others see of it
+    last_game: LastGame | None = None
+    # In the run's own process the two above are made only when they are looked at, out of these.
+    ended: tuple[tuple[Any, float], ...] = ()  # each a Brief, and when it finished
+    last_line: bytes | None = None
     engine: Row = field(default_factory=dict)
     actors: Mapping[int, Row] = field(default_factory=dict)  # the same of each actor
     machine: Mapping[str, float] = field(default_factory=dict)  # how busy it is
@@ -133,7 +135,8 @@ class View:
     def record(self) -> dict[str, Any]:
         """All but the config and the rows, which have files of their own, as JSON holds it."""
         self.last_game = self.newest_game()
-        text = _adapter().dump_json(self, exclude={"config", "rows", "clock", "last_result"})
+        self.refresh()
+        text = _adapter().dump_json(self, exclude=_OWN)
         return {"now": self.clock(), **json.loads(text)}  # in which what is not finite is null
 
     @classmethod
@@ -152,15 +155,22 @@ class View:
         return _adapter().validate_python({**record, **own})
 
     def newest_game(self) -> LastGame | None:
-        """The newest training game; it is made of its result only when it is looked at."""
-        return self.last_game if self.last_result is None else LastGame.of(self.last_result)
+        """The newest training game."""
+        line = self.last_line
+        return self.last_game if line is None else LastGame.of(game_of(line_record(line)))
 
-    def add_game(self, result: GameResult) -> None:
-        """Takes in a finished training game."""
-        self.games += 1
-        if not result.ended_in_opening:
-            self.recent = (*self.recent, RecentGame.of(result, self.clock()))[-RECENT_GAMES:]
-        self.last_result = result
+    def refresh(self) -> None:
+        """Brings `recent` up to date."""
+        if ended := self.ended:
+            self.recent = tuple(RecentGame.of(game, finished) for game, finished in ended)
+
+    def add_games(self, games: Sequence[Brief], last_line: bytes | None) -> None:
+        """Takes in finished training games, and the line of the last one, if that has one."""
+        now = self.clock()
+        self.games += len(games)
+        newest = [(game, now) for game in games if not game.ended_in_opening]
+        self.ended = (*self.ended, *newest)[-RECENT_GAMES:]
+        self.last_line = last_line or self.last_line
 
     def add_exploitability(self, found: Exploitability) -> None:
         """Takes in how exploitable a version is in a game."""
@@ -216,6 +226,10 @@ class View:
         if config.max_time is not None:
             left = min(left, config.max_time - (now - self.started))
         return max(left, 0.0)
+
+
+_OWN = {"config", "rows", "clock", "ended", "last_line"}
+"""What `record` leaves out."""
 
 
 @cache

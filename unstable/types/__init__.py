@@ -14,6 +14,7 @@ from unstable.types.answers import (
     TokenSample,
     TopLogprobs,
 )
+from unstable.types.finished import Brief, Finished
 from unstable.types.games import (
     WORTH,
     ActorState,
@@ -21,6 +22,7 @@ from unstable.types.games import (
     GameResult,
     GameSpec,
     Observation,
+    Pieces,
     Purpose,
     SeatSpec,
     Side,
@@ -31,4 +33,14 @@ from unstable.types.games import (
 )
 from unstable.types.judging import Alarm, EvalScore, Exploitability, Rating
 from unstable.types.players import BASE, MAIN, Adapter, PlayerId
-from unstable.types.training import Batch, Group, Reward, Sample, Trajectory, Update
+from unstable.types.training import (
+    Batch,
+    Group,
+    Reward,
+    Sample,
+    Sealed,
+    SealedBatch,
+    Trajectory,
+    Unwritable,
+    Update,
+)

@@ -2,10 +2,12 @@
 
 import math
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from operator import attrgetter
 from statistics import mean
-from typing import Literal
+from typing import Any, Literal
 
 from unstable.types.answers import Answer
 from unstable.types.players import PlayerId
@@ -15,8 +17,30 @@ Side = tuple[int, ...]
 """Seats that win and lose together: a team, or one seat that is for itself."""
 
 
+@cache
+def _values(kind: Any) -> Callable[[Any], Any]:
+    return attrgetter(*kind.__slots__)
+
+
+def _made(kind: Any, values: Sequence[Any]) -> Any:
+    made = object.__new__(kind)
+    for name, value in zip(kind.__slots__, values, strict=True):
+        object.__setattr__(made, name, value)
+    return made
+
+
+class _Handy:
+    """Goes between processes as its values alone, which takes a third of what a dataclass does."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind: Any = type(self)
+        return _made, (kind, _values(kind)(self))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeatSpec:
+class SeatSpec(_Handy):
     """Who sits there. SeatSpec(player=PlayerId.policy(3), temperature=1.0, group_id=17)"""
 
     player: PlayerId
@@ -34,7 +58,7 @@ class SeatSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GameSpec:
+class GameSpec(_Handy):
     """One game to be played, decided in full: two plays of it differ only by an engine's rounding.
 
     GameSpec(game_id=5, purpose="train", env="TicTacToe-v0", seed=90210, seats=(SeatSpec(...), ...))
@@ -95,6 +119,8 @@ class Turn:
         return self.answer.player
 
 
+Pieces = tuple[bytes, bytes]
+"""A game's line on file in two pieces: between them comes what only the loop knows."""
 Standing = Literal["win", "draw", "loss"]
 WORTH: dict[Standing, float] = {"win": 1.0, "draw": 0.5, "loss": 0.0}
 """What counts for the score, which is wins plus half the draws, per game."""
@@ -105,6 +131,36 @@ def standing(own: float, all_scores: Sequence[float]) -> Standing:
     if own < max(all_scores):
         return "loss"
     return "win" if min(all_scores) < own else "draw"
+
+
+def standing_of(spec: GameSpec, ranked_outcomes: Sequence[float], seat: int) -> Standing:
+    """How a seat and its team did: a win has the best outcome, and somebody did worse.
+
+    A forfeit is a loss, whatever it is worth. Alone, 1 is a win and anything above 0 a draw; so it
+    is with one team of all seats.
+    """
+    own = ranked_outcomes[seat]
+    if own == -math.inf:
+        return "loss"
+    if len(spec.sides) == 1:
+        return "win" if own >= 1 else "draw" if own > 0 else "loss"
+    return standing(own, ranked_outcomes)
+
+
+def ranked(spec: GameSpec, outcomes: Sequence[float], forfeit: int | None) -> list[float]:
+    """Outcomes by seat for comparing only: a team's mean stands for each of its seats.
+
+    Who forfeited is last, and so is its team, whatever that is worth.
+    """
+    found = list(outcomes)
+    for team in spec.teams:
+        worth = mean(outcomes[seat] for seat in team)  # exact, so that equal teams tie
+        for seat in team:
+            found[seat] = worth
+    if forfeit is not None:
+        for seat in next(side for side in spec.sides if forfeit in side):
+            found[seat] = -math.inf
+    return found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,7 +184,7 @@ class GameResult:
     """The most that a seat can win or lose, in the game's unit; None: a game without pay-offs."""
     fork: int = 0  # of a branch: index of its first own turn
     branches: list["GameResult"] = field(default_factory=list)
-    line: tuple[bytes, ...] | None = field(default=None, compare=False, repr=False)
+    line: "Pieces | None" = field(default=None, compare=False, repr=False)
     """Its line on file as far as it is made, as `records.games.line_pieces` does."""
 
     @property
@@ -166,34 +222,13 @@ class GameResult:
         return [t for t in self.turns if t.seat == seat and t.index >= self.spec.opening]
 
     def standing(self, seat: int) -> Standing:
-        """How a seat and its team did: a win has the best outcome, and somebody did worse.
-
-        A forfeit is a loss, whatever it is worth. Alone, 1 is a win and anything above 0 a draw;
-        so it is with one team of all seats.
-        """
-        ranked = self.ranked_outcomes
-        own = ranked[seat]
-        if own == -math.inf:
-            return "loss"
-        if len(self.spec.sides) == 1:
-            return "win" if own >= 1 else "draw" if own > 0 else "loss"
-        return standing(own, ranked)
+        """How a seat and its team did, as `standing_of` says."""
+        return standing_of(self.spec, self.ranked_outcomes, seat)
 
     @property
     def ranked_outcomes(self) -> list[float]:
-        """Outcomes by seat for comparing only: a team's mean stands for each of its seats.
-
-        Who forfeited is last, and so is its team, whatever that is worth.
-        """
-        ranked = list(self.outcomes)
-        for team in self.spec.teams:
-            worth = mean(self.outcomes[seat] for seat in team)  # exact, so that equal teams tie
-            for seat in team:
-                ranked[seat] = worth
-        if self.forfeit is not None:
-            for seat in next(side for side in self.spec.sides if self.forfeit in side):
-                ranked[seat] = -math.inf
-        return ranked
+        """Outcomes by seat for comparing only, as `ranked` says."""
+        return ranked(self.spec, self.outcomes, self.forfeit)
 
     @property
     def num_trained(self) -> int:

@@ -1,10 +1,15 @@
-"""What is trained on: turns with their rewards, as trajectories, groups and batches."""
+"""What is trained on: turns with their rewards, as trajectories, groups and batches.
 
+Between the process that played and the one that learns they are sealed: the loop, which hands them
+on, knows how many there are and of which version, and never makes their tokens objects.
+"""
+
+import pickle
 from dataclasses import dataclass, field
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from unstable.types.answers import SampledTokens
+from unstable.types.answers import Completion, SampledTokens, Segment
 
 
 class Reward(NamedTuple):
@@ -69,12 +74,110 @@ class Trajectory:
         It is exact before it is rounded, so that equal rewards tie whatever their number.
         """
         terminal = self.terminal_reward
-        return mean(sample.reward + terminal for sample in self.samples)
+        values = [sample.reward + terminal for sample in self.samples]
+        # Of equal values, as outcomes are, without the exact fractions that others need.
+        return values[0] if min(values) == max(values) else mean(values)
 
     @property
     def version(self) -> int:
         """The oldest version that sampled any of it."""
         return min(sample.version for sample in self.samples)
+
+
+class Sealed(NamedTuple):
+    """A trajectory as the loop holds it; `content` is all of it, which only a learner opens."""
+
+    game_id: int
+    seat: int
+    group_id: int
+    num_samples: int
+    version: int  # the oldest that sampled any of it
+    reward: float  # Trajectory.reward
+    content: bytes
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> "Sealed":
+        """The trajectory, sealed; alternatives of its tokens (`top_logprobs`) are left out."""
+        return cls(
+            trajectory.game_id,
+            trajectory.seat,
+            trajectory.group_id,
+            len(trajectory.samples),
+            trajectory.version,
+            trajectory.reward,
+            _packed(trajectory),
+        )
+
+    def opened(self) -> Trajectory:
+        """The trajectory again, to the bit."""
+        env, outcome, forfeit, rewards, samples = pickle.loads(self.content)
+        return Trajectory(
+            game_id=self.game_id,
+            env=env,
+            seat=self.seat,
+            group_id=self.group_id,
+            outcome=outcome,
+            forfeit=forfeit,
+            samples=tuple(_sample(*each) for each in samples),
+            rewards=_rewards(rewards),
+        )
+
+
+def _packed(trajectory: Trajectory) -> bytes:
+    """As plain values: pickled as objects they would take ten times as long, here and there."""
+    samples = [
+        (
+            each.turn,
+            each.tokens.version,
+            each.tokens.temperature,
+            each.tokens.prompt_cut,
+            each.tokens.prompt_ids,
+            [_plain(segment) for segment in each.tokens.segments],
+            {term: (raw, weighted) for term, (raw, weighted) in each.rewards.items()},
+        )
+        for each in trajectory.samples
+    ]
+    rewards = {term: (raw, weighted) for term, (raw, weighted) in trajectory.rewards.items()}
+    whole = (trajectory.env, trajectory.outcome, trajectory.forfeit, rewards, samples)
+    return pickle.dumps(whole, pickle.HIGHEST_PROTOCOL)
+
+
+def _plain(segment: Segment) -> tuple[Any, ...]:
+    if isinstance(segment, Completion):
+        return segment.token_ids, segment.logprobs, segment.finish_reason, segment.adapter
+    return segment.token_ids, segment.scored
+
+
+def _sample(
+    turn: int,
+    version: int | None,
+    temperature: float,
+    prompt_cut: int,
+    prompt_ids: list[int],
+    segments: list[tuple[Any, ...]],
+    rewards: dict[str, tuple[float, float]],
+) -> Sample:
+    tokens = SampledTokens(
+        prompt_ids=prompt_ids,
+        segments=tuple(map(_segment, segments)),
+        temperature=temperature,
+        version=version,
+        prompt_cut=prompt_cut,
+    )
+    return Sample(turn=turn, tokens=tokens, rewards=_rewards(rewards))
+
+
+def _segment(plain: tuple[Any, ...]) -> Segment:
+    if len(plain) == 2:
+        return Segment(token_ids=plain[0], scored=plain[1])
+    token_ids, logprobs, finish_reason, adapter = plain
+    return Completion(
+        token_ids=token_ids, logprobs=logprobs, finish_reason=finish_reason, adapter=adapter
+    )
+
+
+def _rewards(plain: dict[str, tuple[float, float]]) -> dict[str, Reward]:
+    return {term: Reward(*values) for term, values in plain.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +224,33 @@ class Batch:
         return self.version - sample.version
 
 
+class Unwritable(NamedTuple):
+    """Stands for lines that could not be made. Unwritable("ValueError: nan is not finite")"""
+
+    why: str
+
+    def complain(self) -> None:
+        """Raise why, where they would have been written."""
+        raise ValueError(self.why)
+
+
+class SealedBatch(NamedTuple):
+    """A batch on its way to the learner: groups of sealed trajectories, oldest first."""
+
+    version: int
+    groups: tuple[tuple[Sealed, ...], ...]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all groups."""
+        return sum(each.num_samples for group in self.groups for each in group)
+
+    def opened(self) -> Batch:
+        """What a learner trains on."""
+        groups = (Group(trajectories=tuple(e.opened() for e in group)) for group in self.groups)
+        return Batch(version=self.version, groups=tuple(groups))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
     """What came of an update; `advantages` in the order of the batch's samples."""
@@ -129,3 +259,4 @@ class Update:
     metrics: dict[str, float | None]  # names that begin with learn/
     advantages: list[float]
     refusals: list[str] = field(default_factory=list)  # why, for each step that was not made
+    lines: bytes | Unwritable | None = None  # the samples as `train/` has them; None: not asked for

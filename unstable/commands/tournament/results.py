@@ -85,8 +85,7 @@ def _trueskill(players: Sequence[Entrant], results: Sequence[GameResult]) -> lis
     ids = [each.player for each in players]
     programs = [e.player for e in players if e.opponent is not None and e.opponent.is_program]
     registry = Registry(ids, programs[0] if programs else None, pool_size=1)
-    for result in results:
-        registry.record(result)
+    registry.record(results)
     return [{"player": e.player.name, **trueskill_record(e)} for e in registry.ratings()]
 
 

@@ -73,6 +73,9 @@ def _engine_args(settings: VLLMSettings) -> Any:
     from vllm.platforms import current_platform
 
     options = _quantization(settings.quantize)
+    if settings.tensor_parallel > 1:
+        # In a placement group of Ray's it would have Ray start its workers, elsewhere even.
+        options["distributed_executor_backend"] = "mp"
     on_cpu = current_platform.is_cpu()
     if on_cpu:
         options["block_size"] = _CPU_BLOCK

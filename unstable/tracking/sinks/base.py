@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, Literal, ParamSpec
 
 from unstable.config import RunConfig
 from unstable.config.plugins import faults_to
@@ -38,8 +38,16 @@ class Sink:
     def game_line(self, version: int, purpose: Purpose, line: bytes) -> None:
         """Take in the same as the line that is on file, which costs less."""
 
+    def game_lines(self, version: int, purpose: Purpose, lines: Sequence[bytes]) -> None:
+        """Take in the lines of games that came together; by default each by `game_line`."""
+        for line in lines:
+            self.game_line(version, purpose, line)
+
     def samples(self, update: int, records: Sequence[Record]) -> None:
         """Take in the samples as an update trained on them, as `train/` has them on file."""
+
+    def sample_lines(self, update: int, lines: bytes) -> None:
+        """Take in the same as the lines that are on file, which costs less."""
 
     def ratings(self, record: Record) -> None:
         """Take in the table of ratings as it is now, as `ratings.json` has it."""
@@ -57,9 +65,18 @@ class Sink:
         """Finish; nothing comes after it."""
 
 
-def wants_records(sinks: Iterable[Sink]) -> bool:
-    """Whether any of them takes in games as records."""
-    return any(getattr(sink.game, "__func__", None) is not Sink.game for sink in sinks)
+def _has_own(sink: Sink, method: str) -> bool:
+    return getattr(getattr(sink, method), "__func__", None) is not getattr(Sink, method)
+
+
+def takes_lines(sink: Sink) -> bool:
+    """Whether it takes in games as lines."""
+    return _has_own(sink, "game_line") or _has_own(sink, "game_lines")
+
+
+def wants_records(sinks: Iterable[Sink], method: Literal["game", "samples"]) -> bool:
+    """Whether any of them takes in games, or samples, as records."""
+    return any(_has_own(sink, method) for sink in sinks)
 
 
 class SinkBorder:

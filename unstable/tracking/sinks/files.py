@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from unstable.records.files import LineFile, json_line, write_lines, write_whole
+from unstable.records.files import LineFile, json_line, write_whole
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record
 from unstable.tracking.sinks.base import Row, Sink
@@ -19,14 +19,14 @@ class GameFiles(Sink):
         self._open: dict[Purpose, tuple[int, LineFile]] = {}
         folder.games("train", 0).parent.mkdir(parents=True, exist_ok=True)
 
-    def game_line(self, version: int, purpose: Purpose, line: bytes) -> None:
-        """Append a line."""
+    def game_lines(self, version: int, purpose: Purpose, lines: Sequence[bytes]) -> None:
+        """Append lines."""
         opened = self._open.get(purpose)
         if opened is None or opened[0] != version:
             if opened is not None:
                 opened[1].close()
             opened = self._open[purpose] = (version, LineFile(self._folder.games(purpose, version)))
-        opened[1].append(line)
+        opened[1].append(b"".join(lines))
 
     def close(self) -> None:
         """Close what is open."""
@@ -43,9 +43,9 @@ class SampleFiles(Sink):
         self._folder = folder
         folder.train.mkdir(parents=True, exist_ok=True)
 
-    def samples(self, update: int, records: Sequence[Record]) -> None:
+    def sample_lines(self, update: int, lines: bytes) -> None:
         """Write the update's file."""
-        write_lines(self._folder.samples(update), records)
+        write_whole(self._folder.samples(update), lines)
 
 
 class RatingsFile(Sink):

@@ -1,0 +1,176 @@
+"""Nodes come and go: who is started where, and whose cards a learner gets. Without Ray."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.helpers.machines import machine
+from tests.helpers.mortal import Mortal, config_of
+from unstable.config import RunFailedError
+from unstable.planning.machine import Placement
+from unstable.records.folder import RunFolder
+from unstable.runtime import actors as actors_module
+from unstable.runtime import crew as crew_module
+from unstable.runtime import node_actor
+from unstable.runtime.crew import Crew
+from unstable.runtime.nodes import Found, Node
+from unstable.runtime.placement import Place
+from unstable.tracking.status import Waits
+
+
+class FakeNode(Node):
+    """A node that is there as long as `there` says so."""
+
+    there = True
+
+    async def lives(self) -> bool:
+        return self.there
+
+    async def give(self, *_: object) -> None:
+        pass
+
+
+def node(name: str, cards: int = 0, *, drivers: bool = False) -> FakeNode:
+    own = machine(cards, cores=2, node=name)
+    found = Found(own, "3.11", "a", "token", "", {})
+    return FakeNode(name, f"id {name}", found, own, drivers)
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Mortal, "dies_after", [])
+    monkeypatch.setattr(actors_module, "Process", Mortal)
+    monkeypatch.setattr(node_actor, "Process", Mortal)
+    monkeypatch.setattr(crew_module, "free", lambda _: None)
+    monkeypatch.setattr(crew_module, "reserve", reserve)
+    monkeypatch.setattr(crew_module, "look", lambda _: node("driver").found)
+
+
+def reserve(placements: Sequence[Placement], nodes: dict[str, Node]) -> list[Place]:
+    return [Place(each, nodes[each.node], object(), len(each.gpus)) for each in placements]
+
+
+def crew_of(
+    tiny_folder: Path, tmp_path: Path, *nodes: Node, grows: bool = False, **changes: Any
+) -> tuple[Crew, list[str]]:
+    said: list[str] = []
+    config = config_of(tiny_folder, **changes)
+    folder = RunFolder(tmp_path)
+    return Crew(config, folder, nodes, Waits(), said.append, grows=grows), said
+
+
+def processors(monkeypatch: pytest.MonkeyPatch, **left: int) -> None:
+    free = {f"id {name}": {"CPU": float(count)} for name, count in left.items()}
+    monkeypatch.setattr(crew_module, "free_resources", lambda: free)
+
+
+async def test_a_learner_that_died_alone_comes_back_where_it_was(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew, _ = crew_of(tiny_folder, tmp_path, node("a"), node("driver", drivers=True))
+    processors(monkeypatch)
+    old = crew.reserve([Placement("a")])
+    assert await crew.learner_places(old) == old
+
+
+@pytest.mark.parametrize(("left", "evicted"), [(1, 0), (0, 1)])
+async def test_a_learner_whose_node_went_goes_to_the_drivers_or_takes_an_actors_place(
+    left: int, evicted: int, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = node("a")
+    crew, said = crew_of(tiny_folder, tmp_path, gone, node("b"), node("driver", drivers=True))
+    processors(monkeypatch, driver=left)
+    actors = crew.reserve([Placement("b"), Placement("driver"), Placement("driver")])
+    (old,) = crew.reserve([Placement("a")])
+    gone.there = False
+    (new,) = await crew.learner_places([old])
+    assert new.placement == Placement("driver") and said == ["node a has left"]
+    assert len([place for place in actors if await crew.has(place)]) == 3 - evicted
+
+
+async def test_a_learner_takes_spare_cards_first_and_keeps_ranks_that_live(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, other = node("a", 2), node("b", 3)
+    crew, _ = crew_of(tiny_folder, tmp_path, gone, other)
+    processors(monkeypatch)
+    playing = crew.reserve([Placement("b", ("0",)), Placement("b", ("1",))])
+    crew._spare += (spare := crew.reserve([Placement("b", ("2",))]))
+    old = crew.reserve([Placement("b", ("9",)), Placement("a", ("0",))])
+    gone.there = False
+    new = await crew.learner_places(old)
+    assert [place.placement for place in new] == [Placement("b", ("9",)), Placement("b", ("2",))]
+    assert not await crew.has(spare[0])
+    assert all([await crew.has(place) for place in playing])
+    other.there = False
+    with pytest.raises(RunFailedError, match="no other has room for it"):
+        await crew.learner_places(new)
+
+
+def comes(monkeypatch: pytest.MonkeyPatch, made: Node) -> dict[str, Any]:
+    monkeypatch.setattr(crew_module, "found_at", lambda *_: iter([made]))
+    return {"NodeID": made.id}
+
+
+async def test_a_node_that_comes_has_the_lost_first_and_more_where_the_run_grows(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = node("a")
+    here = node("driver", drivers=True)
+    crew, said = crew_of(tiny_folder, tmp_path, gone, here, grows=True, loop={"mode": "async"})
+    own = [crew.actor(place) for place in crew.reserve([Placement("a"), Placement("driver")])]
+    await asyncio.gather(*(actor.start() for actor in own))
+    crew.actors += own
+    probed: list[str] = []
+
+    async def probe(actor: Any) -> None:
+        probed.append(actor.name)
+
+    crew.probe = probe
+    gone.there = False
+    process: Any = own[0]._process
+    process.left = 0
+    assert await own[0].stats() is not None  # which finds that it is dead, and its node gone
+    assert own[0].is_lost and await crew.host() is own[1]
+    await crew._take_in(comes(monkeypatch, node("b")))
+    assert not own[0].is_lost and own[0].place is not None
+    assert own[0].place.node.name == "b"
+    joined = crew.joined.get_nowait()
+    assert probed == ["actor-2"] and crew.joined.empty()
+    assert said == [
+        "node a has left",
+        "actor-0 is lost with a; others play its games",
+        "node b has come, with room for 2 actors",
+        "actor-0 plays at b",
+        "actor-2 plays at b",
+    ]
+    await asyncio.gather(*(actor.close() for actor in [*own, joined]))
+    await crew.close()
+
+
+async def test_a_node_that_comes_and_differs_is_left_out_in_a_line(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew, said = crew_of(tiny_folder, tmp_path, node("driver", drivers=True), grows=True)
+    other = node("b")
+    other.found = other.found._replace(source="b")
+    await crew._take_in(comes(monkeypatch, other))
+    assert len(said) == 1 and "node b has another unstable" in said[0]
+    assert crew.joined.empty()
+
+
+async def test_a_run_with_no_actor_left_waits_and_then_ends(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew_module, "EVERY_S", 0.01)
+    loop = {"mode": "async", "start_timeout": 0.1}
+    crew, _ = crew_of(tiny_folder, tmp_path, node("driver", drivers=True), loop=loop)
+    with pytest.raises(RunFailedError, match=r"no actor is left.*start_timeout = 0\.1 s"):
+        await crew.host()
+    later = SimpleNamespace(is_lost=False, load=0)
+    monkeypatch.setattr(Crew, "_own", [later])
+    assert await crew.host() is later

@@ -1,0 +1,126 @@
+"""A run on a cluster that others have started and use too: several nodes of Ray on one host."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ray.cluster_utils import Cluster
+
+from tests.helpers.cli import PATIENCE_S, command, no_developers_lines, unstable
+from tests.helpers.namespaces import NOTICED
+from unstable.records.folder import RunFolder
+
+pytestmark = pytest.mark.slow
+ARGS: dict[str, Any] = {"num_cpus": 3, "node_ip_address": "127.0.0.1"}
+ARGS["object_store_memory"] = 100_000_000
+OPTIONS = ["--config", "tiny_nim", "--name", "run", "--loop.mode", "async", "--eval.every", "0"]
+OPTIONS += ["--eval.exploitability.every", "0", "--learner.batch_size", "128"]
+OPTIONS += ["--learner.micro_batch_size", "64", "--actors.games_in_flight", "16"]
+OPTIONS += ["--tracking.report", "false"]
+BYSTANDER = """
+import os, ray, sys, time
+ray.init(address=sys.argv[1], log_to_driver=False)
+class Bystander:
+    def pid(self):
+        return os.getpid()
+made = ray.remote(num_cpus=0)(Bystander).remote()
+print(ray.get(made.pid.remote()), flush=True)
+while True:
+    time.sleep(0.2)
+    ray.get(made.pid.remote())
+"""
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    for name, value in (NOTICED | {"RAY_AUTH_MODE": "disabled"}).items():
+        monkeypatch.setenv(name, value)
+    made = Cluster(initialize_head=True, head_node_args=dict(ARGS, include_dashboard=False))
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def bystander(cluster: Cluster) -> Iterator[psutil.Process]:
+    """Another user's actor, which is asked something all the time."""
+    with subprocess.Popen(
+        [sys.executable, "-c", BYSTANDER, cluster.address],
+        stdout=subprocess.PIPE,
+        text=True,
+        # Else Ray takes the loopback address for the host's own one.
+        env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
+    ) as driver:
+        assert driver.stdout is not None
+        own = psutil.Process(int(driver.stdout.readline().split()[-1]))
+        yield own
+        assert driver.poll() is None, "it has lost its actor"
+        assert own.is_running(), "another's process was ended"
+        driver.kill()
+
+
+def test_a_run_leaves_a_cluster_as_it_was_and_a_node_may_leave_the_run(
+    cluster: Cluster, bystander: psutil.Process, tmp_path: Path
+) -> None:
+    second = cluster.add_node(**ARGS)
+    steps = 15
+    words = [*OPTIONS, "--ray_address", cluster.address, "--cluster.min_nodes", "2"]
+    with (tmp_path / "said.txt").open("w") as output:
+        run: Any = psutil.Popen(
+            command(["train", *words, "--steps", str(steps)]),
+            cwd=tmp_path,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+    def said() -> str:
+        assert run.is_running() and run.status() != psutil.STATUS_ZOMBIE or run.poll() == 0
+        return (tmp_path / "said.txt").read_text()
+
+    def until(text: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not re.search(text, said()):
+            assert time.monotonic() < deadline, said()
+            time.sleep(0.1)
+
+    until(r"2 nodes for this run; it asks for none")
+    until(r"update 3/")
+    cluster.remove_node(second, allow_graceful=False)
+    until(r"is lost with 127\.0\.0\.1")
+    assert run.wait(timeout=PATIENCE_S) == 0, said()
+    assert no_developers_lines(said())
+    folder = RunFolder(tmp_path / "outputs/run")
+    assert folder.versions()[-1] == steps
+    assert {path.name for path in (folder.root / "logs").glob("actor-*.log")} >= {
+        "actor-0.log",
+        "actor-1.log",
+    }
+    head: Any = cluster.head_node
+    raylet = psutil.Process(head.all_processes["raylet"][0].process.pid)
+    assert not any(map(is_of_a_run, raylet.children(recursive=True))), "its processes have ended"
+
+
+def is_of_a_run(process: psutil.Process) -> bool:
+    """Whether it is an actor, a learner or an agent of a run."""
+    try:
+        return bool(re.search("ActorProcess|LearnerProcess|NodeAgent", " ".join(process.cmdline())))
+    except psutil.Error:
+        return False
+
+
+def test_what_lacks_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    wait = ["--loop.start_timeout", "1", "--ray_address", "auto"]
+    for options, line in (
+        (["--cluster.labels", "{kind: none}"], "cluster.min_nodes = 1: 0 nodes that fit are there"),
+        (["--cluster.min_nodes", "3"], "cluster.min_nodes = 3: 1 nodes that fit are there after"),
+    ):
+        done = unstable(tmp_path, "train", *OPTIONS, *wait, *options, RAY_ADDRESS=cluster.address)
+        assert done.returncode == 2, done.stderr
+        assert line in done.stderr.splitlines()[-1]
+        assert not (tmp_path / "outputs").exists()

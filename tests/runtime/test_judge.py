@@ -1,0 +1,108 @@
+"""A user's plain reward terms are asked in a process that may be ended without harm."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from tests.helpers.builders import game
+from unstable.config import RewardConfig
+from unstable.rewards.terms import Rewards
+from unstable.runtime import judge as judge_module
+from unstable.runtime.judge import Judge
+from unstable.types import GameFailure, GameResult, Reward, Turn
+
+
+def told(result: GameResult, turn: Turn, how: str = "") -> float | None:
+    """The turn's number; in game 1 it does what `how` says, in game 3 nothing."""
+    if result.spec.game_id == 1:
+        if how == "in C":
+            re.match(r"(a+)+b", "a" * 60)
+        elif how == "deaf":
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+            time.sleep(60)
+        elif how == "gone":
+            os._exit(3)
+        elif how == "raises":
+            raise LookupError("no such word")
+    return None if result.spec.game_id == 3 else float(turn.index)
+
+
+def process(result: GameResult, seat: int) -> float:
+    return float(os.getpid())
+
+
+async def slow(result: GameResult, seat: int) -> float:
+    return 0.5
+
+
+async def judged(terms: list[RewardConfig], count: int = 5) -> dict[int, Any]:
+    """By game the rewards of its trained seat, or the error that it failed with."""
+
+    async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
+        for game_id in range(count):
+            yield [game(game_id=game_id)]
+
+    judge = Judge(terms)
+    found: dict[int, Any] = {}
+    try:
+        async for together in Rewards(terms, apart=judge).judge(played()):
+            for each in together:
+                if isinstance(each, GameFailure):
+                    found[each.spec.game_id] = each.error
+                else:
+                    (trajectory,) = each[1]
+                    own = [sample.rewards for sample in trajectory.samples]
+                    found[each[0].spec.game_id] = trajectory.rewards, own
+    finally:
+        judge.close()
+    return found
+
+
+def term(name: str, **changes: Any) -> RewardConfig:
+    return RewardConfig(term=f"{__name__}:{name}", **changes)
+
+
+async def test_terms_of_all_kinds_are_what_they_are_in_one_process() -> None:
+    terms = [RewardConfig(), term("told", weight=2.0), term("slow")]
+    found = await judged(terms)
+    here = Rewards([RewardConfig(), term("told", weight=2.0)])
+    for game_id in range(5):
+        (trajectory,) = here.trajectories(game(game_id=game_id))
+        whole = trajectory.rewards | {terms[2].term: Reward(0.5, 0.5)}
+        assert found[game_id] == (whole, [sample.rewards for sample in trajectory.samples])
+    assert found[3] == ({"outcome": Reward(1.0, 1.0), terms[2].term: Reward(0.5, 0.5)}, [{}, {}])
+
+
+async def test_they_are_asked_in_another_process_which_ends_with_its_asker() -> None:
+    found = await judged([term("process")], 2)
+    pids = set()
+    for rewards, _ in found.values():
+        pids.add(int(rewards[f"{__name__}:process"].raw))
+    (pid,) = pids
+    assert pid != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("in C", r"TimeoutError: reward term .*:told: not over in timeout = 1 s"),
+        ("deaf", r"RuntimeError: a reward term was not over in 1.5 s"),
+        ("gone", r"RuntimeError: the process of its reward terms has ended"),
+        ("raises", r"LookupError: no such word"),
+    ],
+)
+async def test_what_goes_wrong_there_costs_one_game(
+    how: str, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_module, "GRACE_S", 0.5)
+    found = await judged([term("told", args={"how": how}, timeout=1.0)])
+    assert re.match(error, str(found.pop(1)))
+    assert sorted(found) == [0, 2, 3, 4]
+    assert not any(isinstance(each, str) for each in found.values())

@@ -1,0 +1,77 @@
+"""What goes from the process that played to the one that learns arrives to the bit."""
+
+import math
+import pickle
+from dataclasses import replace
+
+from tests.helpers.builders import completion, game, sampled, sealed, spec
+from unstable.types import (
+    PlayerId,
+    Reward,
+    Sample,
+    Sealed,
+    SealedBatch,
+    SeatSpec,
+    Segment,
+    Trajectory,
+)
+
+
+def trajectory(**changes: object) -> Trajectory:
+    """Two turns: one of a single completion, one into which something was inserted."""
+    inserted = Segment(token_ids=[5, 6], scored=False)
+    odd = completion(token_ids=[3], logprobs=[-1 / 3], finish_reason="length", adapter=None)
+    tokens = replace(sampled(4), segments=(completion(), inserted, odd), prompt_cut=7)
+    samples = (
+        Sample(turn=1, tokens=sampled(3, temperature=0.7), rewards={"a": Reward(0.1, 0.2)}),
+        Sample(turn=3, tokens=tokens, rewards={}),
+    )
+    made = Trajectory(
+        game_id=5,
+        env="Nim-v0",
+        seat=1,
+        group_id=17,
+        outcome=1 / 7,
+        forfeit=False,
+        samples=samples,
+        rewards={"outcome": Reward(math.pi, -math.e)},
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_a_trajectory_is_opened_as_it_was() -> None:
+    made = trajectory()
+    (closed,) = pickle.loads(pickle.dumps(sealed([made])))
+    assert closed.opened() == made
+    assert (closed.version, closed.num_samples, closed.reward) == (3, 2, made.reward)
+    assert (closed.game_id, closed.seat, closed.group_id) == (5, 1, 17)
+    kinds = [type(each) for each in closed.opened().samples[1].tokens.segments]
+    assert kinds == [type(each) for each in made.samples[1].tokens.segments]
+
+
+def test_alternatives_of_tokens_are_left_out() -> None:
+    asked = sampled(3, top_logprobs=[[(1, -0.5)], [(2, -0.1)]])
+    one = Sample(turn=1, tokens=asked, rewards={})
+    opened = Sealed.of(trajectory(samples=(one,))).opened()
+    assert opened.samples[0].tokens == asked.without_top_logprobs()
+
+
+def test_a_batch_is_opened_in_its_groups() -> None:
+    made = [trajectory(seat=seat, game_id=n) for n in range(3) for seat in (0, 1)]
+    closed = SealedBatch(5, (tuple(sealed(made[:2])), tuple(sealed(made[2:]))))
+    batch = closed.opened()
+    assert batch.version == 5 and closed.num_samples == len(batch.samples) == 12
+    assert [list(group.trajectories) for group in batch.groups] == [made[:2], made[2:]]
+
+
+def test_the_loop_holds_few_bytes_of_a_token() -> None:
+    long = sampled(3, token_ids=[*range(30_000, 34_000)], logprobs=[-0.1] * 4000)
+    closed = Sealed.of(trajectory(samples=(Sample(turn=1, tokens=long, rewards={}),)))
+    assert len(closed.content) < 15 * 4000
+
+
+def test_a_spec_goes_between_processes_as_it_is() -> None:
+    opener = SeatSpec(player=PlayerId.policy(0), temperature=1.0)
+    made = replace(spec(("main@3", "random")), opening=2, opener=opener, teams=((0,), (1,)))
+    assert pickle.loads(pickle.dumps(made)) == made
+    assert len(pickle.dumps([game(game_id=n).spec for n in range(10)])) < 10 * 250

@@ -1,0 +1,295 @@
+"""All that a run has on a cluster: nodes, actors, the learner's places, while nodes come and go."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from unstable.config import ConfigError, RunConfig, RunFailedError
+from unstable.engines.needs import NEEDS
+from unstable.loop.protocols import Actor
+from unstable.planning.machine import Placement
+from unstable.planning.plan import plan
+from unstable.records.folder import RunFolder
+from unstable.runtime.cluster import again
+from unstable.runtime.files import Files
+from unstable.runtime.node_actor import NodeActor
+from unstable.runtime.node_logs import collect_logs
+from unstable.runtime.nodes import (
+    Found,
+    Node,
+    alive,
+    differences,
+    fitting,
+    found_at,
+    free_resources,
+    look,
+)
+from unstable.runtime.placement import Place, Start, free, in_turn, reserve
+from unstable.runtime.survey import counted_here, model_folders, survey
+from unstable.tracking.status import Waits
+
+log = logging.getLogger(__name__)
+EVERY_S = 1.0
+"""Seconds between two looks at which nodes there are."""
+CLOSE_S = 10.0
+
+
+class Crew:
+    """The actors of a run on a cluster and where they may run.
+
+    `actors` are those that the loop knows, `joined` those that it is to take in. With `grows` a
+    node that comes later gets as many as it has room for; else it gets those that are lost.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        nodes: Sequence[Node],
+        waits: Waits,
+        say: Callable[[str], None],
+        *,
+        grows: bool,
+    ) -> None:
+        self.waits, self.say = waits, say
+        self.files = Files(config, folder)
+        self.actors: list[Actor] = []
+        self.joined: asyncio.Queue[Actor] = asyncio.Queue()
+        self.probe: Callable[[NodeActor], Any] | None = None  # raises where one is not to play
+        self._config, self._folder, self._grows = config, folder, grows
+        self._nodes = {node.name: node for node in nodes}
+        self._driver: Found = look(model_folders(config.model))
+        self.known = {node.id for node in nodes}  # Ray's ids, of those that were left out too
+        self._places: list[Place] = []  # that the run has
+        self._spare: list[Place] = []  # of these, where no actor is
+        self._made = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def reserve(self, placements: Sequence[Placement]) -> list[Place]:
+        """Have Ray keep these places for the run."""
+        places = reserve(placements, self._nodes)
+        self._places += places
+        return places
+
+    def actor(self, place: Place) -> NodeActor:
+        """Another actor, which has not started."""
+        self._made += 1
+        return NodeActor(self._config, self._folder, self._made - 1, place, self)
+
+    @property
+    def _own(self) -> list[NodeActor]:
+        return [actor for actor in self.actors if isinstance(actor, NodeActor)]
+
+    async def has(self, place: Place | None) -> bool:
+        """Whether a place is still the run's, and its node there."""
+        if place is None or place not in self._places:
+            return False
+        if not (lives := await place.node.lives()):
+            self._leave(place.node)
+        return lives
+
+    def _leave(self, node: Node) -> None:
+        """A node has gone, or our agent there; should the node be there, it is one that comes."""
+        if self._nodes.get(node.name) is node:
+            del self._nodes[node.name]
+            self.known.discard(node.id)
+            self._forget([place for place in self._spare if place.node is node])
+            self.say(f"node {node.name} has left")
+
+    def withdraw(self, actor: NodeActor) -> None:
+        """The actor has no place any more."""
+        place, actor.place = actor.place, None
+        if place is not None:
+            self._forget([place])
+            self.say(f"{actor.name} is lost with {place.node.name}; others play its games")
+            self.begin(self._fill())
+
+    def _forget(self, places: Sequence[Place]) -> None:
+        self._places = [each for each in self._places if each not in places]
+        self._spare = [each for each in self._spare if each not in places]
+        for place in places:
+            if not any(each.group is place.group for each in self._places):
+                free(place)
+
+    async def host(self) -> NodeActor:
+        """An actor that plays for one that is lost: the least busy one.
+
+        Raises `RunFailedError` where none is left, and none comes in time.
+        """
+        seconds = self._config.loop.start_timeout
+        try:
+            with self.waits.on("a node with an actor"):
+                async with asyncio.timeout(seconds):
+                    while not (there := [each for each in self._own if not each.is_lost]):
+                        await asyncio.sleep(EVERY_S)
+        except TimeoutError:
+            raise RunFailedError(
+                f"no actor is left, and no node has come in loop.start_timeout = {seconds:g} s; "
+                f"{again(self._folder)}"
+            ) from None
+        return min(there, key=lambda each: each.load)
+
+    async def watch(self) -> None:
+        """Look after the cluster's nodes, for ever."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            living = await asyncio.to_thread(alive)
+            ids = {node["NodeID"] for node in living}
+            for node in [each for each in self._nodes.values() if each.id not in ids]:
+                self._leave(node)
+            for raw in fitting(living, self._config.cluster):
+                if raw["NodeID"] not in self.known:
+                    self.known.add(raw["NodeID"])
+                    self.begin(self._take_in(raw))
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done beside the run; an error of it is logged."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the crew's work failed", exc_info=error)
+
+    async def _take_in(self, raw: dict[str, Any]) -> None:
+        """Look at a node that has come, and have actors there."""
+        try:
+            folders = model_folders(self._config.model)
+            (node,) = await asyncio.to_thread(lambda: [*found_at([raw], folders, self._nodes)])
+            if isinstance(node, ConfigError):
+                raise node
+            if lacks := [*differences(node, self._driver)]:
+                raise ConfigError(lacks[0])
+            if problem := counted_here(self._config):
+                raise ConfigError(problem)
+            self._nodes[node.name] = node
+            free_actors = self._config.actors.model_copy(update={"num": "auto"})
+            config = self._config.model_copy(update={"actors": free_actors})
+            chosen = await asyncio.to_thread(plan, config, [node.machine], NEEDS, learner=False)
+            places = self.reserve(chosen.actors)
+        except ConfigError as error:
+            self.say(f"a node has come and is not used: {error}")
+            return
+        self.say(f"node {node.name} has come, with room for {len(places)} actors")
+        self._spare += places
+        await self._fill()
+
+    async def _fill(self) -> None:
+        """Have actors at spare places: those that are lost and, if it grows, more."""
+        lost = [actor for actor in self._own if actor.is_lost and actor.place is None]
+        spare, self._spare = self._spare, []
+        kept = len(spare) if self._grows else len(lost)
+        self._spare = spare[kept:]
+        work: list[tuple[Placement | Place, Start]] = []
+        for index, place in enumerate(spare[:kept]):
+            if index < len(lost):
+                lost[index].place = place
+                work.append((place, partial(lost[index].settle, place)))
+            else:
+                work.append((place, partial(self._grow, place)))
+        await asyncio.gather(*in_turn(work))
+
+    async def _grow(self, place: Place) -> None:
+        actor = self.actor(place)
+        try:
+            await actor.start()
+            if self.probe is not None:
+                await self.probe(actor)
+        except (RayError, RuntimeError, TimeoutError, ConfigError) as error:
+            log.warning("%s", actor.name, exc_info=error)
+            self.say(f"{actor.name} could not be started at {place.node.name}: {error}")
+            await actor.close()
+            self._forget([place])
+            return
+        self.say(f"{actor.name} plays at {place.node.name}")
+        self.joined.put_nowait(actor)
+
+    async def learner_places(self, old: Sequence[Place]) -> list[Place]:
+        """Where a learner that has died is started again; on cards that an actor has to leave.
+
+        Raises `RunFailedError` where there is no room for it.
+        """
+        lost = [place for place in old if not await self.has(place)]
+        self._forget(lost)
+        nodes = [node for node in self._nodes.values() if lost and await node.lives()]
+        cards = sum(len(place.placement.gpus) for place in lost)
+        left = await asyncio.to_thread(free_resources)
+        for node in sorted(nodes, key=lambda node: not node.is_drivers):
+            lacking = cards or max(0, len(lost) - int(left.get(node.id, {}).get("CPU", 0)))
+            if (freed := self._freed(node, lacking)) is not None:
+                own = [(card,) for card in freed] if cards else [()] * len(lost)
+                made = iter(self.reserve([Placement(node.name, gpus) for gpus in own]))
+                return [next(made) if place in lost else place for place in old]
+        if not lost:
+            return list(old)
+        raise RunFailedError(
+            f"the learner's node has gone, and no other has room for it; {again(self._folder)}"
+        )
+
+    def _freed(self, node: Node, count: int) -> list[str] | None:
+        """So many cards of a node, or processors, which are then nobody's; None: it lacks them."""
+        here = [place for place in self._places if place.node is node]
+        own = {card: place for place in here for card in place.placement.gpus}
+        own = own or {str(index): place for index, place in enumerate(here)}
+        if len(own) < count:
+            return None
+        chosen = sorted(own, key=lambda card: own[card] not in self._spare)[:count]
+        self._forget([own[card] for card in chosen])  # with it its actor's process ends
+        return chosen
+
+    async def close(self) -> None:
+        """End what serves it at the nodes, once all they have logged is here."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.collect()
+        agents = [node.agent for node in self._nodes.values() if node.root is not None]
+        with contextlib.suppress(TimeoutError, RayError):
+            async with asyncio.timeout(CLOSE_S):
+                await asyncio.gather(
+                    *(agent.close.remote() for agent in agents), return_exceptions=True
+                )
+
+    async def collect_logs(self) -> None:
+        """Have what is logged at other nodes in the run's folder, for ever."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.collect()
+
+    async def collect(self) -> None:
+        """The same, what there is now."""
+        for node in [*self._nodes.values()]:
+            if node.root is not None:
+                await collect_logs(node, self._folder)
+
+
+@contextlib.asynccontextmanager
+async def crew_of(
+    config: RunConfig,
+    folder: RunFolder,
+    waits: Waits,
+    say: Callable[[str], None],
+    *,
+    grows: bool,
+) -> AsyncIterator[Crew]:
+    """The crew of a run on the cluster that was joined."""
+    assert ray.is_initialized()
+    nodes, lacks, seen, _ = await asyncio.to_thread(survey, config)
+    for lack in lacks:
+        say(f"note: {lack}; it is not used")
+    crew = Crew(config, folder, nodes, waits, say, grows=grows)
+    crew.known |= seen
+    crew.begin(crew.watch())
+    crew.begin(crew.collect_logs())
+    try:
+        yield crew
+    finally:
+        await crew.close()

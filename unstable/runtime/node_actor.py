@@ -1,0 +1,183 @@
+"""An actor at a node of a cluster: nodes leave, and others come.
+
+One whose node has gone has no process until there is room for it elsewhere. Meanwhile others play
+what it has begun; where each actor plays its share of a round, one of them plays its share too,
+from what it knew, so that the games are those that it would have played, to the bit.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import ObjectLostError, RayError
+
+from unstable.config import RunConfig, RunFailedError
+from unstable.loop.protocols import HeldAdapter
+from unstable.models.adapters import read_adapter
+from unstable.records.folder import RunFolder
+from unstable.runtime.actors import ActorProcess, RemoteActor
+from unstable.runtime.cluster import Process
+from unstable.runtime.placement import Place
+from unstable.runtime.stream import Stream, every_s
+from unstable.types import ActorState, PlayerId
+
+if TYPE_CHECKING:
+    from unstable.runtime.crew import Crew
+
+log = logging.getLogger(__name__)
+LOOK_S = 0.5
+LEFT_TO_OTHERS = {"decide", "assess"}
+"""What another actor does as well."""
+
+
+class NodeActor(RemoteActor):
+    """An actor that survives its node's end as well."""
+
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, index: int, place: Place, crew: "Crew"
+    ) -> None:
+        super().__init__(config, folder, index, place.placement, crew.waits, crew.say)
+        self._crew = crew
+        self.place: Place | None = place
+        self._there = asyncio.Event()
+        self._turn = asyncio.Lock()  # of whose games are played, where they have to repeat
+        self._guests = 0
+        self._stats: dict[str, float] = {}  # the newest
+
+    async def start(self) -> None:
+        """As `RemoteActor.start`."""
+        await super().start()
+        self._state = await self._process.call("state")
+        self._there.set()
+
+    async def present(self) -> None:
+        """Return once it has a process."""
+        await self._there.wait()
+
+    @property
+    def is_lost(self) -> bool:  # type: ignore[override]
+        """Whether it has none."""
+        return not self._there.is_set()
+
+    @property
+    def load(self) -> int:
+        """Calls that it answers, and others that it plays for."""
+        return self._calls + self._guests
+
+    async def settle(self, place: Place) -> None:
+        """Start a lost one again, at a place; it stays lost where it does not start there."""
+        async with self._reviving:
+            self.place, self._placement = place, place.placement
+            try:
+                self._begin_with(await self._successor())
+            except (RayError, RunFailedError, TimeoutError) as error:
+                log.warning("%s did not start at %s: %s", self.name, place.node.name, error)
+                self._crew.withdraw(self)
+                return
+        self._say(f"{self.name} plays at {place.node.name}")
+
+    def _begin_with(self, process: Process) -> None:
+        self._process = process
+        self._stream = Stream(process.actor, every_s(self._config))
+        self._there.set()
+
+    async def _begin(self) -> Process:
+        """As `RemoteActor._begin`, with the files that it needs."""
+        assert self.place is not None
+        await self._crew.files.give(self.place.node, "play")
+        return await super()._begin()
+
+    def _process_of(self) -> Process:
+        assert self.place is not None
+        files, node = self._crew.files, self.place.node
+        arguments = (files.config_at(node), files.folder_at(node), self._index)
+        return Process(ActorProcess, arguments, self.place, threads=1, max_concurrency=10_000)
+
+    async def _player(self) -> RemoteActor:
+        return await self._crew.host() if self.is_lost else self
+
+    @contextlib.asynccontextmanager
+    async def _lent(self, other: RemoteActor) -> AsyncIterator[None]:
+        """Where games have to repeat, one actor's alone, from what that one knows."""
+        self._guests += other is not self
+        try:
+            if not self._repeats:
+                yield
+                return
+            async with self._turn:
+                process = self._process
+                if other is not self:
+                    await process.call("restore", other._state)
+                yield
+                if other is not self:
+                    await process.call("restore", self._state)
+        finally:
+            self._guests -= other is not self
+
+    def _learn(self, state: ActorState, player: RemoteActor) -> None:
+        if player is self or self._repeats:
+            self._state = state
+
+    async def _call(self, method: str, *arguments: object) -> Any:
+        answer = await super()._call(method, *arguments)
+        if method == "stats":
+            self._stats = answer
+        return answer
+
+    async def _without_process(self, method: str, *arguments: object) -> Any:
+        if method in LEFT_TO_OTHERS:
+            return await (await self._crew.host())._call(method, *arguments)
+        answers = {"state": self._state, "stats": self._stats | {"games_in_flight": 0}}
+        return answers.get(method)  # of all else it is told as it comes back
+
+    async def publish(self, version: PlayerId, adapter: HeldAdapter | None = None) -> None:
+        """As `RemoteActor.publish`; an adapter whose node has gone comes from its checkpoint."""
+        try:
+            return await super().publish(version, await self._held(version, adapter))
+        except ObjectLostError:
+            log.warning("%s: the adapter of %s was lost with its node", self.name, version.name)
+        with self._waits.on(f"{self.name}: the checkpoint of {version.name}"):
+            async with asyncio.timeout(self._config.loop.stall_timeout):
+                assert version.version is not None
+                while not self._folder.checkpoint(version.version, version.label).is_dir():
+                    await asyncio.sleep(LOOK_S)
+        await super().publish(version, await self._held(version, None))
+
+    async def _held(self, version: PlayerId, adapter: HeldAdapter | None) -> HeldAdapter | None:
+        """Away from the driver's node nobody reads a checkpoint: the adapter goes there."""
+        if adapter is not None or self.place is None or self.place.node.is_drivers:
+            return adapter
+        assert version.version is not None
+        folder = self._folder.checkpoint(version.version, version.label)
+        return ray.put(await asyncio.to_thread(read_adapter, folder, version.name))
+
+    async def _until_free(self, share: float) -> None:
+        assert self.place is not None
+        if self.place.node.is_drivers:
+            await super()._until_free(share)
+        else:
+            await self.place.node.agent.until_free.remote(self.place.placement.gpus, share)
+
+    async def _revive(self, dead: Process, error: RayError) -> None:
+        """As `RemoteActor._revive`; where its node or its place has gone, it is lost."""
+        async with self._reviving:
+            if self._process is not dead or self.is_lost:
+                return
+            if await self._answers_again(dead, error):
+                return
+            while True:
+                dead.kill()
+                if not await self._crew.has(self.place):
+                    self._there.clear()
+                    self._stream.close()
+                    self._crew.withdraw(self)
+                    return
+                self._count(error)
+                try:
+                    self._begin_with(await self._successor())
+                    return
+                except RayError as failure:
+                    error = failure

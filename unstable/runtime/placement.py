@@ -1,0 +1,135 @@
+"""Where a process runs: on this machine, or in what a cluster's Ray keeps for a run at a node.
+
+A Ray of the run's own serves nobody else: there cards are named by us. On a cluster that others use
+too, each process is in a placement group at its node, and Ray says which cards it has.
+"""
+
+import os
+import shlex
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from unstable.config import ConfigError
+from unstable.planning.machine import Placement
+
+if TYPE_CHECKING:
+    from unstable.runtime.nodes import Node
+
+NODE_LABEL = "ray.io/node-id"
+"""The label that Ray gives each node by itself."""
+STEP = 10_000
+"""Ray counts resources in steps of one in so many."""
+
+
+class Place(NamedTuple):
+    """A placement at a node of a cluster that was joined, and what Ray keeps there for it."""
+
+    placement: Placement
+    node: "Node"
+    group: Any  # Ray's placement group
+    gpus: float  # of Ray; a part of one where processes share it
+
+    def options(self, variables: Mapping[str, str]) -> dict[str, Any]:
+        """Ray's options for a process here; which cards it sees, and its Python, are Ray's."""
+        paths = [*self.node.paths, self.node.found.python_path]
+        hidden = {} if self.gpus else {"CUDA_VISIBLE_DEVICES": ""}
+        own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), **hidden, **variables}
+        return {
+            "num_cpus": 1,
+            "num_gpus": self.gpus,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, 0),
+            "runtime_env": {"env_vars": own},
+        }
+
+
+def here(placement: Placement, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Ray's options for a process on this machine; cards, threads and import path are set by us."""
+    paths = filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])
+    own = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "CUDA_VISIBLE_DEVICES": ",".join(placement.gpus),
+        **variables,
+    }
+    environment: dict[str, Any] = {"env_vars": own}
+    # Ray gives it to a shell as it is, where a path with a space in it would be two words.
+    if (quoted := shlex.quote(sys.executable)) != sys.executable:
+        environment["py_executable"] = quoted
+    # Ray gives each node a resource of this name: who asks for a little of it runs there.
+    node = {f"node:{placement.node}": 0.001}
+    return {"num_cpus": 1, "resources": node, "runtime_env": environment}
+
+
+def reserve(placements: Sequence[Placement], nodes: Mapping[str, "Node"]) -> list[Place]:
+    """Have Ray keep what these processes need; whoever starts one waits until it is there.
+
+    Processes on the same cards are in one group, so that they get the same ones. Raises
+    `ConfigError` where Ray cannot share cards in such a way.
+    """
+    made: dict[int, Place] = {}
+    for indices in _together(placements):
+        first = placements[indices[0]]
+        cards = {card for index in indices for card in placements[index].gpus}
+        _check(cards, [placements[index] for index in indices])
+        share = len(cards) if len(indices) == 1 else (STEP // len(indices)) / STEP * bool(cards)
+        bundle = {"CPU": len(indices), **({"GPU": len(cards)} if cards else {})}
+        node = nodes[first.node]
+        group = placement_group(
+            [bundle],
+            strategy="STRICT_PACK",
+            bundle_label_selector=[{NODE_LABEL: node.id}],
+        )
+        for index in indices:
+            made[index] = Place(placements[index], node, group, share)
+    return [made[index] for index in range(len(placements))]
+
+
+def free(place: Place) -> None:
+    """Give back what Ray keeps; what runs in it ends."""
+    if ray.is_initialized():
+        remove_placement_group(place.group)
+
+
+Start = Callable[[], Coroutine[Any, Any, None]]
+
+
+def in_turn(starts: Sequence[tuple[Placement | Place, Start]]) -> list[Coroutine[Any, Any, None]]:
+    """Starts of processes; one after another on a card, whose free memory an engine measures."""
+    queues: dict[object, list[Start]] = defaultdict(list)
+    for index, (where, start) in enumerate(starts):
+        placement = where.placement if isinstance(where, Place) else where
+        queues[placement if placement.gpus else index].append(start)
+
+    async def one_by_one(queue: Sequence[Start]) -> None:
+        for start in queue:
+            await start()
+
+    return [one_by_one(queue) for queue in queues.values()]
+
+
+def _together(placements: Sequence[Placement]) -> list[list[int]]:
+    """Indices of processes, those with a card in common together."""
+    of_card: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for index, placement in enumerate(placements):
+        for card in placement.gpus:
+            of_card[placement.node, card].append(index)
+    groups = [[index] for index in range(len(placements))]
+    for indices in of_card.values():
+        sharing = [group for group in groups if set(group) & set(indices)]
+        groups = [group for group in groups if group not in sharing]
+        groups.append(sorted(index for group in sharing for index in group))
+    return sorted(groups)
+
+
+def _check(cards: set[str], sharing: Sequence[Placement]) -> None:
+    """Ray hands out a part of one card, or whole cards."""
+    if len(sharing) > 1 and len(cards) > 1:
+        raise ConfigError(
+            f"actors.tensor_parallel: an engine on {len(cards)} GPUs shares them with another "
+            "process, which Ray cannot do on a cluster; set actors.share_gpu to off"
+        )

@@ -1,0 +1,118 @@
+"""What a process plays of what it is asked, and what it says of it: the other side of `stream.py`.
+
+Its games are judged and their lines made here, as they end; a message takes what there is by then.
+"""
+
+import asyncio
+import contextlib
+import logging
+import pickle
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any
+
+from unstable.config.plugins import faults_to
+from unstable.loop.ended import Ended
+from unstable.records.games import line_pieces
+from unstable.runtime.local import LocalActor
+from unstable.runtime.stream import DEALT, EVERY_S, Call, Over, Pace, Packed, Part, Results
+from unstable.types import ActorState, GameFailure, GameResult, GameSpec
+
+log = logging.getLogger(__name__)
+
+
+class Playing:
+    """All that a process plays, and the stream of what comes of it."""
+
+    def __init__(
+        self, actor: Callable[[], LocalActor], *, tells_state: bool, every_s: float = EVERY_S
+    ) -> None:
+        """`actor` gives it once anything is played; `tells_state`: a round ends with its state."""
+        self._actor = actor
+        self._tells_state = tells_state
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._parts: Pace[tuple[int, Results | Ended | Over]] = Pace(every_s)
+        self._gathered: dict[int, Ended] = {}  # those that are among the parts
+
+    def begin(self, asked: bytes, guard: Callable[[], Any]) -> None:
+        """Play calls and games that are dealt, each call within a context that `guard` makes."""
+        calls: list[Call]
+        dealt: list[GameSpec]
+        calls, dealt = pickle.loads(asked)
+        for call in calls:
+            self._start(call.number, self._whole(call) if call.whole else self._round(call), guard)
+        if dealt and DEALT not in self._tasks:
+            self._start(DEALT, self._judge(DEALT, self._actor().collector.play_on()), guard)
+        if dealt:
+            self._actor().deal(dealt)
+
+    def stop(self, number: int) -> None:
+        """End a call, or what was dealt, and its games."""
+        if task := self._tasks.pop(number, None):
+            task.cancel()
+
+    async def ended(self) -> AsyncIterator[list[Part]]:
+        """What has come of all that is played, for ever."""
+        while True:
+            parts = await self._parts.take()
+            self._gathered.clear()
+            yield [(n, Packed.of(part) if isinstance(part, Ended) else part) for n, part in parts]
+
+    def _start(
+        self, number: int, play: Coroutine[Any, Any, ActorState | None], guard: Callable[[], Any]
+    ) -> None:
+        self._tasks[number] = asyncio.create_task(self._play(number, play, guard))
+
+    async def _play(
+        self, number: int, play: Coroutine[Any, Any, ActorState | None], guard: Callable[[], Any]
+    ) -> None:
+        over = Over(None)
+        faults: list[BaseException] = []
+        with faults_to(faults.append), guard():
+            over = Over(await play)
+        for fault in faults:
+            log.error("playing failed", exc_info=fault)
+            over = Over(None, f"{type(fault).__name__}: {fault}")
+        self._parts.put((number, over))
+        self._tasks.pop(number, None)
+        if not self._tasks:
+            self._parts.hurry()
+
+    async def _whole(self, call: Call) -> None:
+        async with aclosing(self._actor().collector.play_together(call.specs)) as played:
+            async for results in played:
+                self._parts.put((call.number, list(map(_with_line, results))))
+
+    async def _round(self, call: Call) -> ActorState | None:
+        played = self._actor().collector.play_together(call.specs, call.enough)
+        await self._judge(call.number, _lacking(played, call.given))
+        return self._actor().collector.state() if self._tells_state else None
+
+    async def _judge(self, number: int, played: AsyncGenerator[Results]) -> None:
+        async with aclosing(self._actor().judged(played)) as lists:
+            async for judged in lists:
+                if number not in self._gathered:
+                    self._gathered[number] = Ended.of([])
+                    self._parts.put((number, self._gathered[number]))
+                self._gathered[number].add(judged)
+
+
+async def _lacking(
+    played: AsyncGenerator[Results], given: frozenset[int]
+) -> AsyncGenerator[Results]:
+    """Results of games that are not given already."""
+    async with aclosing(played):
+        async for results in played:
+            if lacking := [each for each in results if each.spec.game_id not in given]:
+                yield lacking
+
+
+def _with_line(result: GameResult | GameFailure) -> GameResult | GameFailure:
+    """The result with its line, as far as it can be made here.
+
+    What cannot be is left to the loop, where the failure costs a line and no game.
+    """
+    if isinstance(result, GameResult):
+        with contextlib.suppress(TypeError, ValueError):
+            result.line = line_pieces(result)
+    return result

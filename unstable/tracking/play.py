@@ -1,0 +1,301 @@
+"""`collect/*`: what finished training games say, as sums that are made where they were played.
+
+An actor tallies its games, and the tracker adds the tallies up: every mean is weighted rightly, and
+no sum depends on how many games came in one message. Each name is explained in `docs/metrics.md`. A
+name that depends on the run (an env, an opponent, a reward term) is there from the first row on, as
+far as the config knows it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from hashlib import blake2b
+from operator import add
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from unstable.config import RunConfig
+from unstable.tracking.metrics import Row
+from unstable.types import GameResult, GameSpec, Trajectory, Turn
+from unstable.types.metrics import VersusKey, metric_name, part, versus_name
+
+COUNTS = [
+    *("games", "turns", "trained_turns", "tokens", "cut_characters"),
+    *("forfeits", "truncated", "draws", "failures", "above_scale"),
+]
+MEANS = [
+    "reward",
+    "game_length",
+    "prompt_length",
+    "completion_length",
+    "format_share",
+    "invalid_share",
+    "length_share",
+    "prompt_cut_share",
+    "prompt_cut_tokens",
+    "seconds_per_game",
+    "seconds_per_turn",
+    "seconds_per_character",
+]
+_OPENED = "opened"
+"""In a tally's counts: games that were not over in their opening."""
+
+
+def opponents(spec: GameSpec) -> list[str]:
+    """What the trained sides played against: `alone`, `self`, or `others` and what those are.
+
+    Those are `past`, or `fixed` and the fixed player's name.
+    """
+    policy = {seat.player for seat in spec.seats if seat.trained}
+    players = [seat.player for seat in spec.seats if seat.player not in policy]
+    if not players:
+        return ["self"] if len(spec.sides) > 1 else ["alone"]
+    fixed = [player.name for player in players if player.version is None]
+    kinds = ["past"] if len(fixed) < len(players) else []
+    return ["others", *kinds, *(["fixed", *dict.fromkeys(fixed)] if fixed else [])]
+
+
+class PlayTally(NamedTuple):
+    """What some games say: counts, totals and weights by name, and what is counted of actions.
+
+    `values` are numbers whose mean is asked for, one by one where their sum would be rounded.
+    """
+
+    counts: dict[str, int]
+    totals: dict[str, float]
+    weights: dict[str, float]
+    values: dict[str, list[float]]
+    actions: dict[str, dict[str, int]]  # of trained turns, by env
+    sequences: dict[str, list[int]]  # of all actions of each game, as a number, by env
+
+    @classmethod
+    def empty(cls) -> "PlayTally":
+        """Of no games."""
+        return cls({}, {}, {}, {}, {}, {})
+
+    def add_game(self, result: GameResult, trajectories: Sequence[Trajectory]) -> None:
+        """Take in a finished game and the trajectories made of it."""
+        env, trained, own = result.spec.env, result.trained_turns, result.own_turns
+        sampled = [turn.answer.sampled for turn in own if turn.answer.sampled is not None]
+        self._count("collect/games")
+        self._count("collect/turns", len(own))
+        self._count("collect/trained_turns", len(trained))
+        self._count("collect/tokens", sum(tokens.num_scored for tokens in sampled))
+        self._count("collect/cut_characters", sum(turn.answer.cut_characters for turn in own))
+        self._count("collect/truncated", result.truncated)
+        self._count(metric_name("collect/raised", env), result.raised)
+        if result.forfeit is None:
+            self._count("collect/above_scale", any(abs(each) > 1 for each in result.outcomes))
+        self._add("collect/game_length", len(result.turns))
+        self._add("collect/seconds_per_game", result.seconds)
+        self._add_turns(trained)
+        if not result.ended_in_opening:
+            self._add_standings(result)
+        for trajectory in trajectories:
+            self._add_rewards(trajectory)
+        actions = self.actions.setdefault(env, {})
+        for turn in trained:
+            actions[turn.answer.action] = actions.get(turn.answer.action, 0) + 1
+        sequence = "\0".join(turn.answer.action for turn in result.turns)
+        number = blake2b(sequence.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        self.sequences.setdefault(env, []).append(int.from_bytes(number, "little"))
+
+    def _count(self, name: str, by: int = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + by
+
+    def _add(self, name: str, total: float, weight: float = 1.0) -> None:
+        self.totals[name] = self.totals.get(name, 0.0) + total
+        self.weights[name] = self.weights.get(name, 0.0) + weight
+
+    def _add_turns(self, trained: Sequence[Turn]) -> None:
+        number = len(trained)
+        sampled = [turn.answer.sampled for turn in trained if turn.answer.sampled is not None]
+        assert len(sampled) == number, "only a local model is trained"
+        cuts = [tokens.prompt_cut for tokens in sampled if tokens.prompt_cut]
+        cut_off = sum(tokens.finish_reason == "length" for tokens in sampled)
+        seconds = sum(turn.seconds for turn in trained)
+        characters = sum(len(turn.answer.text) for turn in trained)
+        self._add("collect/prompt_length", sum(len(each.prompt_ids) for each in sampled), number)
+        self._add("collect/completion_length", sum(each.num_scored for each in sampled), number)
+        self._add("collect/format_share", sum(turn.answer.formatted for turn in trained), number)
+        self._add("collect/invalid_share", sum(turn.invalid for turn in trained), number)
+        self._add("collect/length_share", cut_off, number)
+        self._add("collect/prompt_cut_share", len(cuts), number)
+        self._add("collect/prompt_cut_tokens", sum(cuts), len(cuts))
+        self._add("collect/seconds_per_turn", seconds, number)
+        self._add("collect/seconds_per_character", seconds, characters)
+
+    def _add_standings(self, result: GameResult) -> None:
+        against = [part(opponent) for opponent in opponents(result.spec)]
+        self._count(_OPENED)
+        for seat in (seat for seat, spec in enumerate(result.spec.seats) if spec.trained):
+            name = metric_name("collect/outcome", result.spec.env, seat)
+            self.values.setdefault(name, []).append(result.outcomes[seat])
+        standings = {side: result.standing(side[0]) for side in result.spec.trained_sides}
+        self._count("collect/forfeits", result.forfeit is not None)
+        self._count("collect/draws", "draw" in standings.values())
+        for label in against:
+            self._add(versus_name(label, "share"), 1, 0)  # whose weight is that of all games
+            for side, standing in standings.items():
+                self._count(versus_name(label, "games"))
+                for share in ("win", "draw", "loss"):
+                    self._add(versus_name(label, share), standing == share)
+                self._add(versus_name(label, "forfeit"), result.forfeit in side)
+
+    def _add_rewards(self, trajectory: Trajectory) -> None:
+        terminal = trajectory.terminal_reward
+        for sample in trajectory.samples:
+            self.values.setdefault("collect/reward", []).append(sample.reward + terminal)
+            for term, reward in (trajectory.rewards | sample.rewards).items():
+                self.values.setdefault(metric_name("collect/reward", term), []).append(reward.raw)
+
+
+class Reducer:
+    """Counts and weighted means by name; a name stays, as 0 or as None, once it was there."""
+
+    def __init__(self, counts: Iterable[str], means: Iterable[str]) -> None:
+        self._counts = dict.fromkeys(counts, 0)
+        self._totals = dict.fromkeys(means, 0.0)
+        self._weights = dict.fromkeys(self._totals, 0.0)
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Adds to a count."""
+        self._counts[name] = self._counts.get(name, 0) + by
+
+    def add(self, name: str, total: float, weight: float = 1.0) -> None:
+        """Adds `weight` observations that sum to `total`."""
+        self._totals[name] = self._totals.get(name, 0.0) + total
+        self._weights[name] = self._weights.get(name, 0.0) + weight
+
+    def add_each(self, name: str, values: Sequence[float]) -> None:
+        """Adds observations one after the other, so that their sum is that of single calls."""
+        self._totals[name] = reduce(add, values, self._totals.get(name, 0.0))
+        self._weights[name] = self._weights.get(name, 0.0) + len(values)
+
+    def take(self) -> Row:
+        """Every count, and every mean or None; starts anew."""
+        means = {
+            name: total / self._weights[name] if self._weights[name] else None
+            for name, total in self._totals.items()
+        }
+        row: Row = {**self._counts, **means}
+        for values in (self._counts, self._totals, self._weights):
+            values.update(dict.fromkeys(values, 0))
+        return row
+
+    def state(self) -> "Sums":
+        """Counts, totals and weights by name."""
+        return self._counts, self._totals, self._weights
+
+    def restore(self, state: "Sums") -> None:
+        """Continue from what `state` returned."""
+        counts, totals, weights = state
+        self._counts.update(counts)
+        self._totals.update(totals)
+        self._weights.update(weights)
+
+
+Sums = tuple[dict[str, int], dict[str, float], dict[str, float]]
+
+
+class PlayState(BaseModel):
+    """What finished training games say since the last row: sums, actions and their sequences."""
+
+    sums: Sums
+    actions: dict[str, dict[str, int]]
+    sequences: dict[str, list[int]]
+
+
+class PlayMetrics:
+    """What finished training games say since the last `take`."""
+
+    def __init__(self, config: RunConfig) -> None:
+        fixed = [part(opponent.key) for opponent in config.opponents.fixed]
+        alone = ["alone"] if any(len(game.sides) == 1 for game in config.games) else []
+        self._labels = [*alone, "self", "others", "past", "fixed", *fixed]
+        self._sums = Reducer(
+            counts=[
+                *(f"collect/{name}" for name in COUNTS),
+                *(VersusKey(label).name("games") for label in self._labels),
+                *(metric_name("collect/raised", game.key) for game in config.games),
+            ],
+            means=[
+                *(f"collect/{name}" for name in MEANS),
+                *(metric_name("collect/reward", reward.term) for reward in config.buffer.rewards),
+                *(
+                    VersusKey(label).name(share)
+                    for label in self._labels
+                    for share in ("share", "win", "draw", "loss", "forfeit")
+                ),
+                *(
+                    metric_name("collect/outcome", game.key, seat)
+                    for game in config.games
+                    for seat in range(game.seats)
+                ),
+            ],
+        )
+        self._envs = [game.key for game in config.games]
+        self._forget_actions()
+
+    def _forget_actions(self) -> None:
+        self._actions: dict[str, Counter[str]] = {env: Counter() for env in self._envs}
+        self._sequences: dict[str, list[int]] = {env: [] for env in self._envs}
+
+    def add(self, tally: PlayTally) -> None:
+        """Takes in what some games say."""
+        sums, counts = self._sums, dict(tally.counts)
+        opened = counts.pop(_OPENED, 0)
+        for name, count in counts.items():
+            sums.count(name, count)
+        for name, total in tally.totals.items():
+            sums.add(name, total, tally.weights[name])
+        for label in self._labels:
+            sums.add(versus_name(label, "share"), 0, opened)
+        for name, values in tally.values.items():
+            sums.add_each(name, values)
+        for env, actions in tally.actions.items():
+            self._actions[env].update(actions)
+        for env, sequences in tally.sequences.items():
+            self._sequences[env] += sequences
+
+    def add_failure(self) -> None:
+        """Takes in a game that raised."""
+        self._sums.count("collect/failures")
+
+    def take(self, seconds: float) -> Row:
+        """All `collect/*` of the games since the last call, `seconds` ago."""
+        row = self._sums.take()
+        for name in ("games", "turns"):
+            row[f"collect/{name}_per_second"] = (row[f"collect/{name}"] or 0) / seconds
+        for env in self._envs:
+            sequences = self._sequences[env]
+            row[metric_name("collect/action_entropy", env)] = entropy(self._actions[env])
+            row[metric_name("collect/distinct_games", env)] = (
+                len(set(sequences)) / len(sequences) if sequences else None
+            )
+        self._forget_actions()
+        return row
+
+    def state(self) -> PlayState:
+        """What came since the last `take`."""
+        return PlayState(
+            sums=self._sums.state(),
+            actions={env: dict(counts) for env, counts in self._actions.items()},
+            sequences={env: list(numbers) for env, numbers in self._sequences.items()},
+        )
+
+    def restore(self, state: PlayState) -> None:
+        """Continue from what `state` returned."""
+        self._sums.restore(state.sums)
+        self._actions |= {env: Counter(counts) for env, counts in state.actions.items()}
+        self._sequences |= {env: list(numbers) for env, numbers in state.sequences.items()}
+
+
+def entropy(counts: Mapping[str, int]) -> float | None:
+    """Shannon entropy of the counted values in nats; None if nothing was counted."""
+    total = sum(counts.values())
+    if not total:
+        return None
+    return math.log(total) - sum(n * math.log(n) for n in counts.values()) / total
