@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.helpers.cli import background, ended, unstable, wait_for, written
 from tests.helpers.resume import rows, weights
 from unstable.cli import SHORT_FORMS, parse_options, run
+from unstable.commands import several
 from unstable.commands.session import Terminated
-from unstable.commands.sweep import runner
 from unstable.commands.sweep.halving import decide, going, next_rung
 from unstable.commands.sweep.runner import Runner, outcomes
 from unstable.commands.sweep.trials import Sweep, Trial, trials_of
@@ -94,7 +94,7 @@ def test_a_mistake_is_one_line_before_anything_starts(
     text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "Child", None)
+    monkeypatch.setattr(several, "Child", None)
     config = "" if "config:" in text else "config: tiny_nim\n"
     if "common:" not in text:
         config += "common: {eval.exploitability.every: 0}\n"
@@ -268,8 +268,8 @@ class Scene:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeRun]:
-    monkeypatch.setattr(runner, "Child", FakeRun)
-    monkeypatch.setattr(runner, "LOOK_S", 0.0)
+    monkeypatch.setattr(several, "Child", FakeRun)
+    monkeypatch.setattr(several, "LOOK_S", 0.0)
     for name, value in (("fails", {}), ("begun", []), ("looks", 0)):
         monkeypatch.setattr(FakeRun, name, value)
     monkeypatch.setattr(FakeRun, "killed_at", None)
@@ -318,8 +318,8 @@ def test_a_sweep_that_was_killed_ends_as_one_that_was_not(
     tmp_path_factory: pytest.TempPathFactory, kills: list[int], slots: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "Child", FakeRun)
-        patch.setattr(runner, "LOOK_S", 0.0)
+        patch.setattr(several, "Child", FakeRun)
+        patch.setattr(several, "LOOK_S", 0.0)
         patch.setattr(FakeRun, "fails", {"learning_rate-0.001-seed2": 4})
         whole = Scene(tmp_path_factory.mktemp("whole") / "s", SWEEP + STOP)
         whole.go(slots)

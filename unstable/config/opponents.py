@@ -43,6 +43,9 @@ class OpponentConfig(Section):
     name: str | None = Field(
         None, description="name in tables; default: made from the kind and its target"
     )
+    weight: PositiveFloat = Field(
+        1.0, description="how often it is drawn, beside the other fixed opponents"
+    )
 
     @property
     def key(self) -> str:

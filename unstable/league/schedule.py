@@ -304,7 +304,7 @@ class Schedule:
             return SeatSpec(player=policy, temperature=temperature)
         if kind == "past":
             return SeatSpec(player=self._random.choice(past), temperature=temperature)
-        opponent = self._random.choice(self._fixed)
+        opponent = self._random.choices(self._fixed, [each.weight for each in self._fixed])[0]
         own = getattr(opponent, "temperature", None)  # only models have one
         return SeatSpec(
             player=PlayerId(opponent.key), temperature=temperature if own is None else own
