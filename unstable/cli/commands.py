@@ -177,6 +177,24 @@ def _sweep(given: Given) -> None:
         begin(folder_at("FILE", given.words[0]), out, plan_only="--plan" in flags)
 
 
+def _league(given: Given) -> None:
+    resumed, out, flags, seed = given["resume"], given["out"], given.flags, given["seed"]
+    own = {"--out": out, "--seed": seed}
+    named = [*given.words, *(n for n, v in own.items() if v is not None), *sorted(flags)]
+    from unstable.commands.league.league import begin, go_on, show
+
+    if resumed is not None:
+        for other in (each for each in named if each != "--retry"):
+            raise ConfigError(f"{other!r}: --resume goes on with a league as it was begun")
+        go_on(folder_at("--resume", resumed), retry="--retry" in flags)
+    elif not given.words or "--retry" in flags:
+        raise ConfigError("give a league's file, or --resume FOLDER and, if you like, --retry")
+    elif flags & {"--table", "--json"}:
+        show(folder_at("FOLDER", given.words[0]), as_json="--json" in flags)
+    else:
+        begin(folder_at("FILE", given.words[0]), out, seed, plan_only="--plan" in flags)
+
+
 def _ratings(given: Given) -> None:
     folders = [folder_at("RUN_DIR", word) for word in given.words]
     from unstable.commands.ratings import ratings
@@ -303,6 +321,13 @@ COMMANDS = {
         *TEXTS["sweep"],
         words=(0, 1),
         own={"out": _folder_of, "resume": text_of},
+        flags=("--plan", "--retry", "--table", "--json"),
+    ),
+    "league": Command(
+        _league,
+        *TEXTS["league"],
+        words=(0, 1),
+        own={"out": _folder_of, "seed": whole_number_of, "resume": text_of},
         flags=("--plan", "--retry", "--table", "--json"),
     ),
     "ratings": Command(

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import yaml
 
-from unstable.commands.diagnosis import status_of
+from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.prepare import settle
 from unstable.commands.session import Terminated, handled, status
 from unstable.config import ConfigError, RunConfig, RunFailedError
@@ -41,13 +41,17 @@ _WORD = re.compile(r"(?!(true|false|null)$)[A-Za-z_./~][^\n]*")
 class Runs(ABC):
     """Holds the processes; all else is read from folders.
 
-    `steps` are the updates that each run makes, by its name.
+    `steps` are the updates that each run makes, by its name; `changed` is called as a run ends.
     """
 
     def __init__(
-        self, folder: RunsFolder, steps: Mapping[str, int], shares: Sequence[Share | None]
+        self,
+        folder: RunsFolder,
+        steps: Mapping[str, int],
+        shares: Sequence[Share | None],
+        changed: Callable[[], None],
     ) -> None:
-        self.folder, self._steps = folder, steps
+        self.folder, self._steps, self._changed = folder, steps, changed
         self._free = list(shares)
         self._running: dict[str, tuple[Child, Share | None]] = {}
         self._asked: set[str] = set()  # to end, by us
@@ -67,10 +71,6 @@ class Runs(ABC):
     @abstractmethod
     def result(self, name: str) -> str:
         """What a run has come to, in a few words."""
-
-    @abstractmethod
-    def changed(self) -> None:
-        """A run has ended."""
 
     def run(self) -> None:
         """Run what is left; raises what an interrupt raises, once all processes have ended."""
@@ -153,7 +153,7 @@ class Runs(ABC):
             self.folder.add_failure(name, line)
             self.failed.add(name)
             status(f"{name} failed, {line}")
-        self.changed()
+        self._changed()
 
 
 def _passed_on(received: int) -> signal.Signals:
@@ -171,6 +171,14 @@ def is_over(folder: RunFolder, steps: int) -> bool:
         return False
     state = parse(path.read_bytes(), version)
     return state is not None and state.finalized and not state.evaluations
+
+
+def state_of(folder: RunFolder, steps: int) -> str:
+    """Whether such a run is done, running or waiting."""
+    if is_over(folder, steps):
+        return "done"
+    word = condition_of(folder, status_of(folder), time.time()).word
+    return "running" if word == "running" else "waiting"
 
 
 def last_line(folder: RunsFolder, name: str) -> str:

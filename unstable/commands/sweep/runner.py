@@ -1,11 +1,9 @@
 """Runs the trials of a sweep, as many at once as there are shares, until nothing is left to do."""
 
-import time
 from collections.abc import Callable, Sequence
 
-from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.session import status
-from unstable.commands.several import Runs, is_over
+from unstable.commands.several import Runs, state_of
 from unstable.commands.sweep.halving import decide, going, next_rung
 from unstable.commands.sweep.trials import Sweep, Trial
 from unstable.planning.shares import Share
@@ -24,8 +22,8 @@ class Runner(Runs):
         changed: Callable[[], None],
     ) -> None:
         steps = {each.name: each.config.loop.steps for each in sweep.trials}
-        super().__init__(sweep.folder, steps, shares)
-        self._sweep, self._changed = sweep, changed
+        super().__init__(sweep.folder, steps, shares, changed)
+        self._sweep = sweep
         self._trials = {each.name: each for each in sweep.trials}
         self._decisions = sweep.folder.decisions()
         self._arrived: dict[tuple[str, int], float] = {}  # values at rungs
@@ -48,10 +46,6 @@ class Runner(Runs):
         rows = read_rows(self.folder.run(name).metrics)
         values = [row.get(self._sweep.measure.metric) for row in rows]
         return number(next((value for value in reversed(values) if value is not None), None))
-
-    def changed(self) -> None:
-        """The page is another."""
-        self._changed()
 
     def _decide(self) -> set[str]:
         """Decide the rungs that all have come to; returns the runs that wait at the next one."""
@@ -96,17 +90,13 @@ def outcomes(sweep: Sweep) -> list[Outcome]:
         run, name = folder.run(trial.name), trial.setting.name
         rows, line = read_rows(run.metrics), failures.get(trial.name, "")
         stopped = [each.rung for each in decisions if name not in each.kept]
-        state = "waiting"
+        state = state_of(run, trial.config.loop.steps)
         if line:
             state = "failed"
         elif stopped and stop is not None:
             state = "stopped"  # how far it came beyond its rung is chance
             at = arrival(rows, sweep.measure.metric, stopped[0], stop.by)
             rows = [row for row in rows if at is None or row["version"] <= at[0]]
-        elif is_over(run, trial.config.loop.steps):
-            state = "done"
-        elif condition_of(run, status_of(run), time.time()).word == "running":
-            state = "running"
         return Outcome(
             *(trial.name, name, trial.seed, state, rows, trial.command, str(run.root), line)
         )
