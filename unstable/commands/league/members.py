@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from unstable.commands.ratings import results_of
 from unstable.commands.several import train_words
-from unstable.config import RunConfig, load
+from unstable.config import ConfigError, RunConfig, load
 from unstable.config.league import LeagueConfig
 from unstable.league.fit import Ranking, ranking
 from unstable.league.population import Turn, begins_anew, met, newest, weights
@@ -113,7 +113,10 @@ def league_of(folder: LeagueFolder, config: LeagueConfig, turns: list[Turn]) -> 
     bases = {}
     for name in config.members:
         alone = {"opponents.draw": {"self": 1.0, "past": 0.0, "fixed": 0.0}, "opponents.fixed": []}
-        bases[name] = load(config.config, {**config.fields(name), **alone})
+        try:
+            bases[name] = load(config.config, {**config.fields(name), **alone})
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
     return League(folder, config, turns, bases)
 
 
