@@ -16,12 +16,16 @@ from tests.helpers.cli import background, ended, unstable, wait_for
 from tests.helpers.resume import rows, weights
 from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.commands import several
+from unstable.commands.league.league import largest
 from unstable.commands.league.members import League, league_of
 from unstable.commands.league.runner import Runner
 from unstable.commands.league.standing import standings
 from unstable.config import ConfigError, dump, load
 from unstable.config.league import read_league
+from unstable.engines.needs import NEEDS
 from unstable.league.population import Turn, turns
+from unstable.planning.machine import this_machine
+from unstable.planning.plan import plan
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_record
@@ -138,6 +142,14 @@ def test_games_before_a_restart_are_those_of_another_player(tmp_path: Path) -> N
     assert set(often(league, Turn("scout", 2)).values()) != {1.0}  # as it ended
     played(league, Turn("scout", 2), "train", 1, {})
     assert set(often(league, Turn("scout", 3)).values()) == {1.0}
+
+
+def test_a_plan_counts_all_frozen_versions_before_they_are_there(tmp_path: Path) -> None:
+    league, machine = made(tmp_path / "out"), this_machine()
+    for name, config in largest(league).items():
+        last = load("tiny_nim", league.fields(Turn(name, 3)))
+        held = [plan(each, [machine], NEEDS).max_cpu_loras for each in (config, last)]
+        assert held[0] == held[1] == 35 + {"main": 6, "exploiter": 1, "scout": 8}[name]
 
 
 # What it came to

@@ -109,7 +109,7 @@ def _check(name: str, base: RunConfig, updates: int) -> None:
         raise ConfigError(f"{name}: {error}") from None
 
 
-def _largest(league: League) -> dict[str, RunConfig]:
+def largest(league: League) -> dict[str, RunConfig]:
     """By member, a config with as many adapters as its last run has.
 
     Frozen versions count as past ones, since their adapters are not there yet.
@@ -133,13 +133,13 @@ def _at_once(league: League, machine: Machine) -> int:
     if league.config.turns == "alternate":
         return 1
     most = len(league.config.members)
-    return runs_at_once(league.config.at_once, _largest(league), machine, most)
+    return runs_at_once(league.config.at_once, largest(league), machine, most)
 
 
 def _show_plan(league: League) -> None:
     for turn in league.turns:
         print(league.command(turn))
-    for config in _largest(league).values():
+    for config in largest(league).values():
         show_plan(prepare(config))
     status(
         f"{league.size}, {league.config.at_once} at a time; weights follow from games as they are "
