@@ -23,7 +23,7 @@ from unstable.tracking.lines import RunConsole
 from unstable.tracking.text import Text
 
 
-def begin(path: Path, out: Path | None, seed: int | None, *, plan_only: bool = False) -> None:
+def begin(path: Path, out: Path | None, *, seed: int | None, plan_only: bool) -> None:
     """Run the league of a file, in `out` or outputs/<its name>; `seed` in place of the file's.
 
     With `plan_only` it prints the runs' commands and starts nothing. Raises `ConfigError` for a
