@@ -313,7 +313,7 @@ def test_a_league_that_is_killed_goes_on_to_the_same_weights_and_games(tmp_path:
     """To the bit, killed in the midst of the second generation."""
     (tmp_path / "league.yaml").write_text(
         "config: tiny_nim\n"
-        "common: {eval.every: 0, eval.exploitability.every: 0, learner.batch_size: 128,\n"
+        "common: {eval.every: 0, eval.exploitability.every: 0, learner.batch_size: 64,\n"
         "  learner.algorithm.reference.every: 2, actors.num: 1, openings.share: 0.0,\n"
         "  tracking.report: false}\n"
         "members: {main: {}, exploiter: {role: exploiter, restart: never}}\n"
