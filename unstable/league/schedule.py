@@ -304,7 +304,11 @@ class Schedule:
             return SeatSpec(player=policy, temperature=temperature)
         if kind == "past":
             return SeatSpec(player=self._random.choice(past), temperature=temperature)
-        opponent = self._random.choices(self._fixed, [each.weight for each in self._fixed])[0]
+        weights = [each.weight for each in self._fixed]
+        if len(set(weights)) == 1:  # which draws other numbers than `choices`
+            opponent = self._random.choice(self._fixed)
+        else:
+            opponent = self._random.choices(self._fixed, weights)[0]
         own = getattr(opponent, "temperature", None)  # only models have one
         return SeatSpec(
             player=PlayerId(opponent.key), temperature=temperature if own is None else own
