@@ -237,7 +237,7 @@ def test_the_commands_of_the_page_of_leagues_make_its_table(tmp_path: Path) -> N
     assert said[1] == said[2] == said[3] == said[4]
     (tournament,) = (line for line in said[1].splitlines() if line.startswith("all against all: "))
     words = shlex.split(tournament.partition(": ")[2])[1:]
-    found = command(tmp_path, *words, "--games", "40")
+    found = command(tmp_path, *words, "--games", "60")
     assert "main/generation-1" in found and "scout/generation-2" in found
 
 
