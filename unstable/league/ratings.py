@@ -142,9 +142,10 @@ class Registry:
         if spec.purpose == "train":
             self._trained += 1
             return
-        versions = (seat.player for seat in spec.seats if seat.player.version is not None)
-        if (version := next(versions, None)) is not None:
-            self._mark("evaluated", version)
+        # The evaluated version is the newest one: others are its past.
+        versions = [seat.player for seat in spec.seats if seat.player.version is not None]
+        if versions:
+            self._mark("evaluated", max(versions, key=lambda player: player.version or 0))
 
     def end_round(self, policy: str) -> None:
         """The training games since the last round came in the order of their numbers."""

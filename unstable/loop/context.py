@@ -14,6 +14,7 @@ from unstable.buffers.buffer import Buffer
 from unstable.buffers.gate import Gate
 from unstable.config import RunConfig
 from unstable.league.guard import Guard
+from unstable.league.past import PastResults
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.league.skills import Skills
@@ -25,6 +26,7 @@ from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     MAIN,
+    Brief,
     Exploitability,
     Finished,
     GameFailure,
@@ -169,6 +171,7 @@ class Context:
     evaluations: Backlog[int] = field(default_factory=Backlog)  # of these versions; as above
     evaluated_whole: int = -1  # the last version of these whose evaluation is over
     interrupt: Interrupt = field(default_factory=Interrupt)
+    judging: set[PlayerId] = field(default_factory=set)  # who plays in the evaluation on its way
     evaluated: int = -1  # the last version that was evaluated
     measured: int = -1  # the last version whose exploitability was measured
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
@@ -182,6 +185,7 @@ class Context:
         self.gate = Gate(self.buffer)
         self.rewards = Rewards(config.buffer.rewards)
         self.registry = make_registry(config, self.skills)
+        self.past_results = PastResults()
         self.schedule = Schedule(config, len(self.actors))
         self.guard = Guard(config)
 
@@ -242,9 +246,19 @@ class Context:
 
     def admit(self, finished: Sequence[Finished]) -> None:
         """Give finished games to ratings (without their branches) and buffer, in this order."""
-        self.registry.record([each.game for each in finished])
+        self.rate([each.game for each in finished])
         for each in finished:
             self.buffer.add(each.game.spec, each.trajectories)
+
+    def rate(self, games: Sequence[GameResult | Brief]) -> None:
+        """Give games to all that says how strong versions are."""
+        self.registry.record(games)
+        self.past_results.record(games)
+
+    def log_strengths(self, *, beside: bool = False) -> None:
+        """Have the tracker take in how strong versions are; `beside` as `log_evaluation` has it."""
+        self.tracker.log_ratings(self.registry.ratings())
+        self.tracker.log_worst(self.past_results.least(), beside=beside)
 
     def count(self, ended: Finished | GameResult | GameFailure) -> None:
         """Count a game that ended or failed; raises `RuntimeError` at too many recent failures."""
