@@ -13,7 +13,7 @@ from unstable.types.tallies import Least, Tally, first_of_newest, least_against_
 class PastState(BaseModel):
     """Results of a policy's versions, by name, against each version of it before them."""
 
-    results: dict[str, dict[str, Tally]] = {}
+    results: dict[str, dict[str, Tally]]
 
 
 class PastResults:

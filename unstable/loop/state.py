@@ -55,7 +55,7 @@ class RunState(BaseModel):
     failures: NonNegativeInt
     published: list[str]
     registry: RegistryState
-    past: PastState = PastState()  # a run of an older release has none
+    past: PastState
     schedule: ScheduleState
     guard: GuardState
     buffer: BufferState
