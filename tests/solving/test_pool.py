@@ -4,7 +4,7 @@ import pytest
 
 from tests.solving.test_average import drawn, kuhn
 from unstable.solving.best_response import Policy, assess
-from unstable.solving.pool import LeastWon, least_won, won_from
+from unstable.solving.pool import least_won, won_from
 from unstable.solving.tree import Tree
 
 
@@ -22,8 +22,8 @@ def test_who_bets_wins_the_ante_of_who_folds() -> None:
     assert won_from(tree, meek, bold, forfeits=True) == pytest.approx(-1.0)
     assert won_from(tree, bold, bold, forfeits=True) == pytest.approx(0.0)
     pool = {3: meek, 5: bold, 8: bold}
-    assert least_won(tree, bold, pool) == LeastWon(5, pytest.approx(0.0), pytest.approx(0.0))
-    assert least_won(tree, meek, pool) == LeastWon(5, pytest.approx(-1.0), pytest.approx(-1.0))
+    assert least_won(tree, bold, pool) == pytest.approx((5, 0.0, 0.0))
+    assert least_won(tree, meek, pool) == pytest.approx((5, -1.0, -1.0))
 
 
 @pytest.mark.parametrize("legal", [1.0, 0.8])

@@ -105,9 +105,7 @@ def _least(players: Sequence[Entrant], against: Tallies) -> list[tuple[Entrant, 
     return found
 
 
-def _together(
-    config: RunConfig, names: list[str], results: Sequence[GameResult]
-) -> dict[str, Any]:
+def _together(config: RunConfig, names: list[str], results: Sequence[GameResult]) -> dict[str, Any]:
     """Joint policy correlation; of games whose pay-offs cancel there is none."""
     if all(map(is_zero_sum, config.games)):
         return {"players": names, "matrix": None, "own": None, "others": None, "loss": None}
