@@ -109,7 +109,8 @@ def _past(folder: RunFolder, version: int, config: RunConfig) -> list[PlayerId]:
 def _evaluated(config: RunConfig) -> RunConfig:
     """The config with no other opponents than those of the evaluation."""
     named = [o for o in config.opponents.fixed if o.key in config.eval.opponents]
-    return config.updated({"opponents.fixed": named, "eval.every": 1})
+    untrained = {"opponents.draw.fixed": 0.0, "opponents.draw.self": 1.0, "guard.action": []}
+    return config.updated({**untrained, "opponents.fixed": named, "eval.every": 1})
 
 
 async def play_evaluation(
