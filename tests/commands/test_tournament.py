@@ -164,10 +164,10 @@ def test_joint_policy_correlation_has_who_sits_first_by_row(
     says = "class {}:\n    def __call__(self, observation):\n        return {}\n"
     by_seat = "'[Cooperate]' if 'You are Player 0' in observation else '[Defect]'"
     bots = {"Kind": "'[Cooperate]'", "Mean": "'[Defect]'", "Sly": by_seat}
-    (tmp_path / "bots.py").write_text("".join(says.format(*each) for each in bots.items()))
+    (tmp_path / "partners.py").write_text("".join(says.format(*each) for each in bots.items()))
     monkeypatch.syspath_prepend(tmp_path)
     place, dilemma = tmp_path / "run", "IteratedPrisonersDilemma-v0"
-    found = play([f"bots:{name}" for name in bots], place, deals=2, jpc=True, game=[dilemma])
+    found = play([f"partners:{name}" for name in bots], place, deals=2, jpc=True, game=[dilemma])
     together = found["together"]
     assert together["players"] == [f"python:{name}" for name in bots]
     assert together["matrix"] == [
