@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.solving.test_average import drawn, kuhn
+from tests.helpers.trees import drawn, kuhn
 from unstable.solving.best_response import Policy, assess
 from unstable.solving.pool import least_won, won_from
 from unstable.solving.tree import Tree
