@@ -268,8 +268,8 @@ def play_on(past: Any, shares: tuple[int, int], versions: int = 160) -> np.ndarr
             played = []
             for _ in range(16):
                 (other,) = chance.choices(pool, given)
-                moves = [chance.choices(range(3), mixtures[each])[0] for each in (version - 1, other)]
-                outcome = float(WINS[moves[0], moves[1]])
+                own, its = (chance.choices(range(3), mixtures[e])[0] for e in (version - 1, other))
+                outcome = float(WINS[own, its])
                 played.append(game((f"main@{version - 1}", f"main@{other}"), (outcome, -outcome)))
             made.record(played)
         logits = np.exp(4 * WINS @ met)

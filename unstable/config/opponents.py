@@ -37,7 +37,8 @@ class PastConfig(Section):
 
     rule: str = Field(
         "uniform",
-        description="uniform, latest, pfsp, quality, thompson, or module:function of (policy, past)",
+        description="uniform, latest, pfsp, quality, thompson, or module:function of (policy, "
+        "past) -> a weight for each",
     )
     weight: PositiveFloat = Field(
         1.0, description="share of the games against past versions, relative to the other rules"

@@ -119,7 +119,8 @@ class Registry:
             stay = self._matchmaker.pinned(self._standings(candidates))
         self._past[policy] = [player for player in known if player in {*pool, *stay}]
         self._fade(policy)
-        if self._matchmaker is not None:
+        self._chances[policy] = []
+        if self._matchmaker is not None and self._past[policy]:
             own, *past = self._standings([version, *self._past[policy]])
             self._chances[policy] = self._matchmaker.chances(own, past)
 
@@ -148,7 +149,7 @@ class Registry:
         return self._past.get(policy, [])
 
     def chances(self, policy: str) -> list[float]:
-        """How likely each of them is met, as its current version found it; empty where all alike."""
+        """How likely each of them is met until the next is announced; empty where all alike."""
         return self._chances.get(policy, [])
 
     def record(self, games: Iterable[GameResult | Brief]) -> None:
