@@ -256,13 +256,8 @@ async def run(
     tracker.print = lambda line: None  # type: ignore[method-assign]
     rated = skills.SkillsApart(*start_process(skills.__name__))
     context = Context(config, folder, [*remote], learner, tracker, skills=rated)
-    for version in range(pool + 1 if pool else 0):
-        context.registry.add(context.player(version))
-        context.registry.announce(context.player(version))
-        context.published.add(context.player(version))
     if pool:
-        context.trained, context.finalized = pool, True
-        await asyncio.gather(*(actor.announce(context.current) for actor in remote))
+        await fill(context, pool)
     count = context.count
 
     def counted(ended: Any) -> None:
@@ -280,6 +275,17 @@ async def run(
         await asyncio.gather(*(actor.close() for actor in remote))
         tracker.close()
         rated.close()
+
+
+async def fill(context: Context, pool: int) -> None:
+    """Have the run go on from the version that has so many before it."""
+    for player in map(context.player, range(pool + 1)):
+        context.registry.add(player)
+        context.registry.announce(player)
+        context.published.add(player)
+        await asyncio.gather(*(actor.publish(player) for actor in context.actors))
+    context.trained, context.finalized = pool, True
+    await asyncio.gather(*(actor.announce(context.current) for actor in context.actors))
 
 
 def configured(arguments: argparse.Namespace) -> RunConfig:

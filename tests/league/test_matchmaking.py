@@ -79,9 +79,7 @@ RULES: list[tuple[Any, Callable[[], list[float]]]] = [
         ["latest", {"rule": "pfsp", "weight": 3}],
         lambda: [
             0.25 * last + 0.75 * hard
-            for last, hard in zip(
-                [0, 0, 0, 0, 0, 1], normal([1 - p for p in SCORES]), strict=True
-            )
+            for last, hard in zip([0, 0, 0, 0, 0, 1], normal([1 - p for p in SCORES]), strict=True)
         ],
     ),
 ]
@@ -268,7 +266,7 @@ def play_on(past: Any, shares: tuple[int, int], versions: int = 160) -> np.ndarr
             played = []
             for _ in range(16):
                 (other,) = chance.choices(pool, given)
-                own, its = (chance.choices(range(3), mixtures[e])[0] for e in (version - 1, other))
+                own, its = (chance.choices(range(3), [*mixtures[e]])[0] for e in (version - 1, other))
                 outcome = float(WINS[own, its])
                 played.append(game((f"main@{version - 1}", f"main@{other}"), (outcome, -outcome)))
             made.record(played)

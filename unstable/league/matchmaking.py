@@ -175,9 +175,7 @@ class Matchmaker:
         return _plain(np.sum(parts, axis=0))
 
 
-def _read_rule(
-    config: PastConfig, field: str
-) -> Callable[[Standing, Sequence[Standing]], Floats]:
+def _read_rule(config: PastConfig, field: str) -> Callable[[Standing, Sequence[Standing]], Floats]:
     """The rule that an entry of the config names, as probabilities."""
     place = f"{field}.rule = {shown(config.rule)}"
     if ":" in config.rule:

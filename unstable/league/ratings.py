@@ -113,11 +113,12 @@ class Registry:
         self._current[policy] = version
         added, before = self._versions.get(policy, []), self._past.get(policy, [])
         known = added[: added.index(version)] if version in added else []
-        pool, stay = known[-self._pool_size :], set[PlayerId]()
+        pool = set(known[-self._pool_size :])
         if self._matchmaker is not None:
-            candidates = [player for player in known if player in {*before, *pool}]
-            stay = self._matchmaker.pinned(self._standings(candidates))
-        self._past[policy] = [player for player in known if player in {*pool, *stay}]
+            were = pool.union(before)
+            candidates = self._standings([player for player in known if player in were])
+            pool |= self._matchmaker.pinned(candidates)
+        self._past[policy] = [player for player in known if player in pool]
         self._fade(policy)
         self._chances[policy] = []
         if self._matchmaker is not None and self._past[policy]:
