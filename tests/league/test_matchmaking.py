@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import random
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trueskill
+import yaml
 from pydantic import ValidationError
 
 from tests.helpers.builders import game
@@ -134,6 +136,19 @@ def test_fixed_opponents_are_drawn_by_their_weights() -> None:
     )
     expected = {"random": DRAWS / 2, "expert": DRAWS / 6, "rules": DRAWS / 3}
     assert sum((drawn[name] - mean) ** 2 / mean for name, mean in expected.items()) < 13.8
+
+
+def test_without_rules_and_weights_the_series_is_that_of_runs_before_there_were_any() -> None:
+    fixed = [{"kind": "random"}, {"kind": "expert"}]
+    draw = {"self": 0, "past": 2, "fixed": 1}
+    schedule = Schedule(parse({"seed": 3, "opponents": {"draw": draw, "fixed": fixed}}))
+    players = [PlayerId.policy(version) for version in range(5)]
+    groups = [schedule.draw_group(PlayerId.policy(5), players) for _ in range(14)]
+    drawn = [s.player.name for (spec,) in groups for s in spec.seats if not s.trained]
+    assert " ".join(drawn) == (
+        "main@1 random random expert random main@2 random main@3 main@3 expert main@3 expert "
+        "random main@2"
+    )
 
 
 def registry(past: Any = "uniform", **opponents: Any) -> Registry:
@@ -266,7 +281,8 @@ def play_on(past: Any, shares: tuple[int, int], versions: int = 160) -> np.ndarr
             played = []
             for _ in range(16):
                 (other,) = chance.choices(pool, given)
-                own, its = (chance.choices(range(3), [*mixtures[e]])[0] for e in (version - 1, other))
+                sides = version - 1, other
+                own, its = (chance.choices(range(3), [*mixtures[each]])[0] for each in sides)
                 outcome = float(WINS[own, its])
                 played.append(game((f"main@{version - 1}", f"main@{other}"), (outcome, -outcome)))
             made.record(played)
@@ -319,6 +335,22 @@ def test_what_cannot_be_pinned_is_one_line(pinned: Any) -> None:
     with pytest.raises(ConfigError, match=r"^opponents\.pinned") as caught:
         config("uniform", pinned=pinned)
     assert "\n" not in str(caught.value)
+
+
+def test_the_examples_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parent.parent.parent / "docs/league.md").read_text()
+    first, own = (yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", text, re.S))
+    made = parse(first).opponents
+    assert made.pinned == [0, "best"] and [each.weight for each in made.fixed] == [1, 2]
+    hard = normal([(1 - p) ** 2 for p in SCORES])
+    expected = [0.8 * weight + 0.2 / 6 for weight in hard]
+    assert Matchmaker(made).chances(POLICY, PAST) == pytest.approx(expected)
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    (tmp_path / "my_rules.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    behind = Matchmaker(parse(own).opponents).chances(POLICY, PAST)
+    assert behind == pytest.approx([0, 0, 1 / 3, 1 / 3, 1 / 3, 0])
+    sys.modules.pop("my_rules")
 
 
 def test_a_users_own_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ equal players draw is measured, env by env.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Annotated, Literal, Self
@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, Field, NonNegativeInt, model_validator
 
 from unstable.league.matchmaking import Matchmaker, Standing
-from unstable.league.skills import ENVIRONMENT, Match, OwnSkills, Skills
+from unstable.league.skills import ENVIRONMENT, Match, OwnSkills, Skill, Skills
 from unstable.types import BASE, Brief, GameResult, GameSpec, PlayerId, Rating, Side, standing
 
 PRIOR_GAMES, PRIOR_DRAWS = 10, 1
@@ -113,20 +113,21 @@ class Registry:
         self._current[policy] = version
         added, before = self._versions.get(policy, []), self._past.get(policy, [])
         known = added[: added.index(version)] if version in added else []
-        pool = set(known[-self._pool_size :])
+        pool, skills = set(known[-self._pool_size :]), self._skills.all()
         if self._matchmaker is not None:
             were = pool.union(before)
-            candidates = self._standings([player for player in known if player in were])
+            candidates = self._standings([each for each in known if each in were], skills)
             pool |= self._matchmaker.pinned(candidates)
         self._past[policy] = [player for player in known if player in pool]
         self._fade(policy)
         self._chances[policy] = []
         if self._matchmaker is not None and self._past[policy]:
-            own, *past = self._standings([version, *self._past[policy]])
+            own, *past = self._standings([version, *self._past[policy]], skills)
             self._chances[policy] = self._matchmaker.chances(own, past)
 
-    def _standings(self, players: Sequence[PlayerId]) -> list[Standing]:
-        skills = self._skills.all()
+    def _standings(
+        self, players: Sequence[PlayerId], skills: Mapping[str, Skill]
+    ) -> list[Standing]:
         return [
             Standing(player, *skills[player.name], *self._payoffs.get(player, (0.0, 0.0)))
             for player in players
