@@ -47,7 +47,8 @@ from unstable.records.folder import RunFolder
 from unstable.records.games import sample_lines
 from unstable.runtime import actors as actors_module
 from unstable.runtime import learner_ranks
-from unstable.runtime.actors import ActorProcess, RemoteActor, collect_rarely
+from unstable.runtime.actor_process import ActorProcess, collect_rarely
+from unstable.runtime.actors import RemoteActor
 from unstable.runtime.cluster import cluster
 from unstable.runtime.judge import judging
 from unstable.runtime.learner_ranks import LearnerProcess, RemoteLearner

@@ -40,7 +40,7 @@ from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.learners.model.trained import Trained
 from unstable.models.adapters import attach_lora
 from unstable.prompts import PromptStyle
-from unstable.runtime.actors import collect_rarely
+from unstable.runtime.actor_process import collect_rarely
 from unstable.types import Adapter, GameResult, GameSpec, Observation, PlayerId, SeatSpec
 
 END, PAD = "<end>", "<pad>"

@@ -33,7 +33,7 @@ from unstable.loop.ended import Ended
 from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_record, sample_lines
-from unstable.runtime.actors import collect_rarely
+from unstable.runtime.actor_process import collect_rarely
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
 from unstable.types import (

@@ -2,6 +2,8 @@
 
 import logging
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,17 @@ def test_a_full_log_whose_folder_is_gone_leaves_the_terminal_alone(
             log.info("line %d", number)
     assert capsys.readouterr() == ("", "")
     assert not folder.root.exists()
+
+
+def test_what_libraries_warn_of_as_they_are_imported_stays_off_the_terminal() -> None:
+    code = """
+import logging
+from unstable.records.logs import take_over
+
+take_over()
+for name in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(name).warning("noise of %s", name)
+logging.getLogger("another").warning("heard")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "heard\n")

@@ -19,6 +19,8 @@ from unstable.records.folder import RunFolder
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 LOG_BYTES = 20_000_000
 OLDER_FILES = 2
+NOISE = ("torchao", "torch.utils._pytree")
+"""Loggers that warn as torchao is imported, of its parts for other torches: nothing of a run."""
 _takes_over = False
 
 
@@ -30,6 +32,8 @@ def take_over() -> None:
     global _takes_over
     _takes_over = True
     sys.excepthook = _show_error
+    for name in NOISE:  # which would come before there is a log
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _show_error(*error: Any) -> None:

@@ -19,7 +19,7 @@ from unstable.config import RunConfig, RunFailedError
 from unstable.loop.protocols import HeldAdapter
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime.actors import collect_rarely
+from unstable.runtime.actor_process import collect_rarely
 from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.crew import Crew
 from unstable.runtime.journal import Journal
