@@ -14,6 +14,7 @@ from unstable.buffers.buffer import Buffer
 from unstable.buffers.gate import Gate
 from unstable.config import RunConfig
 from unstable.league.guard import Guard
+from unstable.league.matchmaking import Matchmaker
 from unstable.league.past import PastResults
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
@@ -132,16 +133,20 @@ def make_buffer(config: RunConfig) -> Buffer:
     )
 
 
-def make_registry(config: RunConfig, skills: Skills | None = None) -> Registry:
+def make_registry(
+    config: RunConfig, skills: Skills | None = None, matchmaker: Matchmaker | None = None
+) -> Registry:
     """The registry of a run; its anchor is the first opponent that is a program of fixed skill.
 
-    `skills` is where it has players rated, by default in this process.
+    `skills` is where it has players rated, by default in this process; without a `matchmaker` it
+    tells how strong they are, and not who meets whom.
     """
     opponents = config.own_opponents
     programs = [PlayerId(name) for name, opponent in opponents.items() if opponent.is_program]
     anchor = programs[0] if programs else None
     fixed = [PlayerId(name) for name in opponents]
-    return Registry(fixed, anchor, config.opponents.pool_size, skills)
+    pool_size, decay = config.opponents.pool_size, config.opponents.payoff_decay
+    return Registry(fixed, anchor, pool_size, skills, matchmaker, decay)
 
 
 @dataclass
@@ -184,7 +189,7 @@ class Context:
         self.buffer = make_buffer(config)
         self.gate = Gate(self.buffer)
         self.rewards = Rewards(config.buffer.rewards)
-        self.registry = make_registry(config, self.skills)
+        self.registry = make_registry(config, self.skills, Matchmaker(config.opponents))
         self.past_results = PastResults()
         self.schedule = Schedule(config, len(self.actors))
         self.guard = Guard(config)
@@ -202,6 +207,11 @@ class Context:
     def past(self) -> list[PlayerId]:
         """The versions before it that games may name as opponents."""
         return self.registry.past(self.policy)
+
+    @property
+    def chances(self) -> list[float]:
+        """How likely each of them is met; empty where all alike."""
+        return self.registry.chances(self.policy)
 
     @property
     def version(self) -> int:
