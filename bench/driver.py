@@ -11,6 +11,8 @@ writes nothing.
 - by part: in another run (`--parts`), whose clocks cost about a microsecond a call.
 - RSS: of the driver, from `--warm` to the end.
 
+`--pool 200` begins with so many past versions in the pool, met by the rule that `--past` names.
+
 Run: python -m bench.driver [--actors 7] [--in-flight 384] [--games 20000] [--rate 0] [--parts]
 """
 
@@ -210,6 +212,7 @@ PARTS: list[tuple[str, str, str]] = [
     ("buffer", "buffer", "add"),
     ("gate", "gate", "leave"),
     ("schedule", "schedule", "draw"),
+    ("a version's opponents", "registry", "announce"),
     ("an update's samples and row", "tracker", "log_samples"),
     ("an update's samples and row", "tracker", "end_update"),
 ]
@@ -241,9 +244,12 @@ def _timed(
 
 
 async def run(
-    config: RunConfig, folder: RunFolder, actors: int, meter: Meter, *, parts: bool
+    config: RunConfig, folder: RunFolder, actors: int, meter: Meter, pool: int, *, parts: bool
 ) -> dict[str, float]:
-    """The run's loop until its last update; returns what was spent on each part, if asked for."""
+    """The run's loop until its last update; returns what was spent on each part, if asked for.
+
+    It begins with the version that has `pool` versions before it.
+    """
     remote = [RemoteActor(config, folder, index, Placement(LOOPBACK)) for index in range(actors)]
     learner = RemoteLearner(config, folder, [Placement(LOOPBACK)], threads=1)
     await asyncio.gather(learner.start(), *(actor.start() for actor in remote))
@@ -251,6 +257,8 @@ async def run(
     tracker.print = lambda line: None  # type: ignore[method-assign]
     rated = skills.SkillsApart(*start_process(skills.__name__))
     context = Context(config, folder, [*remote], learner, tracker, skills=rated)
+    if pool:
+        await fill(context, pool)
     count = context.count
 
     def counted(ended: Any) -> None:
@@ -270,6 +278,17 @@ async def run(
         rated.close()
 
 
+async def fill(context: Context, pool: int) -> None:
+    """Have the run go on from the version that has so many before it."""
+    for player in map(context.player, range(pool + 1)):
+        context.registry.add(player)
+        context.registry.announce(player)
+        context.published.add(player)
+        await asyncio.gather(*(actor.publish(player) for actor in context.actors))
+    context.trained, context.finalized = pool, True
+    await asyncio.gather(*(actor.announce(context.current) for actor in context.actors))
+
+
 def configured(arguments: argparse.Namespace) -> RunConfig:
     """Of asynchronous play, with as many updates as the games make."""
     samples, batch = 5 * (arguments.games + arguments.warm), arguments.batch
@@ -277,9 +296,10 @@ def configured(arguments: argparse.Namespace) -> RunConfig:
         {
             "actors": {"num": arguments.actors, "games_in_flight": arguments.in_flight},
             "buffer": {"capacity": 8 * batch},
+            "opponents": {"past": arguments.past, "pool_size": max(32, arguments.pool)},
             "eval": {"every": 0, "exploitability": {"every": 0}},
             "learner": {"batch_size": batch},
-            "loop": {"mode": "async", "steps": max(1, samples // batch)},
+            "loop": {"mode": "async", "steps": arguments.pool + max(1, samples // batch)},
             "tracking": {"dashboard": "off"},
         }
     )
@@ -295,6 +315,8 @@ def main() -> None:
     parser.add_argument(
         "--rate", type=float, default=0.0, help="games a second of all actors; 0: as they come"
     )
+    parser.add_argument("--pool", type=int, default=0, help="past versions to begin with")
+    parser.add_argument("--past", default="uniform", help="the rule by which they are met")
     parser.add_argument("--parts", action="store_true", help="what each part costs")
     arguments = parser.parse_args()
     config, meter = configured(arguments), Meter(arguments.warm)
@@ -310,7 +332,8 @@ def main() -> None:
         turns = sum(len(result.turns) for result in recorded) / len(recorded)
         print(f"{arguments.actors} actors of {arguments.in_flight} games of {turns:.1f} turns")
         stack.enter_context(cluster(arguments.actors + 2))
-        spent = asyncio.run(run(config, folder, arguments.actors, meter, parts=arguments.parts))
+        parts, pool = arguments.parts, arguments.pool
+        spent = asyncio.run(run(config, folder, arguments.actors, meter, pool, parts=parts))
     for part, seconds in spent.items():
         print(f"{part:32} {1e6 * seconds / meter.games:6.1f} us a game")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

@@ -71,8 +71,10 @@ def test_a_run_is_evaluated_and_exploited(trained: Path) -> None:
 
     assert "exploitability of version 1 · TicTacToe-v0: " in judged.stdout
     assert "4,520 decisions" in judged.stdout
-    exact = unstable(trained, "exploit", "run@1")
+    exact = unstable(trained, "exploit", "run@1", "--past")
     assert exact.returncode == 0, exact.stderr
+    worst = r"worst case of version 1 · TicTacToe-v0: wins \S+( to \S+)? a game from version 0, "
+    assert re.search(f"{worst}the least of that one", exact.stdout)
     same = r"exploitability of version 1 · TicTacToe-v0: [0-9. to]+"
     assert re.findall(same, exact.stdout) == re.findall(same, judged.stdout) != []
 
@@ -84,6 +86,22 @@ def test_a_run_is_evaluated_and_exploited(trained: Path) -> None:
     assert weights(other, 0) == weights(run, 1)
     bound = r"learned · TicTacToe-v0: version 1 scores [0-9.() to]+ against target: a lower bound"
     assert re.search(bound, learned.stdout), learned.stdout
+
+
+@pytest.mark.slow
+def test_a_version_is_evaluated_against_its_past(trained: Path) -> None:
+    words = ["--eval.opponents", "past", "--games", "16"]
+    judged = unstable(trained, "eval", "run@2", *words)
+    assert judged.returncode == 0, judged.stderr
+    assert re.search(r"version 2 · TicTacToe-v0 against past: score [^·]+ · \d+ won", judged.stdout)
+    with pytest.raises(ConfigError, match=r"^eval.opponents = \[past\]: no version before 0 has"):
+        run(["eval", str(trained / "run@0"), *words])
+    with pytest.raises(ConfigError, match="^--past: no version before 0 has a checkpoint in"):
+        run(["exploit", str(trained / "run@0"), "--past"])
+    with pytest.raises(ConfigError, match="^--past: an average has no versions before it"):
+        run(["exploit", str(trained / "run"), "--past", "--average", "0:2"])
+    with pytest.raises(ConfigError, match="^--past: --learn solves nothing exactly"):
+        run(["exploit", str(trained / "run"), "--past", "--learn"])
 
 
 @pytest.mark.slow

@@ -145,3 +145,16 @@ def test_a_cluster_that_the_environment_names_is_not_joined_unasked(
     monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
     assert prepare.machines_for(parse({})) == [here]
     assert "RAY_ADDRESS is set and not used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("opponents", [["past"], ["base"], ["random", "past"]])
+def test_a_version_is_evaluated_without_the_opponents_of_training(opponents: list[str]) -> None:
+    """Its config is whole, whatever training drew: it is resolved as a run's is."""
+    draw = {"self": 0, "past": 0, "fixed": 1}
+    given = {"eval": {"opponents": opponents, "every": 0}, "opponents": {"draw": draw}}
+    config = evaluate._evaluated(parse({**given, "guard": {"action": ["opponents"]}}))
+    read = RunConfig.model_validate(config.model_dump())
+    assert [each.key for each in read.opponents.fixed] == [
+        name for name in opponents if name == "random"
+    ]
+    assert (read.eval.opponents, read.eval.every) == (opponents, 1)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,11 @@ from unstable.records.games import game_record
 from unstable.records.reading import Skipped
 
 POOL = {
-    "opponents": {"draw": {"self": 0.3, "past": 0.5, "fixed": 0.2}, "pool_size": 8},
+    "opponents": {
+        "draw": {"self": 0.3, "past": 0.5, "fixed": 0.2},
+        "past": "thompson",
+        "pool_size": 8,
+    },
     "eval": {"every": 2, "games": 6, "temperature": [1.0, 0.0], "opponents": ["random", "base"]},
 }
 
@@ -99,8 +104,24 @@ def test_of_several_runs_versions_are_named_by_their_run(
     assert [row["difference"] for row in found["rebuilt"]] == [0.0, 0.0]
     one = ratings(roots[:1], 1.0)
     shown = capsys.readouterr().out
+    assert "by the rules" in shown
     assert "ratings.json: the same to the bit" in shown and "main@5" in shown
     assert one["games"] + ratings(roots[1:], 1.0)["games"] == found["games"]
+
+
+def test_how_often_past_versions_were_drawn_is_beside_the_rules_own_probabilities(
+    runs: dict[str, RunFolder],
+) -> None:
+    met = rebuild(runs["sync"], Skipped()).met
+    assert {*met} <= {f"main@{version}" for version in range(5)} and len(met) > 2
+    assert sum(drawn for drawn, _ in met.values()) == pytest.approx(sum(e for _, e in met.values()))
+    played = Counter[str]()
+    for file in runs["sync"].game_files():
+        for line in runs["sync"].games(file.purpose, file.version).read_text().splitlines():
+            names = {seat["player"] for seat in json.loads(line)["seats"]}
+            played.update(names - {f"main@{file.version}"} if file.purpose == "train" else ())
+    assert all(drawn >= played[player] for player, (drawn, _) in met.items())
+    assert {name for name in played if name.startswith("main@")} <= {*met}
 
 
 def test_games_that_are_gone_are_told(runs: dict[str, RunFolder], tmp_path: Path) -> None:

@@ -80,7 +80,13 @@ def settings(mode: str, **more: Any) -> dict[str, Any]:
     return {
         "loop": {"mode": mode, "steps": 4},
         "actors": {"games_in_flight": 6},
-        "opponents": {"draw": {"self": 1, "past": 2, "fixed": 1}, "fixed": [{"kind": "random"}]},
+        "opponents": {
+            "draw": {"self": 1, "past": 2, "fixed": 1},
+            "past": [{"rule": "pfsp", "weight": 2}, "quality"],
+            "fixed": [{"kind": "random"}],
+            "pool_size": 2,
+            "pinned": [0, "best"],
+        },
         "eval": {"every": 2, "games": 4},
         "groups": {"by": "game", "size": 2},
         **more,
@@ -126,6 +132,15 @@ async def test_taking_turns_a_run_that_goes_on_is_the_same_to_the_bit(
     assert trained_on(folder) == trained_on(whole)
     for purpose in ("train", "eval"):
         assert played(folder, purpose) == played(whole, purpose)
+    assert chosen(folder) == chosen(whole)
+
+
+def chosen(folder: RunFolder) -> tuple[Any, ...]:
+    """Who is met, how likely and why, and how often they were."""
+    kept = parse(folder.state(4).read_bytes(), 4)
+    assert kept is not None and len(kept.registry.chances["main"]) == 3
+    registry = kept.registry
+    return registry.past, registry.chances, registry.payoffs, kept.schedule.met
 
 
 @pytest.mark.parametrize("done", ["save", "publish"])

@@ -14,8 +14,10 @@ import pytest
 from tests.helpers.cli import background, rows, unstable, wait_for
 from unstable.cli.command import run
 from unstable.commands.ratings import ratings
+from unstable.commands.tournament.entrants import Entrant, check_runs
 from unstable.commands.tournament.tournament import Options, resume, tournament
 from unstable.config import ConfigError
+from unstable.types import PlayerId
 
 NIM = "Nim-v0"
 FIRST = '''
@@ -137,6 +139,52 @@ def test_joint_policy_correlation_is_of_games_whose_payoffs_do_not_cancel(tmp_pa
     )
     together = shared["together"]
     assert len(together["matrix"]) == 2 and together["own"] != 0
+
+
+@pytest.mark.parametrize("others", [["random"], ["one@2"], ["two@1", "random"]])
+def test_joint_policy_correlation_is_of_one_version_of_each_run(others: list[str]) -> None:
+    def entrant(word: str) -> Entrant:
+        root, _, version = word.partition("@")
+        found = Entrant(PlayerId(word.replace("@", ":")))
+        return found._replace(root=Path(root), version=int(version)) if version else found
+
+    check_runs([entrant("one@1"), entrant("two@1")])
+    check_runs([entrant("random"), entrant("expert")])
+    with pytest.raises(ConfigError, match="^--jpc: it is of several runs, a version of each"):
+        check_runs([entrant("one@1"), *map(entrant, others)])
+
+
+def test_joint_policy_correlation_has_who_sits_first_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five rounds at 3 and 3, 1 and 1 or 5 and 0, over stakes of 25: 1.2, 0.4 or 1 together.
+
+    One bot always cooperates, one never, and one does where it sits first.
+    """
+    says = "class {}:\n    def __call__(self, observation):\n        return {}\n"
+    by_seat = "'[Cooperate]' if 'You are Player 0' in observation else '[Defect]'"
+    bots = {"Kind": "'[Cooperate]'", "Mean": "'[Defect]'", "Sly": by_seat}
+    (tmp_path / "partners.py").write_text("".join(says.format(*each) for each in bots.items()))
+    monkeypatch.syspath_prepend(tmp_path)
+    place, dilemma = tmp_path / "run", "IteratedPrisonersDilemma-v0"
+    found = play([f"partners:{name}" for name in bots], place, deals=2, jpc=True, game=[dilemma])
+    together = found["together"]
+    assert together["players"] == [f"python:{name}" for name in bots]
+    assert together["matrix"] == [
+        pytest.approx([1.2, 1.0, 1.0]),
+        pytest.approx([1.0, 0.4, 0.4]),
+        pytest.approx([1.2, 1.0, 1.0]),
+    ]
+    assert together["own"] == pytest.approx(2.6 / 3)
+    assert together["others"] == pytest.approx(5.6 / 6)
+    assert together["loss"] == pytest.approx(-1 / 13)
+    deals: dict[tuple[str, ...], list[int]] = {}
+    for each in games(place):
+        deals.setdefault(tuple(each["players"]), []).append(each["seed"])
+    assert len(deals) == 9 and len({tuple(seeds) for seeds in deals.values()}) == 1
+    page = (place / "report.html").read_text()
+    assert "Joint policy correlation" in page
+    assert re.search(r"average proportional loss is \S8 %", page)
 
 
 @pytest.mark.parametrize(

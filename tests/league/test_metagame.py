@@ -172,3 +172,9 @@ def test_joint_policy_correlation_is_that_of_its_paper() -> None:
     assert found == pytest.approx(Correlation(30.44, 20.03))
     assert found.loss == pytest.approx(0.342, abs=5e-4)
     assert joint_policy_correlation(np.zeros((2, 2))).loss is None
+
+
+def test_joint_policy_correlation_by_hand() -> None:
+    """The diagonal's mean is (4 + 6 + 5) / 3, that beside it (1 + 2 + 3 + 0 + 1 + 5) / 6."""
+    found = joint_policy_correlation(np.array([[4.0, 1, 2], [3, 6, 0], [1, 5, 5]]))
+    assert found == pytest.approx((5.0, 2.0)) and found.loss == pytest.approx(0.6)

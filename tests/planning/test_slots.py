@@ -86,3 +86,5 @@ def test_how_many_versions_games_ask_for() -> None:
     assert versions_at_once(config, 0) == 6  # all that are still learned from
     assert versions_at_once(config, 100) == 19  # 15.04 past ones, so 16
     assert versions_at_once(config, 10_000) == versions_in_play(config) == 34
+    pinned = load("default", {"opponents.pinned": [0, "best"]})
+    assert versions_in_play(pinned) == versions_in_play(load("default")) + 2

@@ -67,6 +67,16 @@ def test_games_of_the_same_deals_and_seats_are_compared_one_by_one(tmp_path: Pat
     assert (backwards.sign, backwards.difference[0]) == (-1, "−")
 
 
+def test_scores_against_own_pasts_are_not_compared(tmp_path: Path) -> None:
+    """Each run has another past."""
+    runs = [evaluated(tmp_path, name, [worth] * 64) for name, worth in (("a", 1.0), ("b", -1.0))]
+    for run in runs:
+        for name in list(run.rows[0]):
+            run.rows[0][name.replace("/random/", "/past/")] = run.rows[0].pop(name)
+    assert differences(*runs) == []
+    assert headline(runs) == "a and b have no evaluation in common."
+
+
 def test_games_of_other_deals_are_two_scores(tmp_path: Path) -> None:
     first = evaluated(tmp_path, "a", [1.0, -1.0] * 32)
     second = evaluated(tmp_path, "b", [1.0, 1.0, 1.0, -1.0] * 16, seed=1)

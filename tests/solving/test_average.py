@@ -1,35 +1,16 @@
 """Averages of policies, and policies as tables and files."""
 
-import random
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.liars import Liars
+from tests.helpers.trees import KUHN, drawn, kuhn
 from unstable.config import ConfigError, GameConfig
 from unstable.solving.average import averaged
 from unstable.solving.best_response import Policy, PolicyValues, assess
 from unstable.solving.table import TableRow, policy_of, read_tables, tabulated, write_tables
 from unstable.solving.tree import Tree, grow
-
-KUHN = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", args={"max_rounds": 1})
-
-
-@cache
-def kuhn() -> Tree:
-    return grow(KUHN)
-
-
-def drawn(tree: Tree, seed: int, legal: float = 1.0) -> Policy:
-    """Some policy, with so much of its mass on legal actions."""
-    rng = random.Random(seed)
-    policy = {}
-    for node in tree.decisions:
-        weights = [rng.random() ** 3 for _ in node.actions]
-        shares = (legal * each / sum(weights) for each in weights)
-        policy[node.key] = dict(zip(node.actions, shares, strict=True))
-    return policy
 
 
 @pytest.mark.parametrize(("legal", "forfeits"), [(1.0, True), (0.8, True), (0.8, False)])

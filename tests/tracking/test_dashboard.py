@@ -31,6 +31,8 @@ from unstable.tracking.panes import evaluation_pane, machine_line, machine_pane
 from unstable.tracking.tracker import Tracker
 from unstable.tracking.view import View
 from unstable.types import GameResult, PlayerId
+from unstable.types.intervals import Interval
+from unstable.types.tallies import Least
 
 SIZES = [(80, 24), (120, 40), (160, 50)]
 GPU = {
@@ -101,6 +103,22 @@ def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Pat
     again.end_update(250)
     again.finish("all updates made")
     assert re.search(r"a:b +0\.900 +0\.100 +250 ", printed(again)), "the summary has it too"
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_worst_case_stands_beside_evaluations(tmp_path: Path, width: int, height: int) -> None:
+    tracker = make_tracker(tmp_path)
+    run_updates(tracker)
+    least = Least("main@1", Interval(0.31, 0.12, 0.48), games=24, compared=5, left_out=1)
+    tracker.log_worst({"main": least, "spar": least._replace(opponent="spar@0")})
+    tracker.log_worst({"main": least._replace(score=Interval(0.42, 0.2, 0.5))})
+    shown = render(tracker.view, width, height)
+    assert re.search(r"worst, main@1 +0\.42 +0\.20–0\.50", shown)
+    assert re.search(r"worst, spar@0 +0\.31 +0\.12–0\.48", shown), "it stays as it was"
+    assert len(shown.splitlines()) == height
+    record = json.loads(json.dumps(tracker.view.record()))
+    read = View.read(record, tracker.view.config, tracker.view.rows, lambda: 0.0)
+    assert "worst, spar@0" in wide_pane(read) and read.worst == tracker.view.worst
 
 
 def wide_pane(view: View) -> str:

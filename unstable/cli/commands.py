@@ -104,10 +104,10 @@ def _exploit(given: Given) -> None:
 
     own = {name: value for name, value in given.own.items() if value is not None}
     files = {name: folder_at(f"--{name}", own.pop(name)) for name in _FILES if name in own}
-    average = own.pop("average", None)
-    if given.flags:
-        for option in (*files, "average", "nodes"):
-            if option in files or given[option] is not None:
+    average, past = own.pop("average", None), "--past" in given.flags
+    if "--learn" in given.flags:
+        for option in (*files, "average", "nodes", *(["past"] if past else [])):
+            if option in (*files, "past") or given[option] is not None:
                 raise ConfigError(f"--{option}: --learn solves nothing exactly; leave it out")
         learn(folder, version, own | given.fields, given.typed)
         return
@@ -117,11 +117,13 @@ def _exploit(given: Given) -> None:
     if average is not None and version is not None:
         raise ConfigError(f"--average: {given.words[0]} names a version; give one of the two")
     if (policy := files.pop("policy", None)) is not None:
-        if files or average is not None or version is not None:
+        if files or past or average is not None or version is not None:
             raise ConfigError("--policy takes the place of the run's versions; leave them out")
         measure_table(folder, policy, named, options)
         return
-    measure(folder, version, named, options, average=average, **files)
+    if past and average is not None:
+        raise ConfigError("--past: an average has no versions before it; leave one of the two out")
+    measure(folder, version, named, options, average=average, past=past, **files)
 
 
 _FILES = ("table", "policy")
@@ -297,7 +299,7 @@ COMMANDS = {
             **{"games": any_value, "samples": any_value, "nodes": any_value},
             **{"table": text_of, "policy": text_of, "average": versions_of},
         },
-        flags=("--learn",),
+        flags=("--learn", "--past"),
         takes_fields=True,
     ),
     "play": Command(

@@ -1,6 +1,7 @@
 """A finished version of a run, evaluated again."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,15 @@ from unstable.models.inspection import check_opponents
 from unstable.records.folder import RunFolder
 from unstable.tracking.lines import Lines
 from unstable.tracking.text import exploitability_line, score_line
-from unstable.types import EvalScore, Exploitability, GameFailure, GameResult, GameSpec, PlayerId
+from unstable.types import (
+    PAST,
+    EvalScore,
+    Exploitability,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    PlayerId,
+)
 
 
 def evaluate(
@@ -57,12 +66,17 @@ def evaluate(
         check_adapter(folder.checkpoint(version))
         resolved = prepare(config, learner=False)
     show_plan(resolved)
-    specs = evaluation_games(resolved.config, version)
+    past = _past(folder, version, config)
+    specs = evaluation_games(resolved.config, version, past)
+    named = {seat.player for spec in specs for seat in spec.seats}
+    served = [player for player in past if player in named]
     counted = exact_games(config) if config.eval.exploitability.every else []
 
     async def play(
         actors: Sequence[Actor], lines: Lines
     ) -> tuple[list[GameResult], list[Exploitability]]:
+        for player, actor in product(served, actors):
+            await actor.publish(player)
         lines.phase("evaluating", len(specs))
         results = await play_evaluation(actors, specs, lines.advance)
         if counted:
@@ -76,10 +90,27 @@ def evaluate(
     return scores
 
 
+def _past(folder: RunFolder, version: int, config: RunConfig) -> list[PlayerId]:
+    """The versions before it that have a checkpoint, where `eval.opponents` names the past.
+
+    Raises `ConfigError` where there is none, and nothing else to play.
+    """
+    if PAST not in config.eval.opponents:
+        return []
+    known = [PlayerId.policy(number) for number in folder.versions() if number < version]
+    if not known and config.eval.opponents == [PAST]:
+        raise ConfigError(
+            f"eval.opponents = [{PAST}]: no version before {version} has a checkpoint in "
+            f"{folder.root} (tracking.keep_every); name another opponent"
+        )
+    return known
+
+
 def _evaluated(config: RunConfig) -> RunConfig:
     """The config with no other opponents than those of the evaluation."""
     named = [o for o in config.opponents.fixed if o.key in config.eval.opponents]
-    return config.updated({"opponents.fixed": named, "eval.every": 1})
+    untrained = {"opponents.draw.fixed": 0.0, "opponents.draw.self": 1.0, "guard.action": []}
+    return config.updated({**untrained, "opponents.fixed": named, "eval.every": 1})
 
 
 async def play_evaluation(

@@ -18,6 +18,7 @@ from unstable.games.services import (
     why_not_solved,
     with_teams,
 )
+from unstable.league.matchmaking import Matchmaker
 from unstable.models.archive import made_for, misfit, unpack_newer
 from unstable.models.base import check_model, model_path
 from unstable.models.hub import cache_folder
@@ -147,6 +148,7 @@ def check(config: RunConfig, *, model: bool = True) -> None:
     check_opponents_kl(config)
     check_sinks(config)
     Rewards(config.buffer.rewards)
+    Matchmaker(config.opponents)
     if model:
         check_model(config.model)
     if config.model.init not in ("auto", "fresh"):

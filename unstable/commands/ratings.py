@@ -12,10 +12,11 @@ from unstable.commands.session import status
 from unstable.config import ConfigError, GameConfig, RunConfig, load
 from unstable.league.evaluation import rated_games
 from unstable.league.fit import Ranking, Strength, fit, ranking
+from unstable.league.matchmaking import Met
 from unstable.league.metagame import cycles
 from unstable.league.standings import tallies
 from unstable.loop.context import make_registry
-from unstable.loop.state import parse
+from unstable.loop.state import RunState, parse
 from unstable.records.folder import GameFile, RunFolder, existing_run
 from unstable.records.games import game_of
 from unstable.records.reading import Skipped, read_document, read_rows
@@ -36,7 +37,8 @@ PROGRAMS = ("random", "expert", "rules")
 class Rebuilt(NamedTuple):
     """A run's games as they are fitted, and its registry as it was when `ratings.json` was written.
 
-    `difference` is the largest of any figure to that file; None where there is none.
+    `difference` is the largest of any figure to that file; None where there is none. `met` says how
+    often past versions were drawn as opponents, and how often by the rules.
     """
 
     folder: RunFolder
@@ -44,6 +46,7 @@ class Rebuilt(NamedTuple):
     games: list[Ranking]
     ratings: list[Rating]
     difference: float | None
+    met: Met
 
 
 def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) -> dict[str, Any]:
@@ -75,6 +78,11 @@ def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) ->
             {"player": names.player(at, policy), **least_record(least)}
             for at, run in enumerate(runs)
             for policy, least in least_against_past(tallies(run.games)).items()
+        ],
+        "met": [
+            {"player": names.player(at, player), "drawn": drawn, "expected": expected}
+            for at, run in enumerate(runs)
+            for player, (drawn, expected) in run.met.items()
         ],
         "rebuilt": [{"run": str(run.folder.root), "difference": run.difference} for run in runs],
     }
@@ -132,7 +140,9 @@ def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
         if counted == until:
             shown = registry.ratings()
     shown = shown or registry.ratings()
-    return Rebuilt(folder, config, games, shown, _difference(shown, saved))
+    state = _state(folder)
+    met = {} if state is None else state.schedule.met
+    return Rebuilt(folder, config, games, shown, _difference(shown, saved), met)
 
 
 Added = tuple[PlayerId, PlayerId | None]
@@ -190,12 +200,18 @@ class _Mark(NamedTuple):
 
 
 def _marks(folder: RunFolder) -> list[_Mark]:
+    state = _state(folder)
+    return [] if state is None else [_Mark(*mark) for mark in state.registry.marks]
+
+
+def _state(folder: RunFolder) -> RunState | None:
+    """A run's newest state that is whole, if there is one."""
     for version in reversed(folder.versions()):
         path = folder.state(version)
         state = parse(path.read_bytes(), version) if path.is_file() else None
         if state is not None:
-            return [_Mark(*mark) for mark in state.registry.marks]
-    return []
+            return state
+    return None
 
 
 def _marks_by_version(versions: Sequence[int]) -> list[_Mark]:
@@ -334,12 +350,13 @@ def least_record(least: Least) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """Print what `rated` found, with `trueskill` and `least` if they are there."""
+    """Print what `rated` found, with `trueskill`, `least` and `met` if they are there."""
+    met = {row["player"]: row for row in found.get("met", ())}
     known = {row["player"]: row for row in found.get("trueskill", ())}
     zero = found["reference"] or "the mean"
     title = f"Ratings: Elo's points by one fit of {found['games']:,} games, {zero} is 0; TrueSkill"
     columns = ("points, 95 %", "mu", "sigma", "games", "won", "drawn", "lost", "forfeits")
-    shown = table(title, "player", *columns)
+    shown = table(title, "player", *columns, *(("drawn", "by the rules") if met else ()))
     for row in found["players"]:
         skill = known.get(row["player"], {"mu": None, "sigma": None})
         counts = (row[name] for name in ("games", "wins", "draws", "losses", "forfeits"))
@@ -348,6 +365,7 @@ def show(found: Mapping[str, Any]) -> None:
             points(row),
             *(fixed(skill[name], 1) for name in ("mu", "sigma")),
             *(f"{count:,}" for count in counts),
+            *(_met_cells(met.get(row["player"])) if met else ()),
         )
     console = RunConsole()
     console.print(shown)
@@ -358,6 +376,11 @@ def show(found: Mapping[str, Any]) -> None:
         console.print(own)
     for line in remarks(found):
         console.print(Text(line))
+
+
+def _met_cells(met: Mapping[str, Any] | None) -> tuple[str, str]:
+    """How often a past version was drawn as opponent, and how often by the rules' probabilities."""
+    return ("", "") if met is None else (f"{met['drawn']:,}", fixed(met["expected"], 1))
 
 
 def points(row: Mapping[str, float]) -> str:

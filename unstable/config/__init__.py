@@ -42,6 +42,8 @@ from unstable.config.opponents import (
     ExpertOpponent,
     FixedOpponent,
     OpenAIOpponent,
+    OpponentsConfig,
+    PastConfig,
     PythonOpponent,
     RandomOpponent,
     RulesOpponent,

@@ -78,7 +78,9 @@ class EvalConfig(Section):
         "often is played; games with more than 1 are not rated",
     )
     opponents: Annotated[list[str], ONE_IS_A_LIST] = Field(
-        ["random"], description="names of fixed opponents, or random, expert, rules, base"
+        ["random"],
+        description="names of fixed opponents, or random, expert, rules, base; past: versions of "
+        "the pool, spread evenly, which share the number of games",
     )
     exploitability: ExploitabilityConfig = ExploitabilityConfig()
 

@@ -6,10 +6,10 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from unstable.config.base import (
     Arguments,
@@ -32,6 +32,32 @@ class DrawConfig(Section):
     fixed: NonNegativeFloat = Field(0.15, description="share of games against a fixed opponent")
 
 
+class PastConfig(Section):
+    """A rule by which a past version is chosen where one is met."""
+
+    rule: str = Field(
+        "uniform",
+        description="uniform, latest, pfsp, quality, thompson, or module:function of (policy, "
+        "past) -> a weight for each",
+    )
+    weight: PositiveFloat = Field(
+        1.0, description="share of the games against past versions, relative to the other rules"
+    )
+    args: Arguments = Field(
+        {},
+        description="arguments for the rule: newest of latest (1), form (hard or even) and "
+        "exponent (1) of pfsp",
+    )
+
+
+def _named(value: Any) -> Any:
+    """A rule may be given by its name alone, and one alone needs no list."""
+    entries = [value] if isinstance(value, str | dict) else value
+    if not isinstance(entries, list):
+        return entries
+    return [{"rule": each} if isinstance(each, str) else each for each in entries]
+
+
 class OpponentConfig(Section):
     """An opponent that never changes."""
 
@@ -44,7 +70,7 @@ class OpponentConfig(Section):
         None, description="name in tables; default: made from the kind and its target"
     )
     weight: PositiveFloat = Field(
-        1.0, description="how often it is drawn, beside the other fixed opponents"
+        1.0, description="share of the games against fixed opponents, relative to the other entries"
     )
 
     @property
@@ -203,12 +229,32 @@ class OpponentsConfig(Section):
     """The opponents, and how often each is drawn."""
 
     draw: DrawConfig = DrawConfig()
+    past: Annotated[list[PastConfig], BeforeValidator(_named)] = Field(
+        [PastConfig()],
+        min_length=1,
+        description="which past version is met: a rule, or several with weights",
+    )
     fixed: list[Annotated[FixedOpponent, Field(discriminator="kind")]] = Field(
         [RandomOpponent()], description=f"opponents that never change: {', '.join(OPPONENT_KINDS)}"
     )
     pool_size: PositiveInt = Field(
         32, description="past versions kept as opponents, the newest ones"
     )
+    pinned: list[Literal["best"] | NonNegativeInt] = Field(
+        [],
+        description="past versions kept besides, once they are in the pool: numbers, and best, the "
+        "one with the highest lower bound of its rating (mu - 3 sigma)",
+    )
+    payoff_decay: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.9,
+        description="of the games that an estimated pay-off against a past version rests on, the "
+        "share that still counts a version later",
+    )
+
+    @property
+    def most_past(self) -> int:
+        """Past versions in the pool, at most."""
+        return self.pool_size + len(self.pinned)
 
     def with_ledgers(self, place: Callable[[str], Path]) -> Self:
         """Endpoints count in the file that `place` gives for their name, unless they have one."""

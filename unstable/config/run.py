@@ -86,7 +86,7 @@ class RunConfig(Section):
                 f"buffer.capacity = {capacity} can never hold learner.batch_size = "
                 f"{self.learner.batch_size} samples; set buffer.capacity to at least that"
             )
-        opponents, games = [*self.fixed_opponents, "base"], list(self.game_by_key)
+        opponents, games = [*self.fixed_opponents, "base", "past"], list(self.game_by_key)
         _refuse_unknown("eval.opponents", self.eval.opponents, opponents, "opponent")
         measured = self.eval.exploitability.games
         _refuse_unknown("eval.exploitability.games", measured, games, "game of this run")

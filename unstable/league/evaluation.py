@@ -6,9 +6,10 @@ from dataclasses import replace
 from itertools import product
 
 from unstable.config import RunConfig
-from unstable.types import WORTH, EvalScore, GameResult, GameSpec, PlayerId, SeatSpec, Side
+from unstable.types import PAST, WORTH, EvalScore, GameResult, GameSpec, PlayerId, SeatSpec, Side
 from unstable.types.intervals import Z, mean, mean_interval, student_interval
 from unstable.types.seeds import derive_seed
+from unstable.types.tallies import FEWEST
 
 POWER_Z = 0.841621  # of a normal distribution's lower 80 %
 DIFFERENCE = 0.05
@@ -17,16 +18,27 @@ ALONE = "alone"
 """The opponent's name in games with one seat."""
 
 
-def evaluation_games(config: RunConfig, version: int) -> list[GameSpec]:
+def evaluation_games(
+    config: RunConfig, version: int, past: Sequence[PlayerId] = ()
+) -> list[GameSpec]:
     """`eval.games` games in each env against each opponent: each deal once from every side.
 
     A side is a seat, or a team. The number is rounded up to whole rounds of sides. All are played
     at the first temperature, then at the next. Specs depend on `version` only by the player's name.
+    Last come those against `past`, if that is among the opponents: versions from the oldest to the
+    newest one, which share the number evenly, so that each has `FEWEST` games or is alone.
     """
+    named = [PlayerId(name) for name in config.eval.opponents if name != PAST]
+    past = past if PAST in config.eval.opponents else ()
     specs: list[GameSpec] = []
-    for temperature, game in product(config.eval.temperature, config.games):
-        opponents = config.eval.opponents if len(game.sides) > 1 else [ALONE]
-        deals = math.ceil(config.eval.games / len(game.sides))
+    for of_past, temperature, game in product((False, True), config.eval.temperature, config.games):
+        opponents, games = named, config.eval.games
+        if of_past:
+            opponents = _spread(past, games // FEWEST)
+            games = math.ceil(games / max(1, len(opponents)))
+        if len(game.sides) == 1:
+            opponents = [] if of_past else [PlayerId(ALONE)]
+        deals = math.ceil(games / len(game.sides))
         for opponent, deal, side in product(opponents, range(deals), game.sides):
             spec = GameSpec(
                 game_id=len(specs),
@@ -38,6 +50,13 @@ def evaluation_games(config: RunConfig, version: int) -> list[GameSpec]:
             )
             specs.append(spec)
     return specs
+
+
+def _spread(players: Sequence[PlayerId], count: int) -> list[PlayerId]:
+    """So many of them, one at least, evenly from the last one back to the first."""
+    count = min(max(1, count), len(players))
+    step = (len(players) - 1) / max(1, count - 1)
+    return [players[len(players) - 1 - round(step * number)] for number in range(count)]
 
 
 def rated_games(config: RunConfig, version: int, results: Sequence[GameResult]) -> list[GameResult]:
@@ -55,14 +74,14 @@ def rated_games(config: RunConfig, version: int, results: Sequence[GameResult]) 
 def _seats(
     config: RunConfig,
     version: int,
-    opponent: str,
+    opponent: PlayerId,
     side: Side,
     num_seats: int,
     temperature: float,
 ) -> tuple[SeatSpec, ...]:
-    fixed = config.fixed_opponents.get(opponent)
+    fixed = config.fixed_opponents.get(opponent.name)
     own = getattr(fixed, "temperature", None)
-    other = SeatSpec(player=PlayerId(opponent), temperature=temperature if own is None else own)
+    other = SeatSpec(player=opponent, temperature=temperature if own is None else own)
     votes = config.eval.votes if temperature else 1  # greedy answers are all the same
     policy = SeatSpec(player=PlayerId.policy(version), temperature=temperature, votes=votes)
     return tuple(policy if seat in side else other for seat in range(num_seats))
@@ -113,7 +132,7 @@ def evaluation_scores(
     tables: dict[tuple[str, str, float], list[GameResult]] = {}
     for result in results:
         others = [seat.player for seat in result.spec.seats if seat.player != policy]
-        opponent = others[0].name if others else ALONE
+        opponent = opponent_name(others[0]) if others else ALONE
         key = (result.spec.env, opponent, _temperature(version, result))
         tables.setdefault(key, []).append(result)
     rows = []
@@ -121,6 +140,11 @@ def evaluation_scores(
         row = _with_payoff(_score(version, *key, games), games, first_payoffs)
         rows.append(row if first is None else _with_gain(row, games, first))
     return rows
+
+
+def opponent_name(player: PlayerId) -> str:
+    """What an evaluation calls its opponent: all versions together are the past."""
+    return player.name if player.version is None else PAST
 
 
 def _with_gain(

@@ -23,7 +23,7 @@ from unstable.league.rules import (
     Scores,
     figures,
 )
-from unstable.types import Alarm, EvalScore, GameResult
+from unstable.types import PAST, Alarm, EvalScore, GameResult
 from unstable.types.metrics import VersusKey, metric_name
 
 ORDER: list[Action] = ["opponents", "rollback", "learning_rate"]
@@ -101,8 +101,11 @@ class Guard:
         return self._new(alarms, version)
 
     def score(self, scores: Sequence[EvalScore]) -> list[Alarm]:
-        """Look at an evaluation, at its first temperature; returns new alarms."""
-        scores = [score for score in scores if score.temperature == self._temperature]
+        """Look at an evaluation, at its first temperature; returns new alarms.
+
+        Not against the past, which grows stronger as the versions do.
+        """
+        scores = [s for s in scores if s.temperature == self._temperature and s.opponent != PAST]
         if not scores:
             return []
         version = scores[0].version

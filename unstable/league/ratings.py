@@ -7,14 +7,15 @@ equal players draw is measured, env by env.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, NonNegativeInt
+from pydantic import BaseModel, Field, NonNegativeInt, model_validator
 
-from unstable.league.skills import ENVIRONMENT, Match, OwnSkills, Skills
+from unstable.league.matchmaking import Matchmaker, Standing
+from unstable.league.skills import ENVIRONMENT, Match, OwnSkills, Skill, Skills
 from unstable.types import BASE, Brief, GameResult, GameSpec, PlayerId, Rating, Side, standing
 
 PRIOR_GAMES, PRIOR_DRAWS = 10, 1
@@ -25,6 +26,7 @@ ANCHOR_SIGMA = 0.01
 """TrueSkill cannot rate against a sigma of 0."""
 
 
+Chance = Annotated[float, Field(ge=0, le=1)]
 Event = Literal["added", "evaluated", "played"]
 """A version was added, its evaluation was rated, or a round of synchronous play was over."""
 
@@ -40,6 +42,19 @@ class RegistryState(BaseModel):
     """Training games taken in."""
     marks: list[tuple[Event, NonNegativeInt, NonNegativeInt]]
     """What came between them, in order: of which version, and after how many training games."""
+    past: dict[str, list[str]]
+    """By policy: versions that its current one meets."""
+    chances: dict[str, list[Chance]]
+    """By policy: how likely each of them is met; empty where all alike."""
+    payoffs: dict[str, tuple[float, float]]
+    """By past version: what its policy won of its newer games against it, and how many they are."""
+
+    @model_validator(mode="after")
+    def _each_has_a_chance(self) -> Self:
+        for policy, chances in self.chances.items():
+            if chances and (len(chances) != len(self.past.get(policy, [])) or not any(chances)):
+                raise ValueError("chances of other versions than are met")
+        return self
 
 
 class Registry:
@@ -51,12 +66,16 @@ class Registry:
         anchor: PlayerId | None,
         pool_size: int,
         skills: Skills | None = None,
+        matchmaker: Matchmaker | None = None,
+        payoff_decay: float = 1.0,
     ) -> None:
         """`fixed` are the opponents that never change, `anchor` the one with a pinned rating.
 
-        `skills` is where players are rated, by default in this process.
+        `skills` is where players are rated, by default in this process. Without a `matchmaker` the
+        newest `pool_size` versions are met, all alike.
         """
         self._pool_size = pool_size
+        self._matchmaker, self._payoff_decay = matchmaker, payoff_decay
         self._anchor = anchor
         self._skills = OwnSkills() if skills is None else skills
         for player in (BASE, *fixed):
@@ -69,7 +88,9 @@ class Registry:
         self._marks: list[tuple[Event, int, int]] = []
         self._versions: dict[str, list[PlayerId]] = {}  # by policy, ascending
         self._current: dict[str, PlayerId] = {}  # by policy
-        self._past: dict[str, list[PlayerId]] = {}  # by policy, as far as it is known
+        self._past: dict[str, list[PlayerId]] = {}  # by policy, ascending
+        self._chances: dict[str, list[float]] = {}
+        self._payoffs: dict[PlayerId, tuple[float, float]] = {}
 
     def _put(self, player: PlayerId, mu: float, sigma: float) -> None:
         self._skills.put(player.name, mu, sigma, pinned=player == self._anchor)
@@ -84,25 +105,54 @@ class Registry:
         mu, sigma = self._skills.all().get(source.name, (ENVIRONMENT.mu, ENVIRONMENT.sigma))
         self._put(version, mu, max(sigma, ENVIRONMENT.sigma / 2))
         before.append(version)
-        self._past.clear()
         self._mark("added", version)
 
     def announce(self, version: PlayerId) -> None:
-        """Make a version that was added the current one of its policy."""
-        self._current[version.label] = version
-        self._past.clear()
+        """Make a version that was added the current one of its policy, and choose whom it meets."""
+        policy = version.label
+        self._current[policy] = version
+        added, before = self._versions.get(policy, []), self._past.get(policy, [])
+        known = added[: added.index(version)] if version in added else []
+        pool, skills = set(known[-self._pool_size :]), self._skills.all()
+        if self._matchmaker is not None:
+            were = pool.union(before)
+            candidates = self._standings([each for each in known if each in were], skills)
+            pool |= self._matchmaker.pinned(candidates)
+        self._past[policy] = [player for player in known if player in pool]
+        self._fade(policy)
+        self._chances[policy] = []
+        if self._matchmaker is not None and self._past[policy]:
+            own, *past = self._standings([version, *self._past[policy]], skills)
+            self._chances[policy] = self._matchmaker.chances(own, past)
+
+    def _standings(
+        self, players: Sequence[PlayerId], skills: Mapping[str, Skill]
+    ) -> list[Standing]:
+        return [
+            Standing(player, *skills[player.name], *self._payoffs.get(player, (0.0, 0.0)))
+            for player in players
+        ]
+
+    def _fade(self, policy: str) -> None:
+        """Let pay-offs against the versions that are met count less, and forget the others."""
+        decay, kept = self._payoff_decay, set(self._past[policy])
+        self._payoffs = {
+            player: (won * decay, games * decay) if player in kept else (won, games)
+            for player, (won, games) in self._payoffs.items()
+            if player in kept or player.label != policy
+        }
 
     def current(self, policy: str) -> PlayerId:
         """A policy's current version; 0 before any was announced."""
         return self._current.get(policy, PlayerId.policy(0, policy))
 
     def past(self, policy: str) -> list[PlayerId]:
-        """A policy's versions before the current one that can be opponents: the newest ones."""
-        if policy not in self._past:
-            added, current = self._versions.get(policy, []), self.current(policy)
-            known = added.index(current) if current in added else 0
-            self._past[policy] = added[:known][-self._pool_size :]
-        return self._past[policy]
+        """A policy's versions before the current one that it meets: the newest and pinned ones."""
+        return self._past.get(policy, [])
+
+    def chances(self, policy: str) -> list[float]:
+        """How likely each of them is met until the next is announced; empty where all alike."""
+        return self._chances.get(policy, [])
 
     def record(self, games: Iterable[GameResult | Brief]) -> None:
         """Count and rate finished games, one after the other, each once for each player in it.
@@ -134,17 +184,28 @@ class Registry:
             counts["games"] += 1
             counts[standing(scores[player], list(scores.values()))] += 1
             counts["forfeit"] += any(result.forfeit in side for side in sides)
+        self._pay(scores)
         names = tuple([player.name for player in scores])
         return Match(names, tuple(scores.values()), draw_probability)
+
+    def _pay(self, scores: dict[PlayerId, float]) -> None:
+        """Count what the newest of a policy's versions in a game won against each older one."""
+        newest = max(scores, key=_age)
+        for player, its in scores.items():
+            if player.label == newest.label and player.version != newest.version:
+                won, games = self._payoffs.get(player, (0.0, 0.0))
+                own = scores[newest]
+                self._payoffs[player] = won + (own > its) + 0.5 * (own == its), games + 1
 
     def _count(self, spec: GameSpec) -> None:
         """Keep the order in which kinds of games came, so that files can tell it."""
         if spec.purpose == "train":
             self._trained += 1
             return
-        versions = (seat.player for seat in spec.seats if seat.player.version is not None)
-        if (version := next(versions, None)) is not None:
-            self._mark("evaluated", version)
+        # The evaluated version is the newest one: others are its past.
+        versions = [seat.player for seat in spec.seats if seat.player.version is not None]
+        if versions:
+            self._mark("evaluated", max(versions, key=lambda player: player.version or 0))
 
     def end_round(self, policy: str) -> None:
         """The training games since the last round came in the order of their numbers."""
@@ -200,6 +261,9 @@ class Registry:
             draws=dict(self._draws),
             trained=self._trained,
             marks=list(self._marks),
+            past={policy: [each.name for each in past] for policy, past in self._past.items()},
+            chances=dict(self._chances),
+            payoffs={player.name: each for player, each in self._payoffs.items()},
         )
 
     def restore(self, state: RegistryState) -> None:
@@ -217,4 +281,11 @@ class Registry:
         for player in sorted(versions, key=lambda player: player.version or 0):
             self._versions.setdefault(player.label, []).append(player)
         self._current = {policy: added[-1] for policy, added in self._versions.items()}
-        self._past.clear()
+        self._past = {name: [*map(PlayerId.parse, past)] for name, past in state.past.items()}
+        self._chances = dict(state.chances)
+        self._payoffs = {PlayerId.parse(name): each for name, each in state.payoffs.items()}
+
+
+def _age(player: PlayerId) -> int:
+    """By which versions come in order, after all who have none."""
+    return -1 if player.version is None else player.version

@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeVar
 from zlib import crc32
 
-from pydantic import AfterValidator, BaseModel, NonNegativeInt, model_validator
+from pydantic import AfterValidator, BaseModel, Field, NonNegativeInt, model_validator
 
 from unstable.config import DrawConfig, GameConfig, RunConfig
+from unstable.league.matchmaking import Frequencies, Met
 from unstable.types import BASE, GameSpec, PlayerId, SeatSpec
 from unstable.types.seeds import derive_seed
 
@@ -30,6 +31,7 @@ LONGEST_STRETCH = 10_000
 """Games after which another stretch begins, so that few are drawn again for nothing."""
 MOST_AGAIN = 100_000
 """Games that a resume may have to draw again, which takes a few seconds."""
+Thing = TypeVar("Thing")
 RandomState = tuple[int, tuple[int, ...], float | None]
 """As `random.Random.getstate` returns it."""
 
@@ -56,8 +58,15 @@ class Stretch(BaseModel):
     first: NonNegativeInt
     policy: str
     past: list[str]
+    chances: list[Annotated[float, Field(ge=0, le=1)]]  # of each of them; empty where all alike
     shares: DrawConfig
     fixed: list[str]  # opponents that were not left out
+
+    @model_validator(mode="after")
+    def _each_has_a_chance(self) -> Self:
+        if self.chances and (len(self.chances) != len(self.past) or not any(self.chances)):
+            raise ValueError("chances of other versions than are met")
+        return self
 
 
 class ScheduleState(BaseModel):
@@ -68,6 +77,7 @@ class ScheduleState(BaseModel):
 
     now: Place
     shares: DrawConfig
+    met: Met
     since: Place | None
     stretches: list[Stretch]
 
@@ -101,6 +111,8 @@ class Schedule:
         self._stretches: list[tuple[Stretch, Place]] = []
         self._drawn_with: tuple[object, ...] = ()
         self._stretch_ends = 0
+        self._frequencies = Frequencies()
+        self._chances: list[float] = []  # of the past versions that are met now
         self._most_in_group = 1 + config.group_size
         adapters = [each for each in self._fixed if each.adapter_folder is not None]
         self._adapters = {PlayerId(each.key) for each in adapters}
@@ -115,7 +127,13 @@ class Schedule:
         self._num_actors = num_actors
         self._most_ahead = AHEAD_PER_ACTOR * num_actors if num_actors > 1 else 1
 
-    def draw(self, actor: int, policy: PlayerId, past: Sequence[PlayerId]) -> list[GameSpec]:
+    def draw(
+        self,
+        actor: int,
+        policy: PlayerId,
+        past: Sequence[PlayerId],
+        chances: Sequence[float] = (),
+    ) -> list[GameSpec]:
         """The group that `actor` plays next, to train `policy`; see `draw_group`."""
         if self._left:
             return self._left.popleft()
@@ -123,7 +141,7 @@ class Schedule:
             self._ahead.clear()
             self._policy, self._passed_over = policy, 0
         while len(self._ahead) < self._most_ahead:
-            self._ahead.append(self.draw_group(policy, past))
+            self._ahead.append(self.draw_group(policy, past, chances))
         fitting = (i for i, group in enumerate(self._ahead) if self._home(group) in (actor, None))
         index = 0 if self._passed_over >= self._most_ahead else next(fitting, 0)
         self._passed_over = self._passed_over + 1 if index else 0
@@ -131,14 +149,17 @@ class Schedule:
         del self._ahead[index]
         return group
 
-    def draw_group(self, policy: PlayerId, past: Sequence[PlayerId]) -> list[GameSpec]:
+    def draw_group(
+        self, policy: PlayerId, past: Sequence[PlayerId], chances: Sequence[float] = ()
+    ) -> list[GameSpec]:
         """The next group of the series, to train `policy`; opponents are the config's and `past`.
 
+        Of `past` each is as likely as `chances` says, without them as any other.
         One kind of opponent (self, past, fixed) is drawn for a group, one opponent of that kind for
         each other side. Against itself the policy is trained in every seat, else in those of one
         side; in a game that branches always in one seat, since a fork is before a turn of one.
         """
-        self._mark(policy, past)
+        self._mark(policy, past, list(chances))
         size, branches = self._config.group_size, self._config.groups.by == "branch"
         first = self._spec(policy, past, branches=size if branches else 0)
         if branches:
@@ -148,17 +169,20 @@ class Schedule:
         others = range(1, size)
         return [first, *(replace(first, game_id=first.game_id + k, member=k) for k in others)]
 
-    def _mark(self, policy: PlayerId, past: Sequence[PlayerId]) -> None:
+    def _mark(self, policy: PlayerId, past: Sequence[PlayerId], chances: list[float]) -> None:
         """Begin a stretch where games are drawn in another way from here on."""
-        way = (policy, past, self.shares, self._fixed)
+        way = (policy, past, chances, self.shares, self._fixed)
         if way == self._drawn_with and self._next_game < self._stretch_ends:
             return
         self._stretch_ends = self._next_game + LONGEST_STRETCH - self._most_in_group
-        self._drawn_with = policy, list(past), self.shares, list(self._fixed)
+        self._drawn_with = policy, list(past), chances, self.shares, list(self._fixed)
+        self._chances = chances
+        self._frequencies.begin(list(past), chances)
         stretch = Stretch(
             first=self._next_game,
             policy=policy.name,
             past=[player.name for player in past],
+            chances=chances,
             shares=self.shares,
             fixed=[opponent.key for opponent in self._fixed],
         )
@@ -202,7 +226,7 @@ class Schedule:
             series._fixed = [each for each in self._known if each.key in stretch.fixed]
             policy, past = PlayerId.parse(stretch.policy), list(map(PlayerId.parse, stretch.past))
             while series.next_game < min(own_end, end):
-                drawn += series.draw_group(policy, past)
+                drawn += series.draw_group(policy, past, stretch.chances)
             yield stretch, place, drawn
 
     @property
@@ -303,16 +327,21 @@ class Schedule:
         if kind == "self":
             return SeatSpec(player=policy, temperature=temperature)
         if kind == "past":
-            return SeatSpec(player=self._random.choice(past), temperature=temperature)
+            player = self._one_of(past, self._chances)
+            self._frequencies.add(player)
+            return SeatSpec(player=player, temperature=temperature)
         weights = [each.weight for each in self._fixed]
-        if len(set(weights)) == 1:  # which draws other numbers than `choices`
-            opponent = self._random.choice(self._fixed)
-        else:
-            opponent = self._random.choices(self._fixed, weights)[0]
+        opponent = self._one_of(self._fixed, weights if len({*weights}) > 1 else ())
         own = getattr(opponent, "temperature", None)  # only models have one
         return SeatSpec(
             player=PlayerId(opponent.key), temperature=temperature if own is None else own
         )
+
+    def _one_of(self, things: Sequence[Thing], weights: Sequence[float]) -> Thing:
+        """One by its weight; without weights all are as likely."""
+        if not weights:
+            return self._random.choice(things)
+        return self._random.choices(things, weights)[0]
 
     def _place(self) -> Place:
         state = self._random.getstate()
@@ -329,6 +358,7 @@ class Schedule:
         return ScheduleState.model_construct(
             now=self._place(),
             shares=self.shares,
+            met=self._frequencies.take(),
             since=self._stretches[0][1] if self._stretches else None,
             stretches=[stretch for stretch, _ in self._stretches],
         )
@@ -336,6 +366,7 @@ class Schedule:
     def restore(self, state: ScheduleState) -> None:
         """Continue the series where `state` was taken."""
         self._stretches, self._drawn_with = [], ()
+        self._frequencies.restore(state.met)
         if state.since is not None:
             again = self._again(state.since, state.stretches, state.now.next_game)
             self._stretches = [(stretch, place) for stretch, place, _ in again]

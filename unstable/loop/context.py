@@ -14,6 +14,8 @@ from unstable.buffers.buffer import Buffer
 from unstable.buffers.gate import Gate
 from unstable.config import RunConfig
 from unstable.league.guard import Guard
+from unstable.league.matchmaking import Matchmaker
+from unstable.league.past import PastResults
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.league.skills import Skills
@@ -25,6 +27,7 @@ from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     MAIN,
+    Brief,
     Exploitability,
     Finished,
     GameFailure,
@@ -130,16 +133,20 @@ def make_buffer(config: RunConfig) -> Buffer:
     )
 
 
-def make_registry(config: RunConfig, skills: Skills | None = None) -> Registry:
+def make_registry(
+    config: RunConfig, skills: Skills | None = None, matchmaker: Matchmaker | None = None
+) -> Registry:
     """The registry of a run; its anchor is the first opponent that is a program of fixed skill.
 
-    `skills` is where it has players rated, by default in this process.
+    `skills` is where it has players rated, by default in this process; without a `matchmaker` it
+    tells how strong they are, and not who meets whom.
     """
     opponents = config.own_opponents
     programs = [PlayerId(name) for name, opponent in opponents.items() if opponent.is_program]
     anchor = programs[0] if programs else None
     fixed = [PlayerId(name) for name in opponents]
-    return Registry(fixed, anchor, config.opponents.pool_size, skills)
+    pool_size, decay = config.opponents.pool_size, config.opponents.payoff_decay
+    return Registry(fixed, anchor, pool_size, skills, matchmaker, decay)
 
 
 @dataclass
@@ -169,6 +176,7 @@ class Context:
     evaluations: Backlog[int] = field(default_factory=Backlog)  # of these versions; as above
     evaluated_whole: int = -1  # the last version of these whose evaluation is over
     interrupt: Interrupt = field(default_factory=Interrupt)
+    judging: set[PlayerId] = field(default_factory=set)  # who plays in the evaluation on its way
     evaluated: int = -1  # the last version that was evaluated
     measured: int = -1  # the last version whose exploitability was measured
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
@@ -181,7 +189,8 @@ class Context:
         self.buffer = make_buffer(config)
         self.gate = Gate(self.buffer)
         self.rewards = Rewards(config.buffer.rewards)
-        self.registry = make_registry(config, self.skills)
+        self.registry = make_registry(config, self.skills, Matchmaker(config.opponents))
+        self.past_results = PastResults()
         self.schedule = Schedule(config, len(self.actors))
         self.guard = Guard(config)
 
@@ -198,6 +207,11 @@ class Context:
     def past(self) -> list[PlayerId]:
         """The versions before it that games may name as opponents."""
         return self.registry.past(self.policy)
+
+    @property
+    def chances(self) -> list[float]:
+        """How likely each of them is met; empty where all alike."""
+        return self.registry.chances(self.policy)
 
     @property
     def version(self) -> int:
@@ -242,9 +256,19 @@ class Context:
 
     def admit(self, finished: Sequence[Finished]) -> None:
         """Give finished games to ratings (without their branches) and buffer, in this order."""
-        self.registry.record([each.game for each in finished])
+        self.rate([each.game for each in finished])
         for each in finished:
             self.buffer.add(each.game.spec, each.trajectories)
+
+    def rate(self, games: Sequence[GameResult | Brief]) -> None:
+        """Give games to all that says how strong versions are."""
+        self.registry.record(games)
+        self.past_results.record(games)
+
+    def log_strengths(self, *, beside: bool = False) -> None:
+        """Have the tracker take in how strong versions are; `beside` as `log_evaluation` has it."""
+        self.tracker.log_ratings(self.registry.ratings())
+        self.tracker.log_worst(self.past_results.least(), beside=beside)
 
     def count(self, ended: Finished | GameResult | GameFailure) -> None:
         """Count a game that ended or failed; raises `RuntimeError` at too many recent failures."""

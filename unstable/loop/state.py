@@ -22,6 +22,7 @@ from unstable.buffers.buffer import BufferState
 from unstable.config import FORMAT, RunFailedError
 from unstable.league.evaluation import evaluation_games, named, numbered
 from unstable.league.guard import GuardState
+from unstable.league.past import PastState
 from unstable.league.ratings import RegistryState
 from unstable.league.schedule import ScheduleState
 from unstable.loop.context import Context
@@ -54,6 +55,7 @@ class RunState(BaseModel):
     failures: NonNegativeInt
     published: list[str]
     registry: RegistryState
+    past: PastState
     schedule: ScheduleState
     guard: GuardState
     buffer: BufferState
@@ -103,6 +105,7 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
         failures=context.failures,
         published=sorted(player.name for player in context.published),
         registry=context.registry.state(),
+        past=context.past_results.state(),
         schedule=context.schedule.state(),
         guard=context.guard.state(),
         buffer=context.buffer.state(version),
@@ -131,6 +134,7 @@ def _text(state: RunState) -> bytes:
 async def restore(context: Context, state: RunState) -> None:
     """Put back what `save` has written down; the learner has its version already."""
     context.registry.restore(state.registry)
+    context.past_results.restore(state.past)
     context.schedule.restore(state.schedule)
     context.guard.restore(state.guard)
     context.tracker.name_best(context.guard.best)
@@ -192,7 +196,7 @@ def _go_on(context: Context, state: RunState, skipped: Skipped) -> None:
     left = {spec.game_id: spec for spec in (*state.old_in_flight, *again)}
     last = max((each.result.spec.game_id for each in ended), default=-1)
     while context.schedule.next_game <= last:
-        drawn = context.schedule.draw_group(context.current, context.past)
+        drawn = context.schedule.draw_group(context.current, context.past, context.chances)
         left |= {spec.game_id: spec for spec in drawn}
     games = Ended.of(
         ((each.result, context.rewards.recorded(*each)) for each in ended), on_file=True

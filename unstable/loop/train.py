@@ -93,7 +93,7 @@ async def play_round(context: Context) -> None:
     assigned: list[list[GameSpec]] = [[] for _ in context.actors]
     for index, specs in enumerate(assigned):
         while len(specs) < share:
-            specs += context.schedule.draw(index, context.current, context.past)
+            specs += context.schedule.draw(index, context.current, context.past, context.chances)
     context.tracker.phase("playing", ready, context.config.learner.batch_size)
     played = await asyncio.gather(
         *(play_share(context, index, specs, share) for index, specs in enumerate(assigned))
@@ -305,7 +305,7 @@ async def finalize(context: Context) -> None:
         for run_evaluation in due:
             await run_evaluation(context, context.version)
     context.tracker.log_buffer(context.buffer.stats())
-    context.tracker.log_ratings(context.registry.ratings())
+    context.log_strengths()
     context.finalized = True
     await end_update(context)
 
@@ -371,6 +371,7 @@ async def retire_unused(context: Context) -> None:
     best, openers = context.guard.best, map(context.player, context.config.openings.versions)
     judged = set(map(context.player, context.evaluations.items))
     playing = {context.current, *context.past, *openers, *judged}
+    playing |= context.judging & context.published
     compared = {context.player(0), *([] if best is None else [context.player(best)])}
     if every := context.config.tracking.keep_every:
         versions = range(0, context.version + 1, every)
@@ -388,13 +389,15 @@ async def retire_unused(context: Context) -> None:
 
 async def evaluate(context: Context, version: int) -> None:
     """Play a version's evaluation games; they change nothing that is trained."""
-    specs = evaluation_games(context.config, version)
+    past = [player for player in context.past if (player.version or 0) < version]
+    specs = evaluation_games(context.config, version, past)
+    context.judging = {seat.player for spec in specs for seat in spec.seats}
     if not context.evaluates_beside:
         context.tracker.phase("evaluating", 0, len(specs))
     play = partial(play_evaluation, context, version=version)
     results = in_order(await distribute(specs, context.actors, play))
-    context.evaluated = version
-    context.registry.record(rated_games(context.config, version, results))
+    context.evaluated, context.judging = version, set()
+    context.rate(rated_games(context.config, version, results))
     if version == 0:
         context.first_scores = game_scores(version, results)
         context.first_payoffs = game_payoffs(version, results)
@@ -403,7 +406,7 @@ async def evaluate(context: Context, version: int) -> None:
     context.tracker.log_evaluation(scores, beside=context.evaluates_beside)
     context.tracker.log_alarms(context.guard.score(scores))
     context.tracker.name_best(context.guard.best)
-    context.tracker.log_ratings(context.registry.ratings())
+    context.log_strengths(beside=context.evaluates_beside)
 
 
 async def measure_exploitability(context: Context, version: int) -> None:

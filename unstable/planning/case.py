@@ -101,7 +101,7 @@ def case_of(
     shape = read_shape(config.model)
     actors = config.actors
     others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
-    own = config.opponents.pool_size + 1 + evaluated_beside(config)
+    own = config.opponents.most_past + 1 + evaluated_beside(config)
     versions = own + others + len(config.openings.versions)
     most = versions if actors.max_cpu_loras == "auto" else actors.max_cpu_loras
     wanted = min(versions_in_play(config), most)
@@ -137,7 +137,7 @@ def versions_in_play(config: RunConfig) -> int:
     They are the current version and those before it whose games are still learned from, past ones
     as opponents, one that is evaluated, opponents that are LoRAs, and who makes openings.
     """
-    pool = config.opponents.pool_size
+    pool = config.opponents.most_past
     past = max(config.buffer.max_staleness, pool * (_past_share(config) > 0))
     return 1 + min(past, pool) + _always(config)
 
@@ -145,10 +145,11 @@ def versions_in_play(config: RunConfig) -> int:
 def versions_at_once(config: RunConfig, games: int) -> int:
     """How many of them so many games ask for on average, rounded up.
 
-    Of a game against a past version every other turn is that one's. Each of `pool_size` versions is
-    as likely as any other, so that n turns ask for pool x (1 - (1 - 1 / pool)^n) different ones.
+    Of a game against a past version every other turn is that one's. Where each of the pool is as
+    likely as any other, n turns ask for pool x (1 - (1 - 1 / pool)^n) different ones; by another
+    rule they ask for fewer.
     """
-    pool, turns = config.opponents.pool_size, games * _past_share(config) / 2
+    pool, turns = config.opponents.most_past, games * _past_share(config) / 2
     past = pool * (1 - (1 - 1 / max(1, pool)) ** turns)
     late = config.buffer.max_staleness
     before = max(late, math.ceil(min(1, late) + past))  # games go on with the version before

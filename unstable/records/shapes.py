@@ -9,7 +9,14 @@ from typing import Any
 
 from pydantic_core import SchemaValidator, ValidationError, core_schema
 
-from unstable.types.metrics import EvalKey, ExploitKey, MetricKey, RatingKey, VersusKey
+from unstable.types.metrics import (
+    EvalKey,
+    ExploitKey,
+    MetricKey,
+    RatingKey,
+    VersusKey,
+    WorstKey,
+)
 
 Record = dict[str, Any]
 Schema = core_schema.CoreSchema
@@ -258,6 +265,7 @@ _TOGETHER: tuple[tuple[type[MetricKey], str, tuple[str, ...]], ...] = (
     (ExploitKey, "low", ("high",)),
     (RatingKey, "mu", ("sigma",)),
     (VersusKey, "games", ()),
+    (WorstKey, "score", ("low", "high", "against", "games", "compared", "left_out")),
 )
 """Of each kind of key: where the first figure has a value, the others have one too."""
 

@@ -9,7 +9,7 @@ from unstable.records.reading import Measured, Skipped
 from unstable.records.text import fixed, interval, number, signed
 from unstable.report.run import Run, against
 from unstable.report.verdict import compared_exploitability, latest
-from unstable.types import WORTH, GameResult, PlayerId
+from unstable.types import PAST, WORTH, GameResult, PlayerId
 from unstable.types.intervals import Interval, difference_interval, mean_interval
 from unstable.types.metrics import EvalKey, ExploitKey, part, sampling_mode
 
@@ -42,7 +42,9 @@ def differences(first: Run, second: Run) -> list[Difference]:
         *(
             _of_scores(first, scores[each.key], second, each)
             for each in latest(second)
-            if each.key in scores and _is_same(first, second, each.key.env, each.key.opponent)
+            if each.key in scores
+            and each.key.opponent != PAST  # another in each run
+            and _is_same(first, second, each.key.env, each.key.opponent)
         ),
         *_exploitabilities(first, second),
     ]

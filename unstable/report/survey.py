@@ -8,6 +8,7 @@ from itertools import permutations
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from unstable.config import RunConfig
 from unstable.records.scan import Place, scan_games
 from unstable.records.shapes import Record
 from unstable.records.text import signed
@@ -48,9 +49,24 @@ def survey(run: Run) -> Survey:
         found.places.append(place)
         found.games[game["env"]] += 1
         _add(found.pairs.setdefault(game["env"], {}), game)
-        if not (game["opening"] or game["fork"]):
+        if _is_rated(run.config, game):
             _count(found.tallies, game)
     return found
+
+
+def _is_rated(config: RunConfig, game: Record) -> bool:
+    """Whether ratings count it: no opening, no continuation, and the version as in training.
+
+    An evaluation at another temperature than the first, by votes, or held to legal moves is of
+    another player.
+    """
+    if game["opening"] or game["fork"]:
+        return False
+    if game["purpose"] == "train":
+        return True
+    version = PlayerId.policy(game["version"]).name
+    own = {(s["temperature"], s.get("votes", 1)) for s in game["seats"] if s["player"] == version}
+    return not config.eval.constrained and own <= {(config.eval.temperature[0], 1)}
 
 
 def _sides(game: Record) -> list[list[int]]:

@@ -63,6 +63,10 @@ class PolicyValues:
         self._illegal: dict[int, float] = {}
         self._probabilities: dict[int, tuple[tuple[float, ...], float]] = {}
 
+    def policy_of(self, seat: int) -> Policy:
+        """Who plays there."""
+        return self._policy
+
     def probabilities(self, node: Node) -> tuple[tuple[float, ...], float]:
         """The probability of each child, and that of a forfeit."""
         if node.probabilities:
@@ -77,7 +81,7 @@ class PolicyValues:
 
     def _given(self, node: Node) -> tuple[tuple[float, ...], float]:
         """The policy's probabilities of the legal actions, and its illegal mass."""
-        table = table_at(self._policy, node)
+        table = table_at(self.policy_of(node.seat), node)
         given = tuple(table.get(action, 0.0) for action in node.actions)
         return given, max(0.0, 1 - sum(given))
 

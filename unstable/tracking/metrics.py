@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
 from unstable.types import MAIN, EvalScore, Exploitability, PlayerId, Rating
-from unstable.types.metrics import RatingKey
+from unstable.types.metrics import RatingKey, WorstKey
+from unstable.types.tallies import Least
 
 Row = dict[str, float | None]
 
@@ -107,3 +108,17 @@ def rating_metrics(ratings: Sequence[Rating]) -> Row:
             key = RatingKey("policy" if rating.player == current else rating.player.name)
             row |= {key.name("mu"): rating.mu, key.name("sigma"): rating.sigma}
     return row
+
+
+def worst_metrics(found: Mapping[str, Least]) -> Row:
+    """`worst/<policy>/*`, by policy; `against` is the number of the version."""
+    row: Row = {}
+    for policy, least in found.items():
+        name = WorstKey(policy).name
+        row |= {name(end): value for end, value in zip(_ENDS, least.score, strict=True)}
+        row[name("against")] = PlayerId.parse(least.opponent).version
+        row |= {name(count): getattr(least, count) for count in ("games", "compared", "left_out")}
+    return row
+
+
+_ENDS = ("score", "low", "high")

@@ -285,23 +285,34 @@ def learner_pane(view: View, width: int, height: int) -> RenderableType:
 
 def evaluation_pane(view: View, width: int, height: int) -> RenderableType:
     """Exploitability from the first to the newest, and the newest evaluations with intervals."""
-    if not view.scores and not view.exploitability:
+    if not view.scores and not view.exploitability and not view.worst:
         return _to_come(evaluation_to_come(view.config))
     wide = width >= 46
     falls = _exploitability(view, wide)
     if not view.scores:
-        return falls
+        return Group(falls, _worst(view))
     several = len(view.config.games) > 1
     header = ["against", "version", "score", "95 %", *(["legal"] if wide else [])]
     table = grid("left", *(["right"] * (len(header) - 1)))
     table.add_row(*_cells(*header, style="dim"))
-    for score in view.scores[: max(height - 1 - len(view.exploitability), 0)]:
+    room = height - 1 - len(view.exploitability) - len(view.worst)
+    for score in view.scores[: max(room, 0)]:
         opponent = opponent_text(score)
         name = f"{opponent} ({score.env})" if several else opponent
         ends = bounds(score.low, score.high, between="–", digits=2)
         cells = [name, str(score.version), fixed(score.score), ends]
         table.add_row(*_cells(*cells, *([percent(score.legal_moves)] if wide else [])))
-    return Group(falls, table)
+    return Group(falls, _worst(view), table)
+
+
+def _worst(view: View) -> Table:
+    """The least score against any version of its own past, and its interval."""
+    table = grid("left", "right", "right")
+    for least in view.worst.values():
+        mean, low, high = least.score
+        ends = bounds(low, high, between="–", digits=2)
+        table.add_row(*_cells(f"worst, {least.opponent}", fixed(mean), ends))
+    return table
 
 
 def _exploitability(view: View, wide: bool) -> Table:

@@ -20,7 +20,8 @@ from unstable.records.text import (
 )
 from unstable.tracking.metrics import Row
 from unstable.tracking.text import Text, table
-from unstable.types.metrics import SUMS, EvalKey, ExploitKey, VersusKey
+from unstable.types import PlayerId
+from unstable.types.metrics import SUMS, EvalKey, ExploitKey, VersusKey, WorstKey
 
 DONE = "all updates made"
 """Why a run ends that has nothing left to do."""
@@ -37,7 +38,7 @@ def summary(folder: RunFolder, reason: str, *, reported: bool = False) -> Render
     rows = read_rows(folder.metrics, skipped)
     parts: list[RenderableType] = [Text(""), _head(rows, reason)]
     ratings = _ratings(folder.ratings, skipped)
-    tables = (_results(rows), _evaluations(rows), _exploitability(rows), ratings)
+    tables = (_results(rows), _evaluations(rows), _exploitability(rows), ratings, _worst(rows))
     for each in tables:
         if each.row_count:
             parts += [Text(""), each]
@@ -147,6 +148,22 @@ def _ratings(path: Path, skipped: Skipped) -> Table:
         counts = (player[name] for name in ("games", "wins", "draws", "losses", "forfeits"))
         rating = (f"{player['mu']:.1f}", f"{player['sigma']:.1f}")
         shown.add_row(Text(player["player"]), *rating, *(f"{count:,}" for count in counts))
+    return shown
+
+
+def _worst(rows: list[Row]) -> Table:
+    """The newest versions' least score against any before them, as last known."""
+    columns = ("policy", "least score", "95 %", "against", "games", "past versions", "left out")
+    shown = table("Worst case: the newest versions against each version before them", *columns)
+    for key, found in by_key(measured(WorstKey, rows, "score")).items():
+        last = found[-1].figures
+        shown.add_row(
+            Text(key.policy),
+            fixed(last["score"]),
+            bounds(last["low"], last["high"], between="–", digits=2),
+            Text(PlayerId.policy(round(last["against"]), key.policy).name),
+            *(number(last[name]) for name in ("games", "compared", "left_out")),
+        )
     return shown
 
 

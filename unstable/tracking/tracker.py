@@ -31,6 +31,7 @@ from unstable.tracking.metrics import (
     evaluation_metrics,
     exploitability_metrics,
     rating_metrics,
+    worst_metrics,
 )
 from unstable.tracking.play import PlayMetrics, PlayState, PlayTally
 from unstable.tracking.sinks import SinkMaker, open_sinks
@@ -62,6 +63,7 @@ from unstable.types import (
     Unwritable,
     Update,
 )
+from unstable.types.tallies import Least
 
 logger = logging.getLogger(__name__)
 
@@ -272,6 +274,11 @@ class Tracker:
         self.view.ratings = tuple(ratings)
         rows = [{**asdict(rating), "player": rating.player.name} for rating in ratings]
         self._emit("ratings", {"players": rows})
+
+    def log_worst(self, found: Mapping[str, Least], *, beside: bool = False) -> None:
+        """Takes in the least score against its own past, by policy; `beside` as above."""
+        (self._beside if beside else self._row).update(worst_metrics(found))
+        self.view.worst = {**self.view.worst, **found}
 
     def log_actor(self, actor: int, stats: Mapping[str, float]) -> None:
         """Takes in an engine's counters, which count from the actor's start."""

@@ -17,6 +17,7 @@ from unstable.tracking.metrics import Row, current_policy
 from unstable.tracking.play import opponents
 from unstable.types import Brief, EvalScore, Exploitability, GameResult, PlayerId, Rating
 from unstable.types.metrics import ExploitKey
+from unstable.types.tallies import Least
 
 RECENT_GAMES = 200
 HISTORY = 200
@@ -120,6 +121,7 @@ class View:
     exploitability: Mapping[str, Exploitability] = field(default_factory=dict)  # newest, by env
     first_exploitability: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """The bounds that a run has begun with, by env's name in metrics."""
+    worst: Mapping[str, Least] = field(default_factory=dict)  # the newest known, by policy
     notice: str = ""
     alarm: str = ""  # the newest one of the guard
     alarms: int = 0

@@ -32,7 +32,7 @@ from unstable.types.games import (
     standing,
 )
 from unstable.types.judging import Alarm, EvalScore, Exploitability, Rating
-from unstable.types.players import BASE, MAIN, Adapter, PlayerId
+from unstable.types.players import BASE, MAIN, PAST, Adapter, PlayerId
 from unstable.types.training import (
     Batch,
     Group,

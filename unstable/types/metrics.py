@@ -92,6 +92,14 @@ class RatingKey(MetricKey):
     player: str
 
 
+@dataclass(frozen=True, slots=True)
+class WorstKey(MetricKey):
+    """The least score of a policy's newest versions against any before them: WorstKey("main")"""
+
+    prefix = "worst"
+    policy: str
+
+
 SUMS = ("others", "fixed")
 """Kinds of opponents whose games count under another one too."""
 

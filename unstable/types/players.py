@@ -6,6 +6,8 @@ from typing import Any
 
 MAIN = "main"
 """The policy that is trained where a run names no other."""
+PAST = "past"
+"""What the versions before the one that is evaluated are called together, as its opponent."""
 _VERSION = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)@(0|[1-9][0-9]{0,17})")
 
 

@@ -11,7 +11,7 @@ LEVEL = 0.95
 FEWEST = 8
 """Games below which a pair says too little about a worst case."""
 RECENT = 10
-"""One in so many of a run's versions counts as the newest."""
+"""One in so many of a run's versions is of the newest."""
 
 
 class Tally(NamedTuple):
@@ -73,7 +73,7 @@ def least_score(tallies: Mapping[str, Tally], fewest: int = FEWEST) -> Least | N
     if not known:
         return None
     scores = {name: each.score(among=len(known)) for name, each in known.items()}
-    worst = min(scores, key=lambda name: scores[name].mean)
+    worst = min(scores, key=lambda name: (scores[name].mean, name))
     low, high = min(each.low for each in scores.values()), min(e.high for e in scores.values())
     return Least(
         opponent=worst,
@@ -92,19 +92,27 @@ def added(tallies: Iterable[Tally]) -> Tally:
     return total
 
 
+def first_of_newest(newest: int) -> int:
+    """The first of the newest versions, where they are numbered from 0 to `newest`.
+
+    >>> first_of_newest(8), first_of_newest(200)
+    (8, 180)
+    """
+    return newest - newest // RECENT
+
+
 def least_against_past(found: Mapping[tuple[str, str], Tally]) -> dict[str, Least]:
     """By policy, the newest versions' least score against any of its versions before them.
 
     The newest tenth counts as one player, since a version has few games against each other one.
     """
-    policies: dict[str, set[int]] = {}
-    for name in {pair[0] for pair in found}:
-        player = PlayerId.parse(name)
+    newest: dict[str, int] = {}
+    for player in {PlayerId.parse(pair[0]) for pair in found}:
         if player.version is not None:
-            policies.setdefault(player.label, set()).add(player.version)
+            newest[player.label] = max(player.version, newest.get(player.label, 0))
     least = {}
-    for policy, versions in sorted(policies.items()):
-        first = max(versions) - (max(versions) - min(versions)) // RECENT
+    for policy, version in sorted(newest.items()):
+        first = first_of_newest(version)
         against: dict[str, list[Tally]] = {}
         for (one, other), tally in found.items():
             own, its = PlayerId.parse(one), PlayerId.parse(other)

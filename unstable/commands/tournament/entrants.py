@@ -138,6 +138,15 @@ _PUT = ("env", "args", "seats", "events", "prompt", "parser")
 """What of a game's section a model sees."""
 
 
+def check_runs(players: Sequence[Entrant]) -> None:
+    """Raise `ConfigError` where a joint policy correlation would be of more than runs."""
+    roots = [each.root for each in players]
+    if any(roots) and (None in roots or len(set(roots)) < len(roots)):
+        raise ConfigError(
+            "--jpc: it is of several runs, a version of each; leave the other players out"
+        )
+
+
 def seats_two_sides(games: Sequence[GameConfig]) -> None:
     """Raise `ConfigError` for a game in which nobody plays against anybody."""
     for game in games:

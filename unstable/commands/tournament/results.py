@@ -105,15 +105,13 @@ def _least(players: Sequence[Entrant], against: Tallies) -> list[tuple[Entrant, 
     return found
 
 
-def _together(
-    config: RunConfig, names: Sequence[str], results: Sequence[GameResult]
-) -> dict[str, Any]:
+def _together(config: RunConfig, names: list[str], results: Sequence[GameResult]) -> dict[str, Any]:
     """Joint policy correlation; of games whose pay-offs cancel there is none."""
     if all(map(is_zero_sum, config.games)):
-        return {"matrix": None, "own": None, "others": None, "loss": None}
+        return {"players": names, "matrix": None, "own": None, "others": None, "loss": None}
     matrix = won_together(names, results)
     found = joint_policy_correlation(matrix)
-    return {"matrix": matrix.tolist(), **found._asdict(), "loss": found.loss}
+    return {"players": names, "matrix": matrix.tolist(), **found._asdict(), "loss": found.loss}
 
 
 def show(found: Mapping[str, Any]) -> None:

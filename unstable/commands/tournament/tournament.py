@@ -24,6 +24,7 @@ from unstable.commands.session import (
 )
 from unstable.commands.tournament.entrants import (
     Entrant,
+    check_runs,
     config_of,
     entrants,
     seats_two_sides,
@@ -110,6 +111,8 @@ def tournament(
     with starting():
         config = config_of(options.config, words, options.game, fields)
         players = entrants(config, words)
+        if options.jpc:
+            check_runs(players)
         config = with_players(config, players)
         ready = _ready(config, players)
     design = Design(

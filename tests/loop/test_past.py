@@ -1,0 +1,75 @@
+"""A run that evaluates versions against their own past, and says what the worst case is."""
+
+import asyncio
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.helpers.loop import make_context, played
+from unstable.commands.ratings import least_record, ratings, rebuild
+from unstable.config import dump
+from unstable.loop.context import Context
+from unstable.loop.train import train
+from unstable.records.reading import Skipped, read_rows
+from unstable.report.run import read_runs
+from unstable.report.survey import survey
+from unstable.tracking.metrics import worst_metrics
+from unstable.tracking.summary import summary
+from unstable.types.tallies import Least, least_against_past
+
+EVAL = {"every": 1, "games": 16, "temperature": [1.0, 0.0], "opponents": ["random", "past"]}
+
+
+def trained(tiny_folder: Path, place: Path, mode: str, pool_size: int) -> Context:
+    context = make_context(
+        tiny_folder,
+        place,
+        num_actors=2,
+        loop={"mode": mode, "steps": 4},
+        eval=EVAL,
+        opponents={"draw": {"self": 0.5, "past": 0.4, "fixed": 0.1}, "pool_size": pool_size},
+    )
+    asyncio.run(train(context))
+    context.folder.config.write_text(dump(context.config), encoding="utf-8")
+    return context
+
+
+@pytest.mark.parametrize(("mode", "pool_size"), [("sync", 8), ("async", 1)])
+def test_dashboard_summary_and_report_say_the_same(
+    tiny_folder: Path, tmp_path: Path, mode: str, pool_size: int
+) -> None:
+    context = trained(tiny_folder, tmp_path / "run", mode, pool_size)
+    assert context.failures == 0, "no version was forgotten while games named it"
+    row = read_rows(context.folder.metrics)[-1]
+    assert row["version"] == 4 and row["eval/TicTacToe-v0/past/sampled/games"] == 16
+    assert row["eval/TicTacToe-v0/past/sampled/gain"] is None
+    found = context.past_results.least()
+    least = found["main"]
+    assert least.compared >= min(pool_size, 2) and least.games >= 8
+    assert {name: row[name] for name in worst_metrics(found)} == worst_metrics(found)
+    assert context.tracker.view.worst == found
+
+    (run,) = read_runs([context.folder.root])
+    assert least_against_past(survey(run).tallies) == found, "greedy games are of another player"
+    told = ratings([context.folder.root], 1.0, as_json=True)
+    assert told["least"] == [{"player": "main", **least_record(least)}]
+    assert rebuild(context.folder, Skipped()).difference == 0.0
+    context.tracker.close()
+    console = Console(file=io.StringIO(), width=200)
+    console.print(summary(context.folder, "all updates made"))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue().partition("Worst case:")[2]
+    assert re.search(rf"main +{least.score.mean:.2f} +\S+–\S+ +{least.opponent} ", shown)
+    _check_games(context, least)
+
+
+def _check_games(context: Context, least: Least) -> None:
+    """The evaluation of version 4 met the versions that the pool had, in both seats alike."""
+    specs = [each for each in played(context.folder, "eval") if each["version"] == 4]
+    of_past = [each["players"] for each in specs if "random" not in each["players"]]
+    assert len(of_past) == 2 * 16 and all("main@4" in players for players in of_past)
+    assert sum(players[0] == "main@4" for players in of_past) == 16
+    assert least.opponent in {name for players in of_past for name in players} - {"main@4"}

@@ -1,0 +1,42 @@
+"""What a policy wins from each of some others, exactly."""
+
+import pytest
+
+from tests.helpers.trees import drawn, kuhn
+from unstable.solving.best_response import Policy, assess
+from unstable.solving.pool import least_won, won_from
+from unstable.solving.tree import Tree
+
+
+def always(tree: Tree, *words: str) -> Policy:
+    """The first of these actions that is legal."""
+    chosen = {n.key: next(w for w in words if w in n.actions) for n in tree.decisions}
+    return {node.key: {chosen[node.key]: 1.0} for node in tree.decisions}
+
+
+def test_who_bets_wins_the_ante_of_who_folds() -> None:
+    """A hand's ante is 1; callers show their cards, which are as good as each other's."""
+    tree = kuhn()
+    bold, meek = always(tree, "[bet]", "[call]"), always(tree, "[check]", "[fold]")
+    assert won_from(tree, bold, meek, forfeits=True) == pytest.approx(1.0)
+    assert won_from(tree, meek, bold, forfeits=True) == pytest.approx(-1.0)
+    assert won_from(tree, bold, bold, forfeits=True) == pytest.approx(0.0)
+    pool = {3: meek, 5: bold, 8: bold}
+    assert least_won(tree, bold, pool) == pytest.approx((5, 0.0, 0.0))
+    assert least_won(tree, meek, pool) == pytest.approx((5, -1.0, -1.0))
+
+
+@pytest.mark.parametrize("legal", [1.0, 0.8])
+def test_no_pool_answers_better_than_a_best_response(legal: float) -> None:
+    """What one wins the other loses, and the exploitability bounds the least from below."""
+    tree = kuhn()
+    own, *others = (drawn(tree, seed, legal) for seed in range(6))
+    for forfeits in (False, True):
+        for other in others:
+            won = won_from(tree, own, other, forfeits=forfeits)
+            assert won == pytest.approx(-won_from(tree, other, own, forfeits=forfeits))
+            assert won >= -assess(tree, own, forfeits=forfeits).exploitability
+    least = least_won(tree, own, dict(enumerate(others)))
+    ends = [[won_from(tree, own, o, forfeits=f) for f in (False, True)] for o in others]
+    assert least.low == min(map(min, ends)) and (least.low < least.high) == (legal < 1)
+    assert [least.low, least.high] == sorted(ends[least.member])

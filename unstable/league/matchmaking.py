@@ -1,0 +1,245 @@
+"""Who meets whom: rules by which a past version is chosen as opponent, and who stays in the pool.
+
+A rule is a function of the policy and its past versions, as ratings and pay-offs show them, that
+gives each of these a weight; a user's own has the same form. Rules are asked when a version is
+announced, and their mixture holds until the next one is: nothing here draws anything.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unstable.config import ConfigError, OpponentsConfig, PastConfig, nearest, shown
+from unstable.config.plugins import check_call, described, faults_to, load_target
+from unstable.league.skills import ENVIRONMENT
+from unstable.types import PlayerId
+
+PRIOR_GAMES, PRIOR_SCORE = 1.0, 0.5
+"""What a pay-off begins with, as if so many games had been played: of a score, Jeffreys' prior."""
+BOUND = 3.0
+"""Standard deviations by which a rating's lower bound is below its mean, as TrueSkill ranks."""
+GRID = 2048
+"""Points at which Thompson's integral is taken."""
+
+Floats = NDArray[np.float64]
+Weights = Sequence[float]
+
+
+class Standing(NamedTuple):
+    """A version as rules see it: Standing(PlayerId("main", 3), 27.1, 1.2, won=5.5, games=9.0)
+
+    `won` is what the current policy won of its `games` against it, a draw counting half; both
+    fade from version to version by `opponents.payoff_decay`.
+    """
+
+    player: PlayerId
+    mu: float
+    sigma: float
+    won: float = 0.0
+    games: float = 0.0
+
+    @property
+    def score(self) -> float:
+        """What the current policy is expected to score against it, from 0 to 1."""
+        return (PRIOR_GAMES * PRIOR_SCORE + self.won) / (PRIOR_GAMES + self.games)
+
+    @property
+    def low(self) -> float:
+        """Its rating's lower bound."""
+        return self.mu - BOUND * self.sigma
+
+
+Rule = Callable[[Standing, Sequence[Standing]], Weights]
+"""The weight of each past version, the oldest first, where the policy stands as it does."""
+
+
+def uniform(policy: Standing, past: Sequence[Standing]) -> Weights:
+    """All alike: fictitious self-play over the pool."""
+    return [1.0] * len(past)
+
+
+def latest(policy: Standing, past: Sequence[Standing], *, newest: int = 1) -> Weights:
+    """The newest ones alike, no other."""
+    if type(newest) is not int or newest < 1:
+        raise ValueError(f"newest = {newest!r}: give a whole number from 1 on")
+    first = len(past) - newest
+    return [float(place >= first) for place in range(len(past))]
+
+
+def pfsp(
+    policy: Standing, past: Sequence[Standing], *, form: str = "hard", exponent: float = 1.0
+) -> Weights:
+    """Prioritized fictitious self-play (Vinyals et al., 2019, doi:10.1038/s41586-019-1724-z).
+
+    With p the policy's expected score: `hard` is (1 - p)^exponent, `even` (p (1 - p))^exponent,
+    whose exponent of 1 is the variance of a result, what a game tells at most.
+    """
+    if form not in ("hard", "even"):
+        raise ValueError(f"form = {form!r}: give hard or even")
+    if isinstance(exponent, bool) or not exponent >= 0:
+        raise ValueError(f"exponent = {exponent!r}: give a number from 0 on")
+    scores = np.array([each.score for each in past])
+    logs = np.log1p(-scores) + (np.log(scores) if form == "even" else 0.0)
+    return _plain(np.exp(exponent * (logs - logs.max())))
+
+
+def quality(policy: Standing, past: Sequence[Standing]) -> Weights:
+    """TrueSkill's match quality of the ratings: how likely a draw is, relative to equals.
+
+    Herbrich, Minka and Graepel, 2006 (doi:10.7551/mitpress/7503.003.0076), equation 4.1.
+    """
+    noise = 2 * ENVIRONMENT.beta**2
+    spread = noise + policy.sigma**2 + np.array([each.sigma**2 for each in past])
+    gaps = policy.mu - np.array([each.mu for each in past])
+    logs = np.log(noise / spread) / 2 - gaps**2 / (2 * spread)
+    return _plain(np.exp(logs - logs.max()))
+
+
+def thompson(policy: Standing, past: Sequence[Standing]) -> Weights:
+    """How likely each is the one that the policy scores least against, by the pay-offs' posteriors.
+
+    That is whom Thompson sampling meets (Thompson, 1933, doi:10.1093/biomet/25.3-4.285): a score is
+    drawn for each from its Beta posterior, and the least is met. The chance is that of the draw,
+    by an integral over the scores, with x = sin^2(t), in which all densities are bounded.
+    """
+    angles = (np.arange(GRID) + 0.5) * (math.pi / 2 / GRID)
+    won = np.array([[each.won] for each in past])
+    lost = np.array([[each.games - each.won] for each in past])
+    prior = np.array([PRIOR_GAMES * PRIOR_SCORE, PRIOR_GAMES * (1 - PRIOR_SCORE)])
+    powers = 2 * (won + prior[0]) - 1, 2 * (lost + prior[1]) - 1
+    logs = powers[0] * np.log(np.sin(angles)) + powers[1] * np.log(np.cos(angles))
+    mass = np.exp(logs - logs.max(axis=1, keepdims=True))
+    mass /= mass.sum(axis=1, keepdims=True)
+    above = np.maximum(1 - mass.cumsum(axis=1) + mass / 2, 1e-300)  # that one's score is higher
+    others = np.log(above).sum(axis=0) - np.log(above)
+    return _plain((mass * np.exp(others)).sum(axis=1))
+
+
+def _plain(weights: Floats) -> list[float]:
+    return [float(weight) for weight in weights]
+
+
+BUILT_IN: dict[str, Callable[..., Weights]] = {
+    "uniform": uniform,
+    "latest": latest,
+    "pfsp": pfsp,
+    "quality": quality,
+    "thompson": thompson,
+}
+TRIAL = [
+    Standing(PlayerId.policy(version), 25.0 + version, 2.0, won=float(version), games=5.0)
+    for version in range(4)
+]
+"""What a rule is tried with before a run."""
+
+
+class Matchmaker:
+    """The rules of a run, and what is pinned in its pool.
+
+    Raises `ConfigError` for a rule that is none, or cannot be asked.
+    """
+
+    def __init__(self, config: OpponentsConfig) -> None:
+        self._is_uniform = all(each.rule == "uniform" for each in config.past)
+        self._pinned = config.pinned
+        self._rules = [
+            (each.weight, _read_rule(each, f"opponents.past.{index}"))
+            for index, each in enumerate(config.past)
+        ]
+        for _, rule in self._rules:
+            rule(TRIAL[-1], TRIAL[:-1])
+
+    def pinned(self, versions: Sequence[Standing]) -> set[PlayerId]:
+        """Those of some versions that stay in the pool however old they are.
+
+        `best` is the one with the highest lower bound of its rating, the newest of equals.
+        """
+        numbers = {each for each in self._pinned if each != "best"}
+        stay = {each.player for each in versions if each.player.version in numbers}
+        if "best" in self._pinned and versions:
+            best = max(versions, key=lambda each: (each.low, each.player.version or 0))
+            stay.add(best.player)
+        return stay
+
+    def chances(self, policy: Standing, past: Sequence[Standing]) -> list[float]:
+        """How likely each past version is met, by the mixture of rules; empty where all alike."""
+        if self._is_uniform or not past:
+            return []
+        total = sum(weight for weight, _ in self._rules)
+        parts = [weight / total * rule(policy, past) for weight, rule in self._rules]
+        return _plain(np.sum(parts, axis=0))
+
+
+def _read_rule(config: PastConfig, field: str) -> Callable[[Standing, Sequence[Standing]], Floats]:
+    """The rule that an entry of the config names, as probabilities."""
+    place = f"{field}.rule = {shown(config.rule)}"
+    if ":" in config.rule:
+        function = load_target(config.rule, f"{field}.rule")
+    elif config.rule in BUILT_IN:
+        function = BUILT_IN[config.rule]
+    else:
+        hint = nearest(config.rule, list(BUILT_IN))
+        raise ConfigError(f"{place} is no rule or module:function; {hint}")
+    place += f" with args = {shown(config.args)}" if config.args else ""
+    remedy = "name a function that is called with (policy, past) and the args"
+    check_call(place, function, remedy, *TRIAL[:2], **config.args)
+    return partial(_asked, place, partial(function, **config.args))
+
+
+def _asked(place: str, rule: Rule, policy: Standing, past: Sequence[Standing]) -> Floats:
+    """A rule's weights as probabilities; raises `ConfigError` where they are none."""
+
+    def refuse(error: BaseException) -> NoReturn:
+        raise ConfigError(f"{place}: {described(error)}") from error
+
+    with faults_to(refuse):
+        weights = np.array(rule(policy, past), dtype=float)
+    if weights.shape != (len(past),) or not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
+        raise ConfigError(
+            f"{place}: gives {shown(weights.tolist())} for {len(past)} past versions; return a "
+            "weight from 0 on for each, not all 0"
+        )
+    return weights / weights.sum()
+
+
+Met = dict[str, tuple[int, float]]
+"""By past version how often it was drawn, and how often by the rules: {"main@3": (12, 10.5)}"""
+
+
+class Frequencies:
+    """How often each past version was drawn, beside what the rules' probabilities add up to."""
+
+    def __init__(self) -> None:
+        self._met: Met = {}
+        self._drawn: Counter[PlayerId] = Counter()  # since the last sum
+        self._past: Sequence[PlayerId] = ()
+        self._chances: Sequence[float] = ()
+
+    def begin(self, past: Sequence[PlayerId], chances: Sequence[float]) -> None:
+        """Count draws by these chances from here on; without them all are alike."""
+        self.take()
+        self._past, self._chances = past, chances
+
+    def add(self, player: PlayerId) -> None:
+        """Count one that was drawn."""
+        self._drawn[player] += 1
+
+    def take(self) -> Met:
+        """All that was counted so far."""
+        if total := self._drawn.total():
+            chances = self._chances or [1 / len(self._past)] * len(self._past)
+            for player, chance in zip(self._past, chances, strict=True):
+                drawn, expected = self._met.get(player.name, (0, 0.0))
+                self._met[player.name] = drawn + self._drawn[player], expected + total * chance
+            self._drawn.clear()
+        return dict(self._met)
+
+    def restore(self, met: Met) -> None:
+        """Go on from what `take` returned."""
+        self._met = dict(met)
+        self._drawn.clear()
