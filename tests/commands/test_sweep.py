@@ -2,34 +2,30 @@
 
 import json
 import math
-import os
-import signal
-from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.child_runs import METRIC, FakeRun
 from tests.helpers.cli import background, ended, unstable, wait_for, written
 from tests.helpers.resume import rows, weights
 from unstable.cli import SHORT_FORMS, parse_options, run
+from unstable.commands import several
 from unstable.commands.session import Terminated
-from unstable.commands.sweep import runner
 from unstable.commands.sweep.halving import decide, going, next_rung
 from unstable.commands.sweep.runner import Runner, outcomes
 from unstable.commands.sweep.trials import Sweep, Trial, trials_of
 from unstable.config import ConfigError, RunConfig, load
 from unstable.config.sweep import Setting, StopConfig, SweepConfig, read_sweep
-from unstable.records.files import LineFile, write_whole
 from unstable.records.folder import RunFolder
 from unstable.records.sweep import Decision, SweepFolder
 from unstable.report.sweep import Outcome
 
-METRIC = "collect/reward"
 SWEEP = f"""
 config: tiny_nim
 common: {{loop.steps: 8, eval.every: 1}}
@@ -94,7 +90,7 @@ def test_a_mistake_is_one_line_before_anything_starts(
     text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "Child", None)
+    monkeypatch.setattr(several, "Child", None)
     config = "" if "config:" in text else "config: tiny_nim\n"
     if "common:" not in text:
         config += "common: {eval.exploitability.every: 0}\n"
@@ -180,62 +176,6 @@ def test_decisions_one_after_another() -> None:
 # The runner, on runs that take no time
 
 
-class FakeRun:
-    """Stands for `unstable train`: an update each time that it is looked at."""
-
-    fails: ClassVar[dict[str, int]] = {}  # before which version
-    begun: ClassVar[list[str]] = []
-    killed_at: ClassVar[int | None] = None  # looks until the whole sweep is killed
-    signal_at: ClassVar[int | None] = None  # looks until it gets a Ctrl-C
-    looks: ClassVar[int] = 0
-
-    def __init__(
-        self, words: Sequence[str], log: Path, cores: Sequence[int], own: Mapping[str, str]
-    ) -> None:
-        self._code: int | None = None
-        self._asked = False
-        options = parse_options(words[1:], SHORT_FORMS)
-        self._folder = RunFolder(Path(options.get("resume") or options["tracking.run_dir"]))
-        self._name = self._folder.root.name
-        assert log.name == f"{self._name}.log"
-        FakeRun.begun.append(self._name)
-        log.write_text("starting\nerror: no space left\n\n")
-        if "resume" not in options:
-            self._folder.root.mkdir()
-            self._folder.config.write_text("seed: 0\n")
-
-    @property
-    def exit_code(self) -> int | None:
-        FakeRun.looks += 1
-        if FakeRun.looks == FakeRun.killed_at:
-            raise SystemError("killed")
-        if FakeRun.looks == FakeRun.signal_at:
-            os.kill(os.getpid(), signal.SIGINT)
-        if self._code is None:
-            self._step()
-        return self._code
-
-    def _step(self) -> None:
-        version = max(self._folder.versions(), default=-1) + 1
-        if self.fails.get(self._name) == version:
-            self._code = 1
-            return
-        seed = sum(map(ord, self._name)) * 7919 + version * 104_729
-        metrics = LineFile(self._folder.metrics)
-        metrics.write({"version": version, METRIC: seed % 1000 / 1000, "collect/games": 10})
-        metrics.close()
-        self._folder.checkpoint(version).mkdir(parents=True)
-        self._folder.state(version).write_text("{}")
-        if version == 8:
-            write_whole(self._folder.status, json.dumps({"state": "ended"}).encode())
-            self._code = 0
-        elif self._asked:  # it finishes its update
-            self._code = 130
-
-    def send(self, number: signal.Signals) -> None:
-        self._asked = True
-
-
 @cache
 def known(text: str) -> tuple[SweepConfig, list[Trial]]:
     sweep = read_sweep(text, "a.yaml")
@@ -264,17 +204,6 @@ class Scene:
             (each.name, each.state, each.values(METRIC), each.total("collect/games"), each.line)
             for each in self.outcomes()
         ]
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeRun]:
-    monkeypatch.setattr(runner, "Child", FakeRun)
-    monkeypatch.setattr(runner, "LOOK_S", 0.0)
-    for name, value in (("fails", {}), ("begun", []), ("looks", 0)):
-        monkeypatch.setattr(FakeRun, name, value)
-    monkeypatch.setattr(FakeRun, "killed_at", None)
-    monkeypatch.setattr(FakeRun, "signal_at", None)
-    return FakeRun
 
 
 def test_all_runs_are_made_in_turn(fake: type[FakeRun], tmp_path: Path) -> None:
@@ -318,8 +247,8 @@ def test_a_sweep_that_was_killed_ends_as_one_that_was_not(
     tmp_path_factory: pytest.TempPathFactory, kills: list[int], slots: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "Child", FakeRun)
-        patch.setattr(runner, "LOOK_S", 0.0)
+        patch.setattr(several, "Child", FakeRun)
+        patch.setattr(several, "LOOK_S", 0.0)
         patch.setattr(FakeRun, "fails", {"learning_rate-0.001-seed2": 4})
         whole = Scene(tmp_path_factory.mktemp("whole") / "s", SWEEP + STOP)
         whole.go(slots)

@@ -193,6 +193,16 @@ def test_a_fixed_models_own_temperature_is_used() -> None:
         assert temperatures == {POLICY: 1.0, PlayerId("checkpoint:somewhere"): 0.3}
 
 
+def test_equal_weights_change_nothing() -> None:
+    draw_fixed = {"self": 0.5, "past": 0, "fixed": 1}
+
+    def series(weight: float) -> list[GameSpec]:
+        fixed = [{"kind": kind, "weight": weight} for kind in ("random", "expert")]
+        return draw(Schedule(config(opponents={"draw": draw_fixed, "fixed": fixed})), 50)
+
+    assert series(1.0) == series(0.25)
+
+
 def test_past_opponents_are_those_of_the_policies_that_are_named() -> None:
     opponents = {"draw": {"self": 0, "past": 1, "fixed": 0}}
     schedule = Schedule(config(opponents=opponents, openings={"share": 1.0}))

@@ -185,24 +185,24 @@ def test_the_metrics_that_the_pages_name_exist() -> None:
             assert f"`{metric}`" in known, metric
 
 
-# Sweeps
+# Sweeps and leagues
 
 
-def sweep_files(folder: Path) -> None:
-    """The files of the page, in a folder."""
-    for name, text in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", page("sweep.md"), re.M | re.S):
-        (folder / name).write_text(text, encoding="utf-8")
+def page_files(folder: Path, name: str) -> None:
+    """The files of a page, in a folder."""
+    for file, text in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", page(name), re.M | re.S):
+        (folder / file).write_text(text, encoding="utf-8")
 
 
 def test_the_sweeps_of_the_page_could_begin(tmp_path: Path) -> None:
-    sweep_files(tmp_path)
+    page_files(tmp_path, "sweep.md")
     assert command(tmp_path, "sweep", "rates.yaml", "--plan").count("--config tiny_nim") == 4
     assert command(tmp_path, "sweep", "halving.yaml", "--plan").count("--config tiny_nim") == 16
 
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_of_sweeps_make_its_table(tmp_path: Path) -> None:
-    sweep_files(tmp_path)
+    page_files(tmp_path, "sweep.md")
     path = tmp_path / "rates.yaml"
     small = (("steps: 12", "steps: 2"), ("every: 6", "every: 1"), ("[1, 2]", "[1]"))
     for more, less in (*small, ("games: 64", "games: 8")):
@@ -213,6 +213,32 @@ def test_the_commands_of_the_page_of_sweeps_make_its_table(tmp_path: Path) -> No
     assert len(said) == 5 and "learning_rate-0.0005" in said[1]
     assert said[1] == said[2] == said[3]
     assert (tmp_path / "outputs/rates/report.html").is_file()
+
+
+def test_the_leagues_of_the_page_could_begin(tmp_path: Path) -> None:
+    page_files(tmp_path, "league.md")
+    assert command(tmp_path, "league", "rivals.yaml", "--plan").count("--config tiny_nim") == 9
+    said = command(tmp_path, "league", "three.yaml", "--plan")
+    assert said.count("--config tiny_nim") == 9
+    assert said.splitlines()[-1].count("name: middle-") == 2
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_of_leagues_make_its_table(tmp_path: Path) -> None:
+    page_files(tmp_path, "league.md")
+    path = tmp_path / "rivals.yaml"
+    fast = "games: 8, learner.batch_size: 64, eval.exploitability.every: 0"
+    small = (("generations: 3", "generations: 2"), ("updates: 4", "updates: 1"))
+    for more, less in (("games: 64", fast), ("every: 4", "every: 1"), *small):
+        path.write_text(path.read_text().replace(more, less))
+    lines = blocks("bash", page("league.md"))[0].splitlines()
+    said = [command(tmp_path, *shlex.split(line, comments=True)[1:]) for line in lines]
+    assert len(said) == 5 and "against exploiter" in said[1]
+    assert said[1] == said[2] == said[3] == said[4]
+    (tournament,) = (line for line in said[1].splitlines() if line.startswith("all against all: "))
+    words = shlex.split(tournament.partition(": ")[2])[1:]
+    found = command(tmp_path, *words, "--games", "60")
+    assert "main/generation-1" in found and "scout/generation-2" in found
 
 
 # The tutorial

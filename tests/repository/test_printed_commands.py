@@ -21,7 +21,8 @@ from unstable.runtime.cluster import again
 from unstable.tracking.summary import summary
 
 PACKAGE = Path(__file__).parent.parent.parent / "unstable"
-COMMANDS = "train|sft|sweep|eval|exploit|play|replay|report|watch|runs|export|config|doctor|model"
+COMMANDS = "train|sft|sweep|league|eval|exploit|play|replay|report|watch|runs|export|config|doctor"
+COMMANDS += "|model"
 
 
 def made(root: Path, *, sft: bool = False) -> RunFolder:

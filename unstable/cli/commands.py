@@ -1,5 +1,7 @@
 """The commands: one table, and a function for each that calls what carries it out."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from unstable.cli.options import (
@@ -163,20 +165,38 @@ def _report(given: Given) -> None:
 
 
 def _sweep(given: Given) -> None:
-    resumed, out, flags = given["resume"], given["out"], given.flags
-    named = [*given.words, *(["--out"] if out is not None else []), *sorted(flags)]
     from unstable.commands.sweep.sweep import begin, go_on, show
 
+    _of_file(given, "sweep", begin, go_on, show)
+
+
+def _league(given: Given) -> None:
+    from unstable.commands.league.league import begin, go_on, show
+
+    _of_file(given, "league", partial(begin, seed=given["seed"]), go_on, show)
+
+
+def _of_file(
+    given: Given,
+    thing: str,
+    begin: Callable[..., None],
+    go_on: Callable[..., None],
+    show: Callable[..., None],
+) -> None:
+    """Begin many runs by a file, go on with them, or show what they have come to."""
+    resumed, flags = given["resume"], given.flags
+    own = [f"--{name}" for name, value in given.own.items() if value is not None]
     if resumed is not None:
-        for other in (each for each in named if each != "--retry"):
-            raise ConfigError(f"{other!r}: --resume goes on with a sweep as it was begun")
+        for other in (*given.words, *own, *sorted(flags)):
+            if other not in ("--resume", "--retry"):
+                raise ConfigError(f"{other!r}: --resume goes on with a {thing} as it was begun")
         go_on(folder_at("--resume", resumed), retry="--retry" in flags)
     elif not given.words or "--retry" in flags:
-        raise ConfigError("give a sweep's file, or --resume FOLDER and, if you like, --retry")
+        raise ConfigError(f"give a {thing}'s file, or --resume FOLDER and, if you like, --retry")
     elif flags & {"--table", "--json"}:
         show(folder_at("FOLDER", given.words[0]), as_json="--json" in flags)
     else:
-        begin(folder_at("FILE", given.words[0]), out, plan_only="--plan" in flags)
+        begin(folder_at("FILE", given.words[0]), given["out"], plan_only="--plan" in flags)
 
 
 def _ratings(given: Given) -> None:
@@ -305,6 +325,13 @@ COMMANDS = {
         *TEXTS["sweep"],
         words=(0, 1),
         own={"out": _folder_of, "resume": text_of},
+        flags=("--plan", "--retry", "--table", "--json"),
+    ),
+    "league": Command(
+        _league,
+        *TEXTS["league"],
+        words=(0, 1),
+        own={"out": _folder_of, "seed": whole_number_of, "resume": text_of},
         flags=("--plan", "--retry", "--table", "--json"),
     ),
     "ratings": Command(

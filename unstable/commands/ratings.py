@@ -166,7 +166,7 @@ def _steps(folder: RunFolder, config: RunConfig, skipped: Skipped) -> Iterator[G
             source = back.get(of)
             yield PlayerId.policy(of), None if source is None else PlayerId.policy(int(source))
         elif kind == "evaluated" and ("eval", of) in files:
-            by_number = {r.spec.game_id: r for r in _results(files["eval", of], skipped)}
+            by_number = {r.spec.game_id: r for r in results_of(files["eval", of], skipped)}
             ordered = [by_number[each] for each in sorted(by_number)]
             yield from rated_games(config, of, ordered) if is_run else ordered
 
@@ -175,7 +175,7 @@ def _steps(folder: RunFolder, config: RunConfig, skipped: Skipped) -> Iterator[G
         while any(mark.kind == "added" and mark.version <= version for mark in marks):
             yield from next_step()
         file = files.get(("train", version))
-        results = [] if file is None else _results(file, skipped)
+        results = [] if file is None else results_of(file, skipped)
         if config.loop.mode == "sync":
             results = _by_round(results, [after - number for after in rounds])
         for result in results:
@@ -225,7 +225,7 @@ def _by_round(results: Sequence[GameResult], ends: Iterable[int]) -> list[GameRe
     return [each for part in rounds for each in sorted(part, key=lambda r: r.spec.game_id)]
 
 
-def _results(file: GameFile, skipped: Skipped) -> list[GameResult]:
+def results_of(file: GameFile, skipped: Skipped) -> list[GameResult]:
     """A file's games without their turns, and without branches, which are not rated."""
     results, branches = [], range(0)
     for place, head in scan_file(file, skipped):

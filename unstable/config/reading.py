@@ -1,21 +1,31 @@
 """A config from a file and a command line's options, and back to YAML."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from unstable.config.algorithms import ALGORITHMS, AlgorithmConfig
-from unstable.config.base import FORMAT, ConfigError, check_format, nearest, path_problem, shown
+from unstable.config.base import (
+    FORMAT,
+    ConfigError,
+    Section,
+    check_format,
+    nearest,
+    path_problem,
+    shown,
+)
 from unstable.config.opponents import OPPONENT_KINDS
 from unstable.config.plain import read_text, read_yaml
 from unstable.config.run import RunConfig
 from unstable.config.supervised import DATA_KINDS
 
 CONFIGS = Path(__file__).parent.parent / "configs"
+EXPONENT = re.compile(r"[+-]?\d+e[+-]?\d+", re.IGNORECASE)
 
 
 def parse(data: dict[str, Any]) -> RunConfig:
@@ -70,6 +80,33 @@ def _place(complaint: ErrorDetails, data: Any) -> str:
     if complaint["type"] == "missing":
         path.append(str(complaint["loc"][-1]))
     return ".".join(path)
+
+
+S = TypeVar("S", bound=Section)
+
+
+def read_section(kind: type[S], text: str, place: str, example: str) -> S:
+    """What a YAML text describes; raises `ConfigError`, which begins with `place`."""
+    data = read_yaml(text, place)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{place}: holds a {type(data).__name__}; write keys such as {example}:")
+    check_format(data, place)
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{place}: {one_line(error, data)}") from None
+
+
+def dump_section(section: Section) -> str:
+    """It as YAML that `read_section` reads back to an equal one."""
+    data = {"format": FORMAT, **section.model_dump(mode="json", exclude_defaults=True)}
+    return yaml.safe_dump(data, sort_keys=False, width=100)
+
+
+def with_numbers(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields with numbers such as 1e-3, which YAML takes for text."""
+    is_number = {path: bool(EXPONENT.fullmatch(str(value))) for path, value in fields.items()}
+    return {path: float(value) if is_number[path] else value for path, value in fields.items()}
 
 
 def load(name: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:

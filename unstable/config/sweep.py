@@ -8,11 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from unstable.config.base import (
-    FORMAT,
     Arguments,
     Auto,
     ConfigError,
@@ -21,11 +19,9 @@ from unstable.config.base import (
     PositiveInt,
     RunName,
     Section,
-    check_format,
     shown,
 )
-from unstable.config.plain import read_yaml
-from unstable.config.reading import one_line
+from unstable.config.reading import dump_section, read_section, with_numbers
 
 OWN = {
     "seed": "seeds are given by seeds",
@@ -35,7 +31,6 @@ OWN = {
 """Fields that the sweep itself gives its runs."""
 NAME = re.compile(r"[\w+][\w.+-]{0,59}")
 """What a setting may be called; with its seed it is a run's name."""
-EXPONENT = re.compile(r"[+-]?\d+e[+-]?\d+", re.IGNORECASE)
 TRIES = 100
 """Draws for each that is wanted, as some may be alike."""
 Values = Annotated[list[Any], Field(min_length=1)]
@@ -170,13 +165,13 @@ class SweepConfig(Section):
 
         Raises `ConfigError` for two of one name, and where fewer differ than shall be drawn.
         """
-        points = [_read(point) for point in self._points()]
+        points = [with_numbers(point) for point in self._points()]
         names = _names(points)
         if self.random is not None:
             names = [f"draw-{number}" for number in range(1, len(points) + 1)]
         found = []
         for name, point in zip(names, points, strict=True):
-            fields = {**_read(self.common), **point}
+            fields = {**with_numbers(self.common), **point}
             own, base = str(fields.pop("name", name)), str(fields.pop("config", self.config))
             if not NAME.fullmatch(own):
                 raise ConfigError(f"name = {shown(own)}: use letters, digits, . _ + -, at most 60")
@@ -206,12 +201,6 @@ class SweepConfig(Section):
         )
 
 
-def _read(point: dict[str, Any]) -> dict[str, Any]:
-    """With numbers such as 1e-3, which YAML takes for text."""
-    is_number = {path: bool(EXPONENT.fullmatch(str(value))) for path, value in point.items()}
-    return {path: float(value) if is_number[path] else value for path, value in point.items()}
-
-
 def _names(points: Sequence[dict[str, Any]]) -> list[str]:
     """What each is called: the last parts of its fields' paths, or all of them, and the values."""
     paths = {path for point in points for path in point}
@@ -232,17 +221,9 @@ def _word(value: Any) -> str:
 
 def read_sweep(text: str, place: str) -> SweepConfig:
     """The sweep that a YAML text describes; raises `ConfigError`, which begins with `place`."""
-    data = read_yaml(text, place)
-    if not isinstance(data, dict):
-        raise ConfigError(f"{place}: holds a {type(data).__name__}; write keys such as grid:")
-    check_format(data, place)
-    try:
-        return SweepConfig.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(f"{place}: {one_line(error, data)}") from None
+    return read_section(SweepConfig, text, place, "grid")
 
 
 def dump_sweep(sweep: SweepConfig) -> str:
     """The sweep as YAML that `read_sweep` reads back to an equal one."""
-    data = {"format": FORMAT, **sweep.model_dump(mode="json", exclude_defaults=True)}
-    return yaml.safe_dump(data, sort_keys=False, width=100)
+    return dump_section(sweep)

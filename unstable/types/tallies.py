@@ -35,6 +35,11 @@ class Tally(NamedTuple):
         """Both together."""
         return Tally(*(own + its for own, its in zip(self, other, strict=True)))
 
+    @property
+    def share(self) -> float:
+        """Wins plus half the draws, per game; 0 of none."""
+        return (self.wins + self.draws / 2) / max(1, self.games)
+
     def score(self, among: int = 1) -> Interval:
         """Wins plus half the draws, per game, with its interval.
 

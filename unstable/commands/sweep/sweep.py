@@ -1,25 +1,21 @@
 """`unstable sweep`: from a file to a folder of runs, and from that folder to a table and a page."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
 
-from unstable.commands.prepare import settle
 from unstable.commands.session import starting, status
+from unstable.commands.several import carry_out, parts, runs_at_once
 from unstable.commands.sweep.runner import Runner, outcomes
 from unstable.commands.sweep.trials import Sweep, check_trials, measure_of, trials_of
-from unstable.config import FORMAT, ConfigError, RunFailedError, read_text
+from unstable.config import FORMAT, ConfigError, read_text
 from unstable.config.plugins import faults_to
 from unstable.config.sweep import read_sweep
-from unstable.engines.needs import NEEDS
 from unstable.models.hub import cache_folder
 from unstable.planning.machine import Machine, this_machine
-from unstable.planning.shares import Share, check_at_once, most_at_once, shares
 from unstable.records.files import read_lines
-from unstable.records.folder import RunFolder
 from unstable.records.sweep import SweepFolder
 from unstable.records.text import command_line, fixed
 from unstable.report.page import plot_library, write_page
@@ -94,43 +90,26 @@ def _read(root: Path) -> Sweep:
 
 def _at_once(sweep: Sweep, machine: Machine) -> int:
     """Runs at a time; raises `ConfigError` where that many do not fit."""
-    wanted, configs = sweep.config.at_once, [settle(each.config) for each in sweep.settings]
-    if wanted == "auto":
-        return min(len(sweep.trials), most_at_once(configs, machine, NEEDS))
-    for trial, config in zip(sweep.settings, configs, strict=True):
-        try:
-            check_at_once(config, machine, wanted, NEEDS)
-        except ConfigError as error:
-            raise ConfigError(f"{trial.setting.name}: {error}") from None
-    return wanted
+    configs = {each.setting.name: each.config for each in sweep.settings}
+    return runs_at_once(sweep.config.at_once, configs, machine, len(sweep.trials))
 
 
 def _run(sweep: Sweep, machine: Machine, *, retry: bool = False) -> None:
     folder, count = sweep.folder, _at_once(sweep, machine)
-    parts: list[Share | None] = [None]  # alone, a run has all of the machine
-    if count > 1:
-        parts = [*shares(machine, count, sorted(os.sched_getaffinity(0)))]
 
     def changed() -> None:
         with faults_to(lambda error: status(f"the page could not be written ({error})")):
             _write(sweep)
 
-    with RunFolder(folder.root).held(f"FOLDER = {str(folder.root)!r}"):
-        if retry:
-            folder.forget_failures()
-        status(f"{sweep.size}, {count} at a time, in {folder.root}")
-        try:
-            Runner(sweep, parts, changed).run()
-        except KeyboardInterrupt:
-            status(f"to go on: {command_line('unstable', 'sweep', '--resume', folder.root)}")
-            raise
-        finally:
-            _print(sweep, _write(sweep))
-            print(f"report: {folder.report}")
-    if failures := folder.failures():
-        again = command_line("unstable", "sweep", "--resume", folder.root, "--retry")
-        failed = f"{len(failures)} of {len(sweep.trials)}"
-        raise RunFailedError(f"{failed} runs failed; to try again: {again}")
+    def show_all() -> None:
+        _print(sweep, _write(sweep))
+        print(f"report: {folder.report}")
+
+    def make() -> Runner:
+        return Runner(sweep, parts(machine, count), changed)
+
+    size = f"{sweep.size}, {count} at a time"
+    carry_out(make, folder, "sweep", size=size, show=show_all, retry=retry)
 
 
 def _write(sweep: Sweep) -> list[Result]:

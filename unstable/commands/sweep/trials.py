@@ -1,13 +1,9 @@
 """The runs of a sweep, each checked before anything starts."""
 
-import hashlib
-import json
-import re
 from typing import Any, NamedTuple
 
-import yaml
-
 from unstable.commands.prepare import check, exact_games
+from unstable.commands.several import digest, train_words
 from unstable.config import ConfigError, RunConfig, load
 from unstable.config.sweep import Setting, SweepConfig
 from unstable.records.sweep import SweepFolder
@@ -15,9 +11,6 @@ from unstable.records.text import command_line
 from unstable.report.comparison import ALONE
 from unstable.report.sweep import Measure
 from unstable.types.metrics import EvalKey, ExploitKey, sampling_mode
-
-_WORD = re.compile(r"(?!(true|false|null)$)[A-Za-z_./~][^\n]*")
-"""Texts that a command line takes as they stand."""
 
 
 class Trial(NamedTuple):
@@ -35,9 +28,7 @@ class Trial(NamedTuple):
     @property
     def words(self) -> list[str]:
         """The command, without the first word, that makes the run."""
-        fields = {**self.setting.fields, "seed": self.seed}
-        options = (word for path, value in fields.items() for word in (f"--{path}", _text(value)))
-        return ["train", "--config", self.setting.config, *options]
+        return train_words(self.setting.config, {**self.setting.fields, "seed": self.seed})
 
     @property
     def command(self) -> str:
@@ -46,9 +37,8 @@ class Trial(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """It as a line of the sweep's folder; `digest` is of its whole config."""
-        digest = hashlib.blake2b(self.config.model_dump_json().encode(), digest_size=8).hexdigest()
         names = {"trial": self.name, "setting": self.setting.name, "seed": self.seed}
-        return {**names, "command": self.command, "digest": digest}
+        return {**names, "command": self.command, "digest": digest(self.config)}
 
 
 class Sweep(NamedTuple):
@@ -74,13 +64,6 @@ class Sweep(NamedTuple):
         """How much it is, in words."""
         seeds = len(self.config.seeds)
         return f"{len(self.trials)} runs ({len(self.settings)} settings, {seeds} seeds)"
-
-
-def _text(value: Any) -> str:
-    """A value as the command line reads it back."""
-    if isinstance(value, list | dict):
-        return yaml.safe_dump(value, default_flow_style=True, width=10**6).strip()
-    return value if isinstance(value, str) and _WORD.fullmatch(value) else json.dumps(value)
 
 
 def trials_of(sweep: SweepConfig) -> list[Trial]:

@@ -1,0 +1,73 @@
+"""Runs that take no time, in place of child processes."""
+
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from unstable.cli import SHORT_FORMS, parse_options
+from unstable.records.files import LineFile, write_whole
+from unstable.records.folder import RunFolder
+
+METRIC = "collect/reward"
+
+
+class FakeRun:
+    """Stands for `unstable train`: an update each time that it is looked at."""
+
+    fails: ClassVar[dict[str, int]] = {}  # before which version
+    begun: ClassVar[list[str]] = []
+    commands: ClassVar[dict[str, dict[str, Any]]] = {}  # by run, as options
+    killed_at: ClassVar[int | None] = None  # looks until the whole sweep is killed
+    signal_at: ClassVar[int | None] = None  # looks until it gets a Ctrl-C
+    looks: ClassVar[int] = 0
+
+    def __init__(
+        self, words: Sequence[str], log: Path, cores: Sequence[int], own: Mapping[str, str]
+    ) -> None:
+        self._code: int | None = None
+        self._asked = False
+        options = parse_options(words[1:], SHORT_FORMS)
+        self._folder = RunFolder(Path(options.get("resume") or options["tracking.run_dir"]))
+        self._name = log.stem
+        FakeRun.begun.append(self._name)
+        log.write_text("starting\nerror: no space left\n\n")
+        if "resume" not in options:
+            FakeRun.commands[self._name] = options
+            self._folder.root.mkdir(parents=True)
+            content = {"learner": {"state": options.get("learner.state")}}
+            self._folder.config.write_text(json.dumps(content))
+        self._steps = FakeRun.commands[self._name]["loop.steps"]
+
+    @property
+    def exit_code(self) -> int | None:
+        FakeRun.looks += 1
+        if FakeRun.looks == FakeRun.killed_at:
+            raise SystemError("killed")
+        if FakeRun.looks == FakeRun.signal_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        if self._code is None:
+            self._step()
+        return self._code
+
+    def _step(self) -> None:
+        version = max(self._folder.versions(), default=-1) + 1
+        if self.fails.get(self._name) == version:
+            self._code = 1
+            return
+        seed = sum(map(ord, self._name)) * 7919 + version * 104_729
+        metrics = LineFile(self._folder.metrics)
+        metrics.write({"version": version, METRIC: seed % 1000 / 1000, "collect/games": 10})
+        metrics.close()
+        self._folder.checkpoint(version).mkdir(parents=True)
+        self._folder.state(version).write_text("{}")
+        if version == self._steps:
+            write_whole(self._folder.status, json.dumps({"state": "ended"}).encode())
+            self._code = 0
+        elif self._asked:  # it finishes its update
+            self._code = 130
+
+    def send(self, number: signal.Signals) -> None:
+        self._asked = True

@@ -1,0 +1,191 @@
+"""A league as one value: members that train in turn against each other's frozen versions."""
+
+import itertools
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from unstable.config.base import (
+    Arguments,
+    Auto,
+    Integer,
+    PathText,
+    PositiveFloat,
+    PositiveInt,
+    RunName,
+    Section,
+    nearest,
+)
+from unstable.config.opponents import DrawConfig
+from unstable.config.reading import dump_section, read_section, with_numbers
+
+OWN = {
+    "seed": "seeds follow from the league's seed",
+    "loop.steps": "that is the league's updates",
+    "opponents.draw": "that is the member's draw",
+    "opponents.fixed": "the members are the opponents",
+    "learner.state": "a member goes on from its own last generation",
+    "tracking.run_dir": "the league has a folder for each run",
+    "tracking.name": "runs are called by member and generation",
+}
+"""Fields that the league itself gives its runs."""
+NAME = re.compile(r"[A-Za-z][\w.+-]{0,39}")
+Role = Literal["main", "exploiter", "league_exploiter"]
+DRAWS: dict[Role, DrawConfig] = {
+    "main": DrawConfig(self=0.35, past=0.0, fixed=0.65),
+    "exploiter": DrawConfig(self=0.0, past=0.0, fixed=1.0),
+    "league_exploiter": DrawConfig(self=0.0, past=0.0, fixed=1.0),
+}
+RESTARTS: dict[Role, Literal["never", "each", "won"]] = {
+    "main": "never",
+    "exploiter": "each",
+    "league_exploiter": "won",
+}
+
+
+class MeetConfig(Section):
+    """How often each frozen version is met, beside the others."""
+
+    rule: Literal["uniform", "pfsp"] = Field(
+        "pfsp", description="uniform: all alike; pfsp: by the score against each so far"
+    )
+    weighting: Literal["hard", "even"] = Field(
+        "hard",
+        description="of pfsp, for a score p: hard is (1 - p)^exponent, even (p (1 - p))^exponent",
+    )
+    exponent: PositiveFloat = Field(2.0, description="of pfsp's weighting")
+    prior: PositiveFloat = Field(
+        4.0, description="drawn games that every score begins with; the more, the nearer to uniform"
+    )
+    newest: PositiveInt | None = Field(
+        None, description="frozen versions of each member that are met; default: all"
+    )
+
+
+class MemberConfig(Section):
+    """A policy that trains in the league."""
+
+    role: Role = Field(
+        "main",
+        description="main: meets itself and the frozen versions of all; exploiter: the newest "
+        "versions of some alone; league_exploiter: the frozen versions of all",
+    )
+    against: Annotated[list[str], Field(min_length=1)] | None = Field(
+        None, description="members that an exploiter meets; default: all of role main"
+    )
+    restart: Literal["never", "each", "won"] | None = Field(
+        None,
+        description="when it begins a generation from the start: each one, or once it has won; "
+        "default: main never, exploiter each, league_exploiter won",
+    )
+    threshold: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.7, description="score of its last generation from which on it has won"
+    )
+    draw: DrawConfig | None = Field(
+        None, description="shares of itself (self), its run's own past, and frozen versions (fixed)"
+    )
+    fields: Arguments = Field({}, description="fields of its runs, by dotted path")
+
+    @model_validator(mode="after")
+    def _fits_its_role(self) -> Self:
+        if self.role != "exploiter":
+            self.refuse("against", f"is for exploiters, and this is a {self.role}; leave it out")
+        if self.restart is not None and self.role == "main" and self.restart != "never":
+            raise ValueError(f"restart = {self.restart!r}: a main never does; leave it out")
+        if self.draw is not None and self.draw.self + self.draw.past + self.draw.fixed <= 0:
+            raise ValueError("draw = all zero; give self, past or fixed a share above 0")
+        return self
+
+    @property
+    def shares(self) -> DrawConfig:
+        """How often it meets itself, its run's past, and frozen versions."""
+        return self.draw or DRAWS[self.role]
+
+    @property
+    def restarts(self) -> Literal["never", "each", "won"]:
+        """When it begins from the start."""
+        return self.restart or RESTARTS[self.role]
+
+
+class LeagueConfig(Section):
+    """A league: its members, how long they train, and how they meet."""
+
+    name: RunName | None = Field(None, description="of its folder; default: that of its file")
+    config: PathText = Field("default", description="what all runs begin with: a name or a file")
+    common: Arguments = Field({}, description="fields of all runs, by dotted path")
+    members: Annotated[dict[str, MemberConfig], Field(min_length=1)] = Field(
+        description="by name, in the order in which they train"
+    )
+    generations: PositiveInt = Field(description="after each one versions are frozen")
+    updates: PositiveInt = Field(description="that a member makes in a generation")
+    meet: MeetConfig = MeetConfig()
+    turns: Literal["alternate", "together"] = Field(
+        "alternate",
+        description="whether a member meets what the members before it have made in this "
+        "generation, or all train side by side and meet what the last one made",
+    )
+    at_once: PositiveInt | Auto = Field(
+        1, description="runs at a time, of members that train together; auto: as many as fit"
+    )
+    seed: Integer = Field(0, description="decides the seeds of all runs")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in self.members:
+            self._check_member(name)
+        for place, fields in (
+            ("common", self.common),
+            *((f"members.{name}.fields", each.fields) for name, each in self.members.items()),
+        ):
+            for path, (own, why) in itertools.product(fields, OWN.items()):
+                if path == own or path.startswith(f"{own}."):
+                    raise ValueError(f"{place}.{path}: {why}; leave it out")
+        if not any(each.shares.self + each.shares.past > 0 for each in self.members.values()):
+            raise ValueError(
+                "members: in generation 1 nobody has anyone to meet; give one a role of main, or a "
+                "draw with a share of self"
+            )
+        if self.turns == "alternate" and self.at_once not in (1, "auto"):
+            raise ValueError(
+                f"at_once = {self.at_once}, but turns = 'alternate', where each member waits for "
+                "the one before it; set turns to together, or leave at_once out"
+            )
+        return self
+
+    def _check_member(self, name: str) -> None:
+        member, others = self.members[name], [each for each in self.members if each != name]
+        if not NAME.fullmatch(name):
+            raise ValueError(
+                f"members: {name!r} is no name; begin with a letter, and use letters, digits, "
+                ". _ + -, at most 40"
+            )
+        for other in member.against or []:
+            if other not in others:
+                hint = nearest(other, others)
+                raise ValueError(f"members.{name}.against = {other!r} is no other member; {hint}")
+        if member.role == "exploiter" and not self.targets(name):
+            raise ValueError(
+                f"members.{name}.role = 'exploiter', but no member is a main; name whom it meets "
+                "in against"
+            )
+
+    def targets(self, name: str) -> list[str]:
+        """The members that an exploiter meets."""
+        mains = [each for each, member in self.members.items() if member.role == "main"]
+        return self.members[name].against or mains
+
+    def fields(self, name: str) -> dict[str, Any]:
+        """What a member's runs are given, whatever the generation."""
+        own = with_numbers({**self.common, **self.members[name].fields})
+        return {**own, "loop.steps": self.updates}
+
+
+def read_league(text: str, place: str) -> LeagueConfig:
+    """The league that a YAML text describes; raises `ConfigError`, which begins with `place`."""
+    return read_section(LeagueConfig, text, place, "members")
+
+
+def dump_league(league: LeagueConfig) -> str:
+    """The league as YAML that `read_league` reads back to an equal one."""
+    return dump_section(league)

@@ -1,0 +1,66 @@
+"""A folder of many runs: where each one is, what it printed, and which have failed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unstable.config import ConfigError
+from unstable.records.files import LineFile, read_lines
+from unstable.records.folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class RunsFolder:
+    """RunsFolder(Path("outputs/nim")).run("base-seed1") is the run's own folder there."""
+
+    root: Path
+
+    def run(self, name: str) -> RunFolder:
+        """A run's folder."""
+        return RunFolder(self.root / "runs" / name)
+
+    def log(self, name: str) -> Path:
+        """What a run has printed, of each of its starts."""
+        return self.root / "logs" / f"{name}.log"
+
+    def make_folders(self, below: str) -> None:
+        """Make it, with `below` for the runs; raises `ConfigError` where it is or cannot be."""
+        place = f"--out = {str(self.root)!r}"
+        try:
+            for folder in (self.root, self.root / below, self.root / "logs"):
+                folder.mkdir(parents=folder == self.root)
+        except FileExistsError:
+            raise ConfigError(
+                f"{place} exists; go on with it by --resume, or give another"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"{place} cannot be made ({error.strerror}); give another") from None
+
+    @property
+    def _failures(self) -> Path:
+        return self.root / "failures.jsonl"
+
+    def failures(self) -> dict[str, str]:
+        """The runs that have failed, each with the last line that it has printed."""
+        return {row["trial"]: row["line"] for row in rows(self._failures)}
+
+    def add_failure(self, name: str, line: str) -> None:
+        """Write one down."""
+        append(self._failures, {"trial": name, "line": line})
+
+    def forget_failures(self) -> None:
+        """They are tried again."""
+        self._failures.unlink(missing_ok=True)
+
+
+def rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file that need not be there."""
+    return (row for _, row in read_lines(path)) if path.is_file() else iter(())
+
+
+def append(path: Path, row: dict[str, Any]) -> None:
+    """Add a line to a file, which may end in half a one."""
+    file = LineFile(path)  # which first takes off half a line
+    file.write(row)
+    file.close()
