@@ -216,7 +216,7 @@ def test_the_commands_of_the_page_of_sweeps_make_its_table(tmp_path: Path) -> No
 
 
 def test_the_leagues_of_the_page_could_begin(tmp_path: Path) -> None:
-    page_files(tmp_path, "population.md")
+    page_files(tmp_path, "league.md")
     assert command(tmp_path, "league", "rivals.yaml", "--plan").count("--config tiny_nim") == 9
     said = command(tmp_path, "league", "three.yaml", "--plan")
     assert said.count("--config tiny_nim") == 9
@@ -225,13 +225,13 @@ def test_the_leagues_of_the_page_could_begin(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_of_leagues_make_its_table(tmp_path: Path) -> None:
-    page_files(tmp_path, "population.md")
+    page_files(tmp_path, "league.md")
     path = tmp_path / "rivals.yaml"
     fast = "games: 8, learner.batch_size: 64, eval.exploitability.every: 0"
     small = (("generations: 3", "generations: 2"), ("updates: 4", "updates: 1"))
     for more, less in (("games: 64", fast), ("every: 4", "every: 1"), *small):
         path.write_text(path.read_text().replace(more, less))
-    lines = blocks("bash", page("population.md"))[0].splitlines()
+    lines = blocks("bash", page("league.md"))[0].splitlines()
     said = [command(tmp_path, *shlex.split(line, comments=True)[1:]) for line in lines]
     assert len(said) == 5 and "against exploiter" in said[1]
     assert said[1] == said[2] == said[3] == said[4]
