@@ -1,6 +1,7 @@
 """How often one player won, drew and lost against another, and what follows from such counts."""
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -86,10 +87,7 @@ def least_score(tallies: Mapping[str, Tally], fewest: int = FEWEST) -> Least | N
 
 def added(tallies: Iterable[Tally]) -> Tally:
     """All of them together."""
-    total = Tally()
-    for each in tallies:
-        total = total.plus(each)
-    return total
+    return Tally(*map(sum, zip(*tallies, strict=True)))
 
 
 def first_of_newest(newest: int) -> int:
@@ -106,8 +104,9 @@ def least_against_past(found: Mapping[tuple[str, str], Tally]) -> dict[str, Leas
 
     The newest tenth counts as one player, since a version has few games against each other one.
     """
+    players = {name: PlayerId.parse(name) for name in {*chain(*found)}}
     newest: dict[str, int] = {}
-    for player in {PlayerId.parse(pair[0]) for pair in found}:
+    for player in (players[one] for one, _ in found):
         if player.version is not None:
             newest[player.label] = max(player.version, newest.get(player.label, 0))
     least = {}
@@ -115,7 +114,7 @@ def least_against_past(found: Mapping[tuple[str, str], Tally]) -> dict[str, Leas
         first = first_of_newest(version)
         against: dict[str, list[Tally]] = {}
         for (one, other), tally in found.items():
-            own, its = PlayerId.parse(one), PlayerId.parse(other)
+            own, its = players[one], players[other]
             if own.label == its.label == policy and _is_past(own, its, first):
                 against.setdefault(other, []).append(tally)
         worst = least_score({name: added(each) for name, each in against.items()})
