@@ -19,7 +19,7 @@ from unstable.commands import several
 from unstable.commands.league.league import largest
 from unstable.commands.league.members import League, league_of
 from unstable.commands.league.runner import Runner
-from unstable.commands.league.standing import standings
+from unstable.commands.league.summary import summaries
 from unstable.config import ConfigError, dump, load
 from unstable.config.league import read_league
 from unstable.engines.needs import NEEDS
@@ -164,7 +164,7 @@ def test_a_standing_says_how_a_member_fared(tmp_path: Path) -> None:
     played(league, turn, "eval", 2, {"exploiter-2": "wl", "main-2": "wd"})
     row = {"version": 2, "exploit/Nim-v0/high": 0.25, "collect/games": 64}
     write_lines(league.folder.run(turn.name).metrics, [row])
-    (found,) = [each for each in standings(league) if each.turn == turn]
+    (found,) = [each for each in summaries(league) if each.turn == turn]
     assert found.against["exploiter"] == (1, 0, 1)  # in evaluation
     assert found.against["main"] == (1, 1, 0) and found.against["scout"].games == 0
     assert found.own_past == (13, 5, 0)
@@ -200,14 +200,14 @@ def test_what_depends_on_a_run_that_failed_waits_for_another_try(
     fake.fails = {"exploiter-2": 1}
     go(league)
     assert fake.begun[-1] == "exploiter-2"
-    states = {each.turn.name: (each.state, each.line) for each in standings(league)}
+    states = {each.turn.name: (each.state, each.line) for each in summaries(league)}
     assert states["main-2"] == ("done", "") and states["scout-2"] == ("waiting", "")
     assert states["exploiter-2"] == ("failed", "exit code 1: error: no space left")
     fake.fails = {}
     league.folder.forget_failures()
     go(league)
     assert fake.begun.count("exploiter-2") == 2
-    assert {each.state for each in standings(league)} == {"done"}
+    assert {each.state for each in summaries(league)} == {"done"}
 
 
 @settings(max_examples=10)
@@ -233,7 +233,7 @@ def test_a_league_that_was_killed_gives_its_runs_the_same_commands(
             except SystemError:
                 continue
         assert FakeRun.commands == whole and len(whole) == (7 if order == "tog" else 9)
-    assert {each.state for each in standings(made(root, text))} == {"done"}
+    assert {each.state for each in summaries(made(root, text))} == {"done"}
 
 
 # The command line

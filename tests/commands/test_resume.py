@@ -138,9 +138,9 @@ async def test_taking_turns_a_run_that_goes_on_is_the_same_to_the_bit(
 def chosen(folder: RunFolder) -> tuple[Any, ...]:
     """Who is met, how likely and why, and how often they were."""
     kept = parse(folder.state(4).read_bytes(), 4)
-    assert kept is not None and len(kept.registry.chances["main"]) == 3
+    assert kept is not None and len(kept.registry.probabilities["main"]) == 3
     registry = kept.registry
-    return registry.past, registry.chances, registry.payoffs, kept.schedule.met
+    return registry.past, registry.probabilities, registry.payoffs, kept.schedule.met
 
 
 @pytest.mark.parametrize("done", ["save", "publish"])

@@ -19,21 +19,21 @@ from pydantic import ValidationError
 
 from tests.helpers.builders import game
 from unstable.config import ConfigError, RunConfig, parse
-from unstable.league.matchmaking import Matchmaker, Standing
+from unstable.league.matchmaking import Matchmaker, VersionStats
 from unstable.league.ratings import Registry, RegistryState
 from unstable.league.schedule import Schedule, ScheduleState
 from unstable.loop.context import make_registry
 from unstable.types import MAIN, PlayerId
 
 DRAWS = 10_000
-POLICY = Standing(PlayerId.policy(6), 29.0, 1.5)
+POLICY = VersionStats(PlayerId.policy(6), 29.0, 1.5)
 PAST = [
-    Standing(PlayerId.policy(0), 24.0, 1.0, won=9.5, games=10.0),
-    Standing(PlayerId.policy(1), 26.0, 1.2, won=5.0, games=8.0),
-    Standing(PlayerId.policy(2), 27.0, 3.0, won=1.0, games=3.0),
-    Standing(PlayerId.policy(3), 29.0, 0.9, won=2.5, games=6.0),
-    Standing(PlayerId.policy(4), 30.0, 2.0, won=0.4, games=1.2),
-    Standing(PlayerId.policy(5), 29.5, 4.0),
+    VersionStats(PlayerId.policy(0), 24.0, 1.0, won=9.5, games=10.0),
+    VersionStats(PlayerId.policy(1), 26.0, 1.2, won=5.0, games=8.0),
+    VersionStats(PlayerId.policy(2), 27.0, 3.0, won=1.0, games=3.0),
+    VersionStats(PlayerId.policy(3), 29.0, 0.9, won=2.5, games=6.0),
+    VersionStats(PlayerId.policy(4), 30.0, 2.0, won=0.4, games=1.2),
+    VersionStats(PlayerId.policy(5), 29.5, 4.0),
 ]
 SCORES = [10 / 11, 5.5 / 9, 1.5 / 4, 3 / 7, 0.9 / 2.2, 0.5]
 
@@ -43,8 +43,8 @@ def config(past: Any, **opponents: Any) -> RunConfig:
     return parse({"opponents": {"draw": draw, "past": past, **opponents}})
 
 
-def chances(past: Any) -> list[float]:
-    return Matchmaker(config(past).opponents).chances(POLICY, PAST)
+def probabilities(past: Any) -> list[float]:
+    return Matchmaker(config(past).opponents).probabilities(POLICY, PAST)
 
 
 def normal(weights: Sequence[float]) -> list[float]:
@@ -90,10 +90,10 @@ RULES: list[tuple[Any, Callable[[], list[float]]]] = [
 @pytest.mark.parametrize(("past", "formula"), RULES)
 def test_a_rule_draws_what_its_formula_says(past: Any, formula: Callable[[], list[float]]) -> None:
     expected = normal(formula())
-    found = chances(past) or [1 / len(PAST)] * len(PAST)
+    found = probabilities(past) or [1 / len(PAST)] * len(PAST)
     assert found == pytest.approx(expected, abs=2e-3 if past == "thompson" else 1e-9)
     schedule = Schedule(config(past))
-    players, given = [each.player for each in PAST], chances(past)
+    players, given = [each.player for each in PAST], probabilities(past)
     drawn: Counter[PlayerId] = Counter()
     for _ in range(DRAWS):
         (spec,) = schedule.draw_group(POLICY.player, players, given)
@@ -116,12 +116,14 @@ def test_a_rule_draws_what_its_formula_says(past: Any, formula: Callable[[], lis
 def test_many_games_and_versions_do_not_trouble_the_integral() -> None:
     """Posteriors that are a point to the grid, and a pool of hundreds."""
     made = Matchmaker(config("thompson").opponents)
-    sure = [Standing(PlayerId.policy(n), 25, 1, won=w, games=1e6) for n, w in enumerate((2e5, 5e5))]
-    assert made.chances(POLICY, sure) == pytest.approx([1.0, 0.0])
-    alike = [Standing(PlayerId.policy(n), 25, 1, won=30.0, games=50.0) for n in range(300)]
-    assert made.chances(POLICY, alike) == pytest.approx([1 / 300] * 300)
-    lost = [Standing(PlayerId.policy(n), 25, 1, won=0.0, games=1e5) for n in range(3)]
-    assert made.chances(POLICY, lost) == pytest.approx([1 / 3] * 3)
+    sure = [
+        VersionStats(PlayerId.policy(n), 25, 1, won=w, games=1e6) for n, w in enumerate((2e5, 5e5))
+    ]
+    assert made.probabilities(POLICY, sure) == pytest.approx([1.0, 0.0])
+    alike = [VersionStats(PlayerId.policy(n), 25, 1, won=30.0, games=50.0) for n in range(300)]
+    assert made.probabilities(POLICY, alike) == pytest.approx([1 / 300] * 300)
+    lost = [VersionStats(PlayerId.policy(n), 25, 1, won=0.0, games=1e5) for n in range(3)]
+    assert made.probabilities(POLICY, lost) == pytest.approx([1 / 3] * 3)
 
 
 def test_fixed_opponents_are_drawn_by_their_weights() -> None:
@@ -181,11 +183,11 @@ def test_payoffs_are_the_policys_against_each_past_version_and_fade() -> None:
         ]
     )
     assert made.state().payoffs == {"main@0": (2.5, 4.0), "main@1": (1.0, 2.0)}
-    assert made.chances(MAIN) == [0.5, 0.5]  # until the next version is announced
+    assert made.probabilities(MAIN) == [0.5, 0.5]  # until the next version is announced
     enter(made, 3)
     assert made.state().payoffs == {"main@0": (1.25, 2.0), "main@1": (0.5, 1.0)}
     lost = [1 - (0.5 + 1.25) / 3, 1 - (0.5 + 0.5) / 2, 0.5]
-    assert made.chances(MAIN) == pytest.approx(normal(lost))
+    assert made.probabilities(MAIN) == pytest.approx(normal(lost))
     enter(made, 0, 1, policy="rival")
     assert made.state().payoffs["main@0"] == (1.25, 2.0)
     enter(made, 4)
@@ -220,16 +222,17 @@ def test_the_registrys_choice_is_restored_and_not_made_anew() -> None:
     enter(made, 0, 1, 2)
     made.record([game(("main@2", "main@0"), (1.0, -1.0))] * 5)
     enter(made, 3)
-    chosen = made.chances(MAIN)
+    chosen = made.probabilities(MAIN)
     made.record([game(("main@3", "main@1"), (-1.0, 1.0))] * 5)  # counts from the next version on
     other.restore(RegistryState.model_validate_json(made.state().model_dump_json(), strict=True))
-    assert other.chances(MAIN) == made.chances(MAIN) == chosen
+    assert other.probabilities(MAIN) == made.probabilities(MAIN) == chosen
     for each in (made, other):
         enter(each, 4)
-    assert other.state() == made.state() and other.chances(MAIN) == made.chances(MAIN) != chosen
+    assert other.state() == made.state()
+    assert other.probabilities(MAIN) == made.probabilities(MAIN) != chosen
 
 
-def test_games_drawn_by_chances_are_drawn_again() -> None:
+def test_games_drawn_by_probabilities_are_drawn_again() -> None:
     made = config("pfsp", fixed=[{"kind": "random", "weight": 2}, {"kind": "expert"}])
     schedule, drawn = Schedule(made), []
     for version in range(1, 5):
@@ -237,7 +240,7 @@ def test_games_drawn_by_chances_are_drawn_again() -> None:
         given = normal([1 / (3 + each) for each in range(version)])
         for _ in range(20):
             drawn += schedule.draw_group(PlayerId.policy(version), players, given)
-        given = normal([1.0 + each for each in range(version)])  # the same pool, other chances
+        given = normal([1.0 + each for each in range(version)])  # of the same pool
         for _ in range(20):
             drawn += schedule.draw_group(PlayerId.policy(version), players, given)
     wanted = {spec.game_id for spec in drawn}
@@ -250,8 +253,8 @@ def test_games_drawn_by_chances_are_drawn_again() -> None:
         drawn = each.draw_group(PlayerId.policy(9), players, given)
     assert other.state() == schedule.state()
     spoilt = json.loads(state.model_dump_json())
-    spoilt["stretches"][1]["chances"] = [0.5, 0.5, 0.5]
-    with pytest.raises(ValidationError, match="chances of other versions than are met"):
+    spoilt["stretches"][1]["probabilities"] = [0.5, 0.5, 0.5]
+    with pytest.raises(ValidationError, match="probabilities of other versions than are met"):
         ScheduleState.model_validate_json(json.dumps(spoilt))
 
 
@@ -272,7 +275,7 @@ def play_on(past: Any, shares: tuple[int, int], versions: int = 160) -> np.ndarr
     enter(made, 0)
     for version in range(1, versions):
         pool = [player.version or 0 for player in made.past(MAIN)]
-        given = made.chances(MAIN) or [1.0 / max(1, len(pool))] * len(pool)
+        given = made.probabilities(MAIN) or [1.0 / max(1, len(pool))] * len(pool)
         met = own_share * mixtures[-1] if pool else mixtures[-1]
         if pool:
             met = met + (1 - own_share) * sum(
@@ -344,11 +347,11 @@ def test_the_examples_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert made.pinned == [0, "best"] and [each.weight for each in made.fixed] == [1, 2]
     hard = normal([(1 - p) ** 2 for p in SCORES])
     expected = [0.8 * weight + 0.2 / 6 for weight in hard]
-    assert Matchmaker(made).chances(POLICY, PAST) == pytest.approx(expected)
+    assert Matchmaker(made).probabilities(POLICY, PAST) == pytest.approx(expected)
     (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
     (tmp_path / "my_rules.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    behind = Matchmaker(parse(own).opponents).chances(POLICY, PAST)
+    behind = Matchmaker(parse(own).opponents).probabilities(POLICY, PAST)
     assert behind == pytest.approx([0, 0, 1 / 3, 1 / 3, 1 / 3, 0])
     sys.modules.pop("my_rules")
 
@@ -365,15 +368,15 @@ def test_a_users_own_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "    return policy.nothing\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert chances("my_rules:oldest") == [1.0, 0, 0, 0, 0, 0]
-    found = chances({"rule": "my_rules:oldest", "args": {"least": 0.2}})
+    assert probabilities("my_rules:oldest") == [1.0, 0, 0, 0, 0, 0]
+    found = probabilities({"rule": "my_rules:oldest", "args": {"least": 0.2}})
     assert found == pytest.approx([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
     for name, problem in (
         ("none", r"gives \[0.0, 0.0, 0.0\] for 3 past versions; return a weight from 0 on for"),
         ("short", r"gives \[1.0\] for 3 past versions"),
-        ("wrong", "AttributeError 'Standing' object has no attribute 'nothing'"),
+        ("wrong", "AttributeError 'VersionStats' object has no attribute 'nothing'"),
         ("nobody", "my_rules has no nobody"),
     ):
         with pytest.raises(ConfigError, match=rf"^opponents\.past\.0\.rule = .*{problem}"):
-            chances(f"my_rules:{name}")
+            probabilities(f"my_rules:{name}")
     sys.modules.pop("my_rules")

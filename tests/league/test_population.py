@@ -126,7 +126,7 @@ def test_weights_are_those_of_the_formula() -> None:
     for name in "abc":
         assert math.isclose(found[name], hard[name] / sum(hard.values()) * 3, rel_tol=1e-3)
     even = {name: (own * (1 - own)) ** 0.5 for name, own in p.items()}
-    found = weights(meet.updated({"weighting": "even", "exponent": 0.5}), "abc", results)
+    found = weights(meet.updated({"form": "even", "exponent": 0.5}), "abc", results)
     for name in "abc":
         assert math.isclose(found[name], even[name] / sum(even.values()) * 3, rel_tol=1e-3)
     assert weights(meet.updated({"rule": "uniform"}), "abc", results) == dict.fromkeys("abc", 1.0)
@@ -139,12 +139,12 @@ TALLIES = st.builds(Tally, *[st.integers(0, 10**6)] * 3)
 @given(
     results=st.lists(st.dictionaries(st.sampled_from("abcd"), TALLIES), max_size=4),
     exponent=st.floats(0.1, 2000),
-    weighting=st.sampled_from(["hard", "even"]),
+    form=st.sampled_from(["hard", "even"]),
 )
 def test_every_version_is_met_whatever_was_played(
-    results: list[dict[str, Tally]], exponent: float, weighting: Any
+    results: list[dict[str, Tally]], exponent: float, form: Any
 ) -> None:
-    found = weights(MeetConfig(exponent=exponent, weighting=weighting), "abc", results)
+    found = weights(MeetConfig(exponent=exponent, form=form), "abc", results)
     assert min(found.values()) >= LEAST_WEIGHT and sum(found.values()) < 3.01
 
 

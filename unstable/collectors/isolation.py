@@ -77,6 +77,12 @@ def read_frame(read: Callable[[int], bytes]) -> Any:
     return pickle.loads(read(LENGTH.unpack(read(LENGTH.size))[0]))
 
 
+async def receive_frame(reader: asyncio.StreamReader) -> Any:
+    """The next value; raises `IncompleteReadError` or `ConnectionError` where none comes."""
+    size = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
+    return pickle.loads(await reader.readexactly(size))
+
+
 def start_process(module: str, *arguments: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     """A module as a process, and the connection to it: it is given the socket's descriptor first.
 
@@ -93,6 +99,46 @@ def start_process(module: str, *arguments: str) -> tuple[socket.socket, "subproc
             start_new_session=True,
         )
     return ours, process
+
+
+class HelperProcess:
+    """A module's process, which is sent values over a socket and answers there."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._process: subprocess.Popen[bytes] | None = None
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not ended by us."""
+        return self._streams is not None
+
+    async def start(self, first: object) -> None:
+        """Start it, and send it what it needs."""
+        connection, self._process = start_process(self._module)
+        self._streams = await asyncio.open_unix_connection(sock=connection)
+        self.send(first)
+
+    def send(self, value: object) -> None:
+        """Send it a value."""
+        assert self._streams is not None
+        self._streams[1].write(frame(value))
+
+    async def receive(self) -> Any:
+        """The next value that it sends; raises as `receive_frame` does."""
+        assert self._streams is not None
+        return await receive_frame(self._streams[0])
+
+    def end(self) -> None:
+        """Kill it, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
 
 
 class ForkServer:
@@ -171,8 +217,7 @@ class _Process:
     async def read(self, seconds: float) -> Message:
         try:
             async with asyncio.timeout(seconds):
-                size = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))[0]
-                return cast(Message, pickle.loads(await self._reader.readexactly(size)))
+                return cast(Message, await receive_frame(self._reader))
         except TimeoutError:
             raise TimeoutError(
                 f"{self._config.key}: a turn was not over in games.turn_timeout = {seconds:g} s, "

@@ -50,11 +50,11 @@ class MeetConfig(Section):
     rule: Literal["uniform", "pfsp"] = Field(
         "pfsp", description="uniform: all alike; pfsp: by the score against each so far"
     )
-    weighting: Literal["hard", "even"] = Field(
+    form: Literal["hard", "even"] = Field(
         "hard",
         description="of pfsp, for a score p: hard is (1 - p)^exponent, even (p (1 - p))^exponent",
     )
-    exponent: PositiveFloat = Field(2.0, description="of pfsp's weighting")
+    exponent: PositiveFloat = Field(2.0, description="of pfsp")
     prior: PositiveFloat = Field(
         4.0, description="drawn games that every score begins with; the more, the nearer to uniform"
     )

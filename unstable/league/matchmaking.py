@@ -9,10 +9,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import Annotated, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from unstable.config import ConfigError, OpponentsConfig, PastConfig, nearest, shown
 from unstable.config.plugins import check_call, described, faults_to, load_target
@@ -30,8 +31,8 @@ Floats = NDArray[np.float64]
 Weights = Sequence[float]
 
 
-class Standing(NamedTuple):
-    """A version as rules see it: Standing(PlayerId("main", 3), 27.1, 1.2, won=5.5, games=9.0)
+class VersionStats(NamedTuple):
+    """A version as rules see it: VersionStats(PlayerId("main", 3), 27.1, 1.2, won=5.5, games=9.0)
 
     `won` is what the current policy won of its `games` against it, a draw counting half; both
     fade from version to version by `opponents.payoff_decay`.
@@ -54,16 +55,17 @@ class Standing(NamedTuple):
         return self.mu - BOUND * self.sigma
 
 
-Rule = Callable[[Standing, Sequence[Standing]], Weights]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Rule = Callable[[VersionStats, Sequence[VersionStats]], Weights]
 """The weight of each past version, the oldest first, where the policy stands as it does."""
 
 
-def uniform(policy: Standing, past: Sequence[Standing]) -> Weights:
+def uniform(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
     """All alike: fictitious self-play over the pool."""
     return [1.0] * len(past)
 
 
-def latest(policy: Standing, past: Sequence[Standing], *, newest: int = 1) -> Weights:
+def latest(policy: VersionStats, past: Sequence[VersionStats], *, newest: int = 1) -> Weights:
     """The newest ones alike, no other."""
     if type(newest) is not int or newest < 1:
         raise ValueError(f"newest = {newest!r}: give a whole number from 1 on")
@@ -72,7 +74,7 @@ def latest(policy: Standing, past: Sequence[Standing], *, newest: int = 1) -> We
 
 
 def pfsp(
-    policy: Standing, past: Sequence[Standing], *, form: str = "hard", exponent: float = 1.0
+    policy: VersionStats, past: Sequence[VersionStats], *, form: str = "hard", exponent: float = 1.0
 ) -> Weights:
     """Prioritized fictitious self-play (Vinyals et al., 2019, doi:10.1038/s41586-019-1724-z).
 
@@ -83,12 +85,17 @@ def pfsp(
         raise ValueError(f"form = {form!r}: give hard or even")
     if isinstance(exponent, bool) or not exponent >= 0:
         raise ValueError(f"exponent = {exponent!r}: give a number from 0 on")
-    scores = np.array([each.score for each in past])
-    logs = np.log1p(-scores) + (np.log(scores) if form == "even" else 0.0)
+    return prioritized([each.score for each in past], form == "even", exponent)
+
+
+def prioritized(scores: Sequence[float], even: bool, exponent: float) -> list[float]:
+    """The weights of `pfsp` for expected scores, none of them 0 or 1; the largest is 1."""
+    p = np.array(scores)
+    logs = np.log1p(-p) + (np.log(p) if even else 0.0)
     return _plain(np.exp(exponent * (logs - logs.max())))
 
 
-def quality(policy: Standing, past: Sequence[Standing]) -> Weights:
+def quality(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
     """TrueSkill's match quality of the ratings: how likely a draw is, relative to equals.
 
     Herbrich, Minka and Graepel, 2006 (doi:10.7551/mitpress/7503.003.0076), equation 4.1.
@@ -100,7 +107,7 @@ def quality(policy: Standing, past: Sequence[Standing]) -> Weights:
     return _plain(np.exp(logs - logs.max()))
 
 
-def thompson(policy: Standing, past: Sequence[Standing]) -> Weights:
+def thompson(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
     """How likely each is the one that the policy scores least against, by the pay-offs' posteriors.
 
     That is whom Thompson sampling meets (Thompson, 1933, doi:10.1093/biomet/25.3-4.285): a score is
@@ -132,7 +139,7 @@ BUILT_IN: dict[str, Callable[..., Weights]] = {
     "thompson": thompson,
 }
 TRIAL = [
-    Standing(PlayerId.policy(version), 25.0 + version, 2.0, won=float(version), games=5.0)
+    VersionStats(PlayerId.policy(version), 25.0 + version, 2.0, won=float(version), games=5.0)
     for version in range(4)
 ]
 """What a rule is tried with before a run."""
@@ -154,7 +161,7 @@ class Matchmaker:
         for _, rule in self._rules:
             rule(TRIAL[-1], TRIAL[:-1])
 
-    def pinned(self, versions: Sequence[Standing]) -> set[PlayerId]:
+    def pinned(self, versions: Sequence[VersionStats]) -> set[PlayerId]:
         """Those of some versions that stay in the pool however old they are.
 
         `best` is the one with the highest lower bound of its rating, the newest of equals.
@@ -166,7 +173,7 @@ class Matchmaker:
             stay.add(best.player)
         return stay
 
-    def chances(self, policy: Standing, past: Sequence[Standing]) -> list[float]:
+    def probabilities(self, policy: VersionStats, past: Sequence[VersionStats]) -> list[float]:
         """How likely each past version is met, by the mixture of rules; empty where all alike."""
         if self._is_uniform or not past:
             return []
@@ -175,7 +182,9 @@ class Matchmaker:
         return _plain(np.sum(parts, axis=0))
 
 
-def _read_rule(config: PastConfig, field: str) -> Callable[[Standing, Sequence[Standing]], Floats]:
+def _read_rule(
+    config: PastConfig, field: str
+) -> Callable[[VersionStats, Sequence[VersionStats]], Floats]:
     """The rule that an entry of the config names, as probabilities."""
     place = f"{field}.rule = {shown(config.rule)}"
     if ":" in config.rule:
@@ -191,7 +200,7 @@ def _read_rule(config: PastConfig, field: str) -> Callable[[Standing, Sequence[S
     return partial(_asked, place, partial(function, **config.args))
 
 
-def _asked(place: str, rule: Rule, policy: Standing, past: Sequence[Standing]) -> Floats:
+def _asked(place: str, rule: Rule, policy: VersionStats, past: Sequence[VersionStats]) -> Floats:
     """A rule's weights as probabilities; raises `ConfigError` where they are none."""
 
     def refuse(error: BaseException) -> NoReturn:
@@ -207,6 +216,12 @@ def _asked(place: str, rule: Rule, policy: Standing, past: Sequence[Standing]) -
     return weights / weights.sum()
 
 
+def check_probabilities(probabilities: Sequence[float], past: Sequence[str]) -> None:
+    """Raise `ValueError` where these are not of these versions; without any all are alike."""
+    if probabilities and (len(probabilities) != len(past) or not any(probabilities)):
+        raise ValueError("probabilities of other versions than are met")
+
+
 Met = dict[str, tuple[int, float]]
 """By past version how often it was drawn, and how often by the rules: {"main@3": (12, 10.5)}"""
 
@@ -218,12 +233,12 @@ class Frequencies:
         self._met: Met = {}
         self._drawn: Counter[PlayerId] = Counter()  # since the last sum
         self._past: Sequence[PlayerId] = ()
-        self._chances: Sequence[float] = ()
+        self._probabilities: Sequence[float] = ()
 
-    def begin(self, past: Sequence[PlayerId], chances: Sequence[float]) -> None:
-        """Count draws by these chances from here on; without them all are alike."""
+    def begin(self, past: Sequence[PlayerId], probabilities: Sequence[float]) -> None:
+        """Count draws by these probabilities from here on; without them all are alike."""
         self.take()
-        self._past, self._chances = past, chances
+        self._past, self._probabilities = past, probabilities
 
     def add(self, player: PlayerId) -> None:
         """Count one that was drawn."""
@@ -232,8 +247,8 @@ class Frequencies:
     def take(self) -> Met:
         """All that was counted so far."""
         if total := self._drawn.total():
-            chances = self._chances or [1 / len(self._past)] * len(self._past)
-            for player, chance in zip(self._past, chances, strict=True):
+            probabilities = self._probabilities or [1 / len(self._past)] * len(self._past)
+            for player, chance in zip(self._past, probabilities, strict=True):
                 drawn, expected = self._met.get(player.name, (0, 0.0))
                 self._met[player.name] = drawn + self._drawn[player], expected + total * chance
             self._drawn.clear()

@@ -6,9 +6,11 @@ versions. All here are functions of the league's file and of results.
 """
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from unstable.config.league import LeagueConfig, MeetConfig, MemberConfig
+from unstable.league.matchmaking import prioritized
 from unstable.types.tallies import Tally
 
 FORGOTTEN = 0.5
@@ -82,18 +84,19 @@ def weights(
     """How often each version is met, where the mean is 1.
 
     `results` are the member's against each in its last generations, the newest first.
-    Prioritized fictitious self-play weighs by the score p so far, of which drawn games are the
-    prior: (1 - p)^exponent prefers those that beat it, (p (1 - p))^exponent its equals.
+    Prioritized fictitious self-play (`matchmaking.pfsp`) weighs by the score so far, of which drawn
+    games are the prior.
     """
-    found = {}
+    scores = []
     for name in versions:
         points, games = meet.prior / 2, meet.prior
         for age, tallies in enumerate(results):
             tally, counts = tallies.get(name, Tally()), FORGOTTEN**age
-            points += counts * (tally.wins + tally.draws / 2)
+            points += counts * tally.share * tally.games
             games += counts * tally.games
-        p = points / games
-        chance = 1 - p if meet.weighting == "hard" else p * (1 - p)
-        found[name] = 1.0 if meet.rule == "uniform" else chance**meet.exponent
-    mean = sum(found.values()) / max(1, len(found)) or 1.0
-    return {name: float(f"{max(LEAST_WEIGHT, each / mean):.4g}") for name, each in found.items()}
+        scores.append(points / games)
+    if meet.rule == "uniform" or not scores:
+        return dict.fromkeys(versions, 1.0)
+    found = prioritized(scores, meet.form == "even", meet.exponent)
+    relative = [max(LEAST_WEIGHT, each / fmean(found)) for each in found]
+    return {name: float(f"{each:.4g}") for name, each in zip(versions, relative, strict=True)}

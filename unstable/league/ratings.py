@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, Field, NonNegativeInt, model_validator
+from pydantic import BaseModel, NonNegativeInt, model_validator
 
-from unstable.league.matchmaking import Matchmaker, Standing
+from unstable.league.matchmaking import Matchmaker, Probability, VersionStats, check_probabilities
 from unstable.league.skills import ENVIRONMENT, Match, OwnSkills, Skill, Skills
 from unstable.types import BASE, Brief, GameResult, GameSpec, PlayerId, Rating, Side, standing
 
@@ -26,7 +26,6 @@ ANCHOR_SIGMA = 0.01
 """TrueSkill cannot rate against a sigma of 0."""
 
 
-Chance = Annotated[float, Field(ge=0, le=1)]
 Event = Literal["added", "evaluated", "played"]
 """A version was added, its evaluation was rated, or a round of synchronous play was over."""
 
@@ -44,16 +43,15 @@ class RegistryState(BaseModel):
     """What came between them, in order: of which version, and after how many training games."""
     past: dict[str, list[str]]
     """By policy: versions that its current one meets."""
-    chances: dict[str, list[Chance]]
+    probabilities: dict[str, list[Probability]]
     """By policy: how likely each of them is met; empty where all alike."""
     payoffs: dict[str, tuple[float, float]]
     """By past version: what its policy won of its newer games against it, and how many they are."""
 
     @model_validator(mode="after")
-    def _each_has_a_chance(self) -> Self:
-        for policy, chances in self.chances.items():
-            if chances and (len(chances) != len(self.past.get(policy, [])) or not any(chances)):
-                raise ValueError("chances of other versions than are met")
+    def _each_has_a_probability(self) -> Self:
+        for policy, probabilities in self.probabilities.items():
+            check_probabilities(probabilities, self.past.get(policy, []))
         return self
 
 
@@ -89,7 +87,7 @@ class Registry:
         self._versions: dict[str, list[PlayerId]] = {}  # by policy, ascending
         self._current: dict[str, PlayerId] = {}  # by policy
         self._past: dict[str, list[PlayerId]] = {}  # by policy, ascending
-        self._chances: dict[str, list[float]] = {}
+        self._probabilities: dict[str, list[float]] = {}
         self._payoffs: dict[PlayerId, tuple[float, float]] = {}
 
     def _put(self, player: PlayerId, mu: float, sigma: float) -> None:
@@ -116,20 +114,20 @@ class Registry:
         pool, skills = set(known[-self._pool_size :]), self._skills.all()
         if self._matchmaker is not None:
             were = pool.union(before)
-            candidates = self._standings([each for each in known if each in were], skills)
+            candidates = self._stats_of([each for each in known if each in were], skills)
             pool |= self._matchmaker.pinned(candidates)
         self._past[policy] = [player for player in known if player in pool]
         self._fade(policy)
-        self._chances[policy] = []
+        self._probabilities[policy] = []
         if self._matchmaker is not None and self._past[policy]:
-            own, *past = self._standings([version, *self._past[policy]], skills)
-            self._chances[policy] = self._matchmaker.chances(own, past)
+            own, *past = self._stats_of([version, *self._past[policy]], skills)
+            self._probabilities[policy] = self._matchmaker.probabilities(own, past)
 
-    def _standings(
+    def _stats_of(
         self, players: Sequence[PlayerId], skills: Mapping[str, Skill]
-    ) -> list[Standing]:
+    ) -> list[VersionStats]:
         return [
-            Standing(player, *skills[player.name], *self._payoffs.get(player, (0.0, 0.0)))
+            VersionStats(player, *skills[player.name], *self._payoffs.get(player, (0.0, 0.0)))
             for player in players
         ]
 
@@ -150,9 +148,9 @@ class Registry:
         """A policy's versions before the current one that it meets: the newest and pinned ones."""
         return self._past.get(policy, [])
 
-    def chances(self, policy: str) -> list[float]:
+    def probabilities(self, policy: str) -> list[float]:
         """How likely each of them is met until the next is announced; empty where all alike."""
-        return self._chances.get(policy, [])
+        return self._probabilities.get(policy, [])
 
     def record(self, games: Iterable[GameResult | Brief]) -> None:
         """Count and rate finished games, one after the other, each once for each player in it.
@@ -262,7 +260,7 @@ class Registry:
             trained=self._trained,
             marks=list(self._marks),
             past={policy: [each.name for each in past] for policy, past in self._past.items()},
-            chances=dict(self._chances),
+            probabilities=dict(self._probabilities),
             payoffs={player.name: each for player, each in self._payoffs.items()},
         )
 
@@ -282,7 +280,7 @@ class Registry:
             self._versions.setdefault(player.label, []).append(player)
         self._current = {policy: added[-1] for policy, added in self._versions.items()}
         self._past = {name: [*map(PlayerId.parse, past)] for name, past in state.past.items()}
-        self._chances = dict(state.chances)
+        self._probabilities = dict(state.probabilities)
         self._payoffs = {PlayerId.parse(name): each for name, each in state.payoffs.items()}
 
 

@@ -18,10 +18,10 @@ from itertools import chain
 from typing import Annotated, Self, TypeVar
 from zlib import crc32
 
-from pydantic import AfterValidator, BaseModel, Field, NonNegativeInt, model_validator
+from pydantic import AfterValidator, BaseModel, NonNegativeInt, model_validator
 
 from unstable.config import DrawConfig, GameConfig, RunConfig
-from unstable.league.matchmaking import Frequencies, Met
+from unstable.league.matchmaking import Frequencies, Met, Probability, check_probabilities
 from unstable.types import BASE, GameSpec, PlayerId, SeatSpec
 from unstable.types.seeds import derive_seed
 
@@ -58,14 +58,13 @@ class Stretch(BaseModel):
     first: NonNegativeInt
     policy: str
     past: list[str]
-    chances: list[Annotated[float, Field(ge=0, le=1)]]  # of each of them; empty where all alike
+    probabilities: list[Probability]  # of each of them; empty where all alike
     shares: DrawConfig
     fixed: list[str]  # opponents that were not left out
 
     @model_validator(mode="after")
-    def _each_has_a_chance(self) -> Self:
-        if self.chances and (len(self.chances) != len(self.past) or not any(self.chances)):
-            raise ValueError("chances of other versions than are met")
+    def _each_has_a_probability(self) -> Self:
+        check_probabilities(self.probabilities, self.past)
         return self
 
 
@@ -112,7 +111,7 @@ class Schedule:
         self._drawn_with: tuple[object, ...] = ()
         self._stretch_ends = 0
         self._frequencies = Frequencies()
-        self._chances: list[float] = []  # of the past versions that are met now
+        self._probabilities: list[float] = []  # of the past versions that are met now
         self._most_in_group = 1 + config.group_size
         adapters = [each for each in self._fixed if each.adapter_folder is not None]
         self._adapters = {PlayerId(each.key) for each in adapters}
@@ -132,7 +131,7 @@ class Schedule:
         actor: int,
         policy: PlayerId,
         past: Sequence[PlayerId],
-        chances: Sequence[float] = (),
+        probabilities: Sequence[float] = (),
     ) -> list[GameSpec]:
         """The group that `actor` plays next, to train `policy`; see `draw_group`."""
         if self._left:
@@ -141,7 +140,7 @@ class Schedule:
             self._ahead.clear()
             self._policy, self._passed_over = policy, 0
         while len(self._ahead) < self._most_ahead:
-            self._ahead.append(self.draw_group(policy, past, chances))
+            self._ahead.append(self.draw_group(policy, past, probabilities))
         fitting = (i for i, group in enumerate(self._ahead) if self._home(group) in (actor, None))
         index = 0 if self._passed_over >= self._most_ahead else next(fitting, 0)
         self._passed_over = self._passed_over + 1 if index else 0
@@ -150,16 +149,16 @@ class Schedule:
         return group
 
     def draw_group(
-        self, policy: PlayerId, past: Sequence[PlayerId], chances: Sequence[float] = ()
+        self, policy: PlayerId, past: Sequence[PlayerId], probabilities: Sequence[float] = ()
     ) -> list[GameSpec]:
         """The next group of the series, to train `policy`; opponents are the config's and `past`.
 
-        Of `past` each is as likely as `chances` says, without them as any other.
+        Of `past` each is as likely as `probabilities` says, without them as any other.
         One kind of opponent (self, past, fixed) is drawn for a group, one opponent of that kind for
         each other side. Against itself the policy is trained in every seat, else in those of one
         side; in a game that branches always in one seat, since a fork is before a turn of one.
         """
-        self._mark(policy, past, list(chances))
+        self._mark(policy, past, list(probabilities))
         size, branches = self._config.group_size, self._config.groups.by == "branch"
         first = self._spec(policy, past, branches=size if branches else 0)
         if branches:
@@ -169,20 +168,20 @@ class Schedule:
         others = range(1, size)
         return [first, *(replace(first, game_id=first.game_id + k, member=k) for k in others)]
 
-    def _mark(self, policy: PlayerId, past: Sequence[PlayerId], chances: list[float]) -> None:
+    def _mark(self, policy: PlayerId, past: Sequence[PlayerId], probabilities: list[float]) -> None:
         """Begin a stretch where games are drawn in another way from here on."""
-        way = (policy, past, chances, self.shares, self._fixed)
+        way = (policy, past, probabilities, self.shares, self._fixed)
         if way == self._drawn_with and self._next_game < self._stretch_ends:
             return
         self._stretch_ends = self._next_game + LONGEST_STRETCH - self._most_in_group
-        self._drawn_with = policy, list(past), chances, self.shares, list(self._fixed)
-        self._chances = chances
-        self._frequencies.begin(list(past), chances)
+        self._drawn_with = policy, list(past), probabilities, self.shares, list(self._fixed)
+        self._probabilities = probabilities
+        self._frequencies.begin(list(past), probabilities)
         stretch = Stretch(
             first=self._next_game,
             policy=policy.name,
             past=[player.name for player in past],
-            chances=chances,
+            probabilities=probabilities,
             shares=self.shares,
             fixed=[opponent.key for opponent in self._fixed],
         )
@@ -226,7 +225,7 @@ class Schedule:
             series._fixed = [each for each in self._known if each.key in stretch.fixed]
             policy, past = PlayerId.parse(stretch.policy), list(map(PlayerId.parse, stretch.past))
             while series.next_game < min(own_end, end):
-                drawn += series.draw_group(policy, past, stretch.chances)
+                drawn += series.draw_group(policy, past, stretch.probabilities)
             yield stretch, place, drawn
 
     @property
@@ -327,7 +326,7 @@ class Schedule:
         if kind == "self":
             return SeatSpec(player=policy, temperature=temperature)
         if kind == "past":
-            player = self._one_of(past, self._chances)
+            player = self._one_of(past, self._probabilities)
             self._frequencies.add(player)
             return SeatSpec(player=player, temperature=temperature)
         weights = [each.weight for each in self._fixed]

@@ -209,9 +209,9 @@ class Context:
         return self.registry.past(self.policy)
 
     @property
-    def chances(self) -> list[float]:
+    def probabilities(self) -> list[float]:
         """How likely each of them is met; empty where all alike."""
-        return self.registry.chances(self.policy)
+        return self.registry.probabilities(self.policy)
 
     @property
     def version(self) -> int:

@@ -25,7 +25,7 @@ class Dealer:
             await context.actors[self._actor].present()
             await context.gate.enter(context.trained)
             specs = context.schedule.draw(
-                self._actor, context.current, context.past, context.chances
+                self._actor, context.current, context.past, context.probabilities
             )
             context.in_flight |= {spec.game_id: spec for spec in specs}
             self._groups[specs[0].game_id - specs[0].member] = [len(specs), 0]

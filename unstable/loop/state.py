@@ -196,7 +196,7 @@ def _go_on(context: Context, state: RunState, skipped: Skipped) -> None:
     left = {spec.game_id: spec for spec in (*state.old_in_flight, *again)}
     last = max((each.result.spec.game_id for each in ended), default=-1)
     while context.schedule.next_game <= last:
-        drawn = context.schedule.draw_group(context.current, context.past, context.chances)
+        drawn = context.schedule.draw_group(context.current, context.past, context.probabilities)
         left |= {spec.game_id: spec for spec in drawn}
     games = Ended.of(
         ((each.result, context.rewards.recorded(*each)) for each in ended), on_file=True

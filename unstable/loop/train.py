@@ -93,7 +93,9 @@ async def play_round(context: Context) -> None:
     assigned: list[list[GameSpec]] = [[] for _ in context.actors]
     for index, specs in enumerate(assigned):
         while len(specs) < share:
-            specs += context.schedule.draw(index, context.current, context.past, context.chances)
+            specs += context.schedule.draw(
+                index, context.current, context.past, context.probabilities
+            )
     context.tracker.phase("playing", ready, context.config.learner.batch_size)
     played = await asyncio.gather(
         *(play_share(context, index, specs, share) for index, specs in enumerate(assigned))

@@ -43,11 +43,11 @@ class RunsFolder:
 
     def failures(self) -> dict[str, str]:
         """The runs that have failed, each with the last line that it has printed."""
-        return {row["trial"]: row["line"] for row in rows(self._failures)}
+        return {row["run"]: row["line"] for row in rows(self._failures)}
 
     def add_failure(self, name: str, line: str) -> None:
         """Write one down."""
-        append(self._failures, {"trial": name, "line": line})
+        append(self._failures, {"run": name, "line": line})
 
     def forget_failures(self) -> None:
         """They are tried again."""

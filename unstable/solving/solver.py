@@ -8,16 +8,15 @@ its asker.
 
 import asyncio
 import os
-import pickle
 import select
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from unstable.collectors.isolation import LENGTH, frame, read_frame, start_process
+from unstable.collectors.isolation import HelperProcess, frame, read_frame
 from unstable.config import GameConfig
 from unstable.config.plugins import faults_to
 from unstable.solving.tree import MOST_NODES, Tree, grow
@@ -63,17 +62,16 @@ class ProcessSolver:
     def __init__(self, game: GameConfig, most_nodes: int = MOST_NODES) -> None:
         self._game, self._most_nodes = game, most_nodes
         self._turn = asyncio.Lock()  # one question at a time
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._process: Any = None
+        self._process = HelperProcess(_MODULE)
 
     async def ask(self, question: Callable[[Tree], T]) -> T:
         """The answer; raises `RuntimeError` where the process has ended, as for want of memory."""
         async with self._turn:
-            reader, writer = self._streams or await self._begin()
             try:
-                writer.write(frame(question))
-                size = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
-                answer, error = pickle.loads(await reader.readexactly(size))
+                if not self._process.is_running:
+                    await self._process.start((self._game, self._most_nodes))
+                self._process.send(question)
+                answer, error = await self._process.receive()
             except asyncio.CancelledError:
                 self.close()  # its answer would be taken for the next one's
                 raise
@@ -88,21 +86,9 @@ class ProcessSolver:
         result: T = answer
         return result
 
-    async def _begin(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        connection, self._process = start_process(_MODULE)
-        self._streams = await asyncio.open_unix_connection(sock=connection)
-        self._streams[1].write(frame((self._game, self._most_nodes)))
-        return self._streams
-
     def close(self) -> None:
         """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
+        self._process.end()
 
 
 def main(descriptor: int) -> None:

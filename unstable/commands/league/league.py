@@ -8,7 +8,7 @@ from rich.table import Table
 
 from unstable.commands.league.members import League, league_of
 from unstable.commands.league.runner import Runner
-from unstable.commands.league.standing import Standing, as_records, cells, columns, standings
+from unstable.commands.league.summary import TurnSummary, as_records, cells, columns, summaries
 from unstable.commands.prepare import check, prepare, show_plan
 from unstable.commands.session import starting, status
 from unstable.commands.several import carry_out, digest, parts, runs_at_once
@@ -67,7 +67,7 @@ def go_on(root: Path, *, retry: bool = False) -> None:
 def show(root: Path, *, as_json: bool = False) -> None:
     """Print a league's table, or all of its figures as JSON; starts nothing."""
     league = _read(root)
-    found = standings(league)
+    found = summaries(league)
     if as_json:
         runs = {"tournament": _tournament(league), "runs": as_records(found)}
         print(json.dumps({"format": FORMAT, **runs}))
@@ -159,7 +159,7 @@ def _run(league: League, machine: Machine, *, retry: bool = False) -> None:
         league.folder,
         "league",
         size=size,
-        show=lambda: _print(league, standings(league)),
+        show=lambda: _print(league, summaries(league)),
         retry=retry,
     )
 
@@ -171,7 +171,7 @@ def _tournament(league: League) -> str | None:
     return command_line("unstable", "tournament", *players) if len(players) > 1 else None
 
 
-def _print(league: League, found: Sequence[Standing]) -> None:
+def _print(league: League, found: Sequence[TurnSummary]) -> None:
     members = list(league.config.members)
     title = "Scores with 95 % intervals, against each member's newest version at the time"
     shown = Table(box=None, pad_edge=False, title=title)

@@ -15,7 +15,7 @@ from unstable.types.tallies import Least, Tally, added, least_score
 OWN_COLUMNS = ("own past", "least", "state")
 
 
-class Standing(NamedTuple):
+class TurnSummary(NamedTuple):
     """A member in a generation."""
 
     turn: Turn
@@ -31,19 +31,19 @@ class Standing(NamedTuple):
     line: str  # the last that it has printed, where it failed
 
 
-def standings(league: League) -> list[Standing]:
+def summaries(league: League) -> list[TurnSummary]:
     """Those of all turns, in order."""
     failures = league.folder.failures()
-    return [_standing(league, turn, failures.get(turn.name, "")) for turn in league.turns]
+    return [_summary(league, turn, failures.get(turn.name, "")) for turn in league.turns]
 
 
-def _standing(league: League, turn: Turn, line: str) -> Standing:
+def _summary(league: League, turn: Turn, line: str) -> TurnSummary:
     run, versions = league.folder.run(turn.name), league.met(turn)
     known = results(run) if run.config.is_file() else Results({}, {})
     fixed_opponents = load(str(run.config)).opponents.fixed if run.config.is_file() else []
     rows = read_rows(run.metrics)
     own = [each.name for each in versions if each.member == turn.member]
-    return Standing(
+    return TurnSummary(
         turn=turn,
         state="failed" if line else state_of(run, league.config.updates),
         is_anew=began_anew(run),
@@ -63,14 +63,14 @@ def _standing(league: League, turn: Turn, line: str) -> Standing:
     )
 
 
-def columns(found: Sequence[Standing], members: Sequence[str]) -> list[str]:
+def columns(found: Sequence[TurnSummary], members: Sequence[str]) -> list[str]:
     """What stands above the table."""
     envs = list(dict.fromkeys(env for each in found for env in each.exploitability))
     solved = [f"exploitability {env}" if len(envs) > 1 else "exploitability" for env in envs]
     return ["member", "generation", *(f"against {name}" for name in members), *solved, *OWN_COLUMNS]
 
 
-def cells(each: Standing, found: Sequence[Standing], members: Sequence[str]) -> list[str]:
+def cells(each: TurnSummary, found: Sequence[TurnSummary], members: Sequence[str]) -> list[str]:
     """A line of the table; `found` are all of them."""
     envs = dict.fromkeys(env for other in found for env in other.exploitability)
     least = NONE
@@ -91,7 +91,7 @@ def _score(tally: Tally) -> str:
     return interval(*tally.score(), percent) if tally.games else NONE
 
 
-def as_records(found: Sequence[Standing]) -> list[dict[str, Any]]:
+def as_records(found: Sequence[TurnSummary]) -> list[dict[str, Any]]:
     """All figures as plain values, for JSON."""
 
     def plain(tally: Tally) -> dict[str, Any]:
