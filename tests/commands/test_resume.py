@@ -21,8 +21,9 @@ from unstable.config import ConfigError, RunConfig, fields
 from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
 from unstable.loop.context import Context, make_registry
+from unstable.loop.evaluating import evaluate
 from unstable.loop.state import parse
-from unstable.loop.train import evaluate, play_share, state, train
+from unstable.loop.train import play_share, state, train
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
 from unstable.records.reading import read_rows

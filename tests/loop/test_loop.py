@@ -16,7 +16,8 @@ from tests.helpers.builders import game, sealed
 from tests.helpers.loop import lines, make_context, played
 from unstable.config import RunConfig, parse
 from unstable.loop.context import distribute, sleeping
-from unstable.loop.train import evaluate, retire_unused, train
+from unstable.loop.evaluating import evaluate
+from unstable.loop.train import retire_unused, train
 from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows

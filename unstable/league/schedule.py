@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Annotated, Self, TypeVar
 from zlib import crc32
 
@@ -105,6 +105,7 @@ class Schedule:
         self._known = config.opponents.fixed
         self._fixed = list(self._known)
         self._random = random.Random(derive_seed(config.seed, "schedule"))
+        self._game_weights = list(accumulate(game.weight for game in config.games))
         self._next_game = 0
         self._next_group = 0
         self._stretches: list[tuple[Stretch, Place]] = []
@@ -241,7 +242,7 @@ class Schedule:
 
     def _spec(self, policy: PlayerId, past: Sequence[PlayerId], branches: int) -> GameSpec:
         games = self._config.games
-        game = self._random.choices(games, [game.weight for game in games])[0]
+        game = self._random.choices(games, cum_weights=self._game_weights)[0]
         kind = self._kind(past)
         if kind == "self" and not branches:
             seats = [self._trained(policy) for _ in range(game.seats)]
@@ -270,11 +271,12 @@ class Schedule:
         branches: int,
     ) -> list[SeatSpec]:
         """By seat who sits there: the policy at one side, an opponent at each other."""
-        others = iter([self._opponent(kind, policy, past) for _ in game.sides[1:]])
-        own = game.sides[self._random.randrange(len(game.sides))]
+        sides = game.sides
+        others = iter([self._opponent(kind, policy, past) for _ in sides[1:]])
+        own = sides[self._random.randrange(len(sides))]
         one = self._random.choice(own) if branches and len(own) > 1 else None
         seats: dict[int, SeatSpec] = {}
-        for side in game.sides:
+        for side in sides:
             if side != own:
                 seats |= dict.fromkeys(side, next(others))
         for seat in own:
@@ -301,14 +303,10 @@ class Schedule:
     def _kind(self, past: Sequence[PlayerId]) -> str:
         """self, past or fixed, by their shares; past has none before there is a past version."""
         draw = self.shares
-        weights = {
-            "self": draw.self,
-            "past": draw.past if past else 0.0,
-            "fixed": draw.fixed if self._fixed else 0.0,
-        }
-        if not any(weights.values()):
+        weights = draw.self, draw.past if past else 0.0, draw.fixed if self._fixed else 0.0
+        if not any(weights):
             return "self"
-        return self._random.choices(list(weights), list(weights.values()))[0]
+        return self._random.choices(("self", "past", "fixed"), weights)[0]
 
     def _trained(self, policy: PlayerId) -> SeatSpec:
         group_id = self._next_group

@@ -1,0 +1,117 @@
+"""Evaluations: which are due for a version, how they are played, and what becomes of them."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import TypeVar
+
+from unstable.league.evaluation import (
+    evaluation_games,
+    evaluation_scores,
+    game_payoffs,
+    game_scores,
+    rated_games,
+)
+from unstable.loop import state
+from unstable.loop.context import Context, distribute, exploit
+from unstable.types import Finished, GameResult, GameSpec
+
+Ended = TypeVar("Ended", Finished, GameResult)
+Evaluation = Callable[[Context, int], Awaitable[None]]
+"""Judges a version, given by its number."""
+
+
+def due_evaluations(context: Context, version: int) -> list[Evaluation]:
+    """Those that the config asks for at a version, and that it has not had."""
+    is_last = version == context.config.loop.steps
+    return [
+        run_evaluation
+        for every, last, run_evaluation in evaluations(context)
+        if every and last < version and (version % every == 0 or is_last)
+    ]
+
+
+def missing_evaluations(context: Context) -> list[Evaluation]:
+    """Those that the config asks for and that the current version has not had."""
+    return [run for every, last, run in evaluations(context) if every and last < context.version]
+
+
+def evaluations(context: Context) -> list[tuple[int, int, Evaluation]]:
+    """Each kind of evaluation: updates between two, the last version that had one, what runs it."""
+    config = context.config.eval
+    return [
+        (config.every, context.evaluated, evaluate),
+        (config.exploitability.every, context.measured, measure_exploitability),
+    ]
+
+
+async def evaluate(context: Context, version: int) -> None:
+    """Play a version's evaluation games; they change nothing that is trained."""
+    past = [player for player in context.past if (player.version or 0) < version]
+    specs = evaluation_games(context.config, version, past)
+    context.judging = {seat.player for spec in specs for seat in spec.seats}
+    if not context.evaluates_beside:
+        context.tracker.phase("evaluating", 0, len(specs))
+    play = partial(play_evaluation, context, version=version)
+    results = in_order(await distribute(specs, context.actors, play))
+    context.evaluated, context.judging = version, set()
+    context.rate(rated_games(context.config, version, results))
+    if version == 0:
+        context.first_scores = game_scores(version, results)
+        context.first_payoffs = game_payoffs(version, results)
+    first = (context.first_scores, context.first_payoffs) if version else (None, None)
+    scores = evaluation_scores(version, results, *first)
+    context.tracker.log_evaluation(scores, beside=context.evaluates_beside)
+    context.tracker.log_alarms(context.guard.score(scores))
+    context.tracker.name_best(context.guard.best)
+    context.log_strengths(beside=context.evaluates_beside)
+
+
+async def play_evaluation(
+    context: Context, index: int, specs: Sequence[GameSpec], version: int
+) -> list[GameResult]:
+    """Play games of a version's evaluation on one actor."""
+    played: list[GameResult] = []
+    async with aclosing(context.actors[index].play(specs)) as results:
+        async for result in results:
+            context.count(result)
+            if isinstance(result, GameResult):
+                context.tracker.add_eval_episode(result, version)
+                played.append(result)
+            await context.look_at(index)
+    return played
+
+
+def in_order(played: Iterable[Ended]) -> list[Ended]:
+    """All actors' games by id, so that nothing depends on which actor was faster."""
+    return sorted(played, key=lambda each: each.spec.game_id)
+
+
+async def measure_exploitability(context: Context, version: int) -> None:
+    """Compute the exploitability of a version in the games that are solved exactly."""
+    for number, game in enumerate(context.exact_games):
+        if not context.evaluates_beside:
+            phase = "computing exploitability"
+            context.tracker.phase(phase, number, len(context.exact_games))
+        found = await exploit(context.actors, game, context.player(version))
+        context.tracker.log_exploitability(found, beside=context.evaluates_beside)
+    context.measured = version
+
+
+async def end_evaluation(context: Context, version: int) -> None:
+    """Evaluate a version as it is due, and write the row of its evaluation."""
+    if due := due_evaluations(context, version):
+        for run_evaluation in due:
+            await run_evaluation(context, version)
+        context.tracker.end_evaluation(version)
+    actors = await state.actor_states(context)
+    context.evaluated_whole = version
+    if context.trained == context.version:  # else the next one to be published brings its own
+        state.save(context, actors)
+
+
+async def end_evaluations(context: Context) -> None:
+    """Evaluate what waits for it, where nothing is left to be trained meanwhile."""
+    while context.evaluations.items:
+        await end_evaluation(context, context.evaluations.items[0])
+        del context.evaluations.items[0]
