@@ -227,6 +227,13 @@ def parts(machine: Machine, count: int) -> list[Share | None]:
     return [*shares(machine, count, sorted(os.sched_getaffinity(0)))] if count > 1 else [None]
 
 
+def refuse_existing(folder: RunsFolder, command: str) -> None:
+    """Raise `ConfigError` where a folder for new runs is there; `command` would go on with it."""
+    if folder.root.exists():
+        again = command_line("unstable", command, "--resume", folder.root)
+        raise ConfigError(f"{folder.root} exists; to go on: {again}; else give another --out")
+
+
 def carry_out(
     make: Callable[[], Runs],
     folder: RunsFolder,

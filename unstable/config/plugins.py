@@ -5,14 +5,15 @@ import inspect
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from unstable.config import ConfigError, nearest, shown
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @contextmanager
@@ -76,6 +77,20 @@ def load_target(target: str, field: str = "target") -> Any:
         public = [word for word in vars(module) if not word.startswith("_")]
         raise ConfigError(f"{place}: {module_name} has no {name}; {nearest(name, public)}")
     return getattr(module, name)
+
+
+def target_or(built_in: Mapping[str, T], name: str, field: str, kind: str) -> T:
+    """The built-in one of a name, or what `package.module:name` names.
+
+    Raises `ConfigError` that starts with the config's field where it is no `kind` of thing.
+    """
+    if ":" in name:
+        found: T = load_target(name, field)
+        return found
+    if name not in built_in:
+        hint = nearest(name, list(built_in))
+        raise ConfigError(f"{field} = {shown(name)} is no {kind}; {hint}")
+    return built_in[name]
 
 
 def described(error: BaseException) -> str:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from unstable.config import ConfigError, OpponentsConfig, PastConfig, nearest, shown
-from unstable.config.plugins import check_call, described, faults_to, load_target
+from unstable.config import ConfigError, OpponentsConfig, PastConfig, shown
+from unstable.config.plugins import check_call, described, faults_to, target_or
 from unstable.league.skills import ENVIRONMENT
 from unstable.types import PlayerId
 
@@ -187,13 +187,7 @@ def _read_rule(
 ) -> Callable[[VersionStats, Sequence[VersionStats]], Floats]:
     """The rule that an entry of the config names, as probabilities."""
     place = f"{field}.rule = {shown(config.rule)}"
-    if ":" in config.rule:
-        function = load_target(config.rule, f"{field}.rule")
-    elif config.rule in BUILT_IN:
-        function = BUILT_IN[config.rule]
-    else:
-        hint = nearest(config.rule, list(BUILT_IN))
-        raise ConfigError(f"{place} is no rule or module:function; {hint}")
+    function = target_or(BUILT_IN, config.rule, f"{field}.rule", "rule or module:function")
     place += f" with args = {shown(config.args)}" if config.args else ""
     remedy = "name a function that is called with (policy, past) and the args"
     check_call(place, function, remedy, *TRIAL[:2], **config.args)

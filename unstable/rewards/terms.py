@@ -22,8 +22,8 @@ from collections.abc import (
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from unstable.config import ConfigError, RewardConfig, nearest, shown
-from unstable.config.plugins import check_call, faults_to, load_target, time_limit
+from unstable.config import ConfigError, RewardConfig, shown
+from unstable.config.plugins import check_call, faults_to, target_or, time_limit
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
 
 Judged = tuple[GameResult, list[Trajectory]]
@@ -323,13 +323,7 @@ def _trajectory(game: GameResult, seat: int, turns: Sequence[Turn], rewards: _Fo
 
 def _read_term(reward: RewardConfig, field: str, at_once: int) -> _Term:
     """The term that an entry of the config names; raises `ConfigError` for what is none."""
-    if ":" in reward.term:
-        function = load_target(reward.term, f"{field}.term")
-    elif reward.term in BUILT_IN:
-        function = BUILT_IN[reward.term]
-    else:
-        hint = nearest(reward.term, list(BUILT_IN))
-        raise ConfigError(f"{field}.term = {shown(reward.term)} is no reward term; {hint}")
+    function = target_or(BUILT_IN, reward.term, f"{field}.term", "reward term")
     check_call(
         f"{field}.term = {shown(reward.term)} with args = {shown(reward.args)}",
         function,

@@ -11,7 +11,7 @@ from unstable.commands.league.runner import Runner
 from unstable.commands.league.summary import TurnSummary, as_records, cells, columns, summaries
 from unstable.commands.prepare import check, prepare, show_plan
 from unstable.commands.session import starting, status
-from unstable.commands.several import carry_out, digest, parts, runs_at_once
+from unstable.commands.several import carry_out, digest, parts, refuse_existing, runs_at_once
 from unstable.config import FORMAT, ConfigError, RunConfig, read_text
 from unstable.config.league import LeagueConfig, read_league
 from unstable.league.population import Turn, turns
@@ -35,9 +35,7 @@ def begin(path: Path, out: Path | None, *, seed: int | None, plan_only: bool) ->
     if seed is not None:
         config = config.model_copy(update={"seed": seed})
     folder = LeagueFolder(out or Path("outputs") / (config.name or path.stem))
-    if folder.root.exists():
-        again = command_line("unstable", "league", "--resume", folder.root)
-        raise ConfigError(f"{folder.root} exists; to go on: {again}; else give another --out")
+    refuse_existing(folder, "league")
     league, machine = _made(folder, config), this_machine()
     with starting():
         for name, base in league.bases.items():

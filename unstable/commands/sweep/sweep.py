@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from unstable.commands.session import starting, status
-from unstable.commands.several import carry_out, parts, runs_at_once
+from unstable.commands.several import carry_out, parts, refuse_existing, runs_at_once
 from unstable.commands.sweep.runner import Runner, outcomes
 from unstable.commands.sweep.trials import Sweep, check_trials, measure_of, trials_of
 from unstable.config import FORMAT, ConfigError, read_text
@@ -17,7 +17,7 @@ from unstable.models.hub import cache_folder
 from unstable.planning.machine import Machine, this_machine
 from unstable.records.files import read_lines
 from unstable.records.sweep import SweepFolder
-from unstable.records.text import command_line, fixed
+from unstable.records.text import fixed
 from unstable.report.page import plot_library, write_page
 from unstable.report.sweep import COLUMNS, Result, as_record, cells, results, sweep_page
 from unstable.tracking.lines import RunConsole
@@ -34,9 +34,7 @@ def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
     place = f"FILE = {str(path)!r}"
     config = read_sweep(read_text(path, place), place)
     folder = SweepFolder(out or Path("outputs") / (config.name or path.stem))
-    if folder.root.exists():
-        again = command_line("unstable", "sweep", "--resume", folder.root)
-        raise ConfigError(f"{folder.root} exists; to go on: {again}; else give another --out")
+    refuse_existing(folder, "sweep")
     trials = trials_of(config)
     machine = this_machine()
     with starting():
