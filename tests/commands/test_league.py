@@ -107,6 +107,24 @@ def played(league: League, turn: Turn, kind: Any, version: int, scores: dict[str
     write_lines(path, [game_record(each, [], version, 0) for each in results])
 
 
+def test_schedules_go_over_all_that_a_member_makes_from_its_last_beginning(tmp_path: Path) -> None:
+    league = made(tmp_path / "out", LEAGUE.replace("restart: won", "restart: each"))
+
+    def parts(member: str) -> list[tuple[int, int]]:
+        found = [league.fields(each) for each in league.turns if each.member == member]
+        return [
+            (each.get("learner.updates_before", 0), each["learner.updates_after"]) for each in found
+        ]
+
+    assert parts("main") == [(0, 4), (2, 2), (4, 0)]
+    assert parts("exploiter") == [(0, 0), (0, 0), (0, 0)]
+    anew = made(tmp_path / "anew", LEAGUE.replace("restart: never", "restart: won"))
+    played(anew, Turn("scout", 1), "train", 1, {"main-1": "wwww", "exploiter-1": "wwww"})
+    fields = anew.fields(Turn("scout", 2))
+    assert "model.init" not in fields and fields["learner.updates_after"] == 2
+    assert "learner.updates_before" not in fields
+
+
 def often(league: League, turn: Turn) -> dict[str, float]:
     return {each["name"]: each["weight"] for each in league.fields(turn)["opponents.fixed"]}
 
@@ -255,7 +273,7 @@ def test_a_plan_prints_the_commands_and_starts_nothing(
 MISTAKES = [
     ("learning_rate: 1e-3", "learning_rat: 1e-3", "main: learner: unknown key 'learning_rat'"),
     ("config: tiny_nim", "config: tiny_nin", "main: --config = 'tiny_nin': no such file or ship"),
-    ("reference.every: 2", "reference.every: 3", "main: learner.algorithm.reference.every = 3: a"),
+    ("reference.every: 2", "reference.every: 7", "main: learner.algorithm.reference.every = 7: i"),
     ("updates: 2", "updates: none", "FILE = 'my.yaml': updates = 'none': input should be a va"),
     ("seed: 5", "turns: together\nat_once: 999", "main: at_once = 999: there are "),
 ]

@@ -463,6 +463,31 @@ def test_schedules_by_hand():
     assert rates["cosine"] == pytest.approx([0.5, 1, 1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0, 0])
 
 
+def test_two_runs_that_are_parts_of_one_follow_its_schedules(model, tmp_path):
+    algorithm = plain(kl_loss=0.1, decay={"rule": "linear"}, reference={"every": 3})
+    given = {"schedule": "linear", "warmup_steps": 1, "steps_per_batch": 1, "epochs": 1}
+
+    def follow(updates, learner):
+        """Rate and weight of the KL at each update, and whether the reference moved in it."""
+        seen = []
+        for version in range(updates):
+            before = learner.reference.export("reference").weights
+            seen.append((learner.optimizer.learning_rate, learner.coefficients.kl_loss))
+            learner.update(mixed_batch(version))
+            seen[-1] += (learner.reference.export("reference").weights != before,)
+        return seen
+
+    whole = follow(4, make_learner(model, updates=4, algorithm=algorithm, **given))
+    first = make_learner(model, updates=2, algorithm=algorithm, updates_after=2, **given)
+    found = follow(2, first)
+    first.save(tmp_path / "2")
+    second = make_learner(model, updates=2, algorithm=algorithm, updates_before=2, **given)
+    second.restore(tmp_path / "2")
+    assert found + follow(2, second) == whole
+    assert [moved for *_, moved in whole] == [False, False, True, False]
+    assert len({rate for rate, *_ in whole}) > 2
+
+
 @pytest.mark.parametrize("size", [8, 4, 1])
 def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, step_gradients, size):
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)

@@ -197,6 +197,8 @@ def fork(
     begins = {
         "model.init": str(folder),
         "learner.state": state,
+        "learner.updates_before": 0,
+        "learner.updates_after": 0,
         "tracking.run_dir": None,
         "tracking.name": None,
     }

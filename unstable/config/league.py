@@ -26,6 +26,8 @@ OWN = {
     "opponents.draw": "that is the member's draw",
     "opponents.fixed": "the members are the opponents",
     "learner.state": "a member goes on from its own last generation",
+    "learner.updates_before": "a member's generations are counted",
+    "learner.updates_after": "a member's generations are counted",
     "tracking.run_dir": "the league has a folder for each run",
     "tracking.name": "runs are called by member and generation",
 }
@@ -174,6 +176,11 @@ class LeagueConfig(Section):
         """The members that an exploiter meets."""
         mains = [each for each, member in self.members.items() if member.role == "main"]
         return self.members[name].against or mains
+
+    def life(self, name: str) -> int:
+        """Updates that a member makes, as far as is known, until it ends or begins anew."""
+        restarts = self.members[name].restarts == "each"
+        return self.updates * (1 if restarts else self.generations)
 
     def fields(self, name: str) -> dict[str, Any]:
         """What a member's runs are given, whatever the generation."""

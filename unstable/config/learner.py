@@ -51,10 +51,18 @@ class LearnerConfig(Section):
         0.0, description="share of the peak at which the linear and the cosine schedule end"
     )
     decay_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="share of the run's updates over which the schedule goes to its end"
+        1.0, description="share of all updates over which the schedule goes to its end"
     )
     warmup_steps: NonNegativeInt = Field(
         0, description="optimizer steps over which the learning rate rises"
+    )
+    updates_before: NonNegativeInt = Field(
+        0,
+        description="updates made before the run's first, where it is a part of a longer training: "
+        "schedules and algorithm.reference.every count them too",
+    )
+    updates_after: NonNegativeInt = Field(
+        0, description="updates that are made after its last one, for schedules"
     )
     batch_size: PositiveInt = Field(
         128, description="samples (turns) of an update, at least: groups stay whole"

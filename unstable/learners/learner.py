@@ -58,7 +58,7 @@ class Learner:
     """The owner of the trained weights, on the GPU if there is one.
 
     `adapter` is the start, none a fresh LoRA drawn from `seed`; `updates` is how many the run will
-    make, for the schedules; `max_tokens` is the longest completion, for the constant loss norm.
+    make, for the schedules, beside those before and after it; `max_tokens` is the longest completion, for the constant loss norm.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Learner:
     ) -> None:
         self.config = learner
         self.seed = seed
-        self.updates = updates
+        self.updates = learner.updates_before + updates + learner.updates_after
         self.max_tokens = max_tokens
         self.version = 0
         self.bad_updates = 0  # in a row
@@ -82,7 +82,10 @@ class Learner:
         self.policy = load_policy(model, learner, seed, adapter, ranks)
         self.steps_per_update = learner.epochs * learner.steps_per_batch
         self.optimizer = PolicyOptimizer(
-            self.policy.parameters(), learner, updates * self.steps_per_update
+            self.policy.parameters(),
+            learner,
+            self.updates * self.steps_per_update,
+            learner.updates_before * self.steps_per_update,
         )
         self.micro_batches = MicroBatches.of(
             learner, ranks, on_gpu=self.policy.device.type == "cuda"
@@ -140,9 +143,14 @@ class Learner:
         return self._finish(started, frozen, [report], metrics, ones_S)
 
     @property
+    def _made(self) -> int:
+        """Updates so far, those before the run included."""
+        return self.config.updates_before + self.version
+
+    @property
     def coefficients(self) -> Coefficients:
         """What KL and entropy count in the next update."""
-        return coefficients_at(self.config.algorithm, self.version + 1, self.updates)
+        return coefficients_at(self.config.algorithm, self._made + 1, self.updates)
 
     def _freeze(self, flat: FlatBatch) -> tuple[Floats, Floats, FrozenBatch]:
         """Shaped rewards [S], advantages [S], and all that optimizer steps keep frozen."""
@@ -306,7 +314,7 @@ class Learner:
             )
         self.version += 1
         if self.reference is not None:
-            self.reference.after_update(self.version)
+            self.reference.after_update(self._made)
         if self.average is not None and self.config.ema is not None:
             self.average.follow(self.config.ema)
         seconds = time.perf_counter() - started

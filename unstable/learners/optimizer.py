@@ -26,12 +26,16 @@ class Stepped(NamedTuple):
 class PolicyOptimizer:
     """Steps the trained parameters; call `step` once their gradients are summed up.
 
-    `total_steps` is where the schedule ends. Short memories (beta2 = 0.95, some 20 steps) suit
+    `total_steps` is where the schedule ends, `steps` how many were made before. Short memories (beta2 = 0.95, some 20 steps) suit
     runs of few steps whose gradients change as the opponents do.
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], config: LearnerConfig, total_steps: int
+        self,
+        parameters: Iterable[nn.Parameter],
+        config: LearnerConfig,
+        total_steps: int,
+        steps: int = 0,
     ) -> None:
         self.config = config
         self.total_steps = total_steps
@@ -44,7 +48,7 @@ class PolicyOptimizer:
             fused=True,
         )
         self.factors = [1.0]  # of the groups, on the scheduled rate
-        self.steps = 0  # tried, refused ones included
+        self.steps = steps  # tried, refused ones included
         self.scale = 1.0  # on all rates, beside the schedule
 
     def add_group(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:

@@ -51,9 +51,9 @@ class Reference(TrainedCopy):
             logprobs[index] = logprobs_T
         return Reading(logprobs, states)
 
-    def after_update(self, version: int) -> None:
-        """Move, if it is time to: the policy has just become `version`."""
+    def after_update(self, updates: int) -> None:
+        """Move, if it is time to: so many updates have been made."""
         if self._config.ema is not None:
             self.follow(self._config.ema)
-        elif self._config.every is not None and version % self._config.every == 0:
+        elif self._config.every is not None and updates % self._config.every == 0:
             self.follow(0.0)

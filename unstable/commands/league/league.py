@@ -39,7 +39,7 @@ def begin(path: Path, out: Path | None, *, seed: int | None, plan_only: bool) ->
     league, machine = _made(folder, config), this_machine()
     with starting():
         for name, base in league.bases.items():
-            _check(name, base, config.updates)
+            _check(name, base, config.life(name))
         at_once = _at_once(league, machine)
     league = league._replace(config=config.model_copy(update={"at_once": at_once}))
     if plan_only:
@@ -90,7 +90,7 @@ def _digests(league: League) -> list[dict[str, str]]:
     return [{"member": name, "digest": digest(base)} for name, base in league.bases.items()]
 
 
-def _check(name: str, base: RunConfig, updates: int) -> None:
+def _check(name: str, base: RunConfig, life: int) -> None:
     """Raise `ConfigError` for what would fail later in a member's runs, or not do what it says."""
     try:
         check(base)
@@ -98,10 +98,10 @@ def _check(name: str, base: RunConfig, updates: int) -> None:
             raise ConfigError("learner.state: a member goes on from its own last generation")
         algorithm = base.learner.algorithm
         every = algorithm.reference.every
-        if algorithm.uses_reference and every is not None and every > updates:
+        if algorithm.uses_reference and every is not None and every > life:
             raise ConfigError(
-                f"learner.algorithm.reference.every = {every}: a generation makes {updates} "
-                "updates, so it would never move; set it to at most that, or to null"
+                f"learner.algorithm.reference.every = {every}: it makes {life} updates, so it "
+                "would never move; set it to at most that, or to null"
             )
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from None

@@ -83,13 +83,17 @@ class League(NamedTuple):
             "eval.opponents": [*self.bases[turn.member].eval.opponents, *evaluated],
             "seed": derive_seed(self.config.seed, turn.name) % 2**31,
         }
-        scored = None
+        scored, member = None, self.config.members[turn.member]
         if last is not None:
             scored = added(known[0].of(each.name) for each in self.met(last))
-        if last is None or begins_anew(self.config.members[turn.member], scored):
+        left = 0 if member.restarts == "each" else self.config.generations - turn.generation
+        fields["learner.updates_after"] = left * self.config.updates
+        if last is None or begins_anew(member, scored):
             return fields
         start = str(self.version(last))
-        return {**fields, "model.init": start, "learner.state": start}
+        before = len(known) * self.config.updates
+        going_on = {"model.init": start, "learner.state": start, "learner.updates_before": before}
+        return {**fields, **going_on}
 
     def words(self, turn: Turn) -> list[str]:
         """The command, without the first word, that makes a turn's run."""
