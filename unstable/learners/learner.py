@@ -58,7 +58,8 @@ class Learner:
     """The owner of the trained weights, on the GPU if there is one.
 
     `adapter` is the start, none a fresh LoRA drawn from `seed`; `updates` is how many the run will
-    make, for the schedules, beside those before and after it; `max_tokens` is the longest completion, for the constant loss norm.
+    make, for the schedules, beside those before and after it; `max_tokens` is the longest
+    completion, for the constant loss norm.
     """
 
     def __init__(

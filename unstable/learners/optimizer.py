@@ -26,8 +26,8 @@ class Stepped(NamedTuple):
 class PolicyOptimizer:
     """Steps the trained parameters; call `step` once their gradients are summed up.
 
-    `total_steps` is where the schedule ends, `steps` how many were made before. Short memories (beta2 = 0.95, some 20 steps) suit
-    runs of few steps whose gradients change as the opponents do.
+    `total_steps` is where the schedule ends, `steps` how many were made before. Short memories
+    (beta2 = 0.95, some 20 steps) suit runs of few steps whose gradients change as the opponents do.
     """
 
     def __init__(
