@@ -273,7 +273,6 @@ def test_a_plan_prints_the_commands_and_starts_nothing(
 MISTAKES = [
     ("learning_rate: 1e-3", "learning_rat: 1e-3", "main: learner: unknown key 'learning_rat'"),
     ("config: tiny_nim", "config: tiny_nin", "main: --config = 'tiny_nin': no such file or ship"),
-    ("reference.every: 2", "reference.every: 7", "main: learner.algorithm.reference.every = 7: i"),
     ("updates: 2", "updates: none", "FILE = 'my.yaml': updates = 'none': input should be a va"),
     ("seed: 5", "turns: together\nat_once: 999", "main: at_once = 999: there are "),
 ]

@@ -1,5 +1,6 @@
 """A sweep: its runs, what is decided of them, and that a killed one ends as one that was not."""
 
+import contextlib
 import json
 import math
 from functools import cache
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.child_runs import METRIC, FakeRun
+from tests.helpers.child_runs import METRIC, FakeRun, fake_child
 from tests.helpers.cli import background, ended, unstable, wait_for, written
 from tests.helpers.resume import rows, weights
 from unstable.cli import SHORT_FORMS, parse_options, run
@@ -21,8 +22,10 @@ from unstable.commands.sweep.halving import decide, going, next_rung
 from unstable.commands.sweep.runner import Runner, outcomes
 from unstable.commands.sweep.trials import Sweep, Trial, trials_of
 from unstable.config import ConfigError, RunConfig, load
+from unstable.config.league import read_league
 from unstable.config.sweep import Setting, StopConfig, SweepConfig, read_sweep
 from unstable.records.folder import RunFolder
+from unstable.records.league import LeagueFolder
 from unstable.records.sweep import Decision, SweepFolder
 from unstable.report.sweep import Outcome
 
@@ -190,7 +193,7 @@ class Scene:
         self.folder = SweepFolder(root)
         self.sweep = Sweep(self.folder, config, self.trials)
         if not self.folder.file.exists():
-            self.folder.make(config, [trial.record() for trial in self.trials])
+            self.folder.make(config, [trial.record(self.folder) for trial in self.trials])
 
     def go(self, slots: int = 2) -> None:
         Runner(self.sweep, [None] * slots, lambda: None).run()
@@ -247,7 +250,7 @@ def test_a_sweep_that_was_killed_ends_as_one_that_was_not(
     tmp_path_factory: pytest.TempPathFactory, kills: list[int], slots: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(several, "Child", FakeRun)
+        patch.setattr(several, "Child", fake_child)
         patch.setattr(several, "LOOK_S", 0.0)
         patch.setattr(FakeRun, "fails", {"learning_rate-0.001-seed2": 4})
         whole = Scene(tmp_path_factory.mktemp("whole") / "s", SWEEP + STOP)
@@ -300,6 +303,110 @@ def test_ctrl_c_is_passed_on_and_the_sweep_goes_on_later(
     assert [len(each.rows) for each in scene.outcomes()[:3]] != [0, 0, 0]
     scene.go()
     assert scene.figures() == whole.figures()
+
+
+# Leagues as settings
+
+LEAGUES = f"""
+config: tiny_nim
+common: {{eval.every: 1, eval.exploitability.every: 0}}
+settings:
+  - {{name: alone, loop.steps: 8}}
+  - name: rivals
+    learner.learning_rate: 3e-3
+    league:
+      members: {{scout: {{role: league_exploiter}}, main: {{fields: {{learner.epochs: 2}}}}}}
+      generations: 2
+      updates: 3
+seeds: [1, 2]
+metric: {METRIC}
+goal: max
+"""
+
+
+def test_a_league_is_a_setting_measured_by_its_main_and_costs_what_all_cost(
+    fake: type[FakeRun], tmp_path: Path
+) -> None:
+    scene = Scene(tmp_path / "s", LEAGUES)
+    scene.go(slots=1)
+    alone, rivals, *_ = scene.outcomes()
+    assert [each.state for each in scene.outcomes()] == ["done"] * 4
+    assert alone.total("collect/games") == 90
+    assert rivals.total("collect/games") == 40 * 3  # the scout had nobody to meet at first
+    folder = LeagueFolder(scene.folder.run("rivals-seed1").root)
+    own = [
+        (row["version"] + made, row[METRIC])
+        for generation, made in ((1, 0), (2, 3))
+        for row in rows(folder.run(f"main-{generation}"))
+        if (made, row["version"]) != (3, 0)  # which is the last of generation 1
+    ]
+    assert rivals.values(METRIC) == own and [version for version, _ in own] == list(range(7))
+    options = fake.commands["main-2"]
+    assert options["learner.learning_rate"] == 3e-3 and options["learner.epochs"] == 2
+
+
+@settings(max_examples=8)
+@given(kills=st.lists(st.integers(1, 40), max_size=3), slots=st.integers(1, 4))
+def test_a_sweep_with_a_league_that_was_killed_ends_as_one_that_was_not(
+    tmp_path_factory: pytest.TempPathFactory, kills: list[int], slots: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(several, "Child", fake_child)
+        patch.setattr(several, "LOOK_S", 0.0)
+        whole = Scene(tmp_path_factory.mktemp("whole") / "s", LEAGUES)
+        whole.go(slots)
+        root = tmp_path_factory.mktemp("killed") / "s"
+        for looks in kills:
+            patch.setattr(FakeRun, "looks", 0)
+            patch.setattr(FakeRun, "killed_at", looks)
+            with contextlib.suppress(SystemError):
+                Scene(root, LEAGUES).go(slots)
+        patch.setattr(FakeRun, "killed_at", None)
+        scene = Scene(root, LEAGUES)
+        scene.go(slots)
+    assert scene.figures() == whole.figures()
+
+
+def test_the_command_of_a_league_makes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(LEAGUES)
+    assert run(["sweep", "my.yaml", "--plan"]) == 0
+    line = capsys.readouterr().out.splitlines()[3]
+    file = "outputs/my/runs/rivals-seed2/league.yaml"
+    assert line == f"unstable league {file} --out outputs/rivals-seed2"
+    trial = known(LEAGUES)[1][3]
+    assert trial.job(SweepFolder(Path("outputs/my"))).words() == [
+        *("league", "--resume", "outputs/my/runs/rivals-seed2")
+    ]
+    assert read_league(Path(file).read_text(), file) == trial.league
+    assert trial.league is not None and trial.league.seed == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("updates: 3", "updates: 0", "rivals: league: updates = 0: input should be greater than"),
+        ("eval.every: 1", "loop.steps: 9", "rivals: league: common.loop.steps: that is the league"),
+        ("seeds: [1, 2]", "stop: {rungs: [2]}", "stop: rivals is a league, which has no rungs; le"),
+        ("learner.epochs: 2", "learner.epoch: 2", "rivals: main: learner: unknown key 'epoch'"),
+        ("name: rivals", "name: rivals\n    league: 3", "rivals: league = 3: write a league's ke"),
+    ],
+)
+def test_a_mistake_in_a_league_is_one_line(
+    old: str, new: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(several, "Child", None)
+    text = LEAGUES.replace(old, new)
+    if "league: 3" in new:
+        text = text[: text.index("    league:\n")] + "seeds: [1]\n"
+    Path("my.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        run(["sweep", "my.yaml"])
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert not Path("outputs").exists()
 
 
 # Real runs

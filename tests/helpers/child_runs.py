@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from unstable.cli import SHORT_FORMS, parse_options
+from unstable.commands.league.members import league_of
+from unstable.commands.league.runner import Runner
+from unstable.league.population import turns
 from unstable.records.files import LineFile, write_whole
 from unstable.records.folder import RunFolder
+from unstable.records.league import LeagueFolder
 
 METRIC = "collect/reward"
 
@@ -71,3 +75,27 @@ class FakeRun:
 
     def send(self, number: signal.Signals) -> None:
         self._asked = True
+
+
+class FakeLeague:
+    """Stands for `unstable league --resume`, whose runs are fake ones."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        assert words[:2] == ["league", "--resume"]
+        self._folder = LeagueFolder(Path(words[2]))
+
+    @property
+    def exit_code(self) -> int:
+        config = self._folder.read()
+        Runner(league_of(self._folder, config, turns(config)), [None]).run()
+        return 0
+
+    def send(self, number: signal.Signals) -> None:
+        """It ends in the look in which it begins, or with the sweep."""
+
+
+def fake_child(
+    words: Sequence[str], log: Path, cores: Sequence[int], own: Mapping[str, str]
+) -> FakeRun | FakeLeague:
+    """In place of a child process of `unstable`."""
+    return FakeLeague(words) if words[0] == "league" else FakeRun(words, log, cores, own)

@@ -472,9 +472,9 @@ def test_two_runs_that_are_parts_of_one_follow_its_schedules(model, tmp_path):
         seen = []
         for version in range(updates):
             before = learner.reference.export("reference").weights
-            seen.append((learner.optimizer.learning_rate, learner.coefficients.kl_loss))
+            rate, weight = learner.optimizer.learning_rate, learner.coefficients.kl_loss
             learner.update(mixed_batch(version))
-            seen[-1] += (learner.reference.export("reference").weights != before,)
+            seen.append((rate, weight, learner.reference.export("reference").weights != before))
         return seen
 
     whole = follow(4, make_learner(model, updates=4, algorithm=algorithm, **given))

@@ -40,7 +40,8 @@ def outcome(setting: str, seed: int, *values: float | None, **changes: Any) -> O
 def test_figures_over_seeds_are_hand_worked() -> None:
     a, b = results(
         [
-            *(outcome("a", 1, 0.1, 0.5, 0.4), outcome("a", 2, 0.1, 0.6), outcome("a", 3, None)),
+            *(outcome("a", 1, 0.1, 0.5, 0.4), outcome("a", 2, 0.1, 0.6, state="stopped")),
+            outcome("a", 3, None),
             *(outcome("b", 1, 0.2, 0.8, 0.9), outcome("b", 2, 0.3, 0.9, 0.7)),
             *(outcome("b", 4, 0.0, 0.2),),
         ],
@@ -50,9 +51,12 @@ def test_figures_over_seeds_are_hand_worked() -> None:
     assert a.end == pytest.approx((0.5, 0.5 - half * math.sqrt(2), 0.5 + half * math.sqrt(2)), 1e-4)
     assert a.best is not None and a.best.mean == pytest.approx(0.55)
     assert a.difference is None and a.games == pytest.approx((300 + 200 + 100) / 3)
-    # Seed 1 at version 2: 0.9 - 0.4; seed 2 at version 1, where the first's run has ended: 0.3.
+    # Seed 1 at version 2: 0.9 - 0.4; seed 2 at version 1, where the first's run was stopped: 0.3.
     assert b.difference is not None and b.difference.mean == pytest.approx(0.4)
     assert b.minutes == pytest.approx((3 + 3 + 2) / 3)
+    shorter, longer = outcome("a", 1, 0.1, 0.6), outcome("b", 1, 0.3, 0.9, 0.7)
+    done = results([shorter, longer], MEASURE)[1].difference
+    assert done is not None and done.mean == pytest.approx(0.1)  # of their ends
     less = results([outcome("a", 1, 0.4, 0.2, 0.3)], Measure(METRIC, "min"))[0]
     assert less.best == Spread(0.2) and less.end == Spread(0.3)
 

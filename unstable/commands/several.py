@@ -1,4 +1,4 @@
-"""Several runs of `unstable train` as child processes: what a sweep and a league have in common.
+"""Several runs as child processes: what a sweep and a league have in common.
 
 Each is a run like any other. What is done and what is left is read from the runs' own folders, so
 that whatever ends it, it goes on as if nothing had.
@@ -13,7 +13,8 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
 
 import yaml
 
@@ -21,11 +22,13 @@ from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.prepare import settle
 from unstable.commands.session import Terminated, handled, status
 from unstable.config import ConfigError, RunConfig, RunFailedError
+from unstable.config.league import LeagueConfig
 from unstable.engines.needs import NEEDS
 from unstable.loop.state import parse
 from unstable.planning.machine import Machine
 from unstable.planning.shares import Share, check_at_once, most_at_once, shares
 from unstable.records.folder import RunFolder
+from unstable.records.reading import Row, read_rows
 from unstable.records.runs import RunsFolder
 from unstable.records.text import command_line
 from unstable.runtime.child import Child
@@ -38,35 +41,75 @@ _WORD = re.compile(r"(?!(true|false|null)$)[A-Za-z_./~][^\n]*")
 """Texts that a command line takes as they stand."""
 
 
+class Job(Protocol):
+    """What a child process makes, in a folder of its own, however often it is begun."""
+
+    @property
+    def root(self) -> Path:
+        """Its folder."""
+
+    def is_over(self) -> bool:
+        """Whether all of it is there."""
+
+    def words(self) -> list[str]:
+        """The command, without its first word, that begins it or goes on with it."""
+
+
+class TrainJob(NamedTuple):
+    """A run of `unstable train` of so many updates; `new` is the command of a new one."""
+
+    folder: RunFolder
+    name: str
+    steps: int
+    new: Callable[[], list[str]]
+
+    @property
+    def root(self) -> Path:
+        return self.folder.root
+
+    def is_over(self) -> bool:
+        return is_over(self.folder, self.steps)
+
+    def words(self) -> list[str]:
+        if any(self.folder.state(version).exists() for version in self.folder.versions()):
+            return ["train", "--resume", str(self.root)]
+        shutil.rmtree(self.root, ignore_errors=True)  # it ended before its first version
+        return [*self.new(), "--name", self.name, "--run_dir", str(self.root)]
+
+    def state(self) -> str:
+        """Whether it is done, running or waiting."""
+        return state_of(self.folder, self.steps)
+
+    def rows(self) -> list[Row]:
+        """Its metrics."""
+        return read_rows(self.folder.metrics)
+
+
 class Runs(ABC):
     """Holds the processes; all else is read from folders.
 
-    `steps` are the updates that each run makes, by its name; `changed` is called as a run ends.
+    `jobs` are what there is to run, by name; `changed` is called as one ends.
     """
 
     def __init__(
         self,
         folder: RunsFolder,
-        steps: Mapping[str, int],
+        jobs: Mapping[str, Job],
         shares: Sequence[Share | None],
         changed: Callable[[], None],
     ) -> None:
-        self.folder, self._steps, self._changed = folder, steps, changed
+        self.folder, self._jobs, self._changed = folder, jobs, changed
         self._free = list(shares)
         self._running: dict[str, tuple[Child, Share | None]] = {}
         self._asked: set[str] = set()  # to end, by us
         self._told: set[str] = set()
-        self.done = {name for name in steps if is_over(folder.run(name), steps[name])}
+        self.done = {name for name, job in jobs.items() if job.is_over()}
         self.failed = set(folder.failures())
         self._signal: int | None = None
 
     @abstractmethod
     def due(self) -> list[str]:
         """Runs that may begin or go on now, in order; those that go on already are left out."""
-
-    @abstractmethod
-    def words(self, name: str) -> list[str]:
-        """The command, without the first word and its folder, that makes a run."""
 
     @abstractmethod
     def result(self, name: str) -> str:
@@ -113,20 +156,17 @@ class Runs(ABC):
         return bool(self._running or ready)
 
     def _start(self, name: str) -> None:
-        folder = self.folder.run(name)
-        if folder.root.is_dir():
+        job = self._jobs[name]
+        if job.root.is_dir():
             try:
-                with folder.held(name):
+                with RunFolder(job.root).held(name):
                     pass
             except ConfigError:
                 if name not in self._told:
                     status(f"{name} still goes on in another process, which is waited for")
                 self._told.add(name)
                 return
-        words = ["train", "--resume", str(folder.root)]
-        if not any(folder.state(version).exists() for version in folder.versions()):
-            shutil.rmtree(folder.root, ignore_errors=True)  # it ended before its first version
-            words = [*self.words(name), "--name", name, "--run_dir", str(folder.root)]
+        words = job.words()
         share = self._free.pop(0)
         own = {} if share is None else share.variables
         child = Child(words, self.folder.log(name), () if share is None else share.cores, own)
@@ -144,7 +184,7 @@ class Runs(ABC):
         self._free.append(share)
         asked = name in self._asked or self._signal is not None
         self._asked.discard(name)
-        if is_over(self.folder.run(name), self._steps[name]):
+        if self._jobs[name].is_over():
             self.done.add(name)
             status(f"{name} is done: {self.result(name)}")
         elif not (asked and code in IN_ORDER):
@@ -202,7 +242,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) and _WORD.fullmatch(value) else json.dumps(value)
 
 
-def digest(config: RunConfig) -> str:
+def digest(config: RunConfig | LeagueConfig) -> str:
     """Of a whole config, to see whether it is still the same."""
     return hashlib.blake2b(config.model_dump_json().encode(), digest_size=8).hexdigest()
 

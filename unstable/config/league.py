@@ -177,11 +177,6 @@ class LeagueConfig(Section):
         mains = [each for each, member in self.members.items() if member.role == "main"]
         return self.members[name].against or mains
 
-    def life(self, name: str) -> int:
-        """Updates that a member makes, as far as is known, until it ends or begins anew."""
-        restarts = self.members[name].restarts == "each"
-        return self.updates * (1 if restarts else self.generations)
-
     def fields(self, name: str) -> dict[str, Any]:
         """What a member's runs are given, whatever the generation."""
         own = with_numbers({**self.common, **self.members[name].fields})

@@ -109,6 +109,7 @@ class Setting(NamedTuple):
     name: str
     config: str
     fields: dict[str, Any]
+    league: dict[str, Any] | None = None  # what its file says besides, where it is one
 
 
 class SweepConfig(Section):
@@ -121,7 +122,7 @@ class SweepConfig(Section):
         None, description="values of each field; every combination is a setting"
     )
     settings: Annotated[list[Arguments], Field(min_length=1)] | None = Field(
-        None, description="the fields of each setting, and its name"
+        None, description="the fields of each setting, its name, and league, where it is one"
     )
     random: RandomConfig | None = Field(None, description="settings that are drawn")
     seeds: Annotated[list[Integer], Field(min_length=1)] = Field(
@@ -173,9 +174,14 @@ class SweepConfig(Section):
         for name, point in zip(names, points, strict=True):
             fields = {**with_numbers(self.common), **point}
             own, base = str(fields.pop("name", name)), str(fields.pop("config", self.config))
+            league = fields.pop("league", None)
             if not NAME.fullmatch(own):
                 raise ConfigError(f"name = {shown(own)}: use letters, digits, . _ + -, at most 60")
-            found.append(Setting(own, base, fields))
+            if league is not None and not isinstance(league, dict):
+                raise ConfigError(
+                    f"{own}: league = {shown(league)}: write a league's keys, such as members:"
+                )
+            found.append(Setting(own, base, fields, league))
         for name in (each.name for each in found):
             if [each.name for each in found].count(name) > 1:
                 raise ConfigError(

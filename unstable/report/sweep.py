@@ -15,7 +15,7 @@ COLUMNS = ("setting", "at the end", "difference", "best", "games", "minutes", "r
 BAND = "Mean over seeds, and from the least seed's to the largest one's value."
 CAPTION = (
     "Means over seeds, with 95 % intervals by Student's t. Difference: to the first setting, seed "
-    "by seed, at the last version that both have. Best: the mean of each run's best value, which "
+    "by seed, where one is not done at the last version that both have. Best: the mean of each run's best value, which "
     "chance alone raises. Of many settings the best one looks better than it is. Games and minutes "
     "are those of a run."
 )
@@ -134,14 +134,21 @@ def results(outcomes: Sequence[Outcome], measure: Measure) -> list[Result]:
 
 
 def _difference(first: Sequence[Outcome], second: Sequence[Outcome], metric: str) -> Spread | None:
-    """The second's values less the first's, over the seeds that both have."""
-    own = {run.seed: values for run in first if (values := run.values(metric))}
-    gains = []
+    """The second's values less the first's, over the seeds that both have.
+
+    Of runs that are done the last ones, else those of the last version that both have.
+    """
+    own, gains = {run.seed: run for run in first}, []
     for run in second:
-        if (values := run.values(metric)) and run.seed in own:
-            both = min(values[-1][0], own[run.seed][-1][0])  # one may have been stopped
-            ends = [[y for x, y in each if x <= both] for each in (own[run.seed], values)]
-            gains += [ends[1][-1] - ends[0][-1]] if all(ends) else []
+        pair = [each for each in (own.get(run.seed), run) if each is not None]
+        values = [each.values(metric) for each in pair]
+        if len(pair) < 2 or not all(values):
+            continue
+        both = min(each[-1][0] for each in values)
+        if all(each.state == "done" for each in pair):
+            both = max(each[-1][0] for each in values)
+        ends = [[y for x, y in each if x <= both] for each in values]
+        gains += [ends[1][-1] - ends[0][-1]] if all(ends) else []
     return spread(gains)
 
 

@@ -38,14 +38,13 @@ def begin(path: Path, out: Path | None, *, seed: int | None, plan_only: bool) ->
     refuse_existing(folder, "league")
     league, machine = _made(folder, config), this_machine()
     with starting():
-        for name, base in league.bases.items():
-            _check(name, base, config.life(name))
+        check_league(league)
         at_once = _at_once(league, machine)
     league = league._replace(config=config.model_copy(update={"at_once": at_once}))
     if plan_only:
         _show_plan(league)
         return
-    folder.make(league.config, _digests(league))
+    folder.make(league.config, digests(league))
     _run(league, machine)
 
 
@@ -53,7 +52,7 @@ def go_on(root: Path, *, retry: bool = False) -> None:
     """Go on with a league, whatever ended it; errors as above. `retry`: runs that failed, too."""
     league = _read(root)
     kept = {row["member"]: row["digest"] for _, row in read_lines(league.folder.members)}
-    for row in _digests(league):
+    for row in digests(league):
         if kept.get(row["member"]) != row["digest"]:
             raise ConfigError(
                 f"{row['member']}: its config is no longer what it was when the league began; put "
@@ -86,25 +85,20 @@ def _read(root: Path) -> League:
     return _made(folder, folder.read())
 
 
-def _digests(league: League) -> list[dict[str, str]]:
+def digests(league: League) -> list[dict[str, str]]:
+    """Of the config that each member's runs have in common, as lines of the league's folder."""
     return [{"member": name, "digest": digest(base)} for name, base in league.bases.items()]
 
 
-def _check(name: str, base: RunConfig, life: int) -> None:
-    """Raise `ConfigError` for what would fail later in a member's runs, or not do what it says."""
-    try:
-        check(base)
-        if base.learner.state is not None:
-            raise ConfigError("learner.state: a member goes on from its own last generation")
-        algorithm = base.learner.algorithm
-        every = algorithm.reference.every
-        if algorithm.uses_reference and every is not None and every > life:
-            raise ConfigError(
-                f"learner.algorithm.reference.every = {every}: it makes {life} updates, so it "
-                "would never move; set it to at most that, or to null"
-            )
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from None
+def check_league(league: League) -> None:
+    """Raise `ConfigError` for what would fail later in a member's runs."""
+    for name, base in league.bases.items():
+        try:
+            check(base)
+            if base.learner.state is not None:
+                raise ConfigError("learner.state: a member goes on from its own last generation")
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
 
 
 def largest(league: League) -> dict[str, RunConfig]:

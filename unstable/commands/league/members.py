@@ -1,12 +1,13 @@
 """What each run of a league is given: by the league's file, and by what the runs before it left."""
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable.commands.ratings import results_of
-from unstable.commands.several import train_words
+from unstable.commands.several import TrainJob, train_words
 from unstable.config import ConfigError, RunConfig, load
 from unstable.config.league import LeagueConfig
 from unstable.league.fit import Ranking, ranking
@@ -94,6 +95,11 @@ class League(NamedTuple):
         before = len(known) * self.config.updates
         going_on = {"model.init": start, "learner.state": start, "learner.updates_before": before}
         return {**fields, **going_on}
+
+    def job(self, turn: Turn) -> TrainJob:
+        """A turn's run, which is given what the runs before it have come to as it begins."""
+        run, updates = self.folder.run(turn.name), self.config.updates
+        return TrainJob(run, turn.name, updates, partial(self.words, turn))
 
     def words(self, turn: Turn) -> list[str]:
         """The command, without the first word, that makes a turn's run."""

@@ -15,8 +15,8 @@ class Runner(Runs):
 
     def __init__(self, league: League, shares: Sequence[Share | None]) -> None:
         self._turns = {turn.name: turn for turn in league.turns}
-        steps = dict.fromkeys(self._turns, league.config.updates)
-        super().__init__(league.folder, steps, shares, lambda: None)
+        jobs = {name: league.job(turn) for name, turn in self._turns.items()}
+        super().__init__(league.folder, jobs, shares, lambda: None)
         self._league = league
         self._needed = {
             turn.name: {each.name for each in needed(league.config, turn, league.turns)}
@@ -26,10 +26,6 @@ class Runner(Runs):
     def due(self) -> list[str]:
         """Those whose opponents and own past are there."""
         return [name for name, needed in self._needed.items() if needed <= self.done]
-
-    def words(self, name: str) -> list[str]:
-        """By what the runs before it have come to."""
-        return self._league.words(self._turns[name])
 
     def result(self, name: str) -> str:
         """Its score against all frozen versions that it met."""

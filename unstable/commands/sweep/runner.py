@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from unstable.commands.session import status
-from unstable.commands.several import Runs, state_of
+from unstable.commands.several import Runs
 from unstable.commands.sweep.halving import decide, going, next_rung
 from unstable.commands.sweep.trials import Sweep, Trial
 from unstable.planning.shares import Share
@@ -21,8 +21,8 @@ class Runner(Runs):
         shares: Sequence[Share | None],
         changed: Callable[[], None],
     ) -> None:
-        steps = {each.name: each.config.loop.steps for each in sweep.trials}
-        super().__init__(sweep.folder, steps, shares, changed)
+        jobs = {each.name: each.job(sweep.folder) for each in sweep.trials}
+        super().__init__(sweep.folder, jobs, shares, changed)
         self._sweep = sweep
         self._trials = {each.name: each for each in sweep.trials}
         self._decisions = sweep.folder.decisions()
@@ -37,13 +37,9 @@ class Runner(Runs):
         self.hold(held | waiting)
         return [name for name in self._trials if name not in held | waiting]
 
-    def words(self, name: str) -> list[str]:
-        """Its setting with its seed."""
-        return self._trials[name].words
-
     def result(self, name: str) -> str:
         """The last value of what settings are compared by."""
-        rows = read_rows(self.folder.run(name).metrics)
+        rows = self._trials[name].job(self._sweep.folder).rows()
         values = [row.get(self._sweep.measure.metric) for row in rows]
         return number(next((value for value in reversed(values) if value is not None), None))
 
@@ -88,9 +84,9 @@ def outcomes(sweep: Sweep) -> list[Outcome]:
 
     def of(trial: Trial) -> Outcome:
         run, name = folder.run(trial.name), trial.setting.name
-        rows, line = read_rows(run.metrics), failures.get(trial.name, "")
+        job, line = trial.job(folder), failures.get(trial.name, "")
+        rows, state = job.rows(), job.state()
         stopped = [each.rung for each in decisions if name not in each.kept]
-        state = state_of(run, trial.config.loop.steps)
         if line:
             state = "failed"
         elif stopped and stop is not None:
@@ -98,7 +94,7 @@ def outcomes(sweep: Sweep) -> list[Outcome]:
             at = arrival(rows, sweep.measure.metric, stopped[0], stop.by)
             rows = [row for row in rows if at is None or row["version"] <= at[0]]
         return Outcome(
-            *(trial.name, name, trial.seed, state, rows, trial.command, str(run.root), line)
+            *(trial.name, name, trial.seed, state, rows, trial.command(folder), str(run.root), line)
         )
 
     return [of(trial) for trial in sweep.trials]

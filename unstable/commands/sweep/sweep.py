@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from rich.table import Table
@@ -45,10 +46,10 @@ def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
     sweep = sweep._replace(config=sweep.config.model_copy(update={"at_once": at_once}))
     if plan_only:
         for trial in trials:
-            print(trial.command)
+            print(trial.command(folder))
         status(f"{sweep.size}, {at_once} at a time, by {sweep.measure.text}")
         return
-    folder.make(sweep.config, [trial.record() for trial in trials])
+    folder.make(sweep.config, [trial.record(folder) for trial in trials])
     _run(sweep, machine)
 
 
@@ -58,7 +59,7 @@ def go_on(root: Path, *, retry: bool = False) -> None:
     kept = {row["trial"]: row["digest"] for _, row in read_lines(sweep.folder.trials)}
     for trial in sweep.trials:
         has_begun = sweep.folder.run(trial.name).root.exists()  # and goes on with its own config
-        if not has_begun and kept.get(trial.name) != trial.record()["digest"]:
+        if not has_begun and kept.get(trial.name) != trial.record(sweep.folder)["digest"]:
             raise ConfigError(
                 f"{trial.name}: its config is no longer what it was when the sweep began; put "
                 f"{trial.setting.config} back as it was, or begin another sweep"
@@ -88,7 +89,7 @@ def _read(root: Path) -> Sweep:
 
 def _at_once(sweep: Sweep, machine: Machine) -> int:
     """Runs at a time; raises `ConfigError` where that many do not fit."""
-    configs = {each.setting.name: each.config for each in sweep.settings}
+    configs = dict(chain.from_iterable(each.configs().items() for each in sweep.settings))
     return runs_at_once(sweep.config.at_once, configs, machine, len(sweep.trials))
 
 
@@ -113,7 +114,7 @@ def _run(sweep: Sweep, machine: Machine, *, retry: bool = False) -> None:
 def _write(sweep: Sweep) -> list[Result]:
     """Write the page; returns what is in it."""
     folder, found = sweep.folder, results(outcomes(sweep), sweep.measure)
-    fields = {each.setting.name: each.setting.fields for each in sweep.settings}
+    fields = {each.setting.name: each.given for each in sweep.settings}
     rungs = [
         [f"{each.rung}", name, fixed(value, 3), "goes on" if name in each.kept else "stopped"]
         for each in folder.decisions()

@@ -1,11 +1,18 @@
 """The runs of a sweep, each checked before anything starts."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from unstable.commands.league.league import check_league, largest
+from unstable.commands.league.members import League, league_of
 from unstable.commands.prepare import check, exact_games
-from unstable.commands.several import digest, train_words
+from unstable.commands.several import TrainJob, digest, train_words
+from unstable.commands.sweep.leagues import LeagueJob, league_config, measured
 from unstable.config import ConfigError, RunConfig, load
+from unstable.config.league import LeagueConfig
 from unstable.config.sweep import Setting, SweepConfig
+from unstable.league.population import turns
+from unstable.records.league import LeagueFolder
 from unstable.records.sweep import SweepFolder
 from unstable.records.text import command_line
 from unstable.report.comparison import ALONE
@@ -14,11 +21,12 @@ from unstable.types.metrics import EvalKey, ExploitKey, sampling_mode
 
 
 class Trial(NamedTuple):
-    """A run of a sweep: a setting with a seed."""
+    """A run of a sweep: a setting with a seed. Of a league `config` is its measured member's."""
 
     setting: Setting
     seed: int
     config: RunConfig
+    league: LeagueConfig | None = None
 
     @property
     def name(self) -> str:
@@ -27,18 +35,41 @@ class Trial(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The command, without the first word, that makes the run."""
+        """The command, without the first word, that makes the run, if it is no league."""
         return train_words(self.setting.config, {**self.setting.fields, "seed": self.seed})
 
-    @property
-    def command(self) -> str:
-        """The command that makes the run, wherever."""
-        return command_line("unstable", *self.words)
+    def command(self, folder: SweepFolder) -> str:
+        """The command that makes the run, wherever; of a league by its file in the folder."""
+        if self.league is None:
+            return command_line("unstable", *self.words)
+        file = LeagueFolder(folder.run(self.name).root).file
+        return command_line("unstable", "league", file, "--out", f"outputs/{self.name}")
 
-    def record(self) -> dict[str, Any]:
+    @property
+    def given(self) -> dict[str, Any]:
+        """What its setting gives, to be shown."""
+        league = {} if self.setting.league is None else {"league": self.setting.league}
+        return {**self.setting.fields, **league}
+
+    def job(self, folder: SweepFolder) -> TrainJob | LeagueJob:
+        """What makes it in the sweep's folder."""
+        own = folder.run(self.name)
+        if self.league is not None:
+            return LeagueJob(LeagueFolder(own.root), self.league)
+        return TrainJob(own, self.name, self.config.loop.steps, lambda: self.words)
+
+    def record(self, folder: SweepFolder) -> dict[str, Any]:
         """It as a line of the sweep's folder; `digest` is of its whole config."""
         names = {"trial": self.name, "setting": self.setting.name, "seed": self.seed}
-        return {**names, "command": self.command, "digest": digest(self.config)}
+        whole = digest(self.config if self.league is None else self.league)
+        return {**names, "command": self.command(folder), "digest": whole}
+
+    def configs(self) -> dict[str, RunConfig]:
+        """Those that a machine has to have room for, one after another, each by a name."""
+        if self.league is None:
+            return {self.setting.name: self.config}
+        league = largest(_league(self.league))
+        return {f"{self.setting.name}: {name}": config for name, config in league.items()}
 
 
 class Sweep(NamedTuple):
@@ -72,20 +103,27 @@ def trials_of(sweep: SweepConfig) -> list[Trial]:
     Raises `ConfigError` for a setting that is no config, and for two runs that are the same.
     """
     settings = sweep.all_settings()
-    trials = [Trial(each, seed, _load(each, seed)) for seed in sweep.seeds for each in settings]
+    trials = [_made(each, seed) for seed in sweep.seeds for each in settings]
     seen: dict[str, Trial] = {}
     for trial in trials:
-        same = seen.setdefault(trial.config.model_dump_json(), trial)
+        same = seen.setdefault((trial.league or trial.config).model_dump_json(), trial)
         if same is not trial:
             raise ConfigError(f"{same.name} and {trial.name} are the same run; leave one out")
     return trials
 
 
-def _load(setting: Setting, seed: int) -> RunConfig:
+def _made(setting: Setting, seed: int) -> Trial:
     try:
-        return load(setting.config, {**setting.fields, "seed": seed})
+        if setting.league is None:
+            return Trial(setting, seed, load(setting.config, {**setting.fields, "seed": seed}))
+        league = league_config(setting, seed)
+        return Trial(setting, seed, _league(league).bases[measured(league)], league)
     except ConfigError as error:
         raise ConfigError(f"{setting.name}: {error}") from None
+
+
+def _league(config: LeagueConfig) -> League:
+    return league_of(LeagueFolder(Path()), config, turns(config))
 
 
 def check_trials(sweep: Sweep) -> None:
@@ -93,10 +131,17 @@ def check_trials(sweep: Sweep) -> None:
     stop = sweep.config.stop
     for trial in sweep.settings:  # a seed changes none of it
         try:
-            check(trial.config)
+            if trial.league is None:
+                check(trial.config)
+            else:
+                check_league(_league(trial.league))
             _check_metric(trial.config, sweep.measure.metric)
         except ConfigError as error:
             raise ConfigError(f"{trial.setting.name}: {error}") from None
+        if stop and trial.league is not None:
+            raise ConfigError(
+                f"stop: {trial.setting.name} is a league, which has no rungs; leave it out"
+            )
         steps = trial.config.loop.steps
         if stop and stop.by == "updates" and stop.rungs[-1] >= steps:
             raise ConfigError(
