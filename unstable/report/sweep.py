@@ -15,9 +15,9 @@ COLUMNS = ("setting", "at the end", "difference", "best", "games", "minutes", "r
 BAND = "Mean over seeds, and from the least seed's to the largest one's value."
 CAPTION = (
     "Means over seeds, with 95 % intervals by Student's t. Difference: to the first setting, seed "
-    "by seed, where one is not done at the last version that both have. Best: the mean of each run's best value, which "
-    "chance alone raises. Of many settings the best one looks better than it is. Games and minutes "
-    "are those of a run."
+    "by seed, where one is not done at the last version that both have. Best: the mean of each "
+    "run's best value, which chance alone raises. Of many settings the best one looks better than "
+    "it is. Games and minutes are those of a run."
 )
 MOST_CHARTS = 6  # of metrics beside the sweep's own
 _digits = partial(fixed, digits=3)
