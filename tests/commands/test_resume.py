@@ -136,6 +136,29 @@ async def test_taking_turns_a_run_that_goes_on_is_the_same_to_the_bit(
     assert chosen(folder) == chosen(whole)
 
 
+async def test_what_a_curriculum_goes_by_is_the_same_to_the_bit(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    changes = settings(
+        "sync",
+        model={"name": "tiny", "init": "fresh", "dtype": "float32", "adapter": {"rank": 4}},
+        games=[{"env": "TicTacToe-v0"}, {"env": "TicTacToe-v0", "name": "again"}],
+        curriculum={"rule": "spread"},
+        learner={"batch_size": 48, "micro_batch_size": 24, "env_weights": "spread"},
+        eval={"every": 0},
+    )
+    whole = await broken_off(tiny_folder, tmp_path / "whole", [], **changes)
+    cut = await broken_off(tiny_folder, tmp_path / "cut", [9, 6, 4], **changes)
+    assert weights(cut.folder, 4) == weights(whole.folder, 4)
+    assert rows(cut.folder) == rows(whole.folder)
+    assert played(cut.folder) == played(whole.folder)
+    for context in (cut, whole):
+        assert all(each.trajectories for each in context.curriculum.stats())
+        assert context.schedule.envs not in ([], [0.5, 0.5])
+    assert cut.schedule.state() == whole.schedule.state()
+    assert cut.curriculum.state() == whole.curriculum.state()
+
+
 def chosen(folder: RunFolder) -> tuple[Any, ...]:
     """Who is met, how likely and why, and how often they were."""
     kept = parse(folder.state(4).read_bytes(), 4)

@@ -14,6 +14,7 @@ from unstable.learners.advantages import (
     group_relative,
     leave_one_out,
     normalize_by_env,
+    spread_weights,
 )
 from unstable.learners.batch import FlatBatch
 from unstable.types import Batch, Group
@@ -109,6 +110,16 @@ def test_normalize_by_hand():
     assert normalize_by_env(values, envs, "zscore") == pytest.approx(
         [-2 / deviation, 0.0, 0.0, 2 / deviation]
     )
+
+
+def test_samples_count_by_the_spread_of_their_game():
+    """A game of which each seat always earns the same counts nothing, however seats differ."""
+    roles = [("a", 0), ("a", 0), ("a", 1), ("b", 0), ("b", 0), ("c", 0), ("c", 1)]
+    rewards = np.array([1.0, -1.0, 0.5, 0.25, -0.25, 9.0, -9.0])
+    found = spread_weights(rewards, roles).tolist()
+    assert found == [1.0, 1.0, 1.0, 0.5, 0.5, 0.0, 0.0]  # spreads: (1 + 0) / 2, 0.25, 0
+    assert spread_weights(100 * rewards, roles).tolist() == found
+    assert spread_weights(np.array([3.0, 3.0]), roles[:2]).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("mode", ["center", "zscore"])

@@ -488,6 +488,22 @@ def test_two_runs_that_are_parts_of_one_follow_its_schedules(model, tmp_path):
     assert len({rate for rate, *_ in whole}) > 2
 
 
+def test_what_a_game_without_spread_says_counts_nothing_if_that_is_asked_for(model, step_gradients):
+    """Also where its rewards would have moved the policy."""
+
+    def gradients(reward, env_weights):
+        rewards = (1.0, -1.0, reward, reward)
+        made = [
+            make_sample([1, 2], [3 + n], each, env="aabb"[n], game_id=n)
+            for n, each in enumerate(rewards)
+        ]
+        make_learner(model, env_weights=env_weights).update(make_batch(made))
+        return step_gradients.pop()
+
+    torch.testing.assert_close(gradients(5.0, "spread"), gradients(0.0, "equal"))
+    assert not torch.allclose(gradients(5.0, "equal"), gradients(0.0, "equal"))
+
+
 @pytest.mark.parametrize("size", [8, 4, 1])
 def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, step_gradients, size):
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)

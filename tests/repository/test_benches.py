@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.models import random_adapter
 from unstable.cli import run
+from unstable.config import load
+from unstable.config.sweep import read_sweep
+from unstable.models.adapters import write_adapter
+from unstable.models.base import load_model
 
 BENCH = Path(__file__).parent.parent.parent / "bench"
 SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p.stem != "__init__")
@@ -68,8 +73,14 @@ def test_a_sweep_of_the_benches_could_begin(
     sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    config = read_sweep(sweep.read_text(), str(sweep))
+    for setting in config.all_settings():
+        for opponent in setting.fields.get("opponents.fixed", ()):  # made before, by another run
+            model = load_model(load(config.config, {"model.adapter.rank": 4}).model)
+            Path(opponent["path"]).mkdir(parents=True)
+            write_adapter(random_adapter(model, "frozen", seed=0), Path(opponent["path"]))
     assert run(["sweep", str(sweep), "--plan"]) == 0
-    assert capsys.readouterr().out.startswith("unstable train --config tiny_")
+    assert capsys.readouterr().out.startswith("unstable train --config tiny")
 
 
 def test_every_bench_has_a_small_form() -> None:

@@ -38,7 +38,8 @@ class Rebuilt(NamedTuple):
     """A run's games as they are fitted, and its registry as it was when `ratings.json` was written.
 
     `difference` is the largest of any figure to that file; None where there is none. `met` says how
-    often past versions were drawn as opponents, and how often by the rules.
+    often past versions were drawn as opponents, and how often by the rules; `drawn` says it of envs
+    where a curriculum draws them.
     """
 
     folder: RunFolder
@@ -47,6 +48,7 @@ class Rebuilt(NamedTuple):
     ratings: list[Rating]
     difference: float | None
     met: Met
+    drawn: Met
 
 
 def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) -> dict[str, Any]:
@@ -83,6 +85,11 @@ def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) ->
             {"player": names.player(at, player), "drawn": drawn, "expected": expected}
             for at, run in enumerate(runs)
             for player, (drawn, expected) in run.met.items()
+        ],
+        "drawn": [
+            {"env": names.player(at, env), "drawn": drawn, "expected": expected}
+            for at, run in enumerate(runs)
+            for env, (drawn, expected) in run.drawn.items()
         ],
         "rebuilt": [{"run": str(run.folder.root), "difference": run.difference} for run in runs],
     }
@@ -141,8 +148,8 @@ def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
             shown = registry.ratings()
     shown = shown or registry.ratings()
     state = _state(folder)
-    met = {} if state is None else state.schedule.met
-    return Rebuilt(folder, config, games, shown, _difference(shown, saved), met)
+    met, drawn = ({}, {}) if state is None else (state.schedule.met, state.schedule.drawn)
+    return Rebuilt(folder, config, games, shown, _difference(shown, saved), met, drawn)
 
 
 Added = tuple[PlayerId, PlayerId | None]
@@ -350,7 +357,7 @@ def least_record(least: Least) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """Print what `rated` found, with `trueskill`, `least` and `met` if they are there."""
+    """Print what `rated` found, and `trueskill`, `least`, `met` and `drawn` if they are there."""
     met = {row["player"]: row for row in found.get("met", ())}
     known = {row["player"]: row for row in found.get("trueskill", ())}
     zero = found["reference"] or "the mean"
@@ -373,6 +380,11 @@ def show(found: Mapping[str, Any]) -> None:
         own = table(f"In {env}", "player", "points, 95 %", "games")
         for row in rows:
             own.add_row(Text(row["player"]), points(row), f"{row['games']:,}")
+        console.print(own)
+    if envs := found.get("drawn", ()):
+        own = table("Envs drawn", "env", "drawn", "by the rule")
+        for row in envs:
+            own.add_row(Text(row["env"]), *_met_cells(row))
         console.print(own)
     for line in remarks(found):
         console.print(Text(line))

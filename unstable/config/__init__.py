@@ -33,7 +33,7 @@ from unstable.config.base import (
     shown,
 )
 from unstable.config.escape import escape_control, has_secrets, hide_secrets, keep_secret, one_line
-from unstable.config.game import GameConfig, InvalidMovesConfig
+from unstable.config.game import CurriculumConfig, GameConfig, InvalidMovesConfig
 from unstable.config.judging import Action, GuardConfig, Rule
 from unstable.config.learner import LearnerConfig
 from unstable.config.opponents import (

@@ -4,8 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from unstable.config.base import Arguments, NonNegativeFloat, PositiveFloat, Section
-from unstable.config.regularization import DecayConfig, ReferenceConfig, Share
+from unstable.config.base import Arguments, NonNegativeFloat, PositiveFloat, Section, Share
+from unstable.config.regularization import DecayConfig, ReferenceConfig
 
 Aggregation = Literal["token", "turn", "sequence", "constant"]
 RatioLevel = Literal["token", "turn", "sequence"]

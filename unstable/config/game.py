@@ -1,7 +1,7 @@
 """A game that is played."""
 
 from itertools import chain
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,7 @@ from unstable.config.base import (
     PositiveFloat,
     PositiveInt,
     Section,
+    Share,
     shown,
 )
 
@@ -25,6 +26,23 @@ class InvalidMovesConfig(Section):
         -1.0, description="outcome of the seat that forfeits, and of its team"
     )
     others_reward: float = Field(0.0, description="outcome of the other seats of a forfeited game")
+
+
+class CurriculumConfig(Section):
+    """How often each of several games is played: by weight, or also by what it teaches now."""
+
+    rule: str = Field(
+        "weight",
+        description="weight, spread (of rewards), progress (of rewards), or module:function of "
+        "envs -> a weight for each",
+    )
+    args: Arguments = Field({}, description="arguments for a rule of your own")
+    share: Share = Field(
+        0.8, description="share of the games drawn by the rule, the others by the games' weights"
+    )
+    decay: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.9, description="of the rewards that a rule goes by, the share that counts a version later"
+    )
 
 
 class GameConfig(Section):

@@ -13,9 +13,10 @@ from unstable.config.base import (
     PositiveFloat,
     PositiveInt,
     Section,
+    Share,
     Switch,
 )
-from unstable.config.regularization import Decay, Share
+from unstable.config.regularization import Decay
 
 _SAMPLES = 16
 """Samples of a micro-batch on the processor, where the config leaves it open."""
@@ -55,6 +56,11 @@ class LearnerConfig(Section):
     )
     warmup_steps: NonNegativeInt = Field(
         0, description="optimizer steps over which the learning rate rises"
+    )
+    env_weights: Literal["equal", "spread"] = Field(
+        "equal",
+        description="what samples of several envs count: equal, or spread: in proportion to the "
+        "standard deviation of a seat's rewards in the batch, the largest being 1",
     )
     updates_before: NonNegativeInt = Field(
         0,

@@ -4,9 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unstable.config.base import PositiveFloat, PositiveInt, Section
+from unstable.config.base import PositiveFloat, PositiveInt, Section, Share
 
-Share = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(gt=0, lt=1)]
 
 

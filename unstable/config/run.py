@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from unstable.config.base import Integer, Section, nearest
-from unstable.config.game import GameConfig
+from unstable.config.game import CurriculumConfig, GameConfig
 from unstable.config.judging import EvalConfig, GuardConfig
 from unstable.config.learner import LearnerConfig
 from unstable.config.opponents import (
@@ -36,6 +36,7 @@ class RunConfig(Section):
 
     model: ModelConfig = ModelConfig()
     games: list[GameConfig] = Field([GameConfig()], min_length=1, description="what is played")
+    curriculum: CurriculumConfig = CurriculumConfig()
     opponents: OpponentsConfig = OpponentsConfig()
     sampling: SamplingConfig = SamplingConfig()
     groups: GroupsConfig = GroupsConfig()

@@ -12,8 +12,8 @@ from unstable.config.base import (
     PositiveFloat,
     PositiveInt,
     Section,
+    Share,
 )
-from unstable.config.regularization import Share
 
 
 class ExpertData(Section):

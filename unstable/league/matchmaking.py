@@ -217,34 +217,34 @@ def check_probabilities(probabilities: Sequence[float], past: Sequence[str]) -> 
 
 
 Met = dict[str, tuple[int, float]]
-"""By past version how often it was drawn, and how often by the rules: {"main@3": (12, 10.5)}"""
+"""How often each was drawn, and how often by the rules: {"main@3": (12, 10.5)}"""
 
 
 class Frequencies:
-    """How often each past version was drawn, beside what the rules' probabilities add up to."""
+    """How often each of several names was drawn, beside what the rules' probabilities add up to."""
 
     def __init__(self) -> None:
         self._met: Met = {}
-        self._drawn: Counter[PlayerId] = Counter()  # since the last sum
-        self._past: Sequence[PlayerId] = ()
+        self._drawn: Counter[str] = Counter()  # since the last sum
+        self._names: Sequence[str] = ()
         self._probabilities: Sequence[float] = ()
 
-    def begin(self, past: Sequence[PlayerId], probabilities: Sequence[float]) -> None:
+    def begin(self, names: Sequence[str], probabilities: Sequence[float]) -> None:
         """Count draws by these probabilities from here on; without them all are alike."""
         self.take()
-        self._past, self._probabilities = past, probabilities
+        self._names, self._probabilities = names, probabilities
 
-    def add(self, player: PlayerId) -> None:
+    def add(self, name: str) -> None:
         """Count one that was drawn."""
-        self._drawn[player] += 1
+        self._drawn[name] += 1
 
     def take(self) -> Met:
         """All that was counted so far."""
         if total := self._drawn.total():
-            probabilities = self._probabilities or [1 / len(self._past)] * len(self._past)
-            for player, chance in zip(self._past, probabilities, strict=True):
-                drawn, expected = self._met.get(player.name, (0, 0.0))
-                self._met[player.name] = drawn + self._drawn[player], expected + total * chance
+            probabilities = self._probabilities or [1 / len(self._names)] * len(self._names)
+            for name, probability in zip(self._names, probabilities, strict=True):
+                drawn, expected = self._met.get(name, (0, 0.0))
+                self._met[name] = drawn + self._drawn[name], expected + total * probability
             self._drawn.clear()
         return dict(self._met)
 

@@ -61,6 +61,7 @@ class Stretch(BaseModel):
     probabilities: list[Probability]  # of each of them; empty where all alike
     shares: DrawConfig
     fixed: list[str]  # opponents that were not left out
+    envs: list[Probability]  # of each of the config's; empty where its weights decide
 
     @model_validator(mode="after")
     def _each_has_a_probability(self) -> Self:
@@ -76,7 +77,9 @@ class ScheduleState(BaseModel):
 
     now: Place
     shares: DrawConfig
+    envs: list[Probability]
     met: Met
+    drawn: Met
     since: Place | None
     stretches: list[Stretch]
 
@@ -96,7 +99,8 @@ class ScheduleState(BaseModel):
 class Schedule:
     """An endless series of training games; the same seed gives the same series.
 
-    `shares` are those of the kinds of opponents, the config's until they are changed.
+    `shares` are those of the kinds of opponents, and `envs` the probabilities of the games that can
+    be drawn; both are the config's until they are changed.
     """
 
     def __init__(self, config: RunConfig, num_actors: int = 1) -> None:
@@ -105,13 +109,16 @@ class Schedule:
         self._known = config.opponents.fixed
         self._fixed = list(self._known)
         self._random = random.Random(derive_seed(config.seed, "schedule"))
-        self._game_weights = list(accumulate(game.weight for game in config.games))
+        self.envs: list[float] = []
+        self._weights = [game.weight for game in config.games]
+        self._env_weights = list(accumulate(self._weights))  # of the envs that are drawn now
         self._next_game = 0
         self._next_group = 0
         self._stretches: list[tuple[Stretch, Place]] = []
         self._drawn_with: tuple[object, ...] = ()
         self._stretch_ends = 0
         self._frequencies = Frequencies()
+        self._env_frequencies = Frequencies()
         self._probabilities: list[float] = []  # of the past versions that are met now
         self._most_in_group = 1 + config.group_size
         adapters = [each for each in self._fixed if each.adapter_folder is not None]
@@ -171,13 +178,17 @@ class Schedule:
 
     def _mark(self, policy: PlayerId, past: Sequence[PlayerId], probabilities: list[float]) -> None:
         """Begin a stretch where games are drawn in another way from here on."""
-        way = (policy, past, probabilities, self.shares, self._fixed)
+        way = (policy, past, probabilities, self.shares, self._fixed, self.envs)
         if way == self._drawn_with and self._next_game < self._stretch_ends:
             return
         self._stretch_ends = self._next_game + LONGEST_STRETCH - self._most_in_group
-        self._drawn_with = policy, list(past), probabilities, self.shares, list(self._fixed)
+        fixed = list(self._fixed)
+        self._drawn_with = policy, list(past), probabilities, self.shares, fixed, self.envs
         self._probabilities = probabilities
-        self._frequencies.begin(list(past), probabilities)
+        self._env_weights = list(accumulate(self.envs or self._weights))
+        self._frequencies.begin([player.name for player in past], probabilities)
+        if self.envs:
+            self._env_frequencies.begin([game.key for game in self._config.games], self.envs)
         stretch = Stretch(
             first=self._next_game,
             policy=policy.name,
@@ -185,6 +196,7 @@ class Schedule:
             probabilities=probabilities,
             shares=self.shares,
             fixed=[opponent.key for opponent in self._fixed],
+            envs=self.envs,
         )
         self._stretches.append((stretch, self._place()))
 
@@ -222,7 +234,7 @@ class Schedule:
         ends = [*(stretch.first for stretch in stretches[1:]), end]
         for stretch, own_end in zip(stretches, ends, strict=True):
             place, drawn = series._place(), list[GameSpec]()
-            series.shares = stretch.shares
+            series.shares, series.envs = stretch.shares, stretch.envs
             series._fixed = [each for each in self._known if each.key in stretch.fixed]
             policy, past = PlayerId.parse(stretch.policy), list(map(PlayerId.parse, stretch.past))
             while series.next_game < min(own_end, end):
@@ -242,7 +254,9 @@ class Schedule:
 
     def _spec(self, policy: PlayerId, past: Sequence[PlayerId], branches: int) -> GameSpec:
         games = self._config.games
-        game = self._random.choices(games, cum_weights=self._game_weights)[0]
+        game = self._random.choices(games, cum_weights=self._env_weights)[0]
+        if self.envs:
+            self._env_frequencies.add(game.key)
         kind = self._kind(past)
         if kind == "self" and not branches:
             seats = [self._trained(policy) for _ in range(game.seats)]
@@ -325,7 +339,7 @@ class Schedule:
             return SeatSpec(player=policy, temperature=temperature)
         if kind == "past":
             player = self._one_of(past, self._probabilities)
-            self._frequencies.add(player)
+            self._frequencies.add(player.name)
             return SeatSpec(player=player, temperature=temperature)
         weights = [each.weight for each in self._fixed]
         opponent = self._one_of(self._fixed, weights if len({*weights}) > 1 else ())
@@ -355,7 +369,9 @@ class Schedule:
         return ScheduleState.model_construct(
             now=self._place(),
             shares=self.shares,
+            envs=self.envs,
             met=self._frequencies.take(),
+            drawn=self._env_frequencies.take(),
             since=self._stretches[0][1] if self._stretches else None,
             stretches=[stretch for stretch, _ in self._stretches],
         )
@@ -364,10 +380,11 @@ class Schedule:
         """Continue the series where `state` was taken."""
         self._stretches, self._drawn_with = [], ()
         self._frequencies.restore(state.met)
+        self._env_frequencies.restore(state.drawn)
         if state.since is not None:
             again = self._again(state.since, state.stretches, state.now.next_game)
             self._stretches = [(stretch, place) for stretch, place, _ in again]
-        self.shares = state.shares
+        self.shares, self.envs = state.shares, state.envs
         self._go_to(state.now)
 
     def ahead(self, policy: PlayerId) -> list[GameSpec]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unstable.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from unstable.learners.advantages import spread_weights
 from unstable.learners.ahead import made_ahead
 from unstable.learners.algorithm import Imitation
 from unstable.learners.algorithms import algorithm_class
@@ -187,6 +188,8 @@ class Learner:
     ) -> FrozenBatch:
         """What optimizer steps read of the batch, as columns."""
         layout, weights_S = self._layout(flat.token_samples), self.algorithm.weights(flat)
+        if self.config.env_weights == "spread":
+            weights_S = weights_S * spread_weights(flat.rewards_S, flat.roles_S)
         logprobs, states = (None, None) if reading is None else reading
         return FrozenBatch(
             samples=flat.token_samples,

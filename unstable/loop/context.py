@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.gate import Gate
 from unstable.config import RunConfig
+from unstable.league.curriculum import Curriculum
 from unstable.league.guard import Guard
 from unstable.league.matchmaking import Matchmaker
 from unstable.league.past import PastResults
@@ -192,6 +193,7 @@ class Context:
         self.registry = make_registry(config, self.skills, Matchmaker(config.opponents))
         self.past_results = PastResults()
         self.schedule = Schedule(config, len(self.actors))
+        self.curriculum = Curriculum(config)
         self.guard = Guard(config)
 
     def player(self, version: int) -> PlayerId:
@@ -257,8 +259,15 @@ class Context:
     def admit(self, finished: Sequence[Finished]) -> None:
         """Give finished games to ratings (without their branches) and buffer, in this order."""
         self.rate([each.game for each in finished])
+        self.curriculum.count(finished)
         for each in finished:
             self.buffer.add(each.game.spec, each.trajectories)
+
+    def draw_envs(self) -> None:
+        """Draw envs by what each teaches now, from here on: a version has just been announced."""
+        self.schedule.envs = self.curriculum.probabilities()
+        self.tracker.log_curriculum(self.curriculum.metrics(self.schedule.envs))
+        self.curriculum.fade()
 
     def rate(self, games: Sequence[GameResult | Brief]) -> None:
         """Give games to all that says how strong versions are."""

@@ -20,6 +20,7 @@ from pydantic import (
 
 from unstable.buffers.buffer import BufferState
 from unstable.config import FORMAT, RunFailedError
+from unstable.league.curriculum import CurriculumState
 from unstable.league.evaluation import evaluation_games, named, numbered
 from unstable.league.guard import GuardState
 from unstable.league.past import PastState
@@ -57,6 +58,7 @@ class RunState(BaseModel):
     registry: RegistryState
     past: PastState
     schedule: ScheduleState
+    curriculum: CurriculumState
     guard: GuardState
     buffer: BufferState
     oldest: NonNegativeInt  # version that sampled any of the buffer
@@ -107,6 +109,7 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
         registry=context.registry.state(),
         past=context.past_results.state(),
         schedule=context.schedule.state(),
+        curriculum=context.curriculum.state(),
         guard=context.guard.state(),
         buffer=context.buffer.state(version),
         oldest=context.buffer.oldest(version),
@@ -136,6 +139,7 @@ async def restore(context: Context, state: RunState) -> None:
     context.registry.restore(state.registry)
     context.past_results.restore(state.past)
     context.schedule.restore(state.schedule)
+    context.curriculum.restore(state.curriculum)
     context.guard.restore(state.guard)
     context.tracker.name_best(context.guard.best)
     context.tracker.restore(state.tracker)

@@ -312,6 +312,7 @@ async def publish(context: Context, version: int, inherits_from: int | None = No
         )
         actors = await state.actor_states(context)
         context.registry.announce(player)
+        context.draw_envs()
         context.published.add(player)
         context.finalized = False
         state.save(context, actors)

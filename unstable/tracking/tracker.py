@@ -268,6 +268,10 @@ class Tracker:
         if actions:
             self.warn(action_line(actions, best, shares))
 
+    def log_curriculum(self, metrics: Mapping[str, float | None]) -> None:
+        """Takes in what is known of envs, and how likely each is drawn from now on."""
+        self._row.update(metrics)
+
     def log_ratings(self, ratings: Sequence[Rating]) -> None:
         """Takes in everybody's rating, as of now."""
         self._row.update(rating_metrics(ratings))

@@ -1,0 +1,212 @@
+"""Envs are drawn as the rule says, from what their rewards show, and replayed to the bit."""
+
+import asyncio
+import json
+import math
+import random
+import statistics
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.helpers.loop import make_context
+from unstable.commands.ratings import ratings
+from unstable.config import ConfigError, RunConfig, dump, parse
+from unstable.league.curriculum import Curriculum, CurriculumState, EnvStats, progress, spread
+from unstable.league.schedule import Schedule, ScheduleState
+from unstable.loop.train import train
+from unstable.records.reading import read_rows
+from unstable.types import Brief, Finished, GameSpec, PlayerId, Sealed
+
+DRAWS = 10_000
+POLICY = PlayerId.policy(1)
+ENVS = ("TicTacToe-v0", "Nim-v0", "KuhnPoker-v0")
+
+
+def config(rule: str = "spread", weights: tuple[float, ...] = (1, 2, 1), **more: Any) -> RunConfig:
+    games = [{"env": env, "weight": w} for env, w in zip(ENVS, weights, strict=False)]
+    return parse({"games": games, "curriculum": {"rule": rule, **more}})
+
+
+def finished(env: str, *rewards: float) -> Finished:
+    """A game with a trajectory for each seat."""
+    spec = GameSpec(game_id=0, purpose="train", env=env, seed=0, seats=())
+    sealed = [Sealed(0, seat, seat, 1, 1, reward, b"") for seat, reward in enumerate(rewards)]
+    return Finished(Brief(spec, list(rewards), None, False, 1, 1, 1, (b"", b"")), [], sealed)
+
+
+def test_spread_and_progress_are_of_seats_and_hand_worked() -> None:
+    """A seat that always wins has no spread, however far its rewards are from the other's."""
+    curriculum = Curriculum(config(decay=0.5))
+    curriculum.count([finished(ENVS[0], 1.0, -1.0)] * 4)
+    curriculum.count([finished(ENVS[1], 1.0, 0.0), finished(ENVS[1], -1.0, 0.0)])
+    first, second, third = curriculum.stats()
+    assert first == EnvStats(ENVS[0], 1, 8, 0, 0)
+    assert second == EnvStats(ENVS[1], 2, 4, 0.5, 0)
+    assert third == EnvStats(ENVS[2], 1, 0, 0.5, 0), "as the one that teaches most"
+    curriculum.fade()
+    curriculum.count([finished(ENVS[0], 0.0, 0.0)] * 2)
+    first, *_ = curriculum.stats()
+    fast, slow = 4 * 0.5 / (4 * 0.5 + 2), 4 * 0.5**0.25 / (4 * 0.5**0.25 + 2)
+    assert first.trajectories == 8
+    assert first.spread == pytest.approx(statistics.pstdev([1, 1, 0, 0]))
+    assert first.progress == pytest.approx(slow - fast)
+    assert spread([first]) == [first.spread] and progress([second]) == [0]
+
+
+def known(rule: str, **more: Any) -> Curriculum:
+    """Rewards of three envs, of which one has no spread, seen over two versions."""
+    curriculum, chance = Curriculum(config(rule, **more)), random.Random(3)
+    for _ in range(2):
+        curriculum.count([finished(ENVS[0], 1.0, -1.0)] * 40)
+        for _ in range(40):
+            reward = chance.choice([-1.0, 0.0, 1.0])
+            curriculum.count([finished(ENVS[1], reward, -reward)])
+            reward = chance.uniform(-0.2, 0.4)
+            curriculum.count([finished(ENVS[2], reward, -reward)])
+        curriculum.fade()
+    return curriculum
+
+
+@pytest.mark.parametrize("rule", ["spread", "progress"])
+def test_a_rule_draws_what_its_formula_says(rule: str) -> None:
+    curriculum = known(rule, share=0.75)
+    envs = curriculum.stats()
+    asked = [each.weight * getattr(each, rule) for each in envs]
+    expected = [
+        0.25 * each.weight / 4 + 0.75 * own / sum(asked)
+        for each, own in zip(envs, asked, strict=True)
+    ]
+    assert curriculum.probabilities() == pytest.approx(expected)
+    assert asked[0] == 0 and len({*expected}) == 3
+    schedule = Schedule(config(rule))
+    schedule.envs = curriculum.probabilities()
+    drawn = Counter(schedule.draw_group(POLICY, [])[0].env for _ in range(DRAWS))
+    pairs = [(drawn[env], DRAWS * share) for env, share in zip(ENVS, expected, strict=True)]
+    assert sum((count - mean) ** 2 / mean for count, mean in pairs) < 13.8  # one in a thousand
+    shown = schedule.state().drawn
+    for (env, found), pair in zip(shown.items(), pairs, strict=True):
+        assert found == pytest.approx(pair), env
+
+
+def test_weights_alone_decide_by_default_and_where_nothing_teaches() -> None:
+    assert Curriculum(config("weight")).probabilities() == []
+    assert Curriculum(config("spread", (1,))).probabilities() == []
+    nothing = Curriculum(config("progress"))
+    nothing.count([finished(env, 1.0, -1.0) for env in ENVS])
+    assert nothing.probabilities() == [0.25, 0.5, 0.25]
+
+
+def test_games_drawn_under_other_probabilities_are_drawn_again() -> None:
+    run = config()
+    schedule, specs = Schedule(run), []
+    for envs in ([], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]):
+        schedule.envs = envs
+        specs += [spec for _ in range(40) for spec in schedule.draw_group(POLICY, [])]
+    text = schedule.state().model_dump_json()
+    after = Schedule(run)
+    after.restore(ScheduleState.model_validate_json(text, strict=True))
+    assert after.drawn_again({spec.game_id for spec in specs}) == specs
+    assert after.draw_group(POLICY, []) == schedule.draw_group(POLICY, [])
+    assert after.state().drawn == schedule.state().drawn
+
+
+def test_a_state_says_all_that_was_counted() -> None:
+    curriculum = known("progress")
+    text = json.dumps(curriculum.state().model_dump(mode="json"))
+    after = Curriculum(config("progress"))
+    after.restore(CurriculumState.model_validate_json(text, strict=True))
+    assert after.probabilities() == curriculum.probabilities()
+
+
+def few(envs: list[EnvStats]) -> list[float]:
+    return [1.0]
+
+
+def endless(envs: list[EnvStats]) -> list[float]:
+    return [math.inf] * len(envs)
+
+
+def broken(envs: list[EnvStats]) -> list[float]:
+    raise KeyError("x")
+
+
+def last(envs: list[EnvStats], factor: float = 1.0) -> list[float]:
+    return [factor * (at + 1 == len(envs)) for at in range(len(envs))]
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("own_rules")
+    vars(module).update(few=few, endless=endless, broken=broken, last=last)
+    monkeypatch.setitem(sys.modules, "own_rules", module)
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("rule", "args", "said"),
+    [
+        ("spred", {}, "curriculum.rule = 'spred' is no rule or module:function; did you mean"),
+        ("own_rules:few", {}, "curriculum.rule = 'own_rules:few': gives [1.0] for 3 envs; return"),
+        ("own_rules:endless", {}, "curriculum.rule = 'own_rules:endless': gives [inf, inf, inf] "),
+        ("own_rules:broken", {}, "curriculum.rule = 'own_rules:broken': KeyError 'x'"),
+        ("spread", {"a": 1}, "curriculum.rule = 'spread' with args = {'a': 1}: cannot be called"),
+        ("own_rules:none", {}, "curriculum.rule = 'own_rules:none': own_rules has no none; known"),
+    ],
+)
+def test_a_rule_that_is_none_is_one_line(rule: str, args: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Curriculum(config(rule, args=args))
+    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("own")
+def test_a_rule_of_ones_own_decides() -> None:
+    curriculum = Curriculum(config("own_rules:last", args={"factor": 3.0}, share=1.0))
+    assert curriculum.probabilities() == [0.0, 0.0, 1.0]
+
+
+def nothing(env: Any) -> list[float]:
+    """Pay-offs of a game that teaches nothing."""
+    return [0.0, 0.0]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_run_plays_less_of_what_teaches_nothing(
+    tiny_folder: Path, tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        games=[
+            {
+                "env": "TicTacToe-v0",
+                "name": "tied",
+                "payoffs": f"{__name__}:nothing",
+                "invalid_moves": {"forfeit_reward": 0.0},
+            },
+            {"env": "TicTacToe-v0"},
+        ],
+        curriculum={"rule": "spread"},
+        model={"name": "tiny", "init": "fresh", "dtype": "float32", "adapter": {"rank": 4}},
+        opponents={"draw": {"self": 1, "past": 0, "fixed": 1}},
+        learner={"batch_size": 64, "micro_batch_size": 32, "env_weights": "spread"},
+        eval={"every": 0},
+        loop={"mode": mode, "steps": 3},
+    )
+    asyncio.run(train(context))
+    context.folder.config.write_text(dump(context.config), encoding="utf-8")
+    rows = read_rows(context.folder.metrics)
+    assert rows[0]["curriculum/probability/tied"] == 0.5
+    tied, other = (rows[-1][f"curriculum/probability/{env}"] for env in ("tied", "TicTacToe-v0"))
+    assert (tied, other) == pytest.approx((0.1, 0.9)), "0.8 by the rule, half of 0.2 by weight"
+    assert rows[-1]["curriculum/spread/tied"] == 0 < rows[-1]["curriculum/spread/TicTacToe-v0"]
+    found = {row["env"]: row for row in ratings([context.folder.root], 1.0, as_json=True)["drawn"]}
+    assert found["TicTacToe-v0"]["drawn"] > found["tied"]["drawn"] > 0
+    capsys.readouterr()
+    ratings([context.folder.root], 1.0)
+    assert "Envs drawn" in capsys.readouterr().out
