@@ -10,10 +10,15 @@ import pytest
 
 from tests.helpers.models import random_adapter
 from unstable.cli import run
+from unstable.commands.sweep.leagues import LeagueJob
+from unstable.commands.sweep.trials import trials_of
 from unstable.config import load
 from unstable.config.sweep import read_sweep
+from unstable.league.population import turns
 from unstable.models.adapters import write_adapter
 from unstable.models.base import load_model
+from unstable.records.folder import RunFolder
+from unstable.records.sweep import SweepFolder
 
 BENCH = Path(__file__).parent.parent.parent / "bench"
 SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p.stem != "__init__")
@@ -26,6 +31,7 @@ SMALL = {
     "gate.py": "--places 32 --games 2000 --rounds 1",
     "gpu_hour.py": "--state hour --dry --only doctor prefix",
     "judging.py": "--model tiny --sample 2 --threads 1",
+    "league_worth.py": "outputs/worth",
     "learner.py": "--model tiny --vocab 90 --samples 4 --threads 1 --rounds 1 --only padded ours",
     "learner_tiny.py": "--turns 64 --threads 1 --rounds 1 --algorithms reinforce",
     "orchestration.py": "--games 32 --in-flight 16",
@@ -40,15 +46,50 @@ SMALL = {
 """The options that make each take seconds."""
 
 
+WORTH = """
+config: tiny_nim
+common: {eval.every: 0, tracking.keep_every: 1}
+settings:
+  - {name: mirror, loop.steps: 2}
+  - {name: league, league: {members: {a: {}, b: {}}, generations: 2, updates: 1}}
+seeds: [1, 2]
+metric: exploit/Nim-v0/high
+goal: min
+"""
+
+
+def write_sweep(folder: SweepFolder) -> None:
+    """A sweep with a league that is done: its versions are random adapters."""
+    config = read_sweep(WORTH, "worth")
+    trials = trials_of(config)
+    folder.make(config, [trial.record(folder) for trial in trials])
+    model = load_model(load(config.config, {"model.adapter.rank": 4}).model)
+    for seed, trial in enumerate(trials):
+        job = trial.job(folder)
+        runs = [RunFolder(job.root)]
+        if isinstance(job, LeagueJob):
+            job.words()
+            runs = [job.folder.run(turn.name) for turn in turns(job.config)]
+        for place, own in enumerate(runs):
+            for version in range(3 if len(runs) == 1 else 2):
+                own.checkpoint(version).mkdir(parents=True)
+                adapter = random_adapter(model, "a", seed=100 * seed + 10 * place + version)
+                write_adapter(adapter, own.checkpoint(version))
+            own.status.write_text('{"state": "ended"}')
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_bench_runs(script: str, tmp_path: Path) -> None:
+def test_a_bench_runs(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = SMALL[script].split()
     if script == "curve.py":
         pytest.importorskip("matplotlib", reason="pip install -e '.[bench]'")
         (tmp_path / "run").mkdir()
         evaluated = {f"eval/Nim-v0/random/{name}": 0.5 for name in ("score", "low", "high")}
         (tmp_path / "run/metrics.jsonl").write_text(json.dumps({"version": 0, **evaluated}))
+    if script == "league_worth.py":
+        monkeypatch.chdir(tmp_path)
+        write_sweep(SweepFolder(Path("outputs/worth")))
     program = ["bash", str(BENCH / script)]
     if script.endswith(".py"):
         program = [sys.executable, "-m", f"bench.{script.removesuffix('.py')}"]

@@ -1,0 +1,184 @@
+"""What the runs of a sweep learned of a small game, exactly: for settings with and without leagues.
+
+By setting, the mean over seeds with its 95 % interval by Student's t: games; exploitability; the
+least that the last version wins from any of its own past, of which eight at most are taken, evenly;
+the same from the last versions of the other seeds; and how far policies are from each other, as the
+KL of a whole game in nats: the expectation, over games of one policy against itself, of the sum of
+its KL from another at each decision. Between seeds, and between the members of a league that are
+not exploiters. Of a setting whose runs are not all done, those that are.
+
+Run: python -m bench.league_worth outputs/league_leduc
+"""
+
+import argparse
+import asyncio
+import math
+from collections.abc import Sequence
+from itertools import permutations
+from pathlib import Path
+from statistics import mean
+
+import torch
+
+from unstable.commands.prepare import alone, exact_games, prepare
+from unstable.commands.sweep.leagues import LeagueJob, measured
+from unstable.commands.sweep.trials import Trial, trials_of
+from unstable.config import RunConfig
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.league.population import Turn
+from unstable.loop.context import decide
+from unstable.models.adapters import read_adapter
+from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.records.folder import RunFolder
+from unstable.records.sweep import SweepFolder
+from unstable.records.text import fixed, interval
+from unstable.report.sweep import spread
+from unstable.runtime.local import LocalActor
+from unstable.solving.best_response import Policy, PolicyValues, assess
+from unstable.solving.exploiter import policy_by
+from unstable.solving.pool import least_won
+from unstable.solving.tree import Node, Tree, grow
+from unstable.types import PlayerId
+
+MOST_PAST = 8
+LEAST = 1e-12
+
+
+def versions_of(trial: Trial, folder: SweepFolder) -> list[Path]:
+    """The checkpoints of the measured policy, from after the start to the last, evenly chosen."""
+    job = trial.job(folder)
+    if isinstance(job, LeagueJob):
+        member, generations = measured(job.config), range(1, job.config.generations + 1)
+        runs = [job.folder.run(Turn(member, each).name) for each in generations]
+    else:
+        runs = [RunFolder(job.root)]
+    every = trial.config.tracking.keep_every or 1
+    found = [run.checkpoint(v) for run in runs for v in kept(run, every) if v > 0]
+    past = len(found) - 1
+    chosen = {past - round(n * past / MOST_PAST) for n in range(1, MOST_PAST + 1)} - {past}
+    return [found[at] for at in sorted(chosen) if at >= 0] + [found[-1]]
+
+
+def kept(run: RunFolder, every: int) -> list[int]:
+    """Versions that are kept whatever comes, and the last."""
+    known = run.versions()
+    return [version for version in known if version % every == 0 or version == known[-1]]
+
+
+def members_of(trial: Trial, folder: SweepFolder) -> list[Path]:
+    """The last versions of a league's members that are no exploiters."""
+    job = trial.job(folder)
+    if not isinstance(job, LeagueJob):
+        return []
+    mains = [name for name, each in job.config.members.items() if each.role == "main"]
+    runs = [job.folder.run(Turn(name, job.config.generations).name) for name in mains]
+    return [run.checkpoint(run.versions()[-1]) for run in runs]
+
+
+def divergence(tree: Tree, own: Policy, other: Policy) -> float:
+    """The KL of a game of one policy against itself from what the other would do, in nats."""
+    mine, others = (PolicyValues(tree, each, forfeits=False) for each in (own, other))
+    known: dict[int, float] = {}
+
+    def below(node: Node) -> float:
+        if not node.children:
+            return 0.0
+        if id(node) not in known:
+            p, q = (each.probabilities(node)[0] for each in (mine, others))
+            here = zip(p, q, strict=True) if node.seat >= 0 else ()
+            found = sum(a * math.log(a / max(b, LEAST)) for a, b in here if a > 0)
+            later = zip(p, node.children, strict=True)
+            known[id(node)] = found + sum(a * below(child) for a, child in later if a > 0)
+        return known[id(node)]
+
+    return below(tree.root)
+
+
+class Policies:
+    """Versions as exact policies of a game, each asked of the model once."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
+        (self._game,) = exact_games(config)
+        self.tree = grow(config.game_by_key[self._game], config.eval.exploitability.nodes)
+        model, tokenizer = load_model(config.model), load_tokenizer(config.model)
+        engine = EmbeddedEngine(model, stop_token_ids(model, tokenizer), max_requests=256)
+        self._actor = LocalActor(config, folder, engine, tokenizer)
+        self._found: dict[Path, Policy] = {}
+
+    async def of(self, checkpoint: Path) -> Policy:
+        """A checkpoint's."""
+        if checkpoint not in self._found:
+            player = PlayerId.policy(len(self._found))
+            await self._actor.publish(player, read_adapter(checkpoint, player.name))
+            asked = await decide([self._actor], self._game, player)
+            await self._actor.retire(player)
+            self._found[checkpoint] = policy_by(self.tree, asked)
+        return self._found[checkpoint]
+
+    async def close(self) -> None:
+        """End the processes that helped."""
+        await self._actor.close()
+
+    async def all(self, checkpoints: Sequence[Path]) -> list[Policy]:
+        """Those of several."""
+        return [await self.of(each) for each in checkpoints]
+
+
+async def figures(
+    trials: Sequence[Trial], folder: SweepFolder, policies: Policies
+) -> list[list[float | None]]:
+    """Of each run of a setting, in the order of the table."""
+    tree = policies.tree
+    own = [await policies.all(versions_of(trial, folder)) for trial in trials]
+    rows: list[list[float | None]] = []
+    for trial, (*past, last) in zip(trials, own, strict=True):
+        games = sum(row.get("collect/games") or 0 for row in trial.job(folder).rows())
+        others = [each[-1] for each in own if each[-1] is not last]
+        members = await policies.all(members_of(trial, folder))
+        pairs = [divergence(tree, *pair) for pair in permutations(members, 2)]
+        rows.append(
+            [
+                games,
+                assess(tree, last, forfeits=True).exploitability,
+                least_won(tree, last, dict(enumerate(past))).low if past else None,
+                least_won(tree, last, dict(enumerate(others))).low if others else None,
+                mean(divergence(tree, last, other) for other in others) if others else None,
+                mean(pairs) if pairs else None,
+            ]
+        )
+    return rows
+
+
+def cell(values: Sequence[float | None], digits: int) -> str:
+    """Mean and interval over seeds."""
+    found = spread([each for each in values if each is not None])
+    if found is None:
+        return "–"
+    return interval(*found, lambda value: fixed(value, digits) if digits else f"{value:,.0f}")
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sweep", type=Path, help="the folder of a sweep")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    folder = SweepFolder(arguments.sweep)
+    trials = [each for each in trials_of(folder.read()) if each.job(folder).state() == "done"]
+    first = trials[0].config.updated({"eval.exploitability.every": 1})
+    policies = Policies(prepare(alone(first), learner=False).config, folder.run(trials[0].name))
+    print(
+        "| setting | games | exploitability | least, own past | least, other seeds "
+        "| KL between seeds | KL between members |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for setting in dict.fromkeys(each.setting.name for each in trials):
+        own = [each for each in trials if each.setting.name == setting]
+        columns = zip(*await figures(own, folder, policies), strict=True)
+        cells = [cell(each, 3 if at else 0) for at, each in enumerate(columns)]
+        print(f"| {setting} | {' | '.join(cells)} |", flush=True)
+    await policies.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
