@@ -32,13 +32,13 @@ from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder
 from unstable.records.sweep import SweepFolder
 from unstable.records.text import fixed, interval
-from unstable.report.sweep import spread
 from unstable.runtime.local import LocalActor
 from unstable.solving.best_response import Policy, PolicyValues, assess
 from unstable.solving.exploiter import policy_by
 from unstable.solving.pool import least_won
 from unstable.solving.tree import Node, Tree, grow
 from unstable.types import PlayerId
+from unstable.types.intervals import student_interval
 
 MOST_PAST = 8
 LEAST = 1e-12
@@ -151,10 +151,14 @@ async def figures(
 
 def cell(values: Sequence[float | None], digits: int) -> str:
     """Mean and interval over seeds."""
-    found = spread([each for each in values if each is not None])
-    if found is None:
-        return "–"
-    return interval(*found, lambda value: fixed(value, digits) if digits else f"{value:,.0f}")
+    known = [each for each in values if each is not None]
+
+    def text(value: float) -> str:
+        return fixed(value, digits) if digits else f"{value:,.0f}"
+
+    if (found := student_interval(known, least=2)) is None:
+        return text(mean(known)) if known else "–"
+    return interval(*found, text)
 
 
 async def main() -> None:

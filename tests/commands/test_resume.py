@@ -27,6 +27,7 @@ from unstable.loop.train import play_share, state, train
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
 from unstable.records.reading import read_rows
+from unstable.runtime.local import LocalActor
 from unstable.types import PlayerId
 
 
@@ -157,6 +158,36 @@ async def test_what_a_curriculum_goes_by_is_the_same_to_the_bit(
         assert context.schedule.envs not in ([], [0.5, 0.5])
     assert cut.schedule.state() == whole.schedule.state()
     assert cut.curriculum.state() == whole.curriculum.state()
+
+
+async def test_what_is_won_from_measured_versions_is_the_same_to_the_bit(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    kuhn = {"env": "unstable.games.catalog.kuhn:KuhnPoker", "name": "Kuhn", "prompt": "compact"}
+    changes = settings(
+        "sync",
+        model={"name": "tiny_cards", "init": "fresh", "dtype": "float32", "adapter": {"rank": 4}},
+        games=[{**kuhn, "args": {"max_rounds": 1}}],
+        sampling={"max_tokens": 6},
+        eval={"every": 0, "exploitability": {"every": 1}},
+    )
+    whole = await broken_off(tiny_folder, tmp_path / "whole", [], **changes)
+    cut = await broken_off(tiny_folder, tmp_path / "cut", [9, 7, 5], **changes)
+    found = [
+        [
+            (name, value)
+            for row in rows(each.folder)
+            for name, value in row.items()
+            if "/past_" in name
+        ]
+        for each in (whole, cut)
+    ]
+    assert found[0] == found[1] and len({value for _, value in found[0]}) > 8
+    assert cut.folder.measured() == [0, 1, 2, 3, 4]
+    for context in (whole, cut):
+        for actor in context.actors:
+            assert isinstance(actor, LocalActor)
+            await actor.close()
 
 
 def chosen(folder: RunFolder) -> tuple[Any, ...]:

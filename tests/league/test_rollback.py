@@ -33,6 +33,7 @@ from unstable.types import (
     GameSpec,
     PlayerId,
     SealedBatch,
+    Shares,
     TokenSample,
     Update,
 )
@@ -145,7 +146,12 @@ class StandInActor:
         raise AssertionError("nothing is measured")
 
     async def assess(
-        self, game: str, version: int, shares: Mapping[int, list[float]], began: float
+        self,
+        game: str,
+        version: int,
+        probabilities: Shares,
+        began: float,
+        past: Mapping[int, Shares],
     ) -> Exploitability:
         raise AssertionError("nothing is measured")
 

@@ -4,6 +4,7 @@ import asyncio
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,11 +14,20 @@ from unstable.commands.ratings import least_record, ratings, rebuild
 from unstable.config import dump
 from unstable.loop.context import Context
 from unstable.loop.train import train
+from unstable.records.policies import read_policies
 from unstable.records.reading import Skipped, read_rows
-from unstable.report.run import read_runs
+from unstable.records.text import bounds
+from unstable.report.run import Run, read_runs
+from unstable.report.sections import sections
 from unstable.report.survey import survey
+from unstable.runtime.local import LocalActor
+from unstable.solving.exploiter import policy_by
+from unstable.solving.pool import least_won
+from unstable.solving.tree import grow
 from unstable.tracking.metrics import worst_metrics
 from unstable.tracking.summary import summary
+from unstable.tracking.text import exploitability_line
+from unstable.types import LeastWon
 from unstable.types.tallies import Least, least_against_past
 
 EVAL = {"every": 1, "games": 16, "temperature": [1.0, 0.0], "opponents": ["random", "past"]}
@@ -73,3 +83,67 @@ def _check_games(context: Context, least: Least) -> None:
     assert len(of_past) == 2 * 16 and all("main@4" in players for players in of_past)
     assert sum(players[0] == "main@4" for players in of_past) == 16
     assert least.opponent in {name for players in of_past for name in players} - {"main@4"}
+
+
+KUHN: dict[str, Any] = {
+    "model": {"name": "tiny_cards", "init": "fresh", "dtype": "float32", "adapter": {"rank": 4}},
+    "games": [
+        {
+            **{"env": "unstable.games.catalog.kuhn:KuhnPoker", "name": "Kuhn"},
+            **{"args": {"max_rounds": 1}, "prompt": "compact"},
+        }
+    ],
+    "opponents": {"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": []},
+    "sampling": {"max_tokens": 6},
+    "eval": {"every": 0, "exploitability": {"every": 1}},
+}
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_least_won_from_own_measured_past_is_exact_and_shown(
+    tiny_folder: Path, tmp_path: Path, mode: str
+) -> None:
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        loop={"mode": mode, "steps": 3},
+        learner={"batch_size": 64, "micro_batch_size": 32, "learning_rate": 1e-2},
+        **KUHN,
+    )
+
+    async def run_whole() -> None:
+        await train(context)
+        for actor in context.actors:
+            assert isinstance(actor, LocalActor)
+            await actor.close()
+
+    asyncio.run(run_whole())
+    folder = context.folder
+    folder.config.write_text(dump(context.config), encoding="utf-8")
+    rows = {row["version"]: row for row in read_rows(folder.metrics)}
+    assert "exploit/Kuhn/past_low" not in rows[0] or rows[0]["exploit/Kuhn/past_low"] is None
+    assert folder.measured() == [0, 1, 2, 3]
+    tree = grow(context.config.games[0])
+    known = read_policies(folder, 4, Skipped())["Kuhn"]
+    policies = {version: policy_by(tree, shares) for version, shares in known.items()}
+    least = least_won(tree, policies[3], {version: policies[version] for version in range(3)})
+    found = {part: rows[3][f"exploit/Kuhn/past_{part}"] for part in LeastWon._fields}
+    assert found == least._asdict() and least.compared == 3
+    high = rows[3]["exploit/Kuhn/high"]
+    assert -high - 1e-9 <= least.low <= least.high
+
+    shown = context.tracker.view.exploitability["Kuhn"]
+    assert shown.past == least
+    assert f"from version {least.member}, the least of 3 before it" in exploitability_line(shown)
+    context.tracker.close()
+    console = Console(file=io.StringIO(), width=200)
+    console.print(summary(folder, "all updates made"))
+    assert isinstance(console.file, io.StringIO)
+    assert f"version {least.member} of 3" in console.file.getvalue()
+    (run,) = read_runs([folder.root])
+    (table,) = (each for each in _tables(run) if each["title"] == "Worst case, exactly")
+    assert table["rows"] == [["Kuhn", "3", bounds(least.low, least.high), f"{least.member}", "3"]]
+
+
+def _tables(run: Run) -> list[Any]:
+    return [table for section in sections([run], [survey(run)]) for table in section["tables"]]

@@ -5,7 +5,7 @@ import pytest
 from tests.helpers.trees import drawn, kuhn
 from unstable.solving.best_response import Policy, assess
 from unstable.solving.pool import least_won, won_from
-from unstable.solving.tree import Tree
+from unstable.solving.tree import Node, Tree
 
 
 def always(tree: Tree, *words: str) -> Policy:
@@ -18,12 +18,34 @@ def test_who_bets_wins_the_ante_of_who_folds() -> None:
     """A hand's ante is 1; callers show their cards, which are as good as each other's."""
     tree = kuhn()
     bold, meek = always(tree, "[bet]", "[call]"), always(tree, "[check]", "[fold]")
-    assert won_from(tree, bold, meek, forfeits=True) == pytest.approx(1.0)
-    assert won_from(tree, meek, bold, forfeits=True) == pytest.approx(-1.0)
-    assert won_from(tree, bold, bold, forfeits=True) == pytest.approx(0.0)
+    assert won_from(tree, bold, [meek, bold], forfeits=True) == pytest.approx([1.0, 0.0])
+    assert won_from(tree, meek, [bold, meek], forfeits=True) == pytest.approx([-1.0, 0.0])
     pool = {3: meek, 5: bold, 8: bold}
-    assert least_won(tree, bold, pool) == pytest.approx((5, 0.0, 0.0))
-    assert least_won(tree, meek, pool) == pytest.approx((5, -1.0, -1.0))
+    assert least_won(tree, bold, pool) == pytest.approx((5, 0.0, 0.0, 3))
+    assert least_won(tree, meek, pool) == pytest.approx((5, -1.0, -1.0, 3))
+
+
+def plainly(tree: Tree, own: Policy, other: Policy, forfeits: bool) -> float:
+    """The same, path by path: each end times how probable it is."""
+
+    def below(node: Node, seat: int) -> float:
+        if not node.children:
+            return node.payoffs[seat]
+        given = list(node.probabilities)
+        if node.seat >= 0:
+            table = (own if node.seat == seat else other)[node.key]
+            given = [table.get(action, 0.0) for action in node.actions]
+        legal = sum(given)
+        if not forfeits:
+            return (
+                sum(p * below(c, seat) for p, c in zip(given, node.children, strict=True)) / legal
+            )
+        paid = -tree.most if node.seat == seat else tree.most
+        return (1 - legal) * paid + sum(
+            p * below(c, seat) for p, c in zip(given, node.children, strict=True)
+        )
+
+    return sum(below(tree.root, seat) for seat in range(2)) / 2
 
 
 @pytest.mark.parametrize("legal", [1.0, 0.8])
@@ -32,11 +54,11 @@ def test_no_pool_answers_better_than_a_best_response(legal: float) -> None:
     tree = kuhn()
     own, *others = (drawn(tree, seed, legal) for seed in range(6))
     for forfeits in (False, True):
-        for other in others:
-            won = won_from(tree, own, other, forfeits=forfeits)
-            assert won == pytest.approx(-won_from(tree, other, own, forfeits=forfeits))
+        for other, won in zip(others, won_from(tree, own, others, forfeits=forfeits), strict=True):
+            assert won == pytest.approx(plainly(tree, own, other, forfeits))
+            assert won == pytest.approx(-won_from(tree, other, [own], forfeits=forfeits)[0])
             assert won >= -assess(tree, own, forfeits=forfeits).exploitability
     least = least_won(tree, own, dict(enumerate(others)))
-    ends = [[won_from(tree, own, o, forfeits=f) for f in (False, True)] for o in others]
+    ends = [[won_from(tree, own, [o], forfeits=f)[0] for f in (False, True)] for o in others]
     assert least.low == min(map(min, ends)) and (least.low < least.high) == (legal < 1)
     assert [least.low, least.high] == sorted(ends[least.member])

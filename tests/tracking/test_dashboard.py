@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -30,7 +31,7 @@ from unstable.tracking.device import DeviceProbe
 from unstable.tracking.panes import evaluation_pane, machine_line, machine_pane
 from unstable.tracking.tracker import Tracker
 from unstable.tracking.view import View
-from unstable.types import GameResult, PlayerId
+from unstable.types import GameResult, LeastWon, PlayerId
 from unstable.types.intervals import Interval
 from unstable.types.tallies import Least
 
@@ -90,6 +91,22 @@ def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int
     record = json.loads(json.dumps(tracker.view.record()))
     read = View.read(record, tracker.view.config, tracker.view.rows, lambda: 0.0)
     assert "0.912–0.950 → 0.320" in wide_pane(read)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_what_is_won_from_the_worst_past_version_stands_below_it(
+    tmp_path: Path, width: int, height: int
+) -> None:
+    tracker = make_tracker(tmp_path)
+    found = replace(make_exploitability(8, 0.2, 0.2), past=LeastWon(4, -0.1234, 0.05, 6))
+    tracker.log_exploitability(found)
+    tracker.end_update(0)
+    run_updates(tracker)
+    expected = r"wins, worst past +@4 +−0\.123–0\.050"
+    assert re.search(expected, render(tracker.view, width, height))
+    record = json.loads(json.dumps(tracker.view.record()))
+    read = View.read(record, tracker.view.config, tracker.view.rows, lambda: 0.0)
+    assert re.search(expected, wide_pane(read)) and read.exploitability["Nim"] == found
 
 
 def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Path) -> None:

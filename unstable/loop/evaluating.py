@@ -14,7 +14,9 @@ from unstable.league.evaluation import (
 )
 from unstable.loop import state
 from unstable.loop.context import Context, distribute, exploit
-from unstable.types import Finished, GameResult, GameSpec
+from unstable.records.policies import read_policies
+from unstable.records.reading import Skipped
+from unstable.types import Finished, GameResult, GameSpec, Shares
 
 Ended = TypeVar("Ended", Finished, GameResult)
 Evaluation = Callable[[Context, int], Awaitable[None]]
@@ -88,13 +90,22 @@ def in_order(played: Iterable[Ended]) -> list[Ended]:
 
 
 async def measure_exploitability(context: Context, version: int) -> None:
-    """Compute the exploitability of a version in the games that are solved exactly."""
+    """Compute the exploitability of a version in the games that are solved exactly.
+
+    And the least that it wins there from any version that was measured before it.
+    """
+    skipped, policies = Skipped(), dict[str, Shares]()
+    past = read_policies(context.folder, version, skipped)
     for number, game in enumerate(context.exact_games):
         if not context.evaluates_beside:
             phase = "computing exploitability"
             context.tracker.phase(phase, number, len(context.exact_games))
-        found = await exploit(context.actors, game, context.player(version))
+        player = context.player(version)
+        found, policies[game] = await exploit(context.actors, game, player, past.get(game, {}))
         context.tracker.log_exploitability(found, beside=context.evaluates_beside)
+    context.tracker.keep_policies(version, policies)
+    if skipped:
+        context.tracker.print(skipped.line)
     context.measured = version
 
 

@@ -12,6 +12,7 @@ from unstable.types import (
     GameSpec,
     PlayerId,
     SealedBatch,
+    Shares,
     TokenSample,
     Update,
 )
@@ -65,9 +66,14 @@ class Actor(Protocol):
         """Probabilities of the legal actions at every `parts`-th decision of a small game."""
 
     async def assess(
-        self, game: str, version: int, probabilities: Mapping[int, list[float]], began: float
+        self,
+        game: str,
+        version: int,
+        probabilities: Shares,
+        began: float,
+        past: Mapping[int, Shares],
     ) -> Exploitability:
-        """What they are worth, where `probabilities` are those of all decisions."""
+        """What `probabilities`, those of all decisions, are worth, and against those of `past`."""
 
     async def sleep(self) -> None:
         """Give the memory of a shared GPU back; no game may be in flight."""

@@ -167,6 +167,14 @@ class RunFolder:
         """Games that were recorded while `version` was the current one."""
         return self.root / "games" / f"{purpose}-{version:06d}.jsonl"
 
+    def policies(self, version: int) -> Path:
+        """A measured version's exact policies in small games."""
+        return self.root / "policies" / f"{version:06d}.json"
+
+    def measured(self) -> list[int]:
+        """Versions whose policies are there, ascending."""
+        return sorted(map(_number, (self.root / "policies").glob("[0-9]*.json")))
+
     def relative(self, path: Path) -> str:
         """A file's place in the folder."""
         return path.relative_to(self.root).as_posix()
@@ -218,6 +226,7 @@ class RunFolder:
         later = [
             *(path for path in (self.root / "games").glob("*-*.jsonl") if _number(path) > version),
             *(path for path in self.train.glob("*.jsonl") if _number(path) > version),
+            *(self.policies(number) for number in self.measured() if number > version),
         ]
         for path in later:
             path.unlink()

@@ -227,6 +227,10 @@ _RATING = _fields(
 )
 RATINGS = Shape(_fields({"players": _list(_RATING)}, only=False))
 """`ratings.json`."""
+POLICIES = Shape(
+    _fields({"games": core_schema.dict_schema(_TEXT, _list(_list(_FIGURE)))}, only=False)
+)
+"""A file of `policies/`."""
 ENVIRONMENT = Shape(
     _fields(
         {"command": _or_none(_TEXT), "packages": core_schema.dict_schema(_TEXT, _TEXT)}, only=False

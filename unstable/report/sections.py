@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unstable.records.reading import Row, by_key
-from unstable.records.text import difference, interval, number, percent
+from unstable.records.text import bounds, difference, interval, number, percent
 from unstable.report.charts import (
     MOST_SERIES,
     Chart,
@@ -271,11 +271,35 @@ def _worst(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Table]:
     columns = ["policy", "least score", "against", "games", "past versions", "with too few games"]
     if len(runs) > 1:
         columns.insert(0, "run")
+    tables = _least_won(runs)
     caption = (
         "Of the newest tenth of the versions together, against each version before them. The "
         "interval of 95 % is of the least true score; the least seen is below it on average."
     )
-    return [_table("Worst case against its own past", columns, rows, caption)] if rows else []
+    if rows:
+        tables.insert(0, _table("Worst case against its own past", columns, rows, caption))
+    return tables
+
+
+def _least_won(runs: Sequence[Run]) -> list[Table]:
+    """What the last measured version wins at least from any before it, exactly."""
+    rows = []
+    for run in runs:
+        for key, found in by_key(run.measured(ExploitKey, "past_low")).items():
+            version, _, figures = found[-1]
+            won = bounds(figures["past_low"], figures["past_high"])
+            member, compared = (f"{figures[f'past_{name}']:.0f}" for name in ("member", "compared"))
+            row = [key.env, f"{version}", won, member, compared]
+            rows.append([run.label, *row] if len(runs) > 1 else row)
+    columns = ["env", "version", "wins at least", "from version", "of versions"]
+    if len(runs) > 1:
+        columns.insert(0, "run")
+    caption = (
+        "In the game's pay-offs, a game, computed without playing: what the worst of the versions "
+        "measured before leaves it. The bounds are the two ways to count answers that "
+        "are no legal action."
+    )
+    return [_table("Worst case, exactly", columns, rows, caption)] if rows else []
 
 
 def _alarms(runs: Sequence[Run]) -> list[Table]:

@@ -33,6 +33,7 @@ from unstable.types import (
     GameSpec,
     PlayerId,
     SealedBatch,
+    Shares,
     TokenSample,
     Unwritable,
     Update,
@@ -148,10 +149,18 @@ class LocalActor:
         return await self._exploiter(game).decide(version.name, part, parts)
 
     async def assess(
-        self, game: str, version: int, probabilities: Mapping[int, list[float]], began: float
+        self,
+        game: str,
+        version: int,
+        probabilities: Shares,
+        began: float,
+        past: Mapping[int, Shares],
     ) -> Exploitability:
-        """How exploitable a version is, where `probabilities` are those of all decisions."""
-        return await self._exploiter(game).assess(version, probabilities, began)
+        """How exploitable a version is, where `probabilities` are those of all decisions.
+
+        And what it wins, at least, from versions of the `past`, likewise.
+        """
+        return await self._exploiter(game).assess(version, probabilities, began, past)
 
     def _exploiter(self, game: str) -> Exploiter:
         if game not in self._exploiters:

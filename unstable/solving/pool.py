@@ -1,50 +1,68 @@
 """What a policy wins from each of some others in a small game, exactly: no game is played."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unstable.solving.best_response import Policy, PolicyValues
-from unstable.solving.tree import Tree
+from unstable.solving.tree import Node, Tree
+from unstable.types import LeastWon
 
-
-class LeastWon(NamedTuple):
-    """The least that a policy wins from any of a pool, in the game's own pay-offs.
-
-    LeastWon(member=4, low=-0.31, high=-0.27)
-    """
-
-    member: int
-    low: float  # illegal mass forfeits, or is spread: what comes of the two
-    high: float
+Floats = NDArray[np.float64]
 
 
 def least_won(tree: Tree, own: Policy, pool: Mapping[int, Policy]) -> LeastWon:
     """Against the member of the pool that answers the policy best."""
-    found = []
-    for member, other in pool.items():
-        ends = [won_from(tree, own, other, forfeits=each) for each in (False, True)]
-        found.append(LeastWon(member, min(ends), max(ends)))
-    return min(found, key=lambda each: each.low)
+    members = list(pool)
+    ends = np.array([won_from(tree, own, [*pool.values()], forfeits=f) for f in (False, True)])
+    low, high = ends.min(axis=0), ends.max(axis=0)
+    least = int(low.argmin())
+    return LeastWon(members[least], float(low[least]), float(high[least]), len(members))
 
 
-def won_from(tree: Tree, own: Policy, other: Policy, *, forfeits: bool) -> float:
-    """What a policy wins a game, on average over its seat, with the other one in all other seats.
+def won_from(tree: Tree, own: Policy, others: Sequence[Policy], *, forfeits: bool) -> Floats:
+    """What a policy wins a game from each of others, on average over its seat.
 
-    Illegal mass as in `best_response.assess`.
+    The other one is in all other seats. Illegal mass as in `best_response.assess`.
     """
-    won = (
-        _SeatedValues(tree, own, seat, other, forfeits).of(tree.root)[seat]
-        for seat in range(tree.seats)
-    )
-    return sum(won) / tree.seats
+    policies = [PolicyValues(tree, each, forfeits) for each in (own, *others)]
+    seats = range(tree.seats)
+    won = [_Won(tree, policies[0], policies[1:], seat).at(tree.root) for seat in seats]
+    return np.asarray(np.sum(won, axis=0) / tree.seats)
 
 
-class _SeatedValues(PolicyValues):
-    """Values with a policy of its own in one seat."""
+class _Won:
+    """What a policy wins in a seat at each position, from all others at once."""
 
-    def __init__(self, tree: Tree, own: Policy, seat: int, other: Policy, forfeits: bool) -> None:
-        super().__init__(tree, other, forfeits)
-        self._own, self._seat = own, seat
+    def __init__(
+        self, tree: Tree, own: PolicyValues, others: Sequence[PolicyValues], seat: int
+    ) -> None:
+        self._own, self._others, self._seat = own, others, seat
+        self._forfeits = [own.forfeit(each)[seat] for each in range(tree.seats)]
+        self._values: dict[int, Floats] = {}
+        self._decided: dict[int, tuple[Floats, Floats]] = {}
 
-    def policy_of(self, seat: int) -> Policy:
-        return self._own if seat == self._seat else super().policy_of(seat)
+    def at(self, node: Node) -> Floats:
+        """From each of the others."""
+        if not node.children:
+            return np.full(len(self._others), node.payoffs[self._seat])
+        if id(node) not in self._values:
+            probabilities, lost = self._decision(node)
+            total = lost * self._forfeits[node.seat]
+            for p, child in zip(probabilities, node.children, strict=True):
+                total = total + p * self.at(child)
+            self._values[id(node)] = total
+        return self._values[id(node)]
+
+    def _decision(self, node: Node) -> tuple[Floats, Floats]:
+        """The probabilities of each child, by the others or one for all, and of a forfeit."""
+        if node.seat < 0:
+            return np.array(node.probabilities), np.zeros(1)
+        key = id(node) if node.information_set < 0 else -1 - node.information_set
+        if key not in self._decided:
+            asked = [self._own] if node.seat == self._seat else self._others
+            given = [each.probabilities(node) for each in asked]
+            probabilities = np.array([p for p, _ in given]).T
+            self._decided[key] = probabilities, np.array([lost for _, lost in given])
+        return self._decided[key]

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
-from unstable.types import MAIN, EvalScore, Exploitability, PlayerId, Rating
+from unstable.types import MAIN, EvalScore, Exploitability, LeastWon, PlayerId, Rating
 from unstable.types.metrics import RatingKey, WorstKey
 from unstable.types.tallies import Least
 
@@ -92,9 +92,11 @@ def exploitability_metrics(found: Exploitability) -> Row:
     row: Row = {}
     for field in fields(Exploitability):
         name, value = found.key.name(field.name), getattr(found, field.name)
-        if isinstance(value, tuple):
+        if isinstance(value, LeastWon):
+            row |= {f"{name}_{part}": each for part, each in value._asdict().items()}
+        elif isinstance(value, tuple):
             row |= {f"{name}/{seat}": each for seat, each in enumerate(value)}
-        elif field.name not in ("version", "env"):
+        elif field.name not in ("version", "env", "past"):
             row[name] = value
     return row
 

@@ -295,7 +295,8 @@ def evaluation_pane(view: View, width: int, height: int) -> RenderableType:
     header = ["against", "version", "score", "95 %", *(["legal"] if wide else [])]
     table = grid("left", *(["right"] * (len(header) - 1)))
     table.add_row(*_cells(*header, style="dim"))
-    room = height - 1 - len(view.exploitability) - len(view.worst)
+    solved = view.exploitability.values()
+    room = height - 1 - len(solved) - len(view.worst) - sum(f.past is not None for f in solved)
     for score in view.scores[: max(room, 0)]:
         opponent = opponent_text(score)
         name = f"{opponent} ({score.env})" if several else opponent
@@ -328,6 +329,10 @@ def _exploitability(view: View, wide: bool) -> Table:
         cells = [f"exploit. {found.env}", str(found.version), " → ".join(ends)]
         legal = [f"{percent(1 - found.illegal_mass)} legal"] if wide else []
         table.add_row(*_cells(*cells, *legal))
+        if found.past is not None:
+            least = bounds(found.past.low, found.past.high, between="–")
+            cells = ["wins, worst past", f"@{found.past.member}", least]
+            table.add_row(*_cells(*cells, *([""] if wide else [])))
     return table
 
 

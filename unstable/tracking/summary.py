@@ -1,5 +1,6 @@
 """What came out of a run, read from its files alone: so it holds for a resumed run as well."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -9,6 +10,7 @@ from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped, by_key, measured, read_document, read_rows
 from unstable.records.shapes import RATINGS
 from unstable.records.text import (
+    NONE,
     against,
     bounds,
     command_line,
@@ -112,9 +114,12 @@ def _evaluations(rows: list[Row]) -> Table:
 
 def _exploitability(rows: list[Row]) -> Table:
     """First against last measurement."""
-    columns = ("env", "first", "last", "at version", "illegal", "decisions")
+    columns = ["env", "first", "last", "at version", "illegal", "decisions"]
+    solved = by_key(measured(ExploitKey, rows, "low"))
+    if has_past := any(f[-1].figures.get("past_low") is not None for f in solved.values()):
+        columns += ["wins at least", "from"]
     shown = table("Exploitability, in the game's pay-offs; 0 is an equilibrium", *columns)
-    for key, found in by_key(measured(ExploitKey, rows, "low")).items():
+    for key, found in solved.items():
         ends = (each.figures for each in (found[0], found[-1]))
         last = found[-1].figures
         shown.add_row(
@@ -123,8 +128,18 @@ def _exploitability(rows: list[Row]) -> Table:
             str(found[-1].version),
             percent(last.get("illegal_mass")),
             number(last.get("decisions")),
+            *(_least_won(last) if has_past else ()),
         )
     return shown
+
+
+def _least_won(figures: Mapping[str, float]) -> tuple[str, str]:
+    """What a version wins, at least, from any measured before it, and from which of how many."""
+    if figures.get("past_low") is None:
+        return NONE, NONE
+    won = bounds(figures["past_low"], figures["past_high"], between="–")
+    member, compared = (round(figures[f"past_{name}"]) for name in ("member", "compared"))
+    return won, f"version {member} of {compared}"
 
 
 def _guard(rows: list[Row]) -> list[str]:

@@ -194,11 +194,15 @@ def exploitability_line(found: Exploitability, of: str | None = None) -> str:
     """How exploitable a version is in one game, in words; `of` names what is no version."""
     prompts = f" by {found.prompts:,} prompts" if found.prompts < found.decisions else ""
     sampled = f" of {found.samples} answers each" if found.samples else ""
-    figures = bounds(found.low, found.high)
+    figures, past = bounds(found.low, found.high), ""
+    if (least := found.past) is not None:
+        wins = bounds(least.low, least.high)
+        of = f"the least of {least.compared}" if least.compared > 1 else "the only one"
+        past = f" · wins {wins} a game from version {least.member}, {of} before it"
     return (
         f"exploitability of {of or f'version {found.version}'} · {found.env}: {figures} · "
         f"{percent(found.illegal_mass)} of games against itself end by no legal action · "
-        f"{found.decisions:,} decisions{prompts}{sampled} in {duration(found.seconds)}"
+        f"{found.decisions:,} decisions{prompts}{sampled} in {duration(found.seconds)}{past}"
     )
 
 

@@ -20,6 +20,7 @@ from unstable.planning.pace import Pace
 from unstable.records.files import hide_in_line
 from unstable.records.folder import RunFolder
 from unstable.records.games import line_record
+from unstable.records.policies import write_policies
 from unstable.records.reading import Skipped, joined, read_rows
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
@@ -60,6 +61,7 @@ from unstable.types import (
     GameFailure,
     GameResult,
     Rating,
+    Shares,
     Unwritable,
     Update,
 )
@@ -239,6 +241,11 @@ class Tracker:
         self.view.add_exploitability(found)
         if self._dashboard is None:
             self.print(exploitability_line(found))
+
+    def keep_policies(self, version: int, policies: Mapping[str, Shares]) -> None:
+        """Keep a measured version's policies in small games, to which later ones are compared."""
+        if policies and not self.view.config.eval.exploitability.samples:
+            self._border("policies", write_policies, self.folder, version, policies)
 
     def name_best(self, version: int | None) -> None:
         """Have `checkpoints/best` lead to a version; None is none."""

@@ -31,7 +31,7 @@ from unstable.types.games import (
     Turn,
     standing,
 )
-from unstable.types.judging import Alarm, EvalScore, Exploitability, Rating
+from unstable.types.judging import Alarm, EvalScore, Exploitability, LeastWon, Rating, Shares
 from unstable.types.players import BASE, MAIN, PAST, Adapter, PlayerId
 from unstable.types.training import (
     Batch,

@@ -1,6 +1,8 @@
 """How strong a version is found to be, and what is wrong with it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from unstable.types.metrics import EvalKey, ExploitKey, sampling_mode
 from unstable.types.players import PlayerId
@@ -57,6 +59,22 @@ class EvalScore:
         return EvalKey(self.env, self.opponent, sampling_mode(self.temperature))
 
 
+Shares = Mapping[int, Sequence[float]]
+"""By a decision's number in a small game: the probability of each legal action."""
+
+
+class LeastWon(NamedTuple):
+    """The least that a policy wins from any of a pool, in the game's own pay-offs, exactly.
+
+    LeastWon(member=4, low=-0.31, high=-0.27, compared=8)
+    """
+
+    member: int
+    low: float  # illegal mass forfeits, or is spread: what comes of the two
+    high: float
+    compared: int  # members of the pool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploitability:
     """How far one version, in all seats of a small game, is from an equilibrium, exactly.
@@ -76,6 +94,7 @@ class Exploitability:
     prompts: int  # that ask for them, each scored once
     seconds: float
     samples: int = 0  # answers to each prompt that stand for the policy; 0: it is exact
+    past: LeastWon | None = None  # from versions that were measured before
 
     @property
     def key(self) -> ExploitKey:

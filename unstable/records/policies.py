@@ -1,0 +1,37 @@
+"""Exact policies of measured versions in small games, as a run's folder keeps them."""
+
+from collections.abc import Mapping
+
+from unstable.records.files import json_line, write_whole
+from unstable.records.folder import RunFolder
+from unstable.records.reading import Skipped, read_document
+from unstable.records.shapes import POLICIES
+from unstable.types import Shares
+
+MOST_COMPARED = 16
+"""Versions that a newer one is compared with, evenly chosen."""
+
+
+def write_policies(folder: RunFolder, version: int, policies: Mapping[str, Shares]) -> None:
+    """Keep a version's policy in each game, a list of probabilities for each decision in order."""
+    games = {game: [shares[at] for at in range(len(shares))] for game, shares in policies.items()}
+    path = folder.policies(version)
+    path.parent.mkdir(exist_ok=True)
+    write_whole(path, json_line({"games": games}))
+
+
+def read_policies(folder: RunFolder, before: int, skipped: Skipped) -> dict[str, dict[int, Shares]]:
+    """By game those of versions before one, the newest and others evenly chosen."""
+    known = [version for version in folder.measured() if version < before]
+    step = max(1.0, (len(known) - 1) / (MOST_COMPARED - 1))
+    chosen = (
+        known
+        if len(known) <= MOST_COMPARED
+        else [known[round(at * step)] for at in range(MOST_COMPARED)]
+    )
+    found: dict[str, dict[int, Shares]] = {}
+    for version in chosen:
+        record = read_document(folder.policies(version), POLICIES, skipped) or {"games": {}}
+        for game, shares in record["games"].items():
+            found.setdefault(game, {})[version] = dict(enumerate(shares))
+    return found
