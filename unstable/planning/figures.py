@@ -45,8 +45,8 @@ LAUNCH_S = 1.9e-3
 SHARED = 2
 """How much slower each is where a busy engine and a busy learner share a card: an estimate."""
 
-DRIVER_S = 1e-3
-"""Of the driver's thread for a finished game: 990 us were measured (docs/benchmarks.md)."""
+DRIVER_S = 0.16e-3
+"""Of the driver's thread for a finished game: 160 us were measured (docs/benchmarks.md)."""
 NETWORK = 1.25e9
 """Bytes in a second between two nodes: 10 Gbit/s, the least that a cluster of cards has."""
 
