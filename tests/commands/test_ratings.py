@@ -10,7 +10,8 @@ import pytest
 
 from tests.helpers.builders import game
 from tests.helpers.loop import make_context
-from unstable.commands.ratings import ratings, rebuild
+from unstable.commands.ratings import ratings
+from unstable.commands.rebuilding import rebuild
 from unstable.config import ConfigError, dump
 from unstable.loop.train import train
 from unstable.records.files import write_lines

@@ -19,9 +19,11 @@ from pydantic import ValidationError
 
 from tests.helpers.builders import game
 from unstable.config import ConfigError, RunConfig, parse
+from unstable.league.curriculum import Curriculum
 from unstable.league.matchmaking import Matchmaker, VersionStats
 from unstable.league.ratings import Registry, RegistryState
-from unstable.league.schedule import Schedule, ScheduleState
+from unstable.league.schedule import Schedule
+from unstable.league.series import ScheduleState
 from unstable.loop.context import make_registry
 from unstable.types import MAIN, PlayerId
 
@@ -342,7 +344,9 @@ def test_what_cannot_be_pinned_is_one_line(pinned: Any) -> None:
 
 def test_the_examples_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parent.parent.parent / "docs/matchmaking.md").read_text()
-    first, own = (yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", text, re.S))
+    first, own, several = (
+        yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", text, re.S)
+    )
     made = parse(first).opponents
     assert made.pinned == [0, "best"] and [each.weight for each in made.fixed] == [1, 2]
     hard = normal([(1 - p) ** 2 for p in SCORES])
@@ -354,6 +358,7 @@ def test_the_examples_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     behind = Matchmaker(parse(own).opponents).probabilities(POLICY, PAST)
     assert behind == pytest.approx([0, 0, 1 / 3, 1 / 3, 1 / 3, 0])
     sys.modules.pop("my_rules")
+    assert Curriculum(parse(several)).probabilities() == [1 / 3, 2 / 3]
 
 
 def test_a_users_own_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

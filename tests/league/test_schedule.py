@@ -10,7 +10,9 @@ from pydantic import ValidationError
 
 from unstable.config import DrawConfig, RunConfig, parse
 from unstable.league import schedule as schedule_module
-from unstable.league.schedule import Schedule, ScheduleState
+from unstable.league import series
+from unstable.league.schedule import Schedule
+from unstable.league.series import ScheduleState
 from unstable.records.games import read_spec, spec_record
 from unstable.types import GameSpec, PlayerId
 
@@ -93,7 +95,8 @@ def test_games_of_long_ago_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) 
     again = schedule.drawn_again(range(500))
     assert again == drawn[state.stretches[0].first :]
     ScheduleState.model_validate_json(state.model_dump_json())
-    monkeypatch.setattr(schedule_module, "MOST_AGAIN", 50)
+    monkeypatch.setattr(series, "MOST_AGAIN", 50)
+    monkeypatch.setattr(series, "LONGEST_STRETCH", 20)
     with pytest.raises(ValidationError, match="more games to draw again"):
         ScheduleState.model_validate_json(state.model_dump_json())
 

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from tests.helpers.loop import make_context, played
-from unstable.commands.ratings import least_record, ratings, rebuild
+from unstable.commands.ratings import least_record, ratings
+from unstable.commands.rebuilding import rebuild
 from unstable.config import dump
 from unstable.loop.context import Context
 from unstable.loop.train import train

@@ -2,53 +2,30 @@
 
 import json
 import math
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from unstable.commands.rebuilding import Rebuilt, rebuild
 from unstable.commands.session import status
-from unstable.config import ConfigError, GameConfig, RunConfig, load
-from unstable.league.evaluation import rated_games
-from unstable.league.fit import Ranking, Strength, fit, ranking
-from unstable.league.matchmaking import Met
+from unstable.config import ConfigError, GameConfig
+from unstable.league.fit import Ranking, Strength, fit
 from unstable.league.metagame import cycles
 from unstable.league.standings import tallies
-from unstable.loop.context import make_registry
-from unstable.loop.state import RunState, parse
-from unstable.records.folder import GameFile, RunFolder, existing_run
-from unstable.records.games import game_of
-from unstable.records.reading import Skipped, read_document, read_rows
-from unstable.records.scan import scan_file
-from unstable.records.shapes import RATINGS, Record
+from unstable.records.folder import existing_run
+from unstable.records.reading import Skipped
 from unstable.records.text import fixed, interval, mean_interval, number, percent
 from unstable.report.run import names_of
 from unstable.tracking.lines import RunConsole
 from unstable.tracking.text import Text, table
-from unstable.types import BASE, GameResult, PlayerId, Rating
+from unstable.types import BASE, Rating
 from unstable.types.intervals import Interval
 from unstable.types.tallies import Least, added, least_against_past
 
 PROGRAMS = ("random", "expert", "rules")
 """The first of these that has played is 0 in the fit."""
-
-
-class Rebuilt(NamedTuple):
-    """A run's games as they are fitted, and its registry as it was when `ratings.json` was written.
-
-    `difference` is the largest of any figure to that file; None where there is none. `met` says how
-    often past versions were drawn as opponents, and how often by the rules; `drawn` says it of envs
-    where a curriculum draws them.
-    """
-
-    folder: RunFolder
-    config: RunConfig
-    games: list[Ranking]
-    ratings: list[Rating]
-    difference: float | None
-    met: Met
-    drawn: Met
 
 
 def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) -> dict[str, Any]:
@@ -118,142 +95,6 @@ def _comparison(run: Rebuilt) -> str:
     if run.difference == math.inf:
         return f"{place}: has other players; its run goes on, or its games are not all there"
     return f"{place}: differs by {run.difference:.2g} at most; its games counted in another order"
-
-
-# Rebuilding
-
-
-def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
-    """A run's ratings from its games, in the order in which the run took them in.
-
-    Training games are on file as they ended. Where play and learning take turns, they counted by
-    number, round by round. When rounds ended, versions began and evaluations counted is told by the
-    registry's marks, which the run's state keeps.
-    """
-    config = load(str(folder.config))
-    registry, saved = make_registry(config), read_document(folder.ratings, RATINGS, skipped)
-    until = -1 if saved is None else sum(row["games"] for row in saved["players"])
-    games, counted, shown = list[Ranking](), 0, list[Rating]()
-    for step in _steps(folder, config, skipped):
-        if isinstance(step, GameResult):
-            registry.record([step])
-            if (ranked := ranking(step)) is not None:
-                games.append(ranked)
-                held = len(set(ranked.players))
-                counted += held if held > 1 else 0
-        else:
-            registry.add(*step)
-            registry.announce(step[0])
-        if counted == until:
-            shown = registry.ratings()
-    shown = shown or registry.ratings()
-    state = _state(folder)
-    met, drawn = ({}, {}) if state is None else (state.schedule.met, state.schedule.drawn)
-    return Rebuilt(folder, config, games, shown, _difference(shown, saved), met, drawn)
-
-
-Added = tuple[PlayerId, PlayerId | None]
-"""A version, and the one that its rating begins as."""
-
-
-def _steps(folder: RunFolder, config: RunConfig, skipped: Skipped) -> Iterator[GameResult | Added]:
-    """The versions and the rated games of a run, in order."""
-    files = {(file.purpose, file.version): file for file in folder.game_files()}
-    rows = read_rows(folder.metrics, skipped)
-    back = {row["version"]: row.get("guard/rolled_back_to") for row in rows}
-    is_run = not folder.tournament.is_file()
-    versions = range(max([0, *back, *(version for _, version in files)]) + 1)
-    marks = deque(_marks(folder) or _marks_by_version(versions))
-    rounds = [mark.after for mark in marks if mark.kind == "played" and mark.after is not None]
-    number = 0
-
-    def next_step() -> Iterator[GameResult | Added]:
-        kind, of, _ = marks.popleft()
-        if kind == "added" and is_run:
-            source = back.get(of)
-            yield PlayerId.policy(of), None if source is None else PlayerId.policy(int(source))
-        elif kind == "evaluated" and ("eval", of) in files:
-            by_number = {r.spec.game_id: r for r in results_of(files["eval", of], skipped)}
-            ordered = [by_number[each] for each in sorted(by_number)]
-            yield from rated_games(config, of, ordered) if is_run else ordered
-
-    for version in versions:
-        # Of a run whose games are all there these have come by now.
-        while any(mark.kind == "added" and mark.version <= version for mark in marks):
-            yield from next_step()
-        file = files.get(("train", version))
-        results = [] if file is None else results_of(file, skipped)
-        if config.loop.mode == "sync":
-            results = _by_round(results, [after - number for after in rounds])
-        for result in results:
-            while marks and marks[0].is_before(number, version):
-                yield from next_step()
-            number += 1
-            yield result
-    while marks:
-        yield from next_step()
-
-
-class _Mark(NamedTuple):
-    """What came after so many training games (`RegistryState.marks`)."""
-
-    kind: str
-    version: int
-    after: int | None  # None: before those of its version
-
-    def is_before(self, number: int, version: int) -> bool:
-        """Whether it was before the training game of that number, which counts from 0."""
-        return self.version <= version if self.after is None else self.after <= number
-
-
-def _marks(folder: RunFolder) -> list[_Mark]:
-    state = _state(folder)
-    return [] if state is None else [_Mark(*mark) for mark in state.registry.marks]
-
-
-def _state(folder: RunFolder) -> RunState | None:
-    """A run's newest state that is whole, if there is one."""
-    for version in reversed(folder.versions()):
-        path = folder.state(version)
-        state = parse(path.read_bytes(), version) if path.is_file() else None
-        if state is not None:
-            return state
-    return None
-
-
-def _marks_by_version(versions: Sequence[int]) -> list[_Mark]:
-    return [_Mark(kind, version, None) for version in versions for kind in ("added", "evaluated")]
-
-
-def _by_round(results: Sequence[GameResult], ends: Iterable[int]) -> list[GameResult]:
-    """By number in each round; `ends` are the numbers of games that had come before others."""
-    cuts = [0, *(end for end in ends if 0 < end < len(results)), len(results)]
-    rounds = (results[first:last] for first, last in pairwise(cuts))
-    return [each for part in rounds for each in sorted(part, key=lambda r: r.spec.game_id)]
-
-
-def results_of(file: GameFile, skipped: Skipped) -> list[GameResult]:
-    """A file's games without their turns, and without branches, which are not rated."""
-    results, branches = [], range(0)
-    for place, head in scan_file(file, skipped):
-        if file.purpose == "eval" or place.game not in branches:
-            branches = range(place.game + 1, place.game + head["branches"] + 1)
-            results.append(game_of({**head, "turns": []}))
-    return results
-
-
-def _difference(found: Sequence[Rating], saved: Record | None) -> float | None:
-    """The largest of any figure of a player; infinite where players differ."""
-    if saved is None:
-        return None
-    rows = {row["player"]: row for row in saved["players"]}
-    if rows.keys() != {each.player.name for each in found}:
-        return math.inf
-    names = ("mu", "sigma", "games", "wins", "draws", "losses", "forfeits")
-    return max(
-        (abs(getattr(e, name) - rows[e.player.name][name]) for e in found for name in names),
-        default=0.0,
-    )
 
 
 # Players of several runs

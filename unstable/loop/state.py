@@ -25,7 +25,7 @@ from unstable.league.evaluation import evaluation_games, named, numbered
 from unstable.league.guard import GuardState
 from unstable.league.past import PastState
 from unstable.league.ratings import RegistryState
-from unstable.league.schedule import ScheduleState
+from unstable.league.series import ScheduleState
 from unstable.loop.context import Context
 from unstable.loop.ended import Ended
 from unstable.records.files import json_parts, write_whole

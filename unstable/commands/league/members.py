@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unstable.commands.ratings import results_of
+from unstable.commands.rebuilding import results_of
 from unstable.commands.several import TrainJob, train_words
 from unstable.config import ConfigError, RunConfig, load
 from unstable.config.league import LeagueConfig
