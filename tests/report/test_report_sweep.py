@@ -117,6 +117,21 @@ def test_the_page_shows_curves_of_the_first_and_the_best(count: int, tmp_path: P
     assert shown == {each.setting for each in [found[0], *found[-7:]]}
     point = chart["spec"]["data"]["values"][1]
     assert point["low"] == min(point["low"], point["y"]) < point["high"]
+    assert chart["spec"]["encoding"]["x"]["title"] == "version"
     write_page(tmp_path / "p.html", page, [], plot_library(cache_folder()))
     text = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert "window.broken" in text and not re.search(r"<script>window\.broken", text)
+
+
+def test_curves_are_over_games_where_versions_cost_more_of_them() -> None:
+    cheap = [outcome("a", seed, 0.1, 0.2, 0.4) for seed in (1, 2)]
+    dear = [outcome("b", seed, 0.1, 0.3) for seed in (1, 2)]
+    for run in dear:
+        run.rows.insert(1, {"version": 1, "collect/games": 150})  # another member's, of a league
+    found = results([*cheap, *dear], MEASURE)
+    page = sweep_page("mine", found, MEASURE, {"a": {}, "b": {}}, [])
+    (chart,) = next(each for each in page["sections"] if each["id"] == "curves")["charts"]
+    values = chart["spec"]["data"]["values"]
+    places = {name: [v["x"] for v in values if v["series"] == name] for name in ("a", "b")}
+    assert places == {"a": [100, 200, 300], "b": [100, 350]}
+    assert chart["spec"]["encoding"]["x"]["title"] == "games"

@@ -36,13 +36,13 @@ def thinned(points: Points, most: int = MOST_POINTS) -> Points:
     ]
 
 
-def _x(values: Points) -> Spec:
-    axis: Spec = {"tickMinStep": 1, "format": "d", "grid": False}
+def _x(values: Points, unit: str = "version") -> Spec:
+    axis: Spec = {"tickMinStep": 1, "format": ",d", "grid": False}
     versions = sorted({point["x"] for point in values})
     if len(versions) <= NAMED_VERSIONS:  # between few of them it would name halves as well
         axis["values"] = versions
     scale = {"nice": False, "zero": False}
-    return {"field": "x", "type": "quantitative", "title": "version", "axis": axis, "scale": scale}
+    return {"field": "x", "type": "quantitative", "title": unit, "axis": axis, "scale": scale}
 
 
 def _colour(names: Sequence[str]) -> Spec:
@@ -66,8 +66,8 @@ def _values(curves: Mapping[str, Points]) -> Points:
     return [{"series": name, **point} for name, points in curves.items() for point in points]
 
 
-def _tooltip(unit: str, has_interval: bool) -> list[Spec]:
-    fields = [("series", "", None), ("x", "version", "d"), ("y", unit, ".4~g")]
+def _tooltip(unit: str, has_interval: bool, of: str = "version") -> list[Spec]:
+    fields = [("series", "", None), ("x", of, ",d"), ("y", unit, ".4~g")]
     fields += [("low", "from", ".4~g"), ("high", "to", ".4~g")] if has_interval else []
     return [
         {"field": field, "title": title or " ", **({"format": form} if form else {})}
@@ -82,8 +82,11 @@ def line_chart(
     caption: str = "",
     zero: bool = False,
     names: Sequence[str] = (),
+    over: str = "version",
 ) -> Chart:
-    """Curves over versions, with bands where they have intervals; at most `MOST_SERIES` of them.
+    """Curves, with bands where they have intervals; at most `MOST_SERIES` of them.
+
+    `over` says what their x are.
 
     Charts with the same `names` give each of them one colour, also where it has no curve.
     """
@@ -102,13 +105,13 @@ def line_chart(
         {"mark": {"type": "line", "strokeWidth": 2, "point": few}, "encoding": {"y": y}},
         {
             "mark": {"type": "point", "size": 90, "opacity": 0, "filled": True},
-            "encoding": {"y": y, "tooltip": _tooltip(unit, banded)},
+            "encoding": {"y": y, "tooltip": _tooltip(unit, banded, over)},
         },
     ]
     spec = {
         "height": HEIGHT,
         "data": {"values": values},
-        "encoding": {"x": _x(values), "color": _colour(names or list(shown))},
+        "encoding": {"x": _x(values, over), "color": _colour(names or list(shown))},
         "layer": [band, *marks] if banded else marks,
     }
     return {"title": title, "caption": caption.strip(), "spec": spec}

@@ -20,6 +20,8 @@ CAPTION = (
     "it is. Games and minutes are those of a run."
 )
 MOST_CHARTS = 6  # of metrics beside the sweep's own
+MOST_DIFFERENCE = 1.1
+"""Of games a version, above which curves are over games."""
 _digits = partial(fixed, digits=3)
 _signed = partial(signed, digits=3)
 
@@ -278,13 +280,24 @@ def _charts(found: Sequence[Result], measure: Measure) -> list[Chart]:
     rows = [row for result in shown for run in result.runs for row in run.rows]
     names = dict.fromkeys(name for row in rows for name in row if _is_measure(name))
     others = [name for name in names if name != measure.metric][:MOST_CHARTS]
-    charts = []
+    charts, over = [], "games" if _differ_in_games(shown) else "version"
     for metric in (measure.metric, *others):
-        curves = {result.setting: _curve(result.runs, metric) for result in shown}
+        curves = {result.setting: _curve(result.runs, metric, over) for result in shown}
         labels, curves = list(curves), {name: each for name, each in curves.items() if each}
         if curves:
-            charts.append(line_chart(metric, metric.split("/")[-1], curves, caption, names=labels))
+            unit = metric.split("/")[-1]
+            charts.append(line_chart(metric, unit, curves, caption, names=labels, over=over))
     return charts
+
+
+def _differ_in_games(found: Sequence[Result]) -> bool:
+    """Whether a version costs some settings more games than others, so that games are compared."""
+    costs = [
+        mean(run.total("collect/games") / run.rows[-1]["version"] for run in made)
+        for result in found
+        if (made := [run for run in result.runs if run.rows and run.rows[-1]["version"]])
+    ]
+    return max(costs, default=0) > MOST_DIFFERENCE * min(costs, default=0)
 
 
 def _is_measure(name: str) -> bool:
@@ -292,14 +305,19 @@ def _is_measure(name: str) -> bool:
     return (score and score[1]) == "score" or (exploitability and exploitability[1]) == "high"
 
 
-def _curve(runs: Sequence[Outcome], metric: str) -> Points:
-    """Mean, least and largest value over seeds by version."""
-    by_version: dict[int, list[float]] = {}
+def _curve(runs: Sequence[Outcome], metric: str, over: str) -> Points:
+    """Mean, least and largest value over seeds by version, or over the games until then."""
+    by_version: dict[int, list[tuple[float, float]]] = {}
     for run in runs:
-        for version, value in run.values(metric):
-            by_version.setdefault(version, []).append(value)
+        games = 0.0
+        for row in run.rows:
+            games += row.get("collect/games") or 0
+            if (value := row.get(metric)) is not None:
+                by_version.setdefault(row["version"], []).append((games, float(value)))
     points = []
-    for version, own in sorted(by_version.items()):
+    for version, found in sorted(by_version.items()):
+        own = [value for _, value in found]
         ends = {"low": min(own), "high": max(own)} if len(runs) > 1 else {}
-        points.append({"x": version, "y": mean(own), **ends})
+        x = version if over == "version" else round(mean(games for games, _ in found))
+        points.append({"x": x, "y": mean(own), **ends})
     return thinned(points)
