@@ -164,6 +164,7 @@ def cell(values: Sequence[float | None], digits: int) -> str:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sweep", type=Path, help="the folder of a sweep")
+    parser.add_argument("--settings", nargs="*", help="of these alone")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -176,7 +177,8 @@ async def main() -> None:
         "| KL between seeds | KL between members |"
     )
     print("|---|---|---|---|---|---|---|")
-    for setting in dict.fromkeys(each.setting.name for each in trials):
+    named = dict.fromkeys(each.setting.name for each in trials)
+    for setting in arguments.settings or named:
         own = [each for each in trials if each.setting.name == setting]
         columns = zip(*await figures(own, folder, policies), strict=True)
         cells = [cell(each, 3 if at else 0) for at, each in enumerate(columns)]
