@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -244,28 +245,31 @@ def test_rungs_count_games_where_that_is_asked_for(fake: type[FakeRun], tmp_path
     assert len(scene.folder.decisions()[1].kept) == 2  # by the last values: no run came so far
 
 
+def killed_and_whole(place: Path, text: str, kills: list[int], slots: int) -> list["Scene"]:
+    """A sweep that was killed at these looks and then ended, and one that was not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(several, "Child", fake_child)
+        patch.setattr(several, "LOOK_S", 0.0)
+        patch.setattr(FakeRun, "fails", {"learning_rate-0.001-seed2": 4})
+        whole = Scene(place / "whole", text)
+        whole.go(slots)
+        for looks in kills:
+            patch.setattr(FakeRun, "looks", 0)
+            patch.setattr(FakeRun, "killed_at", looks)
+            with contextlib.suppress(SystemError):
+                Scene(place / "killed", text).go(slots)
+        patch.setattr(FakeRun, "killed_at", None)
+        scene = Scene(place / "killed", text)
+        scene.go(slots)
+    return [scene, whole]
+
+
 @settings(max_examples=25)
 @given(kills=st.lists(st.integers(1, 60), max_size=4), slots=st.integers(1, 4))
 def test_a_sweep_that_was_killed_ends_as_one_that_was_not(
     tmp_path_factory: pytest.TempPathFactory, kills: list[int], slots: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(several, "Child", fake_child)
-        patch.setattr(several, "LOOK_S", 0.0)
-        patch.setattr(FakeRun, "fails", {"learning_rate-0.001-seed2": 4})
-        whole = Scene(tmp_path_factory.mktemp("whole") / "s", SWEEP + STOP)
-        whole.go(slots)
-        root = tmp_path_factory.mktemp("killed") / "s"
-        for looks in kills:
-            patch.setattr(FakeRun, "looks", 0)
-            patch.setattr(FakeRun, "killed_at", looks)
-            try:
-                Scene(root, SWEEP + STOP).go(slots)
-            except SystemError:
-                continue
-        patch.setattr(FakeRun, "killed_at", None)
-        scene = Scene(root, SWEEP + STOP)
-        scene.go(slots)
+    scene, whole = killed_and_whole(tmp_path_factory.mktemp("a"), SWEEP + STOP, kills, slots)
     assert scene.figures() == whole.figures()
     assert scene.folder.decisions() == whole.folder.decisions()
     assert [len(each.values) for each in whole.folder.decisions()] == [3, 2]
@@ -350,21 +354,26 @@ def test_a_league_is_a_setting_measured_by_its_main_and_costs_what_all_cost(
 def test_a_sweep_with_a_league_that_was_killed_ends_as_one_that_was_not(
     tmp_path_factory: pytest.TempPathFactory, kills: list[int], slots: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(several, "Child", fake_child)
-        patch.setattr(several, "LOOK_S", 0.0)
-        whole = Scene(tmp_path_factory.mktemp("whole") / "s", LEAGUES)
-        whole.go(slots)
-        root = tmp_path_factory.mktemp("killed") / "s"
-        for looks in kills:
-            patch.setattr(FakeRun, "looks", 0)
-            patch.setattr(FakeRun, "killed_at", looks)
-            with contextlib.suppress(SystemError):
-                Scene(root, LEAGUES).go(slots)
-        patch.setattr(FakeRun, "killed_at", None)
-        scene = Scene(root, LEAGUES)
-        scene.go(slots)
+    scene, whole = killed_and_whole(tmp_path_factory.mktemp("a"), LEAGUES, kills, slots)
     assert scene.figures() == whole.figures()
+
+
+def test_the_league_of_the_docs_is_one() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs/sweep.md").read_text(encoding="utf-8")
+    (text,) = (each for each in re.findall(r"```yaml\n(.*?)```", page, re.S) if "league:" in each)
+    mirror, exploiter = trials_of(read_sweep(f"config: tiny_nim\n{text}", "docs"))
+    assert mirror.league is None and exploiter.league is not None
+    assert [*exploiter.league.members] == ["main", "exploiter"]
+
+
+def test_a_base_that_has_changed_is_seen_before_a_league_begins(tmp_path: Path) -> None:
+    trials = [
+        next(each for each in known(text)[1] if each.league is not None)
+        for text in (LEAGUES, LEAGUES.replace("tiny_nim", "tiny"))
+    ]
+    changed = trials[0]._replace(config=trials[1].config)
+    folder = SweepFolder(tmp_path)
+    assert changed.record(folder)["digest"] != trials[0].record(folder)["digest"]
 
 
 def test_the_command_of_a_league_makes_it_again(
@@ -446,3 +455,19 @@ def test_a_sweep_that_is_killed_takes_its_runs_along_and_goes_on(project: Path) 
     (a, b) = json.loads(told.stdout)["settings"]
     assert [run["state"] for each in (a, b) for run in each["runs"]] == ["done", "done"]
     assert a["end"]["mean"] == a["runs"][0]["values"][-1][1] and b["difference"]["low"] is None
+
+
+@pytest.mark.slow
+def test_a_league_is_made_by_a_process_of_its_own(project: Path) -> None:
+    (project / "sweep.yaml").write_text(
+        "config: small.yaml\n"
+        "common: {actors.num: 1, eval.every: 1}\n"
+        "settings:\n"
+        "  - name: rivals\n"
+        "    league: {members: {main: {}, rival: {role: exploiter}}, generations: 1, updates: 1}\n"
+    )
+    done = unstable(project, "sweep", "sweep.yaml", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    folder = LeagueFolder(project / "out/runs/rivals-seed0")
+    assert all(folder.run(name).versions() == [0, 1] for name in ("main-1", "rival-1"))
+    assert "1 done" in done.stdout and "rivals" in done.stdout

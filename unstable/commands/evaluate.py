@@ -81,8 +81,7 @@ def evaluate(
         results = await play_evaluation(actors, specs, lines.advance)
         if counted:
             lines.phase("computing exploitability")
-        player = PlayerId.policy(version)
-        return results, [(await exploit(actors, game, player, {}))[0] for game in counted]
+        return results, [await exploit(actors, game, PlayerId.policy(version)) for game in counted]
 
     results, found = run_on_actors(resolved, folder, version, "eval", play)
     scores = evaluation_scores(version, results)

@@ -5,7 +5,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
@@ -35,7 +35,6 @@ from unstable.types import (
     GameResult,
     GameSpec,
     PlayerId,
-    Shares,
 )
 
 STATS_EVERY_S = 2.0
@@ -59,18 +58,12 @@ async def sleeping(actors: Sequence[Actor], config: RunConfig) -> AsyncIterator[
             await asyncio.gather(*(actor.wake() for actor in actors))
 
 
-async def exploit(
-    actors: Sequence[Actor], game: str, player: PlayerId, past: Mapping[int, Shares]
-) -> tuple[Exploitability, Shares]:
-    """How exploitable a version is in a game that is solved exactly, and its policy there.
-
-    And what it wins, at least, from versions of the `past`, whose policies these are.
-    """
+async def exploit(actors: Sequence[Actor], game: str, player: PlayerId) -> Exploitability:
+    """How exploitable a version is in a game that is solved exactly."""
     began = time.time()
     probabilities = await decide(actors, game, player)
     assert player.version is not None
-    found = await actors[0].assess(game, player.version, probabilities, began, past)
-    return found, probabilities
+    return await actors[0].assess(game, player.version, probabilities, began, {})
 
 
 async def decide(actors: Sequence[Actor], game: str, player: PlayerId) -> dict[int, list[float]]:

@@ -1,5 +1,6 @@
 """Evaluations: which are due for a version, how they are played, and what becomes of them."""
 
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -13,7 +14,7 @@ from unstable.league.evaluation import (
     rated_games,
 )
 from unstable.loop import state
-from unstable.loop.context import Context, distribute, exploit
+from unstable.loop.context import Context, decide, distribute
 from unstable.records.policies import read_policies
 from unstable.records.reading import Skipped
 from unstable.types import Finished, GameResult, GameSpec, Shares
@@ -100,8 +101,11 @@ async def measure_exploitability(context: Context, version: int) -> None:
         if not context.evaluates_beside:
             phase = "computing exploitability"
             context.tracker.phase(phase, number, len(context.exact_games))
-        player = context.player(version)
-        found, policies[game] = await exploit(context.actors, game, player, past.get(game, {}))
+        began = time.time()
+        policy = await decide(context.actors, game, context.player(version))
+        earlier = past.get(game, {})
+        found = await context.actors[0].assess(game, version, policy, began, earlier)
+        policies[game] = policy
         context.tracker.log_exploitability(found, beside=context.evaluates_beside)
     context.tracker.keep_policies(version, policies)
     if skipped:

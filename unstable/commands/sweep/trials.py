@@ -61,7 +61,8 @@ class Trial(NamedTuple):
     def record(self, folder: SweepFolder) -> dict[str, Any]:
         """It as a line of the sweep's folder; `digest` is of its whole config."""
         names = {"trial": self.name, "setting": self.setting.name, "seed": self.seed}
-        whole = digest(self.config if self.league is None else self.league)
+        parts = [self.config] if self.league is None else [self.config, self.league]
+        whole = "-".join(map(digest, parts))
         return {**names, "command": self.command(folder), "digest": whole}
 
     def configs(self) -> dict[str, RunConfig]:
