@@ -61,7 +61,8 @@ class Trial(NamedTuple):
     def record(self, folder: SweepFolder) -> dict[str, Any]:
         """It as a line of the sweep's folder; `digest` is of its whole config."""
         names = {"trial": self.name, "setting": self.setting.name, "seed": self.seed}
-        parts = [self.config] if self.league is None else [self.config, self.league]
+        parts: list[RunConfig | LeagueConfig] = [self.config]
+        parts += [] if self.league is None else [self.league]
         whole = "-".join(map(digest, parts))
         return {**names, "command": self.command(folder), "digest": whole}
 
