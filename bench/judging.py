@@ -14,8 +14,7 @@ from random import Random
 import torch
 
 from unstable.collectors.collector import Collector
-from unstable.collectors.players.constrained import legal_answers
-from unstable.collectors.players.model import ModelPlayer
+from unstable.collectors.players.model import ModelPlayer, legal_answers
 from unstable.config import parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids

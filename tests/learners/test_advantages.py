@@ -116,10 +116,10 @@ def test_samples_count_by_the_spread_of_their_game():
     """A game of which each seat always earns the same counts nothing, however seats differ."""
     roles = [("a", 0), ("a", 0), ("a", 1), ("b", 0), ("b", 0), ("c", 0), ("c", 1)]
     rewards = np.array([1.0, -1.0, 0.5, 0.25, -0.25, 9.0, -9.0])
-    found = spread_weights(rewards, roles).tolist()
-    assert found == [1.0, 1.0, 1.0, 0.5, 0.5, 0.0, 0.0]  # spreads: (1 + 0) / 2, 0.25, 0
-    assert spread_weights(100 * rewards, roles).tolist() == found
-    assert spread_weights(np.array([3.0, 3.0]), roles[:2]).tolist() == [1.0, 1.0]
+    found = spread_weights(rewards, roles)
+    assert found == {"a": 1.0, "b": 0.5, "c": 0.0}  # spreads: (1 + 0) / 2, 0.25, 0
+    assert spread_weights(100 * rewards, roles) == found
+    assert spread_weights(np.array([3.0, 3.0]), roles[:2]) == {"a": 1.0}
 
 
 @pytest.mark.parametrize("mode", ["center", "zscore"])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.helpers.builders import completion, game, sampled, sealed, spec
 from unstable.types import (
+    Move,
     PlayerId,
     Reward,
     Sample,
@@ -21,7 +22,8 @@ def trajectory(**changes: object) -> Trajectory:
     """Two turns: one of a single completion, one into which something was inserted."""
     inserted = Segment(token_ids=[5, 6], scored=False)
     odd = completion(token_ids=[3], logprobs=[-1 / 3], finish_reason="length", adapter=None)
-    tokens = replace(sampled(4), segments=(completion(), inserted, odd), prompt_cut=7)
+    moves = (Move([1, 2], 1 / 3), Move([3], None))
+    tokens = replace(sampled(4), segments=(completion(), inserted, odd), prompt_cut=7, moves=moves)
     samples = (
         Sample(turn=1, tokens=sampled(3, temperature=0.7), rewards={"a": Reward(0.1, 0.2)}),
         Sample(turn=3, tokens=tokens, rewards={}),

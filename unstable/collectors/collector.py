@@ -221,7 +221,7 @@ class Collector:
                 run_seed=seed,
                 shared=shared,
                 trusted=trusted,
-                constrained=self.players.is_constrained(spec.purpose),
+                moves=self.players.moves_needed(spec.purpose),
             )
             return await play_isolated(job, self._fork_server, player)
         with contained():

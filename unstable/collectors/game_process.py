@@ -20,6 +20,7 @@ from unstable.collectors.isolation import Ask, Job, Message, frame, read_frame
 from unstable.collectors.play import play_game, players_of
 from unstable.collectors.players.base import OpponentPlayer, Player
 from unstable.collectors.players.kinds import player_class
+from unstable.config import MovesKept
 from unstable.config.plugins import import_all
 from unstable.games.game import Game
 from unstable.types import Answer, GameFailure, Observation, SeatSpec
@@ -50,11 +51,12 @@ class _Model:
 
     connection: _Connection
     seat: SeatSpec
-    constrained: bool
+    moves: MovesKept
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
-        moves = game.legal_moves() if self.constrained else None
-        self.connection.send("ask", Ask(self.seat, observation, seed, moves))
+        legal = None if self.moves == "none" else game.legal_moves()
+        expert = game.expert_moves() if self.moves == "expert" else None
+        self.connection.send("ask", Ask(self.seat, observation, seed, legal, expert))
         return cast(Answer, self.connection.read())
 
 
@@ -71,7 +73,7 @@ class _Ticking:
 
 
 def _player(job: Job, connection: _Connection, seat: SeatSpec) -> Player:
-    model = _Model(connection=connection, seat=seat, constrained=job.constrained)
+    model = _Model(connection=connection, seat=seat, moves=job.moves)
     opponent = job.opponents.get(seat.player.name)
     if opponent is None:
         return model

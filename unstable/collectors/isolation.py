@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
 from unstable.collectors.players.base import Player
-from unstable.config import FixedOpponent, GameConfig
+from unstable.config import FixedOpponent, GameConfig, MovesKept
 from unstable.games.game import Game
 from unstable.types import GameFailure, GameResult, GameSpec, Observation, SeatSpec, Turn
 from unstable.types.processes import ProcessId
@@ -39,7 +39,7 @@ class Job:
     run_seed: int
     shared: Sequence[Turn]
     trusted: bool
-    constrained: bool  # models are held to legal moves, and so need to have them
+    moves: MovesKept  # what models have to be told of a position's moves
 
 
 class Ask(NamedTuple):
@@ -49,6 +49,7 @@ class Ask(NamedTuple):
     observation: Observation
     seed: int
     legal_moves: list[str] | None
+    expert_moves: dict[str, float] | None
 
 
 class Message(NamedTuple):
@@ -196,7 +197,7 @@ async def play_isolated(
                 ask: Ask = message.content
                 if ask.seat not in models:
                     models[ask.seat] = make(ask.seat)
-                view = cast(Game, _View(job.config, ask.legal_moves))
+                view = cast(Game, _View(job.config, ask.legal_moves, ask.expert_moves))
                 process.send(await models[ask.seat].act(ask.observation, view, ask.seed))
     finally:
         process.end()
@@ -236,10 +237,19 @@ class _Process:
 class _View:
     """As much of a game as local models need."""
 
-    def __init__(self, config: GameConfig, legal_moves: list[str] | None) -> None:
+    def __init__(
+        self,
+        config: GameConfig,
+        legal_moves: list[str] | None,
+        expert_moves: dict[str, float] | None,
+    ) -> None:
         self.config = config
-        self._legal_moves = legal_moves
+        self._legal_moves, self._expert_moves = legal_moves, expert_moves
 
     def legal_moves(self) -> list[str]:
-        assert self._legal_moves is not None, "asked for by `Job.constrained`"
+        assert self._legal_moves is not None, "asked for by `Job.moves`"
         return self._legal_moves
+
+    def expert_moves(self) -> dict[str, float]:
+        assert self._expert_moves is not None, "asked for by `Job.moves`"
+        return self._expert_moves

@@ -13,7 +13,7 @@ from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer, VotingPlayer
 from unstable.collectors.players.programs import RandomPlayer
-from unstable.config import GameConfig, RunConfig
+from unstable.config import GameConfig, MovesKept, RunConfig
 from unstable.engines.base import Engine
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves, prompt_style
@@ -86,12 +86,19 @@ class PlayerFactory:
             prompts=self.prompts[game.key],
             temperature=seat.temperature,
             max_tokens=self._config.sampling.max_tokens,
+            moves=self._config.moves_kept if seat.trained and purpose == "train" else "none",
         )
         return player if seat.votes == 1 else VotingPlayer(player=player, votes=seat.votes)
 
     def is_constrained(self, purpose: Purpose) -> bool:
         """Whether local models are held to legal moves."""
         return purpose == "eval" and self._config.eval.constrained
+
+    def moves_needed(self, purpose: Purpose) -> MovesKept:
+        """What local models have to be told of a position's moves."""
+        if purpose == "train":
+            return self._config.moves_kept
+        return "legal" if self.is_constrained(purpose) else "none"
 
     def _opponent(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
         """A fixed opponent, which games share unless it needs one for each."""

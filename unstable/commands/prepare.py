@@ -9,7 +9,7 @@ from unstable.collectors.players.kinds import player_class
 from unstable.config import ConfigError, ModelConfig, RunConfig
 from unstable.engines.needs import NEEDS
 from unstable.games.catalog.vetted import known_defect
-from unstable.games.check import check_constrained, check_game, settled
+from unstable.games.check import check_constrained, check_game, check_moves, settled
 from unstable.games.services import (
     can_be_solved,
     is_zero_sum,
@@ -165,6 +165,7 @@ def check_games(config: RunConfig) -> None:
     places = {o.key: f"opponents.fixed.{i}" for i, o in enumerate(config.opponents.fixed)}
     for index, game in enumerate(config.games):
         check_game(game, f"games.{index}")
+        check_moves(game, config.moves_kept, f"games.{index}")
         if config.eval.every and config.eval.constrained:
             check_constrained(game, f"games.{index}")
         if len(game.sides) > 1:

@@ -16,6 +16,7 @@ from unstable.config.algorithms import (
     CustomAlgorithmConfig,
     GRPOConfig,
     GSPOConfig,
+    MovesKept,
     PPOConfig,
     ReinforceConfig,
     ReinforcePlusPlusConfig,

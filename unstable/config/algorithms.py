@@ -8,6 +8,8 @@ from unstable.config.base import Arguments, NonNegativeFloat, PositiveFloat, Sec
 from unstable.config.regularization import DecayConfig, ReferenceConfig
 
 Aggregation = Literal["token", "turn", "sequence", "constant"]
+MovesKept = Literal["none", "legal", "expert"]
+"""What is kept of a position's moves: nothing, the legal ones, or also an expert's mix of them."""
 RatioLevel = Literal["token", "turn", "sequence"]
 ClipLow = Annotated[float, Field(gt=0, le=1)]
 BaselineDecay = Annotated[float, Field(ge=0, lt=1)]
@@ -19,6 +21,8 @@ class AlgorithmConfig(Section):
 
     grouped: ClassVar[bool] = False
     """Whether it compares a group's trajectories, and so learns nothing from groups of one."""
+    moves: ClassVar[MovesKept] = "none"
+    """What it needs of each turn's position: nothing, its legal moves, or an expert's mix too."""
     without: ClassVar[dict[str, str]] = {}
     """Fields of all algorithms that have no meaning in this one, with the reason and the remedy."""
 

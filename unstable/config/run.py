@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Self, get_args
 
 from pydantic import Field, model_validator
 
+from unstable.config.algorithms import MovesKept
 from unstable.config.base import Integer, Section, nearest
 from unstable.config.game import CurriculumConfig, GameConfig
 from unstable.config.judging import EvalConfig, GuardConfig
@@ -74,6 +75,7 @@ class RunConfig(Section):
                 "good; set eval.every, or take rollback out"
             )
         self._check_groups()
+        self._check_moves()
         self._check_quantize()
         mixed, kept = self.actors.max_loras, self.actors.max_cpu_loras
         if mixed != "auto" and kept != "auto" and kept < mixed:
@@ -125,6 +127,16 @@ class RunConfig(Section):
                 "set actors.policy_refresh to game"
             )
 
+    def _check_moves(self) -> None:
+        needed, kept = self.learner.algorithm.moves, self.moves_kept
+        order = get_args(MovesKept)
+        if order.index(kept) < order.index(needed):
+            name = self.learner.algorithm.name
+            raise ValueError(
+                f"sampling.moves = {kept!r}, but learner.algorithm.name = {name!r} needs "
+                f"{needed!r}; set sampling.moves to auto"
+            )
+
     def _check_quantize(self) -> None:
         if self.model.quantize == "none":
             return
@@ -145,6 +157,12 @@ class RunConfig(Section):
         """Samples that the buffer holds; auto: of as many batches as are not too stale."""
         auto = self.learner.batch_size * (self.buffer.max_staleness + 1)
         return auto if self.buffer.capacity == "auto" else self.buffer.capacity
+
+    @property
+    def moves_kept(self) -> MovesKept:
+        """What turns that are trained on keep of their positions' moves."""
+        moves = self.sampling.moves
+        return self.learner.algorithm.moves if moves == "auto" else moves
 
     @property
     def group_size(self) -> int:

@@ -69,6 +69,12 @@ class SamplingConfig(Section):
     max_prompt_tokens: PositiveInt = Field(
         2048, description="longest prompt; the oldest events are left out (and counted) to fit"
     )
+    moves: Literal["auto", "none", "legal", "expert"] = Field(
+        "auto",
+        description="what is kept of a position's moves with a turn that is trained on: nothing, "
+        "the legal ones as answers, or also how likely an expert makes each; auto: what the "
+        "algorithm needs",
+    )
 
 
 class GroupsConfig(Section):

@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from typing import Any, NoReturn
 
-from unstable.config import ConfigError, GameConfig, nearest, shown
+from unstable.config import ConfigError, GameConfig, MovesKept, nearest, shown
 from unstable.config.plugins import check_target, faults_to, load_target, refusing, time_limit
 from unstable.games.catalog.vetted import PACK
 from unstable.games.game import Game, SeatingError
@@ -219,6 +219,28 @@ def check_constrained(game: GameConfig, field: str = "games") -> None:
         raise ConfigError(
             f"{prefix}: the prompt style {game.prompt!r} has the model reason before it moves; "
             f"set {field}.prompt to answer, or eval.constrained to false"
+        )
+
+
+def check_moves(game: GameConfig, moves: MovesKept, field: str = "games") -> None:
+    """Raise `ConfigError` where a position's moves cannot be kept with the model's turns.
+
+    `field` is the game's place in the config, such as games.0.
+    """
+    prefix = f"sampling.moves = {moves!r} in {game.key}"
+    if moves != "none" and not lists_legal_moves(game):
+        raise ConfigError(
+            f"{prefix}: the game does not list its legal moves; set {field}.legal_moves to "
+            "module:function(env), or choose another algorithm"
+        )
+    if moves != "none" and prompt_style(game).reasoning:
+        raise ConfigError(
+            f"{prefix}: the prompt style {game.prompt!r} has the model reason, so that no answer "
+            f"is a move alone; set {field}.prompt to answer, or choose another algorithm"
+        )
+    if moves == "expert" and game_info(game).expert is None:
+        raise ConfigError(
+            f"{prefix}: the game has no expert; name another teacher, or a game that has one"
         )
 
 

@@ -154,8 +154,8 @@ def deviation_by(values: Floats, keys: Sequence[Hashable]) -> Floats:
     return deviations
 
 
-def spread_weights(rewards_S: Floats, roles_S: Sequence[tuple[str, int]]) -> Floats:
-    """What each sample [S] counts by how far the rewards of its env spread: 1 where it is furthest.
+def spread_weights(rewards_S: Floats, roles_S: Sequence[tuple[str, int]]) -> dict[str, float]:
+    """What samples of each env count by how far its rewards [S] spread: 1 where it is furthest.
 
     An env's spread is the standard deviation of the rewards of a seat, the mean over its seats. All
     count 1 where no rewards differ.
@@ -165,9 +165,7 @@ def spread_weights(rewards_S: Floats, roles_S: Sequence[tuple[str, int]]) -> Flo
         by_env[roles_S[indices[0]][0]].append(float(rewards_S[indices].std()))
     spreads = {env: sum(found) / len(found) for env, found in by_env.items()}
     most = max(spreads.values(), default=0.0)
-    if most < MIN_DEVIATION:
-        return np.ones_like(rewards_S)
-    return np.array([spreads[env] / most for env, _ in roles_S])
+    return {env: 1.0 if most < MIN_DEVIATION else each / most for env, each in spreads.items()}
 
 
 def normalize_by_env(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unstable.config import Aggregation, AlgorithmConfig
 from unstable.learners.batch import FlatBatch, Floats
+from unstable.learners.examples import Examples
 from unstable.learners.losses import likelihood_loss
 
 Mask = NDArray[np.bool_]
@@ -31,7 +32,7 @@ class Tokens:
     advantages_N: Tensor
     normalizers_N: Tensor  # what a token's loss is divided by, over the whole optimizer step
     turns_N: Tensor  # index of the turn that each belongs to, from 0 in this micro-batch
-    sequences_N: Tensor  # index of the trajectory, likewise
+    sequences_N: Tensor  # index of the trajectory, or the pair, likewise
     entropies_N: Tensor | None = None  # of the next word, with a gradient; None: not asked for
     kl_N: Tensor | None = None  # of the next word to the reference, the same
 
@@ -76,6 +77,11 @@ class Algorithm:
         cut_S = [sample.tokens.finish_reason == "length" for sample in batch.samples]
         return np.where(cut_S, self.config.truncated_weight, 1.0)
 
+    def examples(self, batch: FlatBatch, advantages_S: Floats) -> Examples:
+        """What optimizer steps are made of; by default the batch's turns that are `trained`."""
+        chosen = np.flatnonzero(self.trained(batch, advantages_S))
+        return Examples.turns(batch, advantages_S, self.weights(batch), chosen)
+
     @property
     def aggregation(self) -> Aggregation:
         """What the loss is a mean over."""
@@ -83,7 +89,7 @@ class Algorithm:
 
     @property
     def whole_in_step(self) -> bool:
-        """Whether an optimizer step holds all turns of a trajectory or none."""
+        """Whether an optimizer step holds all turns of a trajectory (or of a pair) or none."""
         return False
 
     @property

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from unstable.learners.algorithm import Algorithm, Tokens
-from unstable.learners.batch import FlatBatch, Floats, Ints
+from unstable.learners.batch import Floats, Ints
 from unstable.learners.columns import Layout
+from unstable.learners.examples import Examples
 from unstable.learners.model.policy import Scores
 from unstable.learners.regularization import Coefficients
 from unstable.types import TokenSample
@@ -24,7 +25,7 @@ class FrozenBatch:
     algorithm: Algorithm
     coefficients: Coefficients
     layout: Layout  # of the columns [N]
-    trajectories_S: Ints
+    sequences_S: Ints  # number of the trajectory, or the pair, that each belongs to
     atoms: Sequence[Ints]  # indices of samples that an optimizer step keeps together; none: no step
     advantages_N: Tensor
     weights_N: Tensor | None = None  # of tokens' gradients, in [0, 1]; None: all are 1
@@ -91,14 +92,14 @@ def weighted(values_N: Tensor, weights_N: Tensor) -> Tensor:
     return weights_N * values_N + (1 - weights_N) * values_N.detach()
 
 
-def minibatch_atoms(batch: FlatBatch, algorithm: Algorithm, advantages_S: Floats) -> list[Ints]:
-    """Indices of the samples that are trained on, an array for what a step keeps together.
+def minibatch_atoms(examples: Examples, algorithm: Algorithm) -> list[Ints]:
+    """Indices of the examples that are trained on, an array for what a step keeps together.
 
-    These are single samples or, where the algorithm asks for it, whole trajectories; of them the
+    These are single ones or, where the algorithm asks for it, whole sequences; of them the
     `top_advantage_fraction`.
     """
-    indices = np.flatnonzero(algorithm.trained(batch, advantages_S))
-    keys = batch.trajectories_S[indices] if algorithm.whole_in_step else indices
+    indices, advantages_S = examples.chosen, examples.advantages_S
+    keys = examples.sequences_S[indices] if algorithm.whole_in_step else indices
     order = np.argsort(keys, kind="stable")
     _, firsts = np.unique(keys[order], return_index=True)
     atoms = np.split(indices[order], firsts[1:]) if len(indices) else []

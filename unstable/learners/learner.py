@@ -6,6 +6,7 @@ its samples to `backward`. What differs between algorithms is asked of `algorith
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.checkpoint import Snapshot, copied, fitting, read_average, read_checkpoint
 from unstable.learners.columns import Columns, Layout
 from unstable.learners.critic import Critic, Estimate
+from unstable.learners.examples import Examples
 from unstable.learners.frozen import FrozenBatch, minibatch_atoms
 from unstable.learners.metrics import (
     ENTROPIES,
@@ -110,7 +112,7 @@ class Learner:
         assert batch.version == self.version, f"batch {batch.version}, learner {self.version}"
         started = time.perf_counter()
         flat = FlatBatch(batch)
-        rewards_S, advantages_S, frozen = self._freeze(flat)
+        rewards_S, advantages_S, examples, frozen = self._freeze(flat)
         reports: list[StepReport] = []
         for chosen_C in self._steps(frozen):
             reports.append(self._step(frozen, chosen_C))
@@ -118,7 +120,7 @@ class Learner:
                 break
         metrics = {
             **batch_metrics(flat, rewards_S, advantages_S),
-            **role_metrics(flat, reports),
+            **role_metrics(examples, reports),
             **old_metrics(frozen, reports, self.config.steps_per_batch),
             **coefficient_metrics(self.config.algorithm, self.coefficients),
             **self.algorithm.metrics(),
@@ -136,7 +138,7 @@ class Learner:
             algorithm=Imitation(AlgorithmConfig(name="imitation")),
             coefficients=Coefficients(kl_reward=0.0, kl_loss=0.0, entropy=0.0),
             layout=layout,
-            trajectories_S=everything,
+            sequences_S=everything,
             atoms=[everything],
             advantages_N=layout.repeated(ones_S),
         )
@@ -154,12 +156,12 @@ class Learner:
         """What KL and entropy count in the next update."""
         return coefficients_at(self.config.algorithm, self._made + 1, self.updates)
 
-    def _freeze(self, flat: FlatBatch) -> tuple[Floats, Floats, FrozenBatch]:
-        """Shaped rewards [S], advantages [S], and all that optimizer steps keep frozen."""
-        config, samples, reading = self.config.algorithm, flat.token_samples, None
-        old = self._old_logprobs(flat)
+    def _freeze(self, flat: FlatBatch) -> tuple[Floats, Floats, Examples, FrozenBatch]:
+        """Shaped rewards and advantages [S] of the batch, and what optimizer steps are made of."""
+        config, old, reading = self.config.algorithm, None, None
         if self.reference is not None and config.kl_reward > 0:
-            reading = self.reference.read(samples)
+            old = self._old_logprobs(flat.token_samples, flat.behaviour_logprobs)
+            reading = self.reference.read(flat.token_samples)
         rewards_S = shaped_rewards(
             flat,
             config,
@@ -172,38 +174,44 @@ class Learner:
             estimate = Estimate(self.algorithm.advantages(flat, rewards_S))
         else:
             estimate = self.critic.estimate(flat, rewards_S, self.scorer)
-        atoms = minibatch_atoms(flat, self.algorithm, estimate.advantages_S)
-        if self.reference is not None and reading is None:
-            reading = self.reference.read(samples, np.concatenate([np.array([], int), *atoms]))
-        frozen = self._columns(flat, estimate, atoms, old, reading)
-        return rewards_S, estimate.advantages_S, frozen
+        examples = self.algorithm.examples(flat, estimate.advantages_S)
+        if self.config.env_weights == "spread":
+            spread = spread_weights(flat.rewards_S, flat.roles_S)
+            weights_S = examples.weights_S * [spread[env] for env, _ in examples.roles_S]
+            examples = replace(examples, weights_S=weights_S)
+        if examples.samples is not flat.token_samples:
+            old = reading = None
+        frozen = self._columns(examples, estimate, old, reading)
+        return rewards_S, estimate.advantages_S, examples, frozen
 
     def _columns(
         self,
-        flat: FlatBatch,
+        examples: Examples,
         estimate: Estimate,
-        atoms: list[Ints],
-        old: list[Tensor] | None,
+        old: Sequence[Tensor] | None,
         reading: Reading | None,
     ) -> FrozenBatch:
-        """What optimizer steps read of the batch, as columns."""
-        layout, weights_S = self._layout(flat.token_samples), self.algorithm.weights(flat)
-        if self.config.env_weights == "spread":
-            weights_S = weights_S * spread_weights(flat.rewards_S, flat.roles_S)
+        """What optimizer steps read of the examples, as columns; scores them as far as needed."""
+        samples, atoms = examples.samples, minibatch_atoms(examples, self.algorithm)
+        if old is None and self._steps_use_old:
+            old = self._old_logprobs(samples, examples.behaviour)
+        if self.reference is not None and reading is None:
+            reading = self.reference.read(samples, np.concatenate([np.array([], int), *atoms]))
+        layout, weights_S = self._layout(samples), examples.weights_S
         logprobs, states = (None, None) if reading is None else reading
         return FrozenBatch(
-            samples=flat.token_samples,
+            samples=samples,
             algorithm=self.algorithm,
             coefficients=self.coefficients,
             layout=layout,
-            trajectories_S=flat.trajectories_S,
+            sequences_S=examples.sequences_S,
             atoms=atoms,
-            advantages_N=layout.repeated(estimate.advantages_S),
+            advantages_N=layout.repeated(examples.advantages_S),
             weights_N=None if (weights_S == 1).all() else layout.repeated(weights_S),
-            behaviour_logprobs_N=layout.joined(flat.behaviour_logprobs),
+            behaviour_logprobs_N=layout.joined(examples.behaviour),
             old_logprobs_N=layout.joined(old if self._steps_use_old else None),
-            first_logprobs_N=layout.joined(self._first_logprobs(flat)),
-            reference_logprobs_N=layout.joined(logprobs if states is None else None),
+            first_logprobs_N=layout.joined(self._first_logprobs(samples)),
+            reference_logprobs_N=layout.joined(logprobs),
             reference_ND=layout.joined(states),
             values_S=None if estimate.values_S is None else self._floats(estimate.values_S),
             targets_S=None if estimate.targets_S is None else self._floats(estimate.targets_S),
@@ -222,18 +230,18 @@ class Learner:
         asks = self.algorithm.uses_old_logprobs or self.config.max_kl is not None
         return self._old_is_engine or (asks and self.steps_per_update > 1)
 
-    def _old_logprobs(self, flat: FlatBatch) -> list[Tensor] | None:
-        """Those that a ratio or a KL in the reward refers to; None where nothing does."""
-        if self._old_is_engine:
-            return flat.behaviour_logprobs
-        if self._steps_use_old or self.config.algorithm.kl_reward > 0:
-            return self.scorer.logprobs(flat.token_samples)
-        return None
+    def _old_logprobs(
+        self, samples: Sequence[TokenSample], behaviour: Sequence[Tensor] | None
+    ) -> Sequence[Tensor]:
+        """Those that a ratio or a KL in the reward refers to."""
+        if self._old_is_engine and behaviour is not None:
+            return behaviour
+        return self.scorer.logprobs(samples)
 
-    def _first_logprobs(self, flat: FlatBatch) -> list[Tensor] | None:
+    def _first_logprobs(self, samples: Sequence[TokenSample]) -> list[Tensor] | None:
         """The policy's own, where an update's end depends on them and the old ones are others."""
         watched = self.config.max_kl is not None and self.steps_per_update > 1
-        return self.scorer.logprobs(flat.token_samples) if watched and self._old_is_engine else None
+        return self.scorer.logprobs(samples) if watched and self._old_is_engine else None
 
     def _steps(self, frozen: FrozenBatch) -> Iterator[Ints]:
         """Indices of the samples of each optimizer step, epoch by epoch."""

@@ -10,6 +10,7 @@ import torch
 
 from unstable.learners.batch import FlatBatch, Floats, Ints, role_suffix
 from unstable.learners.columns import Columns, Layout
+from unstable.learners.examples import Examples
 from unstable.learners.frozen import FrozenBatch
 from unstable.learners.losses import kl_estimates, log_ratios
 
@@ -155,28 +156,36 @@ def old_metrics(frozen: FrozenBatch, reports: Sequence[StepReport], steps: int) 
     return _floats({**epochs, "learn/kl_old": old_kl(frozen, reports[-1])})
 
 
-def role_metrics(batch: FlatBatch, reports: Sequence[StepReport]) -> Metrics:
+def role_metrics(examples: Examples, reports: Sequence[StepReport]) -> Metrics:
     """How the policy differs from the one that sampled, and the steps' means for each role.
 
     The mismatch is that of the first step, whose weights are still those of the batch's version:
-    it shows how engine and learner differ (and staleness), not what the update changed.
+    it shows how engine and learner differ (and staleness), not what the update changed. There is
+    none where the examples were not sampled.
     """
     if not reports:
         return {}
     chosen_P = np.concatenate([report.chosen_C for report in reports])
-    sizes_S = np.array([sample.tokens.num_scored for sample in batch.samples])
+    sizes_S = np.array([sample.num_scored for sample in examples.samples])
+    roles = sorted(set(examples.roles_S))
+    numbers = {role: number for number, role in enumerate(roles)}
+    roles_S = np.array([numbers[role] for role in examples.roles_S])
+    roles_N = np.repeat(roles_S[chosen_P], sizes_S[chosen_P])
+    suffixes = list(map(role_suffix, roles))
+    means = {_metric(name): _joined(reports, name) for name in (ENTROPIES, *reports[0].means)}
+    metrics = {
+        full_name: mean
+        for name, values_N in means.items()
+        for full_name, mean in _means_by(name, values_N, roles_N, suffixes).items()
+    }
+    if examples.behaviour is None:
+        return _floats(metrics)
     rows_N = Layout(sizes_S.tolist(), torch.device("cpu")).rows(chosen_P)
-    behaviour_N = torch.cat(batch.behaviour_logprobs)[rows_N]
+    behaviour_N = torch.cat([*examples.behaviour])[rows_N]
     weights_N = log_ratios(_joined(reports, LOGPROBS), behaviour_N).exp()
     first_N = _joined(reports[:1], LOGPROBS)
     sampled_N = behaviour_N[: len(first_N)]
     mismatch_N, kl_N = (first_N - sampled_N).abs(), kl_estimates(first_N, sampled_N)
-    suffixes, roles_S = [], np.empty(len(batch.samples), np.int64)
-    for role, (suffix, indices) in enumerate(_roles(batch)):
-        suffixes.append(suffix)
-        roles_S[indices] = role
-    roles_N = np.repeat(roles_S[chosen_P], sizes_S[chosen_P])
-    means = {_metric(name): _joined(reports, name) for name in (ENTROPIES, *reports[0].means)}
     return _floats(
         {
             "learn/importance_weight_mean": weights_N.mean(),
@@ -186,11 +195,7 @@ def role_metrics(batch: FlatBatch, reports: Sequence[StepReport]) -> Metrics:
             "learn/mismatch_abs_mean": mismatch_N.mean(),
             "learn/mismatch_abs_max": mismatch_N.max(),
             **_means_by("learn/mismatch_abs_mean", mismatch_N, roles_N[: len(first_N)], suffixes),
-            **{
-                full_name: mean
-                for name, values_N in means.items()
-                for full_name, mean in _means_by(name, values_N, roles_N, suffixes).items()
-            },
+            **metrics,
         }
     )
 

@@ -33,7 +33,7 @@ class Passes:
     ) -> None:
         self._frozen, self._chosen_C, self._layout = frozen, chosen_C, layout
         self.samples = [frozen.samples[index] for index in chosen_C]
-        _, self._sequences_C = np.unique(frozen.trajectories_S[chosen_C], return_inverse=True)
+        _, self._sequences_C = np.unique(frozen.sequences_S[chosen_C], return_inverse=True)
         self._normalizers_C = token_normalizers(
             np.array(layout.sizes), self._sequences_C, frozen.algorithm.aggregation, max_tokens
         )

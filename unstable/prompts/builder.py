@@ -48,6 +48,7 @@ class PromptBuilder:
         self._start_ids = lru_cache(maxsize=256)(self._encode_start)
         self._around = lru_cache(maxsize=16)(self._find_around)
         self._read_short = lru_cache(maxsize=4096)(self._read)
+        self._move_ids = lru_cache(maxsize=4096)(self._encode_move)
         self._kept: dict[str, list[int]] = {}  # prompts' ids by the user text
         self._room = _KEPT_IDS
         opening = self._chat([{"role": "user", "content": "?"}])
@@ -98,6 +99,16 @@ class PromptBuilder:
         else:
             ids = self._encoder.encode([text])
         return [*ids, self.stop_token_id]
+
+    def encode_move(self, action: str) -> list[int]:
+        """Ids of the answer that is this action and nothing else; not to be changed.
+
+        Raises as `write_answer` does.
+        """
+        return self._move_ids(action)
+
+    def _encode_move(self, action: str) -> list[int]:
+        return self.encode_answer(write_answer(self, action))
 
     def read_answer(self, token_ids: list[int]) -> tuple[str, Action]:
         """The text of sampled ids, and the action in it by the style's parser."""

@@ -22,6 +22,7 @@ from unstable.types import (
     Completion,
     GameResult,
     GameSpec,
+    Move,
     Pieces,
     PlayerId,
     Reward,
@@ -144,6 +145,7 @@ def _sampled_record(tokens: SampledTokens) -> Record:
         "prompt_cut": tokens.prompt_cut,
         "prompt_ids": tokens.prompt_ids,
         "segments": [_segment_record(segment) for segment in tokens.segments],
+        **({"moves": [list(move) for move in tokens.moves]} if tokens.moves else {}),
     }
 
 
@@ -299,7 +301,9 @@ def _read_turn(row: Record) -> Turn:
 
 
 def _read_sampled(row: Record) -> SampledTokens:
-    return SampledTokens(**row | {"segments": tuple(map(_read_segment, row["segments"]))})
+    segments = tuple(map(_read_segment, row["segments"]))
+    moves = tuple(Move(*move) for move in row.get("moves", ()))
+    return SampledTokens(**row | {"segments": segments, "moves": moves})
 
 
 def _read_segment(row: Record) -> Segment:

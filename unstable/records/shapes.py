@@ -131,6 +131,7 @@ _SEGMENT = _fields(
     },
     only=True,
 )
+_MOVE = core_schema.tuple_schema([_IDS, _or_none(_FIGURE)], strict=False)
 _SAMPLED = _fields(
     {
         "version": _or_none(_COUNT),
@@ -139,6 +140,7 @@ _SAMPLED = _fields(
         "prompt_ids": _IDS,
         "segments": _list(_SEGMENT, least=1),
     },
+    {"moves": _list(_MOVE)},
     only=True,
 )
 _REWARD = _fields({"raw": _FIGURE, "weighted": _FIGURE}, only=True)

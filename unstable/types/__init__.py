@@ -9,6 +9,7 @@ from unstable.types.answers import (
     Answer,
     Completion,
     FinishReason,
+    Move,
     SampledTokens,
     Segment,
     TokenSample,

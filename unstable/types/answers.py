@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from unstable.types.players import PlayerId
 
@@ -70,6 +70,13 @@ class TokenSample:
         return len(self.prompt_ids) + sum(len(segment.token_ids) for segment in self.segments)
 
 
+class Move(NamedTuple):
+    """A legal move as an answer, with the stop token. Move(token_ids=[58, 2], expert=0.5)"""
+
+    token_ids: list[int]
+    expert: float | None = None  # how likely an expert makes it; None: nobody asked
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTokens(TokenSample):
     """What a local model was given and what it sampled: its own ids, never re-encoded text.
@@ -80,6 +87,7 @@ class SampledTokens(TokenSample):
 
     version: int | None  # of the policy that answered; None: no version of it
     prompt_cut: int = 0  # tokens of old events left out of the prompt so that it fits
+    moves: tuple[Move, ...] = ()  # the position's legal ones, where the run keeps them
 
     @property
     def completions(self) -> list[Completion]:
@@ -100,6 +108,12 @@ class SampledTokens(TokenSample):
     def logprobs(self) -> list[float]:
         """One per scored token, of exactly the distribution that it was sampled from."""
         return _joined(completion.logprobs for completion in self.completions)
+
+    @property
+    def move(self) -> int | None:
+        """Index of the move among `moves` that was answered; None where it is none of them."""
+        answer = self.token_ids
+        return next((i for i, move in enumerate(self.moves) if move.token_ids == answer), None)
 
     @property
     def finish_reason(self) -> FinishReason:

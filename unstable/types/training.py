@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any, NamedTuple
 
-from unstable.types.answers import Completion, SampledTokens, Segment
+from unstable.types.answers import Completion, Move, SampledTokens, Segment
 
 
 class Reward(NamedTuple):
@@ -133,6 +133,7 @@ def _packed(trajectory: Trajectory) -> bytes:
             each.tokens.prompt_cut,
             each.tokens.prompt_ids,
             [_plain(segment) for segment in each.tokens.segments],
+            [tuple(move) for move in each.tokens.moves],
             {term: (raw, weighted) for term, (raw, weighted) in each.rewards.items()},
         )
         for each in trajectory.samples
@@ -155,6 +156,7 @@ def _sample(
     prompt_cut: int,
     prompt_ids: list[int],
     segments: list[tuple[Any, ...]],
+    moves: list[tuple[Any, ...]],
     rewards: dict[str, tuple[float, float]],
 ) -> Sample:
     tokens = SampledTokens(
@@ -163,6 +165,7 @@ def _sample(
         temperature=temperature,
         version=version,
         prompt_cut=prompt_cut,
+        moves=tuple(Move(*move) for move in moves),
     )
     return Sample(turn=turn, tokens=tokens, rewards=_rewards(rewards))
 

@@ -6,10 +6,9 @@ For evaluation alone: what is sampled so is not the distribution that training d
 import math
 from collections.abc import Sequence
 
-from unstable.collectors.players.model import ModelPlayer
+from unstable.collectors.players.model import ModelPlayer, legal_answers
 from unstable.engines.base import Engine
 from unstable.games.game import Game
-from unstable.prompts import PromptBuilder, write_answer
 from unstable.types import Completion, TopLogprobs
 from unstable.types.seeds import derive_seed
 
@@ -59,24 +58,6 @@ class ConstrainedPlayer(ModelPlayer):
             adapter=self.adapter,
             top_logprobs=top_logprobs if is_recorded else None,
         )
-
-
-def legal_answers(prompts: PromptBuilder, moves: Sequence[str], max_tokens: int) -> list[list[int]]:
-    """Ids of each legal move's answer; all end with the stop token, so none begins another.
-
-    Raises `ConfigError` where the game's parser cannot read a legal move, and `ValueError` for one
-    that is longer than `max_tokens`.
-    """
-    answers = []
-    for move in moves:
-        token_ids = prompts.encode_answer(write_answer(prompts, move))
-        if len(token_ids) > max_tokens:
-            raise ValueError(
-                f"sampling.max_tokens = {max_tokens}: the legal move {move!r} takes "
-                f"{len(token_ids)} tokens; raise it to at least that"
-            )
-        answers.append(token_ids)
-    return answers
 
 
 async def answer_probabilities(

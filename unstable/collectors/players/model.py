@@ -2,16 +2,24 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
-from unstable.config import FixedOpponent, GameConfig
+from unstable.config import FixedOpponent, GameConfig, MovesKept
 from unstable.engines.base import Engine
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder
-from unstable.types import Answer, Completion, Observation, PlayerId, SampledTokens, SeatSpec
+from unstable.types import (
+    Answer,
+    Completion,
+    Move,
+    Observation,
+    PlayerId,
+    SampledTokens,
+    SeatSpec,
+)
 from unstable.types.seeds import derive_seed
 
 
@@ -25,6 +33,7 @@ class ModelPlayer:
     prompts: PromptBuilder
     temperature: float
     max_tokens: int
+    moves: MovesKept = "none"  # what its turns keep of the position's moves
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         """What the model answers to the prompt of the observation."""
@@ -42,8 +51,21 @@ class ModelPlayer:
                 temperature=self.temperature,
                 version=self.version,
                 prompt_cut=prompt.cut_tokens,
+                moves=self._moves(game),
             ),
         )
+
+    def _moves(self, game: Game) -> tuple[Move, ...]:
+        """The legal moves, as far as they are kept; raises as `legal_answers` does."""
+        if self.moves == "none":
+            return ()
+        legal = game.legal_moves()
+        answers = legal_answers(self.prompts, legal, self.max_tokens)
+        if self.moves == "legal":
+            return tuple(map(Move, answers))
+        expert = game.expert_moves()
+        shares = (expert.get(action, 0.0) for action in legal)
+        return tuple(map(Move, answers, shares))
 
     async def _complete(self, prompt_ids: list[int], game: Game, seed: int) -> Completion:
         return await self.engine.generate(
@@ -53,6 +75,24 @@ class ModelPlayer:
             max_tokens=self.max_tokens,
             seed=seed,
         )
+
+
+def legal_answers(prompts: PromptBuilder, moves: Sequence[str], max_tokens: int) -> list[list[int]]:
+    """Ids of each legal move's answer; all end with the stop token, so none begins another.
+
+    Raises `ConfigError` where the game's parser cannot read a legal move, and `ValueError` for one
+    that is longer than `max_tokens`.
+    """
+    answers = []
+    for move in moves:
+        token_ids = prompts.encode_move(move)
+        if len(token_ids) > max_tokens:
+            raise ValueError(
+                f"sampling.max_tokens = {max_tokens}: the legal move {move!r} takes "
+                f"{len(token_ids)} tokens; raise it to at least that"
+            )
+        answers.append(token_ids)
+    return answers
 
 
 class Newest:

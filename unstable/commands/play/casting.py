@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unstable.collectors.play import PlayerFactory
-from unstable.collectors.players.constrained import answer_probabilities, legal_answers
-from unstable.collectors.players.model import adapter_name
+from unstable.collectors.players.constrained import answer_probabilities
+from unstable.collectors.players.model import adapter_name, legal_answers
 from unstable.commands.finished import Version, checkpoint_of
 from unstable.commands.play.table import Asked
 from unstable.commands.prepare import alone

@@ -1,0 +1,95 @@
+"""What turns keep of their positions' moves: for who learns from moves that were not sampled."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.helpers.collector import Scripted, collector, played, specs
+from unstable.commands.prepare import check_games
+from unstable.config import ConfigError, GameConfig, parse
+from unstable.games.game import Game
+from unstable.prompts import write_answer
+from unstable.records.files import json_line
+from unstable.records.games import game_record, read_game
+from unstable.types import GameResult, Turn
+
+
+async def games(moves: str, *, isolated: bool = False) -> list[GameResult]:
+    game = {"env": "TicTacToe-v0", "prompt": "answer", "isolated": isolated}
+    config = {"games": [game], "sampling": {"moves": moves}}
+    playing = collector(Scripted(), **config)
+    try:
+        found = await played(playing.play(specs(3, ("main@0", "main@1"), env="TicTacToe-v0")))
+    finally:
+        playing.close()
+    assert all(isinstance(each, GameResult) for each in found)
+    return found  # type: ignore[return-value]
+
+
+def kept(turn: Turn) -> list[tuple[list[int], float | None]]:
+    assert turn.answer.sampled is not None
+    return [(move.token_ids, move.expert) for move in turn.answer.sampled.moves]
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+async def test_a_turn_keeps_the_moves_of_its_position_with_the_experts_mix(isolated: bool) -> None:
+    prompts = collector(Scripted()).prompts["TicTacToe-v0"]
+    for result in await games("expert", isolated=isolated):
+        again = Game(GameConfig(env="TicTacToe-v0", prompt="answer"), result.spec.seed)
+        for turn in result.turns:
+            again.observe()
+            expert = again.expert_moves()
+            legal = again.legal_moves()
+            answers = [prompts.encode_answer(write_answer(prompts, move)) for move in legal]
+            shares = [expert.get(move, 0.0) for move in legal]
+            assert kept(turn) == list(zip(answers, shares, strict=True))
+            assert sum(shares) == pytest.approx(1.0)
+            again.step(turn.answer.action)
+        assert result.turns
+
+
+async def test_which_move_was_made_is_found_by_its_tokens() -> None:
+    (first, *_) = await games("legal")
+    (turn, *_) = first.turns
+    sampled = turn.answer.sampled
+    assert sampled is not None and sampled.move is None  # the scripted engine never stops
+    (completion,) = sampled.completions
+    for index, move in enumerate(sampled.moves):
+        assert move.expert is None
+        segments = (replace(completion, token_ids=move.token_ids),)
+        assert replace(sampled, segments=segments).move == index
+
+
+async def test_moves_are_on_file_where_they_were_kept_and_nowhere_else() -> None:
+    for moves in ("legal", "expert"):
+        for result in await games(moves):
+            line = json.loads(json_line(game_record(result, [], 0, None)))
+            assert read_game("here", line).turns == result.turns
+    for result in await games("none"):
+        assert all(kept(turn) == [] for turn in result.turns)
+        assert b'"moves"' not in json_line(game_record(result, [], 0, None))
+
+
+async def test_only_turns_that_are_trained_on_keep_moves() -> None:
+    playing = collector(Scripted(), sampling={"moves": "legal"})
+    in_evaluation = specs(1, ("main@0", "base"), env="TicTacToe-v0", purpose="eval")
+    against_base = specs(1, ("main@0", "base"), env="TicTacToe-v0")
+    (judged, trained) = await played(playing.play([*in_evaluation, *against_base]))
+    assert all(kept(turn) == [] for turn in judged.turns)
+    assert [bool(kept(turn)) for turn in trained.turns] == [not t.seat for t in trained.turns]
+
+
+@pytest.mark.parametrize(
+    ("game", "moves", "problem"),
+    [
+        ({"env": "TruthAndDeception-v0"}, "legal", "the game does not list its legal moves"),
+        ({"env": "TicTacToe-v0", "prompt": "think"}, "legal", "has the model reason"),
+        ({"env": "Othello-v0", "prompt": "answer"}, "expert", "the game has no expert"),
+    ],
+)
+def test_moves_that_cannot_be_kept_are_a_line(game: dict, moves: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as raised:
+        check_games(parse({"games": [game], "sampling": {"moves": moves}}))
+    assert "\n" not in str(raised.value)
+    assert f"sampling.moves = '{moves}'" in str(raised.value)
