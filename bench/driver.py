@@ -56,6 +56,7 @@ from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     Adapter,
+    Answer,
     GameResult,
     GameSpec,
     PlayerId,
@@ -101,7 +102,9 @@ class ReplayCollector(Collector):
         self._seconds = seconds
         self._made: dict[tuple[int, tuple[PlayerId, ...]], list[Turn]] = {}
 
-    async def _play_game(self, spec: GameSpec, shared: Sequence[Turn] = ()) -> GameResult:
+    async def _play_game(
+        self, spec: GameSpec, shared: Sequence[Turn] = (), first: Answer | None = None
+    ) -> GameResult:
         await asyncio.sleep(self._seconds * (0.5 + random.Random(spec.game_id).random()))
         index = spec.game_id % len(self._recorded)
         place = index, tuple(seat.player for seat in spec.seats)

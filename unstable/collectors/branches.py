@@ -8,13 +8,13 @@ first game only says where to fork; all that is compared was played after it.
 import asyncio
 import random
 import statistics
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from unstable.collectors.watch import task_name
 from unstable.engines.base import EngineDiedError
-from unstable.types import GameResult, GameSpec, Turn
+from unstable.types import Answer, GameResult, GameSpec, Turn
 from unstable.types.seeds import derive_seed
 
 DECAY = 0.8
@@ -66,15 +66,31 @@ class PlayOne(Protocol):
     """Plays one game, from where the shared turns have led."""
 
     def __call__(
-        self, spec: GameSpec, shared: Sequence[Turn] = ()
-    ) -> Coroutine[Any, Any, GameResult]: ...
+        self, spec: GameSpec, shared: Sequence[Turn] = (), first: Answer | None = None
+    ) -> Coroutine[Any, Any, GameResult]:
+        """`first`: the answer of its first own turn; None: the player is asked."""
 
 
-async def play_branches(spec: GameSpec, play: PlayOne, run_seed: int, forks: Forks) -> GameResult:
+Explore = Callable[[GameSpec, Turn], Awaitable[Sequence[Answer | None]]]
+"""The first answers of the branches of a game that is forked at a turn."""
+
+
+async def sampled_first(spec: GameSpec, turn: Turn) -> list[Answer | None]:
+    """Each branch's own player answers."""
+    return [None] * spec.branches
+
+
+async def play_branches(
+    spec: GameSpec,
+    play: PlayOne,
+    run_seed: int,
+    forks: Forks,
+    explore: Explore = sampled_first,
+) -> GameResult:
     """Play `spec` and then its branches, from a turn of the trained seat on, all at once.
 
-    A game in which that seat had no turn has no branches. Raises what a branch raised, and
-    `EngineDiedError` before anything else.
+    `explore` says what the branches begin with. A game in which that seat had no turn has none.
+    Raises what a branch raised, and `EngineDiedError` before anything else.
     """
     parent = await play(spec)
     (seat,) = [place for place, seat in enumerate(spec.seats) if seat.trained]
@@ -84,6 +100,7 @@ async def play_branches(spec: GameSpec, play: PlayOne, run_seed: int, forks: For
     chance = random.Random(derive_seed(run_seed, "fork", spec.game_id))
     number = forks.choose(spec.env, seat, len(turns), chance)
     shared = parent.turns[: turns[number].index]
+    first = await explore(spec, turns[number])
     specs = [
         replace(spec, game_id=spec.game_id + member, member=member, branches=0)
         for member in range(1, spec.branches + 1)
@@ -91,7 +108,8 @@ async def play_branches(spec: GameSpec, play: PlayOne, run_seed: int, forks: For
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(play(branch, shared), name=task_name(branch)) for branch in specs
+                group.create_task(play(branch, shared, answer), name=task_name(branch))
+                for branch, answer in zip(specs, first, strict=True)
             ]
     except ExceptionGroup as raised:
         died = raised.subgroup(EngineDiedError)

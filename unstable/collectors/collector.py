@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from unstable.collectors.branches import Forks, play_branches
+from unstable.collectors.branches import Explore, Forks, play_branches, sampled_first
+from unstable.collectors.exploring import Explorer
 from unstable.collectors.isolation import ForkServer, IsolatedGameError, Job, play_isolated
 from unstable.collectors.play import PlayerFactory, contained, play_game, players_of
 from unstable.collectors.players.kinds import player_class
@@ -21,6 +22,7 @@ from unstable.models.adapters import read_adapter
 from unstable.prompts import shorten
 from unstable.types import (
     ActorState,
+    Answer,
     GameFailure,
     GameResult,
     GameSpec,
@@ -51,6 +53,15 @@ class Collector:
         self._retired: set[PlayerId] = set()  # versions
         self._tally = _Tally()
         self._forks = Forks(config.groups.fork)
+        self._explore: Explore = sampled_first
+        if config.groups.explore.rule != "none" and engine is not None:
+            self._explore = Explorer(
+                config.groups.explore,
+                engine,
+                self.prompts,
+                max_tokens=config.sampling.max_tokens,
+                seed=config.seed,
+            ).answers
         self._trust = Trust()
         self._fork_server = ForkServer(_users_modules(config))
         self._isolated = {key for key, game in self._games.items() if game.isolated}
@@ -78,6 +89,7 @@ class Collector:
             return
         specs = [spec for play in self._plays for spec in (*play.waiting, *play.running.values())]
         needed = {seat.player for spec in specs for seat in spec.seats}
+        needed.update(version for spec in specs for version in spec.ensemble)
         gone = self._retired - needed - set(+self.players.newest.asking)
         self._retired -= gone
         for name in sorted(version.name for version in gone):
@@ -187,7 +199,7 @@ class Collector:
             play = min(hungry, key=lambda play: (running[play.purpose], len(play.running)))
             spec = play.waiting.popleft()
             played = (
-                play_branches(spec, self._play_game, self._config.seed, self._forks)
+                play_branches(spec, self._play_game, self._config.seed, self._forks, self._explore)
                 if spec.branches
                 else self._play_game(spec)
             )
@@ -209,7 +221,9 @@ class Collector:
             play.trained_turns += self._tally.add(result)
         self._start_games()
 
-    async def _play_game(self, spec: GameSpec, shared: Sequence[Turn] = ()) -> GameResult:
+    async def _play_game(
+        self, spec: GameSpec, shared: Sequence[Turn] = (), first: Answer | None = None
+    ) -> GameResult:
         game, seed = self._games[spec.env], self._config.seed
         trusted = spec.env in self._trust
         player = partial(self.players.player, game, spec.purpose)
@@ -220,13 +234,14 @@ class Collector:
                 opponents=self._opponents,
                 run_seed=seed,
                 shared=shared,
+                first=first,
                 trusted=trusted,
                 moves=self.players.moves_needed(spec.purpose),
             )
             return await play_isolated(job, self._fork_server, player)
         with contained():
             players = players_of(spec, player)
-            return await play_game(spec, game, players, seed, shared, trusted=trusted)
+            return await play_game(spec, game, players, seed, shared, first, trusted=trusted)
 
     def play_isolated(self, env: str) -> None:
         """Play the games of an env in processes of their own from now on."""

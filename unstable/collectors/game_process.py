@@ -87,7 +87,7 @@ async def _play(job: Job, connection: _Connection) -> None:
     try:
         players = players_of(spec, partial(_player, job, connection))
         result = await play_game(
-            spec, job.config, players, job.run_seed, job.shared, trusted=job.trusted
+            spec, job.config, players, job.run_seed, job.shared, job.first, trusted=job.trusted
         )
     except BaseException as error:  # the fault border of a game
         connection.send("failure", GameFailure.of(spec, error))

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, cast
 from unstable.collectors.players.base import Player
 from unstable.config import FixedOpponent, GameConfig, MovesKept
 from unstable.games.game import Game
-from unstable.types import GameFailure, GameResult, GameSpec, Observation, SeatSpec, Turn
+from unstable.types import Answer, GameFailure, GameResult, GameSpec, Observation, SeatSpec, Turn
 from unstable.types.processes import ProcessId
 
 START_S = 120.0
@@ -38,6 +38,7 @@ class Job:
     opponents: dict[str, FixedOpponent]
     run_seed: int
     shared: Sequence[Turn]
+    first: Answer | None
     trusted: bool
     moves: MovesKept  # what models have to be told of a position's moves
 

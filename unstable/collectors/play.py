@@ -176,6 +176,7 @@ async def play_game(
     players: Sequence[Player],
     run_seed: int,
     shared: Sequence[Turn] = (),
+    first: Answer | None = None,
     *,
     trusted: bool = False,
     told: Callable[[Game, Turn], None] = lambda game, turn: None,
@@ -183,9 +184,10 @@ async def play_game(
     """Play `spec` with one player per seat; whatever an env or a player raises comes through.
 
     Raises `TimeoutError` for a game that takes longer than its time-out, local models' time aside.
-    With `shared`, the game goes on from where those turns led another game of the same seed. A
-    player that leaves (`LeftError`) ends it; what was played so far is a game that was cut off.
-    `trusted` is what the env is to `Game`. `told` is called with each turn that was played here.
+    With `shared`, the game goes on from where those turns led another game of the same seed, and
+    with `first` it goes on by that answer. A player that leaves (`LeftError`) ends it; what was
+    played so far is a game that was cut off. `trusted` is what the env is to `Game`. `told` is
+    called with each turn that was played here.
     """
     began, modelling = perf_counter(), 0.0
     game = Game(config, spec.seed, trusted=trusted)
@@ -196,7 +198,8 @@ async def play_game(
         turns.append(turn)
     while not game.done:
         try:
-            turn = await _take_turn(game, spec, players, len(turns), run_seed)
+            given = first if len(turns) == len(shared) else None
+            turn = await _take_turn(game, spec, players, len(turns), run_seed, given)
         except LeftError as left:
             game.cut_off(str(left))
             break
@@ -223,12 +226,19 @@ async def play_game(
 
 
 async def _take_turn(
-    game: Game, spec: GameSpec, players: Sequence[Player], index: int, run_seed: int
+    game: Game,
+    spec: GameSpec,
+    players: Sequence[Player],
+    index: int,
+    run_seed: int,
+    given: Answer | None,
 ) -> Turn:
-    """The seat to move is asked, and the env is given its action."""
+    """The seat to move is asked, unless its answer is given, and the env is given its action."""
     observation, asked = game.observe(), perf_counter()
     seat = observation.seat
-    answer = await players[seat].act(observation, game, turn_seed(run_seed, spec, seat, index))
+    answer = given or await players[seat].act(
+        observation, game, turn_seed(run_seed, spec, seat, index)
+    )
     seconds = perf_counter() - asked
     action, cut = shorten(answer.action)
     step = game.step(action)

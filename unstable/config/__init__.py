@@ -57,6 +57,7 @@ from unstable.config.sections import (
     ENGINES,
     AdapterConfig,
     ClusterConfig,
+    ExploreConfig,
     ModelConfig,
     RewardConfig,
 )

@@ -21,6 +21,8 @@ class AlgorithmConfig(Section):
 
     grouped: ClassVar[bool] = False
     """Whether it compares a group's trajectories, and so learns nothing from groups of one."""
+    takes_any_answers: ClassVar[bool] = False
+    """Whether it may learn from answers that were not chosen as the policy samples them."""
     moves: ClassVar[MovesKept] = "none"
     """What it needs of each turn's position: nothing, its legal moves, or an expert's mix too."""
     without: ClassVar[dict[str, str]] = {}
@@ -315,6 +317,7 @@ class A2CConfig(BuiltInConfig):
 class RFTConfig(BuiltInConfig):
     """Imitation of the turns of those who won."""
 
+    takes_any_answers: ClassVar[bool] = True
     without = _NO_RATIO | {
         "kl_reward": "imitates won turns whatever they earned; set learner.algorithm.kl_loss "
         "instead",

@@ -116,6 +116,8 @@ class RunConfig(Section):
                 "groups.drop_tied = true, but groups.size = 1, and a group of one is always tied; "
                 "set groups.size to 2 or more"
             )
+        if self.groups.explore.rule != "none":
+            self._check_explore()
         if self.group_size > self.learner.batch_size:
             raise ValueError(
                 f"groups.size = {self.group_size} does not fit into learner.batch_size = "
@@ -125,6 +127,20 @@ class RunConfig(Section):
             raise ValueError(
                 "actors.policy_refresh = 'turn', but the trajectories of a group need one policy; "
                 "set actors.policy_refresh to game"
+            )
+
+    def _check_explore(self) -> None:
+        algorithm, rule = self.learner.algorithm, self.groups.explore.rule
+        if self.groups.by != "branch":
+            raise ValueError(
+                f"groups.explore.rule = {rule!r} chooses what branches begin with, but groups.by = "
+                f"{self.groups.by!r}; set groups.by to branch"
+            )
+        if not algorithm.takes_any_answers:
+            raise ValueError(
+                f"groups.explore.rule = {rule!r}, but learner.algorithm.name = {algorithm.name!r} "
+                "learns from answers as the policy samples them; set groups.explore.rule to none, "
+                "or choose an algorithm that compares answers, such as dpo"
             )
 
     def _check_moves(self) -> None:

@@ -77,6 +77,23 @@ class SamplingConfig(Section):
     )
 
 
+class ExploreConfig(Section):
+    """Which answers the branches of a position begin with."""
+
+    rule: Literal["none", "thompson", "variance"] = Field(
+        "none",
+        description="none: each as it is sampled; else of several sampled ones, as an ensemble of "
+        "the policy's versions values them: the best by members that are drawn, or those whose "
+        "values they differ on most; for algorithms that compare answers however they were chosen",
+    )
+    candidates: Annotated[int, Field(ge=2, le=64)] = Field(
+        8, description="answers that are sampled to choose from"
+    )
+    ensemble: Annotated[int, Field(ge=2, le=64)] = Field(
+        4, description="versions in the ensemble: the policy's and past ones, as many as there are"
+    )
+
+
 class GroupsConfig(Section):
     """Trajectories whose advantages are computed together."""
 
@@ -100,6 +117,7 @@ class GroupsConfig(Section):
         description="drop groups whose trajectories have equal rewards and play others instead; "
         "the run stops where ten batches were dropped for one update",
     )
+    explore: ExploreConfig = ExploreConfig()
 
 
 class OpeningsConfig(Section):

@@ -213,6 +213,7 @@ class Schedule:
             branches=branches,
             opening=opening,
             opener=self._opener(policy) if opening else None,
+            ensemble=self._ensemble(policy, past) if branches else (),
         )
 
     def _against_others(
@@ -237,6 +238,14 @@ class Schedule:
             mate = SeatSpec(player=policy, temperature=self._config.sampling.temperature)
             seats[seat] = self._trained(policy) if is_trained else mate
         return [seats[seat] for seat in range(game.seats)]
+
+    def _ensemble(self, policy: PlayerId, past: Sequence[PlayerId]) -> tuple[PlayerId, ...]:
+        """The policy and past versions, evenly from all, that choose what branches begin with."""
+        explore = self._config.groups.explore
+        if explore.rule == "none":
+            return ()
+        number = min(explore.ensemble - 1, len(past))
+        return (*(past[index * len(past) // number] for index in range(number)), policy)
 
     def _opening(self, seed: int) -> int:
         """First moves that are not the seats' own: by the game's seed, so nothing else changes."""

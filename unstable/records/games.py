@@ -115,6 +115,7 @@ def spec_record(spec: GameSpec) -> Record:
         "opener": None if spec.opener is None else _seat_record(spec.opener),
         "seats": [_seat_record(seat) for seat in spec.seats],
         "teams": [list(team) for team in spec.teams],
+        **({"ensemble": [each.name for each in spec.ensemble]} if spec.ensemble else {}),
     }
 
 
@@ -226,6 +227,7 @@ def _spec(row: Record) -> GameSpec:
         branches=row["branches"],
         opening=row["opening"],
         opener=None if row["opener"] is None else _read_seat(row["opener"]),
+        ensemble=tuple(map(PlayerId.parse, row.get("ensemble", ()))),
     )
 
 

@@ -119,7 +119,8 @@ _HEAD = {
     "reason": _TEXT,
     "seconds": _FIGURE,
 }
-_LATER = {"stakes": _or_none(_FIGURE)}  # older records have none
+_CHOSEN_BY = {"ensemble": _list(_TEXT)}  # only where branches are chosen
+_LATER = {"stakes": _or_none(_FIGURE), **_CHOSEN_BY}  # older records have none
 _LIKELIEST = core_schema.tuple_schema([_whole(below=2**31), _FIGURE], strict=False)
 _SEGMENT = _fields(
     {"token_ids": _IDS},
@@ -206,7 +207,7 @@ def _tokens_fit(segments: list[Record]) -> str | None:
     return None if completions else ": nothing sampled"
 
 
-SPEC = Shape(_fields(_SPEC, only=False), _spec_fits)
+SPEC = Shape(_fields(_SPEC, _CHOSEN_BY, only=False), _spec_fits)
 """A game as it was decided on."""
 HEAD = Shape(_fields(_HEAD, _LATER, only=False), _spec_fits, _head_fits)
 """A recorded game, whose turns may be missing."""

@@ -74,6 +74,7 @@ class GameSpec(_Handy):
     branches: int = 0  # continuations that it is forked into, with the ids that follow its own
     opening: int = 0  # first moves that `opener` makes, whoever's seat it is; never trained on
     opener: SeatSpec | None = None
+    ensemble: tuple[PlayerId, ...] = ()  # versions that choose what branches begin with
 
     @property
     def sides(self) -> tuple[Side, ...]:

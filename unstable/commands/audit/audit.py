@@ -159,8 +159,10 @@ class Audit:
         return f"the log-probabilities of these tokens, by up to {off:.3g}"
 
     def _seed(self, turn: Turn) -> int | None:
-        """What the turn was sampled by; None where another run played it."""
+        """What the turn was sampled by; None where another run played it, or it was chosen."""
         spec, fork = self.found.result.spec, self.found.result.fork
+        if spec.ensemble and spec.member and turn.index == fork:
+            return None
         shared = turn.index < fork
         if shared and not spec.member:
             return None

@@ -1,0 +1,181 @@
+"""Which answers the branches of a position begin with, by what an ensemble makes of them."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.collector import Scripted, collector, played
+from tests.helpers.groups import branching
+from tests.helpers.loop import lines, make_context
+from tests.helpers.loop import played as on_file
+from unstable.collectors.exploring import most_variance, thompson
+from unstable.config import ConfigError, parse
+from unstable.league.schedule import Schedule
+from unstable.loop.train import train
+from unstable.types import GameResult, GameSpec, PlayerId
+
+VERSIONS = tuple(map(PlayerId.policy, range(3)))
+
+
+def scores(*rows: Sequence[float]) -> np.ndarray:
+    return np.array(rows, dtype=np.float64)
+
+
+def test_the_pair_whose_difference_varies_most_is_compared_first() -> None:
+    """Answers 1 and 2: a member finds 1 better by 4, the other 2 better by 4."""
+    found = scores([1.0, 2.0, -2.0, 1.0], [1.0, -2.0, 2.0, 1.5])
+    assert most_variance(found, 2, random.Random(0)) == [1, 2]
+    assert most_variance(found, 3, random.Random(0)) == [1, 2, 3]  # then by 4 and 5.1
+    assert sorted(most_variance(found, 4, random.Random(0))) == [0, 1, 2, 3]
+    assert most_variance(scores([3.0], [4.0]), 1, random.Random(0)) == [0]
+
+
+def test_thompson_takes_the_best_of_a_member_as_often_as_the_member_is_drawn() -> None:
+    found = scores([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.9, 1.0], [0.0, 0.0, 1.0])
+    chance = random.Random(0)
+    first = Counter(thompson(found, 1, chance)[0] for _ in range(4000))
+    expected = {0: 1000, 1: 1000, 2: 2000}
+    chi_squared = sum((first[i] - number) ** 2 / number for i, number in expected.items())
+    assert chi_squared < 13.8  # of two degrees of freedom, one in a thousand
+
+
+@given(
+    st.integers(1, 5).flatmap(
+        lambda answers: st.lists(
+            st.lists(st.floats(-9, 9), min_size=answers, max_size=answers), min_size=1, max_size=4
+        )
+    ),
+    st.integers(1, 5),
+    st.randoms(use_true_random=False),
+)
+def test_what_is_chosen_differs(rows: list[list[float]], count: int, chance: Any) -> None:
+    found, count = scores(*rows), min(count, len(rows[0]))
+    for rule in (thompson, most_variance):
+        chosen = rule(found, count, chance)
+        assert len(set(chosen)) == len(chosen) == count
+        assert set(chosen) <= set(range(len(rows[0])))
+
+
+class Judging(Scripted):
+    """Each version likes another action: version k the action k + 1, all others far less."""
+
+    async def score(
+        self, prompt_ids: Any, continuations: Any, *, adapter: str | None
+    ) -> list[list[float]]:
+        answers = [self._tokenizer.decode(ids) for ids in continuations]
+        liked = None if adapter is None else f"[{1 + int(adapter.partition('@')[2])}]"
+        return [[0.0 if answer == liked else -5.0] for answer in answers]
+
+
+def exploring(engine: Scripted, rule: str, size: int, candidates: int = 32) -> Any:
+    explore = {"rule": rule, "candidates": candidates}
+    groups = {"size": size, "by": "branch", "explore": explore}
+    return collector(engine, groups=groups, learner={"algorithm": {"name": "rft"}})
+
+
+def specs(count: int, size: int) -> list[GameSpec]:
+    return [replace(spec, ensemble=VERSIONS) for spec in branching(count, size)]
+
+
+@pytest.mark.parametrize("rule", ["thompson", "variance"])
+@pytest.mark.parametrize("isolated", [False, True])
+async def test_branches_begin_with_answers_that_were_chosen(rule: str, isolated: bool) -> None:
+    engine = exploring(Judging(), rule, size=3)
+    if isolated:
+        engine.play_isolated("count")
+    try:
+        results = await played(engine.play(specs(6, 3)))
+    finally:
+        engine.close()
+    for result in results:
+        assert isinstance(result, GameResult)
+        firsts = [branch.turns[branch.fork] for branch in result.branches]
+        assert sorted(turn.answer.action for turn in firsts) == ["[1]", "[2]", "[3]"]
+        for turn in firsts:
+            sampled = turn.answer.sampled
+            assert sampled is not None and sampled.version == 0
+            assert sampled.prompt_ids == result.turns[turn.index].answer.sampled.prompt_ids
+            assert turn.player == PlayerId.policy(0)
+
+
+async def test_where_fewer_answers_came_branches_begin_alike() -> None:
+    class Sure(Judging):
+        async def generate(self, *args: Any, seed: int, **request: Any) -> Any:
+            return await super().generate(*args, seed=3, **request)
+
+    (result,) = await played(exploring(Sure(), "variance", size=3).play(specs(1, 3)))
+    firsts = [branch.turns[branch.fork].answer.action for branch in result.branches]
+    assert len(firsts) == 3 and len(set(firsts)) == 1
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    groups = {"by": "branch", "size": 2, "explore": {"rule": "variance", "ensemble": 3}}
+    return {"groups": groups, "learner": {"algorithm": {"name": "rft"}}, **changes}
+
+
+def test_the_ensemble_is_the_policy_and_past_versions_evenly() -> None:
+    schedule, past = Schedule(parse(config())), list(map(PlayerId.policy, range(8)))
+    policy = PlayerId.policy(8)
+    (spec,) = schedule.draw_group(policy, past)
+    assert spec.ensemble == (past[0], past[4], policy)
+    (spec,) = schedule.draw_group(policy, [])
+    assert spec.ensemble == (policy,)
+    (spec,) = schedule.draw_group(policy, past[:1])
+    assert spec.ensemble == (past[0], policy)
+
+
+def test_the_ensemble_changes_nothing_else_that_is_drawn() -> None:
+    past = list(map(PlayerId.policy, range(4)))
+    plain = Schedule(parse(config(groups={"by": "branch", "size": 2})))
+    chosen = Schedule(parse(config()))
+    for _ in range(20):
+        (one,), (other,) = (each.draw_group(PlayerId.policy(4), past) for each in (plain, chosen))
+        assert one == replace(other, ensemble=())
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"groups": {"explore": {"rule": "variance"}}}, "set groups.by to branch"),
+        ({"learner": {"algorithm": {"name": "ppo"}}}, "learns from answers as the policy samples"),
+    ],
+)
+def test_exploration_that_would_bias_what_is_learned_is_refused(changes: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse(config(**changes))
+
+
+async def test_a_run_explores_and_is_on_file_as_it_was(tiny_folder: Path, tmp_path: Path) -> None:
+    def run(name: str, rule: str) -> Any:
+        explore = {"rule": rule, "candidates": 6, "ensemble": 2}
+        return make_context(
+            tiny_folder,
+            tmp_path / name,
+            groups={"by": "branch", "size": 2, "explore": explore},
+            learner={"algorithm": {"name": "rft"}, "batch_size": 8, "micro_batch_size": 8},
+            loop={"mode": "sync", "steps": 3},
+            eval={"every": 0},
+        )
+
+    first = run("first", "variance")
+    assert await train(first) == "all updates made"
+    again = run("again", "variance")
+    await train(again)
+    games = on_file(first.folder)
+    assert games == on_file(again.folder)
+    branches = [game for game in games if game["member"]]
+    assert {name for game in branches for name in game["ensemble"]} >= {"main@0", "main@2"}
+    by_group: dict[tuple[int, int], list[Any]] = {}
+    for game in branches:
+        turn = game["turns"][game["fork"]]
+        by_group.setdefault((game["seed"], game["fork"]), []).append(turn["text"])
+    assert all(len(set(texts)) == len(texts) for texts in by_group.values() if len(texts) == 2)
+    assert lines(first.folder.samples(1))

@@ -1,0 +1,130 @@
+"""Exploration: which answers the branches of a position begin with, so that comparing them teaches.
+
+Several answers are sampled at the fork, and an ensemble of the policy's versions says how good each
+is: by the reward that a policy trained on preferences implies, log pi(answer) - log base(answer)
+(up to a scale: Rafailov et al., https://arxiv.org/abs/2305.18290). What the ensemble is not sure of
+is compared. Thompson sampling: Dwaracherla et al., https://arxiv.org/abs/2402.00396.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unstable.config import ExploreConfig
+from unstable.engines.base import Engine
+from unstable.prompts import PromptBuilder
+from unstable.types import Answer, GameSpec, SampledTokens, Turn
+from unstable.types.seeds import derive_seed
+
+Scores = NDArray[np.float64]
+"""Of each of A answers by each of K members of an ensemble [K, A]."""
+
+
+class Explorer:
+    """Samples the answers of a forked turn, and chooses those that its branches begin with."""
+
+    def __init__(
+        self,
+        config: ExploreConfig,
+        engine: Engine,
+        prompts: Mapping[str, PromptBuilder],
+        *,
+        max_tokens: int,
+        seed: int,
+    ) -> None:
+        self._config, self._engine, self._prompts = config, engine, prompts
+        self._max_tokens, self._seed = max_tokens, seed
+
+    async def answers(self, spec: GameSpec, turn: Turn) -> list[Answer]:
+        """An answer for each of the branches of a game that is forked at `turn`.
+
+        They differ as far as different ones were sampled, each as the policy may answer there.
+        """
+        sampled = turn.answer.sampled
+        assert sampled is not None, "a trained seat's turn"
+        found = await self._sample(spec, turn, sampled)
+        scores = await self._scores(spec, found)
+        chance = random.Random(derive_seed(self._seed, "explore", spec.game_id))
+        rule = thompson if self._config.rule == "thompson" else most_variance
+        chosen = rule(scores, min(spec.branches, len(found)), chance)
+        return [found[chosen[branch % len(chosen)]] for branch in range(spec.branches)]
+
+    async def _sample(self, spec: GameSpec, turn: Turn, asked: SampledTokens) -> list[Answer]:
+        """Different answers to the turn's prompt, in the order in which they were sampled."""
+        prompts = self._prompts[spec.env]
+        completions = await asyncio.gather(
+            *(
+                self._engine.generate(
+                    asked.prompt_ids,
+                    adapter=spec.seats[turn.seat].player.name,
+                    temperature=asked.temperature,
+                    max_tokens=self._max_tokens,
+                    seed=derive_seed(self._seed, "candidate", spec.game_id, index),
+                )
+                for index in range(self._config.candidates)
+            )
+        )
+        answers: dict[tuple[int, ...], Answer] = {}
+        for completion in completions:
+            text, action = prompts.read_answer(completion.token_ids)
+            answers.setdefault(
+                tuple(completion.token_ids),
+                Answer(
+                    observation=turn.answer.observation,
+                    text=text,
+                    action=action.text,
+                    formatted=action.formatted,
+                    sampled=SampledTokens(
+                        prompt_ids=asked.prompt_ids,
+                        segments=(completion,),
+                        temperature=asked.temperature,
+                        version=asked.version,
+                        prompt_cut=asked.prompt_cut,
+                        moves=asked.moves,
+                    ),
+                ),
+            )
+        return list(answers.values())
+
+    async def _scores(self, spec: GameSpec, answers: Sequence[Answer]) -> Scores:
+        """What each member of the spec's ensemble makes of each answer."""
+        sampled = [each.sampled for each in answers if each.sampled is not None]
+        token_ids = [tokens.token_ids for tokens in sampled]
+        scored = await asyncio.gather(
+            *(
+                self._engine.score(sampled[0].prompt_ids, token_ids, adapter=adapter)
+                for adapter in (None, *(version.name for version in spec.ensemble))
+            )
+        )
+        totals = np.array([[sum(logprobs) for logprobs in answers] for answers in scored])
+        return totals[1:] - totals[0]  # the base's are the first
+
+
+def thompson(scores: Scores, count: int, chance: random.Random) -> list[int]:
+    """Indices of `count` answers: for each a member is drawn, and its best one that is left."""
+    chosen: list[int] = []
+    for _ in range(count):
+        order = np.argsort(-scores[chance.randrange(len(scores))], kind="stable").tolist()
+        chosen.append(next(index for index in order if index not in chosen))
+    return chosen
+
+
+def most_variance(scores: Scores, count: int, chance: random.Random) -> list[int]:
+    """Indices of `count` answers whose differences the members judge most differently.
+
+    The first two are the pair whose difference varies most over the members, then those whose
+    difference to the first does. Of equal ones those that were sampled first.
+    """
+    number = scores.shape[1]
+    if number == 1:
+        return [0]
+    pairs = list(combinations(range(number), 2))
+    first, _ = max(pairs, key=lambda pair: float(np.var(scores[:, pair[0]] - scores[:, pair[1]])))
+    differences = np.var(scores - scores[:, first : first + 1], axis=0)
+    differences[first] = -1.0
+    rest = np.argsort(-differences, kind="stable").tolist()
+    return [first, *rest[: count - 1]]
