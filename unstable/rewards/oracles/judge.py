@@ -175,11 +175,14 @@ class Judge(Oracle):
 
             return await call(ask)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                [group.create_task(verdict(text, v, o)) for o, text in enumerate(texts)]
-                for v, texts in enumerate(votes)
-            ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    [group.create_task(verdict(text, v, o)) for o, text in enumerate(texts)]
+                    for v, texts in enumerate(votes)
+                ]
+        except ExceptionGroup as raised:
+            raise raised.exceptions[0] from None
         return [[task.result() for task in each] for each in tasks]
 
     async def _reply(self, text: str, seed: int) -> str:
