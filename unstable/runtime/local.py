@@ -78,10 +78,14 @@ class LocalActor:
         async with AsyncExitStack() as undo:
             undo.push_async_callback(actor.close)
             await actor.collector.start()
-            for name, (_, path) in config.buffer.judge_adapters.items():
-                await actor.engine.load(read_adapter(path, name))
+            await actor.load_judges()
             undo.pop_all()
         return actor
+
+    async def load_judges(self) -> None:
+        """Give the engine the adapters that it judges with."""
+        for name, (_, folder) in self._config.buffer.judge_adapters.items():
+            await self.engine.load(read_adapter(folder, name))
 
     def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
         """Play games, as `Collector.play` says."""
