@@ -139,7 +139,7 @@ class ReplayProcess(ActorProcess):
         recorded = pickle.loads((self._folder.root / "recorded.pickle").read_bytes())
         config, engine = self._config, ScriptedEngine(lambda ids, seed: [])
         tokenizer = TextTokenizer()
-        self._actor = ReplayActor(config, self._folder, engine, tokenizer, judging(config))
+        self._actor = ReplayActor(config, self._folder, engine, tokenizer, judging(config, self._folder))
         self._actor.collector = ReplayCollector(config, recorded, float(os.environ[SECONDS]))
         collect_rarely()
         return ProcessId.own()

@@ -17,7 +17,7 @@ class Reply:
     """What the server does with a request: it may wait, hang up, or answer."""
 
     status: int = 200
-    body: Any = None
+    body: Any = None  # a function is called with the request's
     wait_s: float = 0.0
     hangs_up: bool = False
     headers: dict[str, str] = dataclasses.field(default_factory=lambda: {"retry-after-ms": "1"})
@@ -56,13 +56,14 @@ class Server:
                 if reply.hangs_up:
                     self.close_connection = True
                     return
-                is_text = isinstance(reply.body, str)
+                answer = reply.body(body) if callable(reply.body) else reply.body
+                is_text = isinstance(answer, str)
                 self.send_response(reply.status)
                 self.send_header("Content-Type", "text/html" if is_text else "application/json")
                 for name, value in reply.headers.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write((reply.body if is_text else json.dumps(reply.body)).encode())
+                self.wfile.write((answer if is_text else json.dumps(answer)).encode())
 
             def do_GET(self) -> None:
                 self.send_response(404)
@@ -71,7 +72,7 @@ class Server:
             def log_message(self, *_: Any) -> None: ...
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
 

@@ -21,7 +21,7 @@ from unstable.games.services import (
 from unstable.league.matchmaking import Matchmaker
 from unstable.models.archive import made_for, misfit, unpack_newer
 from unstable.models.base import check_model, model_path
-from unstable.models.hub import cache_folder
+from unstable.models.hub import cache_folder, silence
 from unstable.models.inspection import check_opponents, check_start
 from unstable.planning.machine import Machine, this_machine, together
 from unstable.planning.plan import Plan, plan
@@ -147,7 +147,7 @@ def check(config: RunConfig, *, model: bool = True) -> None:
     check_exact_games(config)
     check_opponents_kl(config)
     check_sinks(config)
-    Rewards(config.buffer.rewards)
+    Rewards(config.buffer.rewards).check(silence)
     Matchmaker(config.opponents)
     if model:
         check_model(config.model)

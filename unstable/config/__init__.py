@@ -50,8 +50,16 @@ from unstable.config.opponents import (
     RulesOpponent,
 )
 from unstable.config.options import fields, outline, within
+from unstable.config.oracles import (
+    ORACLES,
+    HTTPOracle,
+    JudgeOracle,
+    OracleConfig,
+    RewardModelOracle,
+)
 from unstable.config.plain import read_text, read_yaml
 from unstable.config.reading import CONFIGS, dump, load, parse
+from unstable.config.rewards import RewardConfig
 from unstable.config.run import RunConfig
 from unstable.config.sections import (
     ENGINES,
@@ -59,7 +67,6 @@ from unstable.config.sections import (
     ClusterConfig,
     ExploreConfig,
     ModelConfig,
-    RewardConfig,
 )
 from unstable.config.supervised import (
     DataConfig,

@@ -3,11 +3,9 @@
 `collectors/players/kinds.py` says which class plays each.
 """
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -20,6 +18,7 @@ from unstable.config.base import (
     PositiveInt,
     Section,
 )
+from unstable.config.endpoint import check_extra, check_keyless
 
 
 class DrawConfig(Section):
@@ -180,25 +179,12 @@ class OpenAIOpponent(OpponentConfig):
 
     @model_validator(mode="after")
     def _keyless(self) -> Self:
-        """A config is written to files and shown: no key may be in it, nor in an error."""
-        if not re.fullmatch(r"[A-Za-z_]\w*", self.api_key_env):
-            raise ValueError(
-                "api_key_env is no name of an environment variable; export the key in one, and "
-                "give its name"
-            )
-        url = urlsplit(self.base_url)
-        if url.username or url.password or url.query:
-            raise ValueError(
-                "base_url holds a name, a password or a query, which the run's files would show; "
-                "export the key in the variable of api_key_env, and leave it out"
-            )
+        check_keyless(self.api_key_env, self.base_url)
         return self
 
     @model_validator(mode="after")
     def _extra_is_further(self) -> Self:
-        for name in ("model", "messages", "stream", "n"):
-            if name in self.extra:
-                raise ValueError(f"extra.{name}: is not free to choose here; leave it out")
+        check_extra(self.extra)
         return self
 
     @property

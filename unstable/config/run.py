@@ -18,9 +18,9 @@ from unstable.config.opponents import (
     FixedOpponent,
     OpponentsConfig,
 )
+from unstable.config.rewards import BufferConfig
 from unstable.config.sections import (
     ActorsConfig,
-    BufferConfig,
     ClusterConfig,
     GroupsConfig,
     LoopConfig,

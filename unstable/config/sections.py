@@ -210,38 +210,6 @@ class ActorsConfig(Section):
         return self
 
 
-class RewardConfig(Section):
-    """A reward term."""
-
-    term: str = Field(
-        "outcome",
-        description="outcome, format, invalid_move, length, or module:function of (result, turn) "
-        "for a turn's reward, of (result, seat) for a whole trajectory's; it may be async",
-    )
-    weight: float = Field(1.0, description="what the term's raw value is multiplied by")
-    args: Arguments = Field({}, description="arguments for the term")
-    at_once: PositiveInt = Field(
-        16, description="calls of an async term in flight at a time, shared out over the actors"
-    )
-    timeout: PositiveFloat = Field(
-        60.0, description="seconds for a call of the user's own term; then its game has failed"
-    )
-
-
-class BufferConfig(Section):
-    """What lies between play and learning."""
-
-    capacity: PositiveInt | Auto = Field(
-        "auto", description="samples held; the oldest whole groups leave first"
-    )
-    max_staleness: NonNegativeInt = Field(
-        4, description="versions that a sample may be behind when it is trained on"
-    )
-    rewards: list[RewardConfig] = Field(
-        [RewardConfig()], description="reward terms of turns and trajectories; they add up"
-    )
-
-
 class LoopConfig(Section):
     """How long play and learning go on, and in which order."""
 

@@ -20,6 +20,7 @@ from unstable.types import (
     Trajectory,
     Unwritable,
 )
+from unstable.types.tallies import Asked
 
 Judged = tuple[GameResult, list[Trajectory]]
 
@@ -37,15 +38,20 @@ class Ended(NamedTuple):
         return [each for each in self.games if isinstance(each, Finished)]
 
     @classmethod
-    def of(cls, judged: Iterable[Judged | GameFailure], *, on_file: bool = False) -> "Ended":
+    def of(
+        cls, judged: Iterable[Judged | GameFailure | Asked], *, on_file: bool = False
+    ) -> "Ended":
         """Games with their trajectories; `on_file`: their lines are written already."""
         ended = cls([], PlayTally.empty(), TrainingGames())
         ended.add(judged, on_file=on_file)
         return ended
 
-    def add(self, judged: Iterable[Judged | GameFailure], *, on_file: bool = False) -> None:
+    def add(self, judged: Iterable[Judged | GameFailure | Asked], *, on_file: bool = False) -> None:
         """Take in more of them."""
         for each in judged:
+            if isinstance(each, Asked):
+                self.play.add_asked(each)
+                continue
             if isinstance(each, GameFailure):
                 self.games.append(each)
                 continue

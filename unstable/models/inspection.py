@@ -68,14 +68,16 @@ def check_start(folder: Path, model: ModelConfig, field: str) -> None:
 
 
 def check_opponents(config: RunConfig) -> None:
-    """Raise `ConfigError` where an opponent's adapter cannot be served beside the policy."""
+    """Raise `ConfigError` where an opponent's or judge's adapter cannot be served."""
+    folders = [*config.buffer.judge_adapters.values()]
     for index, opponent in enumerate(config.opponents.fixed):
         if isinstance(opponent, CheckpointOpponent):
-            try:
-                _fitting(opponent.adapter_folder, config.model)
-            except ValueError as error:
-                field = f"opponents.fixed.{index}.path"
-                raise ConfigError(f"{field} = {opponent.path!r}: {error}") from None
+            folders.append((f"opponents.fixed.{index}.path", opponent.adapter_folder))
+    for field, folder in folders:
+        try:
+            _fitting(folder, config.model)
+        except ValueError as error:
+            raise ConfigError(f"{field} = {str(folder)!r}: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

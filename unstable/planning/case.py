@@ -167,7 +167,8 @@ def _past_share(config: RunConfig) -> float:
 def _always(config: RunConfig) -> int:
     """LoRAs besides the policy's current and past ones as opponents."""
     others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
-    return min(evaluated_beside(config), 1) + others + len(config.openings.versions)
+    judges = len(config.buffer.judge_adapters)
+    return min(evaluated_beside(config), 1) + others + judges + len(config.openings.versions)
 
 
 def too_few(wanted: str, needed: int, gpus: Sequence[GPU], change: str) -> ConfigError:

@@ -269,6 +269,14 @@ class RunFolder:
         """Where an endpoint's calls and tokens are counted, if they are capped."""
         return self.root / "endpoints" / f"{quote(opponent, safe='')}.json"
 
+    def answers(self, term: str) -> Path:
+        """Where a reward term's answers are kept, with `cache: run`."""
+        return self.root / "judged" / f"{quote(term, safe='')}.cache.jsonl"
+
+    def judged(self, name: str) -> Path:
+        """What reward terms said of recorded games when they were asked again."""
+        return self.root / "judged" / f"{quote(name, safe='')}.jsonl"
+
     def log(self, component: str) -> Path:
         """Log file of a component: loop, learner, actor-0, ..."""
         return self.root / "logs" / f"{component}.log"

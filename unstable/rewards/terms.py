@@ -3,8 +3,9 @@
 A term is a function, and the name of its second argument says what it judges. `turn`, or any other
 name: `term(result, turn, **args)` judges one turn. `seat`: `term(result, seat, **args)` judges that
 seat's whole trajectory, and counts once for it. Both return a number, or None where they do not
-apply. A term that waits for something is a coroutine function and runs beside the games. What comes
-after the sum (normalising, baselines, groups) is the learner's.
+apply. A term that waits for something is a coroutine function and runs beside the games; of
+`(results, turns)` or `(results, seats)` it judges many at a time and returns a list. Oracles wait
+as well (`oracles/`). What comes after the sum (normalising, baselines, groups) is the learner's.
 """
 
 import asyncio
@@ -20,11 +21,17 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from unstable.config import ConfigError, RewardConfig, shown
+from unstable.config import ORACLES, ConfigError, RewardConfig, shown
 from unstable.config.plugins import check_call, faults_to, target_or, time_limit
+from unstable.rewards.oracles.asking import Asking
+from unstable.rewards.oracles.base import Engine, Silence
+from unstable.rewards.oracles.function import FunctionOracle
+from unstable.rewards.oracles.kinds import make_oracle
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
+from unstable.types.tallies import Asked
 
 Judged = tuple[GameResult, list[Trajectory]]
 Values = list[float | None]
@@ -65,45 +72,28 @@ class _Term(NamedTuple):
     """A reward term of the config, ready to be called."""
 
     config: RewardConfig
-    function: Callable[[GameResult, Turn | int], Any]
+    function: Callable[[GameResult, Turn | int], Any] | None  # None: `asking` has it
     judges: Literal["turn", "seat"]
-    waits: bool  # a coroutine function
-    slots: asyncio.Semaphore
+    asking: Asking | None  # of a term that waits
 
     @property
     def is_users(self) -> bool:
         """Whether it is a plain function of a user's."""
-        return not self.waits and self.config.term not in BUILT_IN
+        return self.asking is None and self.config.term not in BUILT_IN
 
     def value(self, game: GameResult, judged: Turn | int) -> float | None:
         """The value of a plain term; one that does not come back would keep all games waiting."""
-        name, timeout = self.config.term, self.config.timeout
-        if name in BUILT_IN:
+        assert self.function is not None, "a term that waits is asked by `asking`"
+        name, timeout = self.config.key, self.config.timeout
+        if self.config.term in BUILT_IN:
             return self.function(game, judged)
         with time_limit(timeout, f"reward term {name}: not over in timeout = {timeout:g} s"):
             return self.function(game, judged)
 
-    async def wait(self, game: GameResult, judged: Turn | int) -> float | None:
-        """The value of a term that waits, once there is a slot for it, within its time."""
-        name, timeout = self.config.term, self.config.timeout
-        try:
-            async with self.slots, asyncio.timeout(timeout) as timer:
-                value: float | None = await self.function(game, judged)
-                return value
-        except TimeoutError:
-            if not timer.expired():
-                raise
-            raise TimeoutError(f"reward term {name}: none in timeout = {timeout:g} s") from None
-        except (asyncio.CancelledError, SystemExit) as error:  # would end more than this task
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise RuntimeError(f"reward term {name} raised {error!r}") from error
-
     def reward(self, raw: float) -> Reward:
         """What its value is worth; raises `ValueError` where that is not finite."""
         if not math.isfinite(self.config.weight * raw):
-            name, weight = self.config.term, self.config.weight
+            name, weight = self.config.key, self.config.weight
             raise ValueError(f"reward term {name} returned {raw}, of weight {weight}")
         return Reward(raw=raw, weighted=self.config.weight * raw)
 
@@ -112,7 +102,7 @@ class _Call(NamedTuple):
     """What one value is asked of: a term, about a turn or a seat's whole trajectory."""
 
     term: _Term
-    game: GameResult
+    game: GameResult  # or a branch of it
     judged: Turn | int
 
 
@@ -120,30 +110,63 @@ class Rewards:
     """The config's reward terms, applied to finished games."""
 
     def __init__(
-        self, rewards: Sequence[RewardConfig], *, among: int = 1, apart: Apart | None = None
+        self,
+        rewards: Sequence[RewardConfig],
+        *,
+        among: int = 1,
+        apart: Apart | None = None,
+        cache: Callable[[str], Path] | None = None,
     ) -> None:
         """`among` so many processes the calls at once are shared out, one at least to each.
 
         With `apart` a user's plain terms are asked there: an alarm that ends them reaches the main
-        thread alone. Raises `ConfigError` for an unknown term or a target that does not import.
+        thread alone. `cache` gives, by a term's name, the file of `cache: run`; without it memory
+        has to do. Raises `ConfigError` for an unknown term or a target that does not import.
         """
         self._terms: dict[str, _Term] = {}
         for index, reward in enumerate(rewards):
             field = f"buffer.rewards.{index}"
-            if reward.term in self._terms:
+            if reward.key in self._terms:
                 raise ConfigError(
-                    f"{field}.term = {shown(reward.term)} is there twice; add up the weights"
+                    f"{field}.{'name' if reward.name else 'term'} = {shown(reward.key)} is there "
+                    "twice; add up the weights, or give one another name"
                 )
             share = max(1, reward.at_once // among)
-            self._terms[reward.term] = _read_term(reward, field, share)
+            self._terms[reward.key] = _read_term(reward, field, share, cache)
         plain = any(term.is_users for term in self._terms.values())
         self._apart = apart if plain else None
-        self._waits = any(term.waits for term in self._terms.values()) or self._apart is not None
+        self._waits = bool(self._asked) or self._apart is not None
 
     @property
     def at_once(self) -> int:
         """Most calls in flight of terms that wait; 0 where none waits."""
-        return sum(term.config.at_once for term in self._terms.values() if term.waits)
+        return sum(term.config.at_once for term in self._terms.values() if term.asking)
+
+    @property
+    def _asked(self) -> dict[str, Asking]:
+        """The terms that wait, by name."""
+        return {name: term.asking for name, term in self._terms.items() if term.asking is not None}
+
+    def check(self, silence: Silence) -> None:
+        """Raise `ConfigError` where an oracle cannot be asked; loads no model."""
+        for asking in self._asked.values():
+            asking.oracle.check(silence)
+
+    def serve(self, engine: Engine) -> None:
+        """Have judges ask the actor's engine, where the config says so."""
+        for asking in self._asked.values():
+            asking.oracle.serve(engine)
+
+    async def close(self) -> None:
+        """Give back what oracles hold."""
+        for asking in self._asked.values():
+            await asking.close()
+
+    def take_asked(self) -> Asked:
+        """What the terms that wait have been asked since the last call; falsy where nothing."""
+        taken = {name: asking.oracle.counts.take() for name, asking in self._asked.items()}
+        counts = {name: counts for name, (counts, _) in taken.items() if counts}
+        return Asked(counts, {name: means for name, (_, means) in taken.items() if means})
 
     async def judge(
         self, played: AsyncGenerator[list[GameResult | GameFailure]]
@@ -254,8 +277,9 @@ class Rewards:
         try:
             async with asyncio.TaskGroup() as group:
                 for term, game, judged in calls:
-                    if term.waits:
-                        values.append(group.create_task(term.wait(game, judged)))
+                    if term.asking is not None:
+                        asked = term.asking.value(result, game, judged)
+                        values.append(group.create_task(asked))
                     elif term.is_users and self._apart is not None:
                         values.append(apart.pop())
                     else:
@@ -277,7 +301,7 @@ class Rewards:
         rewards: _Found = defaultdict(dict)
         for (term, game, judged), raw in zip(self._calls(result), values, strict=True):
             if raw is not None:
-                rewards[_place(game, judged)][term.config.term] = term.reward(raw)
+                rewards[_place(game, judged)][term.config.key] = term.reward(raw)
         return [_trajectory(game, seat, turns, rewards) for game, seat, turns in _seats(result)]
 
 
@@ -321,9 +345,20 @@ def _trajectory(game: GameResult, seat: int, turns: Sequence[Turn], rewards: _Fo
     )
 
 
-def _read_term(reward: RewardConfig, field: str, at_once: int) -> _Term:
+def _read_term(
+    reward: RewardConfig, field: str, at_once: int, cache: Callable[[str], Path] | None
+) -> _Term:
     """The term that an entry of the config names; raises `ConfigError` for what is none."""
-    function = target_or(BUILT_IN, reward.term, f"{field}.term", "reward term")
+    path = None
+    if reward.cache == "run" and cache is not None:
+        path = cache(reward.key)
+    elif reward.cache not in ("auto", "none", "memory", "run"):
+        path = Path(reward.cache).expanduser()
+    if reward.oracle is not None:
+        oracle = make_oracle(reward, field)
+        asking = Asking(reward, oracle, at_once=at_once, cache=path)
+        return _Term(reward, None, "turn" if reward.judges == "turn" else "seat", asking)
+    function = target_or({**BUILT_IN, **ORACLES}, reward.term, f"{field}.term", "reward term")
     check_call(
         f"{field}.term = {shown(reward.term)} with args = {shown(reward.args)}",
         function,
@@ -332,11 +367,16 @@ def _read_term(reward: RewardConfig, field: str, at_once: int) -> _Term:
         "turn",
         **reward.args,
     )
-    second = list(inspect.signature(function).parameters)[1:2]
-    return _Term(
-        config=reward,
-        function=partial(function, **reward.args),
-        judges="seat" if second == ["seat"] else "turn",
-        waits=any(map(inspect.iscoroutinefunction, (function, type(function).__call__))),
-        slots=asyncio.Semaphore(at_once),
-    )
+    second = "".join(list(inspect.signature(function).parameters)[1:2])
+    judges: Literal["turn", "seat"] = "seat" if second in ("seat", "seats") else "turn"
+    if not any(map(inspect.iscoroutinefunction, (function, type(function).__call__))):
+        for name in ("on_failure", "retries", "cache"):
+            if getattr(reward, name) != RewardConfig.model_fields[name].default:
+                raise ConfigError(
+                    f"{field}.{name} = {getattr(reward, name)!r}: {reward.term} does not wait, and "
+                    "is asked once; make it an async function, or leave this out"
+                )
+        return _Term(reward, partial(function, **reward.args), judges, None)
+    together = second in ("turns", "seats")
+    own = FunctionOracle(reward.key, field, function, reward.args, together=together)
+    return _Term(reward, None, judges, Asking(reward, own, at_once=at_once, cache=path))

@@ -42,7 +42,7 @@ class ActorProcess:
         config = self._config.with_ledgers(folder.endpoint)
         with _ends_with_engine():
             log_file = folder.log(f"engine-{self._index}")
-            self._actor = await LocalActor.start(config, folder, log_file, judging(config))
+            self._actor = await LocalActor.start(config, folder, log_file, judging(config, folder))
         for env in folder.blocking_games:
             self._actor.collector.play_isolated(env)
         games = config.game_by_key

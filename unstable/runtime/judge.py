@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from unstable.collectors.isolation import HelperProcess, frame, read_frame
 from unstable.config import RewardConfig, RunConfig
 from unstable.config.plugins import faults_to
+from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards, Values
 from unstable.solving.solver import end_with_asker
 from unstable.types import GameFailure, GameResult
@@ -28,11 +29,12 @@ START_S = 120.0
 """Until the process has imported what the terms need."""
 
 
-def judging(config: RunConfig) -> Rewards:
+def judging(config: RunConfig, folder: RunFolder) -> Rewards:
     """The config's terms, as one of a run's actors asks them."""
     terms = config.buffer.rewards
     among = config.actors.num if isinstance(config.actors.num, int) else 1
-    return Rewards(terms, among=max(1, among), apart=Judge(terms))
+    apart = Judge(terms)
+    return Rewards(terms, among=max(1, among), apart=apart, cache=folder.answers)
 
 
 class Judge:

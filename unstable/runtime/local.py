@@ -22,6 +22,7 @@ from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.records.games import sample_lines
 from unstable.rewards.terms import Rewards
+from unstable.runtime.answering import EngineAnswers
 from unstable.solving.exploiter import Exploiter
 from unstable.types import (
     ActorState,
@@ -38,6 +39,7 @@ from unstable.types import (
     Unwritable,
     Update,
 )
+from unstable.types.tallies import Asked
 
 if TYPE_CHECKING:
     from unstable.learners.checkpoint import Snapshot
@@ -58,9 +60,10 @@ class LocalActor:
         """`rewards` are the config's terms, where they are not asked in this process alone."""
         self._config = config
         self._folder = folder
-        self._rewards = rewards or Rewards(config.buffer.rewards)
+        self._rewards = rewards or Rewards(config.buffer.rewards, cache=folder.answers)
         self.engine = engine
         self.collector = Collector(config, engine, tokenizer)
+        self._rewards.serve(EngineAnswers(engine, self.collector.prompts, config.model.name))
         self._exploiters: dict[str, Exploiter] = {}
 
     @classmethod
@@ -75,8 +78,14 @@ class LocalActor:
         async with AsyncExitStack() as undo:
             undo.push_async_callback(actor.close)
             await actor.collector.start()
+            await actor.load_judges()
             undo.pop_all()
         return actor
+
+    async def load_judges(self) -> None:
+        """Give the engine the adapters that it judges with."""
+        for name, (_, folder) in self._config.buffer.judge_adapters.items():
+            await self.engine.load(read_adapter(folder, name))
 
     def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
         """Play games, as `Collector.play` says."""
@@ -102,11 +111,14 @@ class LocalActor:
 
     async def judged(
         self, played: AsyncGenerator[list[GameResult | GameFailure]]
-    ) -> AsyncGenerator[list[Judged | GameFailure]]:
-        """What was played, with what its reward terms say."""
+    ) -> AsyncGenerator[list[Judged | GameFailure | Asked]]:
+        """What was played, with what its reward terms say, and were asked for that."""
         async with aclosing(played), aclosing(self._rewards.judge(played)) as lists:
             async for judged in lists:
-                yield judged
+                if asked := self._rewards.take_asked():
+                    yield [*judged, asked]
+                else:
+                    yield [*judged]
 
     async def present(self) -> None:
         """It is."""
@@ -192,6 +204,7 @@ class LocalActor:
         for exploiter in self._exploiters.values():
             exploiter.close()
         self.collector.close()
+        await self._rewards.close()
         await self.engine.close()
 
 

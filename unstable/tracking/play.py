@@ -1,4 +1,4 @@
-"""`collect/*`: what finished training games say, as sums that are made where they were played.
+"""`collect/*` and `judge/*`: what finished training games say, as sums made where they were played.
 
 An actor tallies its games, and the tracker adds the tallies up: every mean is weighted rightly, and
 no sum depends on how many games came in one message. Each name is explained in `docs/metrics.md`. A
@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from unstable.config import RunConfig
+from unstable.config import JudgeOracle, RunConfig
 from unstable.tracking.metrics import Row
 from unstable.types import GameResult, GameSpec, Trajectory, Turn
 from unstable.types.metrics import VersusKey, metric_name, part, versus_name
+from unstable.types.tallies import Asked
 
 COUNTS = [
     *("games", "turns", "trained_turns", "tokens", "cut_characters"),
@@ -39,6 +40,10 @@ MEANS = [
     "seconds_per_turn",
     "seconds_per_character",
 ]
+ASKED = ["asked", "calls", "hits", "failures", "retried"]
+"""What is counted of a reward term that waits."""
+TOKENS = ["prompt_tokens", "reply_tokens"]
+"""What is counted besides of a language model."""
 _OPENED = "opened"
 """In a tally's counts: games that were not over in their opening."""
 
@@ -101,6 +106,15 @@ class PlayTally(NamedTuple):
         sequence = "\0".join(turn.answer.action for turn in result.turns)
         number = blake2b(sequence.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         self.sequences.setdefault(env, []).append(int.from_bytes(number, "little"))
+
+    def add_asked(self, asked: Asked) -> None:
+        """Take in what reward terms were asked."""
+        for term, counts in asked.counts.items():
+            for name, count in counts.items():
+                self._count(metric_name("judge", term, name), count)
+        for term, means in asked.means.items():
+            for name, (total, number) in means.items():
+                self._add(metric_name("judge", term, name), total, number)
 
     def _count(self, name: str, by: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + by
@@ -215,15 +229,22 @@ class PlayMetrics:
         fixed = [part(opponent.key) for opponent in config.opponents.fixed]
         alone = ["alone"] if any(len(game.sides) == 1 for game in config.games) else []
         self._labels = [*alone, "self", "others", "past", "fixed", *fixed]
+        oracles = {each.key: each.oracle for each in config.buffer.rewards if each.oracle}
+        self._judges = {
+            key: oracle for key, oracle in oracles.items() if isinstance(oracle, JudgeOracle)
+        }
         self._sums = Reducer(
             counts=[
                 *(f"collect/{name}" for name in COUNTS),
                 *(VersusKey(label).name("games") for label in self._labels),
                 *(metric_name("collect/raised", game.key) for game in config.games),
+                *(metric_name("judge", term, name) for term in oracles for name in ASKED),
+                *(metric_name("judge", term, name) for term in self._judges for name in TOKENS),
             ],
             means=[
                 *(f"collect/{name}" for name in MEANS),
-                *(metric_name("collect/reward", reward.term) for reward in config.buffer.rewards),
+                *(metric_name("collect/reward", reward.key) for reward in config.buffer.rewards),
+                *(metric_name("judge", term, "seconds") for term in oracles),
                 *(
                     VersusKey(label).name(share)
                     for label in self._labels
@@ -265,7 +286,7 @@ class PlayMetrics:
         self._sums.count("collect/failures")
 
     def take(self, seconds: float) -> Row:
-        """All `collect/*` of the games since the last call, `seconds` ago."""
+        """All `collect/*` and `judge/*` of the games since the last call, `seconds` ago."""
         row = self._sums.take()
         for name in ("games", "turns"):
             row[f"collect/{name}_per_second"] = (row[f"collect/{name}"] or 0) / seconds
@@ -275,6 +296,10 @@ class PlayMetrics:
             row[metric_name("collect/distinct_games", env)] = (
                 len(set(sequences)) / len(sequences) if sequences else None
             )
+        for term, judge in self._judges.items():
+            prompt, reply = (row[metric_name("judge", term, name)] or 0 for name in TOKENS)
+            spend = prompt * judge.price_prompt + reply * judge.price_reply
+            row[metric_name("judge", term, "spend")] = spend / 1e6
         self._forget_actions()
         return row
 

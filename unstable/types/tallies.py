@@ -51,6 +51,19 @@ class Tally(NamedTuple):
         return mean_interval(values, 0.0, 1.0, z=z)
 
 
+class Asked(NamedTuple):
+    """What reward terms that wait have been asked since the last such value, by term.
+
+    Asked({"judge": {"calls": 3}}, {"judge": {"seconds": (0.6, 3)}}): sums, with how many they are.
+    """
+
+    counts: dict[str, dict[str, int]]
+    means: dict[str, dict[str, tuple[float, int]]]
+
+    def __bool__(self) -> bool:
+        return bool(self.counts)
+
+
 class Least(NamedTuple):
     """The least score of several, whose interval holds for the least of the true ones.
 

@@ -1,0 +1,93 @@
+"""A sequence classifier as reward model: a real one, of random weights, in a folder of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, LlamaConfig
+from transformers import LlamaForSequenceClassification as Llama
+
+from tests.helpers.builders import answering, game
+from tests.rewards.test_oracles import counts, judged
+from unstable.config import ConfigError, ModelConfig, RewardConfig, parse
+from unstable.models.base import load_tokenizer
+from unstable.rewards.terms import Rewards
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("model") / "rewards"
+    tokenizer = load_tokenizer(ModelConfig(name="tiny"))
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_labels=2,
+        pad_token_id=None,
+    )
+    Llama(config).save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+def term(folder: Path, **args: Any) -> RewardConfig:
+    given = {"path": str(folder), "device": "cpu", **args}
+    return RewardConfig(term="reward_model", judges="turn", args=given, retries=0)
+
+
+def alone(folder: Path, text: str, label: int) -> float:
+    """By the library, one text at a time."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    ids = load_tokenizer(ModelConfig(name=str(folder))).encode(text)
+    with torch.inference_mode():
+        return float(model(torch.tensor([ids])).logits[0, label])
+
+
+async def test_texts_of_all_lengths_score_together_as_each_does_alone(folder: Path) -> None:
+    played = []
+    for number in range(7):
+        one = game(game_id=number, turns=1)
+        one.turns[0] = answering(one.turns[0], text="a move " * number + str(number))
+        played.append(one)
+    rewards = Rewards([term(folder, template="{answer}!", label=1)])
+    found = await judged(rewards, played)
+    assert counts(rewards, "reward_model")["calls"] == 1
+    for one in played:
+        text = f"{one.turns[0].answer.text}!"
+        expected = alone(folder, text, 1)
+        assert found[one.spec.game_id] == pytest.approx(expected, abs=1e-5)
+
+
+async def test_a_chat_is_scored_by_the_tokenizers_template(folder: Path) -> None:
+    tokenizer = load_tokenizer(ModelConfig(name=str(folder)))
+    chat = [{"role": "user", "content": "the board"}, {"role": "assistant", "content": "[4]"}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        expected = float(model(torch.tensor([ids])).logits[0, 0])
+    found = await judged(Rewards([term(folder)]), [game(turns=1)])
+    assert found[0] == pytest.approx(expected, abs=1e-5)
+
+
+async def test_of_a_long_text_the_end_counts(folder: Path) -> None:
+    short, long = game(turns=1), game(turns=1, game_id=1)
+    short.turns[0] = answering(short.turns[0], text="x" * 4)
+    long.turns[0] = answering(long.turns[0], text="y" * 50 + "x" * 4)
+    args = {"template": "{answer}", "max_tokens": 2}
+    found = await judged(Rewards([term(folder, **args)]), [short, long])
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+async def test_what_does_not_fit_is_said(folder: Path, tmp_path: Path) -> None:
+    found = await judged(Rewards([term(folder, label=2)]), [game()])
+    assert "label = 2: the model has 2 outputs" in str(found[0])
+    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args.path = .*: has no config.json"):
+        Rewards([term(tmp_path)]).check(lambda url: None)
+    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args.device = 'gpu': input should"):
+        entry = {"term": "reward_model", "args": {"path": "x", "device": "gpu"}}
+        parse({"buffer": {"rewards": [entry]}})

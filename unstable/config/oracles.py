@@ -1,0 +1,173 @@
+"""Oracles: reward terms that come with the package and ask something else than the game.
+
+A section for each, which is what `buffer.rewards.N.args` holds; `rewards/oracles/` asks them.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from unstable.config.base import (
+    Arguments,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PathText,
+    PositiveInt,
+    Section,
+)
+from unstable.config.endpoint import check_extra, check_keyless
+
+PLACES = ("env", "seat", "rules", "observation", "action", "answer", "transcript", "outcome")
+"""What a template may have in braces, of a turn or a whole game."""
+PAIR_PLACES = ("env", "rules", "first", "second")
+"""The same of two plays that are compared."""
+
+
+class HTTPOracle(Section):
+    """A service of one's own, which is sent items and returns a number for each."""
+
+    url: str = Field(description="where items are posted to, as JSON (docs/feedback.md)")
+    api_key_env: str | None = Field(
+        None, description="the environment variable that holds a bearer token; default: none"
+    )
+    max_bytes: PositiveInt = Field(2**20, description="the longest reply that is read, in bytes")
+
+    @model_validator(mode="after")
+    def _keyless(self) -> Self:
+        check_url(self.url, "url")
+        check_keyless(self.api_key_env, self.url, "url")
+        return self
+
+
+class JudgeOracle(Section):
+    """A language model that judges, behind an OpenAI-compatible endpoint or in our own engine."""
+
+    engine: PathText | None = Field(
+        None,
+        description="base, or the folder of a LoRA adapter of the base: the run's own engine "
+        "judges; default: the endpoint",
+    )
+    model: str | None = Field(None, description="model name at the endpoint")
+    base_url: str = Field("https://api.openai.com/v1", description="an OpenAI-compatible endpoint")
+    api_key_env: str = Field(
+        "OPENAI_API_KEY", description="the environment variable that holds the key"
+    )
+    extra: Arguments = Field({}, description="further parameters of an endpoint's request")
+    mode: Literal["absolute", "pairwise"] = Field(
+        "absolute",
+        description="absolute: a number for each play; pairwise: two are compared, in both "
+        "orders, and the value is the share of comparisons won",
+    )
+    template: str | None = Field(
+        None,
+        description=f"what the judge is asked, with {', '.join(f'{{{p}}}' for p in PLACES)}, or "
+        f"pairwise with {', '.join(f'{{{p}}}' for p in PAIR_PLACES)}; default: docs/feedback.md",
+    )
+    scale: Annotated[list[float], Field(min_length=2, max_length=2)] = Field(
+        [0.0, 10.0], description="least and greatest number that an absolute verdict may be"
+    )
+    votes: PositiveInt = Field(1, description="verdicts that are asked for; their mean counts")
+    temperature: NonNegativeFloat | None = Field(
+        None, description="the judge's sampling temperature; default: 0, with several votes 1"
+    )
+    max_tokens: PositiveInt = Field(512, description="longest reply of the judge, in tokens")
+    max_characters: PositiveInt = Field(
+        12_000, description="of a transcript the last so many are shown"
+    )
+    price_prompt: NonNegativeFloat = Field(
+        0.0, description="price of a million tokens of prompts, for judge/<term>/spend"
+    )
+    price_reply: NonNegativeFloat = Field(
+        0.0, description="price of a million tokens of replies, likewise"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.engine is None) == (self.model is None):
+            raise ValueError(
+                "engine and model: give one of them, model for an endpoint, engine for the run's "
+                "own engine"
+            )
+        check_url(self.base_url, "base_url")
+        check_keyless(self.api_key_env, self.base_url)
+        check_extra(self.extra)
+        places = PLACES if self.mode == "absolute" else PAIR_PLACES
+        check_template(self.template, places, self.needed)
+        if self.scale[0] >= self.scale[1]:
+            raise ValueError(f"scale = {self.scale}: give the least number, then the greatest")
+        return self
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """What a template has to have."""
+        return () if self.mode == "absolute" else ("first", "second")
+
+    @property
+    def sampling_temperature(self) -> float:
+        """The temperature that a judge answers at."""
+        if self.temperature is None:
+            return 0.0 if self.votes == 1 else 1.0
+        return self.temperature
+
+    @property
+    def adapter_folder(self) -> Path | None:
+        """The LoRA adapter that the engine has to serve for it, if any."""
+        if self.engine in (None, "base"):
+            return None
+        return Path(str(self.engine)).expanduser()
+
+
+class RewardModelOracle(Section):
+    """A sequence classifier of Hugging Face, in the actor's process."""
+
+    path: PathText = Field(description="local folder of the model and its tokenizer")
+    template: str | None = Field(
+        None,
+        description=f"the text that is scored, with {', '.join(f'{{{p}}}' for p in PLACES)}; "
+        "default: the chat of observation and answer by the tokenizer's chat template",
+    )
+    label: NonNegativeInt = Field(0, description="which of the model's outputs is the value")
+    max_tokens: PositiveInt = Field(2048, description="of a longer text the last so many count")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="where it computes; auto: a GPU with twice its size free, else cpu"
+    )
+
+    @model_validator(mode="after")
+    def _templated(self) -> Self:
+        check_template(self.template, PLACES, ())
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """Where the model lies."""
+        return Path(self.path).expanduser()
+
+
+OracleConfig = HTTPOracle | JudgeOracle | RewardModelOracle
+ORACLES: dict[str, type[OracleConfig]] = {
+    "http": HTTPOracle,
+    "judge": JudgeOracle,
+    "reward_model": RewardModelOracle,
+}
+"""By the name of their term."""
+
+
+def check_url(url: str, field: str) -> None:
+    """Raise `ValueError` for what is no address of a service."""
+    if not re.match(r"https?://[^/\s]", url):
+        raise ValueError(f"{field} = {url!r}: no address; write http://HOST:PORT/PATH")
+
+
+def check_template(text: str | None, places: tuple[str, ...], needed: tuple[str, ...]) -> None:
+    """Raise `ValueError` for a template with other words in braces than are known."""
+    if text is None:
+        return
+    found = re.findall(r"\{(\w+)\}", text)
+    for word in found:
+        if word not in places:
+            raise ValueError(f"template has {{{word}}}; known: {', '.join(places)}")
+    for word in needed:
+        if word not in found:
+            raise ValueError(f"template lacks {{{word}}}; the judge would not see it")

@@ -1,0 +1,124 @@
+"""Reward terms, and the buffer that holds what they judged."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from unstable.config.base import (
+    Arguments,
+    Auto,
+    NonNegativeInt,
+    PathText,
+    PositiveFloat,
+    PositiveInt,
+    RunName,
+    Section,
+)
+from unstable.config.oracles import ORACLES, JudgeOracle, OracleConfig
+
+
+def judge_adapter(term: str) -> str:
+    """The name under which an engine serves the adapter of a judge, by its term's name."""
+    return f"judge:{term}"
+
+
+class RewardConfig(Section):
+    """A reward term."""
+
+    term: str = Field(
+        "outcome",
+        description="outcome, format, invalid_move, length, an oracle (http, judge, reward_model), "
+        "or module:function of (result, turn) for a turn's reward, of (result, seat) for a whole "
+        "trajectory's; it may be async",
+    )
+    name: RunName | None = Field(None, description="name in metrics and files; default: the term")
+    weight: float = Field(1.0, description="what the term's raw value is multiplied by")
+    args: Arguments = Field({}, description="arguments for the term; an oracle's settings")
+    judges: Literal["auto", "turn", "seat"] = Field(
+        "auto",
+        description="what an oracle judges: each turn, or a seat's whole trajectory (auto); a "
+        "function says it by its second argument",
+    )
+    at_once: PositiveInt = Field(
+        16, description="calls of an async term in flight at a time, shared out over the actors"
+    )
+    batch: PositiveInt = Field(16, description="most items that an oracle is asked in one call")
+    timeout: PositiveFloat = Field(
+        60.0, description="seconds for a call of the user's own term; then it has failed"
+    )
+    retries: NonNegativeInt | Auto = Field(
+        "auto",
+        description="further calls after one of an async term that failed, after longer and "
+        "longer pauses; auto: 2 of an oracle, none of a function",
+    )
+    on_failure: Literal["drop", "zero", "last"] = Field(
+        "drop",
+        description="what an async term is worth that has failed for good: drop (its game has "
+        "failed too), zero, or last (the last value known of the env's seat, zero before one is)",
+    )
+    cache: Literal["auto", "none", "memory", "run"] | PathText = Field(
+        "auto",
+        description="answers kept by what was asked: none, memory (of each actor), run (a file in "
+        "the run's folder too), or a file of your own, which runs may share; auto: memory of an "
+        "oracle, none of a function",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.term in ORACLES:
+            oracle = self._read_oracle()
+            if self.judges == "turn" and getattr(oracle, "mode", None) == "pairwise":
+                raise ValueError(
+                    "judges = 'turn', but args.mode = 'pairwise' compares whole plays; set judges "
+                    "to seat"
+                )
+        else:
+            self.refuse("judges", "is an oracle's; a function says it by its second argument")
+        return self
+
+    def _read_oracle(self) -> OracleConfig:
+        from unstable.config.reading import one_line  # which reads whole configs
+
+        try:
+            return ORACLES[self.term].model_validate(self.args)
+        except ValidationError as error:
+            line = one_line(error, self.args)
+            joint = ": " if line.startswith("unknown key") else "."
+            raise ValueError(f"args{joint}{line}") from None
+
+    @property
+    def key(self) -> str:
+        """Its name in metrics and files."""
+        return self.name or self.term
+
+    @cached_property
+    def oracle(self) -> OracleConfig | None:
+        """The settings of an oracle; None: the term is none."""
+        return self._read_oracle() if self.term in ORACLES else None
+
+
+class BufferConfig(Section):
+    """What lies between play and learning."""
+
+    capacity: PositiveInt | Auto = Field(
+        "auto", description="samples held; the oldest whole groups leave first"
+    )
+    max_staleness: NonNegativeInt = Field(
+        4, description="versions that a sample may be behind when it is trained on"
+    )
+    rewards: list[RewardConfig] = Field(
+        [RewardConfig()], description="reward terms of turns and trajectories; they add up"
+    )
+
+    @property
+    def judge_adapters(self) -> dict[str, tuple[str, Path]]:
+        """LoRA adapters that the engine has to serve as judges: field and folder by its name."""
+        found = {}
+        for index, reward in enumerate(self.rewards):
+            oracle = reward.oracle
+            if isinstance(oracle, JudgeOracle) and oracle.adapter_folder is not None:
+                field = f"buffer.rewards.{index}.args.engine"
+                found[judge_adapter(reward.key)] = field, oracle.adapter_folder
+        return found

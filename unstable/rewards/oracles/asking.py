@@ -1,0 +1,229 @@
+"""How oracles are asked: questions wait until they make a batch, and none is asked twice.
+
+While all calls that may be in flight are, what comes waits for the next one, so that batches grow
+with the load. What an answer is worth that never comes is the config's `on_failure`.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from unstable.config import RewardConfig, one_line
+from unstable.config.plugins import faults_to
+from unstable.rewards.oracles.base import Answer, Oracle, OracleError, Question
+from unstable.rewards.oracles.cache import Cache, digest
+from unstable.rewards.oracles.calling import Caller
+from unstable.types import GameResult, Turn
+
+log = logging.getLogger(__name__)
+GATHER_S = 0.01
+"""A question waits so long for others that make a batch with it: a call costs about a millisecond
+of the processor that plays, whatever is in it."""
+_SAID_EVERY_S = 60.0
+
+
+class _Waiting:
+    """A question that is to be answered, and how many wait for that."""
+
+    def __init__(self, question: Question, key: str | None) -> None:
+        self.question = question
+        self.key = key
+        self.future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.waiters = 0
+
+
+class _Limits(NamedTuple):
+    """How much is asked at a time."""
+
+    calls: int
+    batch: int
+
+
+class Asking:
+    """Asks an oracle as its term's config says."""
+
+    def __init__(
+        self, config: RewardConfig, oracle: Oracle, *, at_once: int, cache: Path | None
+    ) -> None:
+        """`at_once` is this process's share; `cache` is the config's file of answers, if any."""
+        self.oracle = oracle
+        self._config = config
+        self._limits = _Limits(
+            min(at_once, oracle.at_once or at_once), oracle.batch or config.batch
+        )
+        is_function = config.oracle is None
+        retries = (0 if is_function else 2) if config.retries == "auto" else config.retries
+        self._call = Caller(
+            config.key,
+            at_once=self._limits.calls,
+            timeout=config.timeout,
+            retries=retries,
+            counts=oracle.counts,
+        )
+        kept = config.cache != "none" and not (config.cache == "auto" and is_function)
+        self._cache = Cache(cache) if kept else None
+        self._settings: str | None = None
+        self._queue: list[_Waiting] = []
+        self._open: dict[str, _Waiting] = {}  # by what is asked
+        self._batches: dict[asyncio.Task[None], list[_Waiting]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._last: dict[tuple[str, int], float] = {}  # values, by env and seat
+        self._said = -math.inf
+
+    async def value(self, result: GameResult, game: GameResult, judged: Turn | int) -> float | None:
+        """What a turn or a seat is worth; None: nothing. Raises what has failed, under `drop`."""
+        seat = judged.seat if isinstance(judged, Turn) else judged
+        role = game.spec.env, seat
+        try:
+            value = await self._mean(self.oracle.questions(result, game, judged))
+        except Exception as error:
+            self.oracle.counts.count("failures")
+            if self._config.on_failure == "drop":
+                raise
+            self._say(error)
+            return self._last.get(role, 0.0) if self._config.on_failure == "last" else 0.0
+        if value is not None:
+            self._last[role] = value
+        return value
+
+    async def close(self) -> None:
+        """End what is asked, and give back what the oracle holds."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._batches:
+            task.cancel()
+        await asyncio.gather(*self._batches, return_exceptions=True)
+        await self.oracle.close()
+
+    async def _mean(self, questions: Sequence[Question]) -> float | None:
+        self.oracle.counts.count("asked", len(questions))
+        if len(questions) == 1:
+            answers = [await self._ask(questions[0])]
+        else:
+            answers = await asyncio.gather(*map(self._ask, questions))
+        found = []
+        for question, answer in zip(questions, answers, strict=True):
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is not None:
+                found.append(1.0 - answer if question.flipped else answer)
+        return math.fsum(found) / len(found) if found else None
+
+    async def _ask(self, question: Question) -> Answer:
+        waiting = None
+        key = self._key(question)
+        if key is not None and self._cache is not None:
+            if key not in self._cache:
+                self._cache.look()
+            if key in self._cache:
+                self.oracle.counts.count("hits")
+                return self._cache[key]
+            waiting = self._open.get(key)
+            self.oracle.counts.count("hits", waiting is not None)
+        if waiting is None:
+            waiting = _Waiting(question, key)
+            self._queue.append(waiting)
+            if key is not None:
+                self._open[key] = waiting
+            self._begin_soon()
+        waiting.waiters += 1
+        try:
+            return await asyncio.shield(waiting.future)
+        finally:
+            waiting.waiters -= 1
+            if not waiting.waiters and not waiting.future.done():
+                self._abandon(waiting)
+
+    def _key(self, question: Question) -> str | None:
+        if self._cache is None:
+            return None
+        if self._settings is None:
+            self._settings = digest([self._config.term, self.oracle.settings])
+        return digest([self._settings, question.content])
+
+    def _begin_soon(self) -> None:
+        """Begin a batch once it is full, or has waited long enough."""
+        if len(self._queue) >= self._limits.batch:
+            self._begin()
+        elif self._timer is None:
+            loop, pause_s = asyncio.get_running_loop(), GATHER_S if self._limits.batch > 1 else 0.0
+            self._timer = loop.call_later(pause_s, self._begin)
+
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._queue and len(self._batches) < self._limits.calls:
+            batch = self._queue[: self._limits.batch]
+            del self._queue[: self._limits.batch]
+            task = asyncio.create_task(self._answer(batch))
+            self._batches[task] = batch
+            task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        del self._batches[task]
+        if self._queue:
+            self._begin()
+
+    async def _answer(self, batch: list[_Waiting]) -> None:
+        """Answer questions together, and let those know that wait."""
+        faults: list[BaseException] = []
+        answers: Sequence[Answer] = []
+        with faults_to(faults.append):
+            answers = await self.oracle.answer([each.question for each in batch], self._call)
+            if len(answers) != len(batch):
+                raise OracleError(f"{len(answers)} values for {len(batch)} items")
+        if faults:
+            error = faults[0]
+            answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))] * len(
+                batch
+            )
+        kept: dict[str, float | None] = {}
+        for waiting, answer in zip(batch, map(self._checked, answers), strict=True):
+            if waiting.key is not None:
+                if self._open.get(waiting.key) is waiting:
+                    del self._open[waiting.key]
+                if not isinstance(answer, Exception):
+                    kept[waiting.key] = answer
+            if not waiting.future.done():
+                waiting.future.set_result(answer)
+        if self._cache is not None:
+            try:
+                self._cache.add(kept)
+            except OSError as error:
+                self._say(error)
+
+    def _checked(self, answer: Answer) -> Answer:
+        if answer is None or isinstance(answer, Exception):
+            return answer
+        try:
+            if math.isfinite(answer):
+                return float(answer)
+        except TypeError:
+            pass
+        return ValueError(
+            f"reward term {self._config.key} returned {answer}, of weight {self._config.weight}"
+        )
+
+    def _abandon(self, waiting: _Waiting) -> None:
+        """Nobody waits for it any more."""
+        waiting.future.cancel()
+        if waiting.key is not None and self._open.get(waiting.key) is waiting:
+            del self._open[waiting.key]
+        if waiting in self._queue:
+            self._queue.remove(waiting)
+        for task, batch in self._batches.items():
+            if waiting in batch and all(each.future.cancelled() for each in batch):
+                task.cancel()
+
+    def _say(self, error: BaseException) -> None:
+        """Log what has failed, not more often than one can read."""
+        now = time.monotonic()
+        if now - self._said > _SAID_EVERY_S:
+            self._said = now
+            text = one_line(f"{type(error).__name__}: {error}")
+            log.warning("reward term %s: %s", self._config.key, text)

@@ -1,0 +1,97 @@
+"""Answers by the content that was asked: in memory, and in a file that processes share.
+
+The file has a JSON object a line, and is only ever appended to. A line that a process died in is
+left as it is, and read by nobody.
+"""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MOST = 200_000
+"""Answers that are held in memory; the oldest leave first."""
+
+
+def digest(value: Any) -> str:
+    """A name for a plain value: SHA-256 of its JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Cache:
+    """What a term has answered, by `digest`."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """With a path also what other processes, now or before, have been answered."""
+        self._path = path
+        self._found: dict[str, float | None] = {}
+        self._end = 0  # of the file, as far as it was read
+
+    def look(self) -> None:
+        """Read what others have added to the file."""
+        if self._path is None or not self._path.is_file():
+            return
+        if self._path.stat().st_size <= self._end:
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._end)
+            for line in file:
+                if not line.endswith(b"\n"):  # is being written
+                    return
+                self._end += len(line)
+                self._read(line)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._found
+
+    def __getitem__(self, key: str) -> float | None:
+        return self._found[key]
+
+    def add(self, answers: Mapping[str, float | None]) -> None:
+        """Keep answers; raises `OSError` where the file cannot be written."""
+        for key, value in answers.items():
+            self._keep(key, value)
+        if self._path is not None and answers:
+            rows = ({"key": key, "value": value} for key, value in answers.items())
+            _append(self._path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+    def _read(self, line: bytes) -> None:
+        try:
+            row = json.loads(line)
+            key, value = row["key"], row["value"]
+        except (ValueError, TypeError, KeyError):
+            return
+        is_number = type(value) in (int, float) and math.isfinite(value)
+        if isinstance(key, str) and (value is None or is_number):
+            self._keep(key, value)
+
+    def _keep(self, key: str, value: float | None) -> None:
+        self._found[key] = value
+        if len(self._found) > MOST:
+            del self._found[next(iter(self._found))]
+
+
+def _append(path: Path, lines: bytes) -> None:
+    """Add whole lines, whatever became of the last one, while no other process does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":  # a process has died in it
+                lines = b"\n" + lines
+        file.write(lines)
+
+
+def files_of(folder: Path) -> list[list[Any]]:
+    """Names, sizes and times of a folder's files: what changes with what they hold."""
+    if not folder.is_dir():
+        return []
+    found = [(path.name, path.stat()) for path in sorted(folder.iterdir()) if path.is_file()]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in found]

@@ -1,0 +1,74 @@
+"""Calls that may fail: few at a time, each in its time, and again after a pause."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from unstable.rewards.oracles.base import Counts
+
+T = TypeVar("T")
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
+_LONGEST_WAIT_S = 60.0
+"""That a service may ask for: a game waits no longer for a call to be made again."""
+
+
+class Caller:
+    """Makes a term's calls, and counts them."""
+
+    def __init__(
+        self, name: str, *, at_once: int, timeout: float, retries: int, counts: Counts
+    ) -> None:
+        """`timeout` is for a call alone, in seconds: waiting for its turn does not count."""
+        self._name = name
+        self._slots = asyncio.Semaphore(at_once)
+        self._timeout = timeout
+        self._retries = retries
+        self._counts = counts
+
+    async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What the call returns; raises what the last one raised."""
+        failed = 0
+        while True:
+            try:
+                return await self._once(call)
+            except Exception as error:
+                if failed >= self._retries or not getattr(error, "again", True):
+                    raise
+                pause_s = getattr(error, "pause_s", None)
+            failed += 1
+            self._counts.count("retried")
+            await asyncio.sleep(_pause(failed) if pause_s is None else pause_s)
+
+    async def _once(self, call: Callable[[], Awaitable[T]]) -> T:
+        try:
+            async with self._slots:
+                began = time.monotonic()
+                self._counts.count("calls")
+                try:
+                    async with asyncio.timeout(self._timeout) as timer:
+                        return await call()
+                finally:
+                    self._counts.add("seconds", time.monotonic() - began)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            limit = f"none in timeout = {self._timeout:g} s"
+            raise TimeoutError(f"reward term {self._name}: {limit}") from None
+        except (asyncio.CancelledError, SystemExit) as error:  # would end more than this task
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RuntimeError(f"reward term {self._name} raised {error!r}") from error
+
+
+def _pause(failed: int) -> float:
+    """Seconds until the next call, apart for calls that failed at once."""
+    jitter = random.Random(time.monotonic_ns()).uniform(0.75, 1.0)
+    return jitter * min(_FIRST_PAUSE_S * 2 ** (failed - 1), _LONGEST_PAUSE_S)
+
+
+def bounded_pause(seconds: float | None) -> float | None:
+    """The pause that a service asks for, no longer than a game may wait."""
+    return None if seconds is None else min(max(seconds, 0.0), _LONGEST_WAIT_S)

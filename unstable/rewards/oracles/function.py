@@ -1,0 +1,45 @@
+"""A user's coroutine as an oracle: of one turn or seat, or of many at a time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from unstable.rewards.oracles.base import Answer, Call, Oracle, Question
+from unstable.rewards.oracles.telling import item
+from unstable.types import GameResult, Turn
+
+
+class FunctionOracle(Oracle):
+    """`term(result, turn)`, or `term(results, turns)` that returns a list; of seats likewise."""
+
+    def __init__(
+        self,
+        name: str,
+        field: str,
+        function: Callable[..., Any],
+        args: Mapping[str, Any],
+        *,
+        together: bool,
+    ) -> None:
+        super().__init__(name, field, batch=None if together else 1)
+        self._function = function
+        self._args = dict(args)
+        self._together = together
+
+    @property
+    def settings(self) -> Any:
+        return self._args
+
+    def questions(
+        self, result: GameResult, game: GameResult, judged: Turn | int
+    ) -> Sequence[Question]:
+        return [Question({"seed": game.spec.seed, **item(game, judged)}, game, judged)]
+
+    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[Answer]:
+        games, judged = [q.game for q in questions], [q.judged for q in questions]
+        if not self._together:
+            return [await call(lambda: self._function(games[0], judged[0], **self._args))]
+        answers = await call(lambda: self._function(games, judged, **self._args))
+        if not isinstance(answers, Sequence) or isinstance(answers, str):
+            kind = type(answers).__name__
+            raise TypeError(f"reward term {self.name} returned a {kind}; return a list of numbers")
+        return answers

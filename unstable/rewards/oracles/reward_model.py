@@ -1,0 +1,129 @@
+"""A sequence classifier of Hugging Face as reward model: one of its outputs is the value.
+
+It is loaded with the first question, into the process that asks, and computes in a thread of it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+from unstable.config import ConfigError, RewardModelOracle, shown
+from unstable.rewards.oracles.base import Answer, Call, Oracle, Question, Silence
+from unstable.rewards.oracles.cache import files_of
+from unstable.rewards.oracles.telling import filled, places
+from unstable.types import GameResult, Turn
+
+
+class RewardModel(Oracle):
+    """Scores texts, or chats by the tokenizer's own template, many at a time."""
+
+    def __init__(self, name: str, field: str, config: RewardModelOracle) -> None:
+        super().__init__(name, field, at_once=1)
+        self._config = config
+        self._model: Any = None
+        self._tokenizer: Any = None
+        self._names_padding = False
+        self._thread: ThreadPoolExecutor | None = None
+
+    @property
+    def settings(self) -> Any:
+        told = self._config.model_dump(exclude={"device"})
+        return {**told, "files": files_of(self._config.folder)}
+
+    def questions(
+        self, result: GameResult, game: GameResult, judged: Turn | int
+    ) -> Sequence[Question]:
+        most = 8 * self._config.max_tokens  # characters, of which a token has few
+        words = places(game, judged, most)
+        content: Any = {"chat": [words["observation"], words["answer"]]}
+        if self._config.template is not None:
+            content = {"text": filled(self._config.template, words)}
+        elif not isinstance(judged, Turn):
+            content = {"chat": [words["rules"], words["transcript"]]}
+        return [Question(content, game, judged)]
+
+    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[Answer]:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"reward term {self.name}")
+        thread, contents = self._thread, [question.content for question in questions]
+        if self._model is None:  # not within the time of a call
+            await asyncio.get_running_loop().run_in_executor(thread, self._load)
+
+        async def ask() -> list[float]:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(thread, self._scores, contents)
+
+        return await call(ask)
+
+    def check(self, silence: Silence) -> None:
+        folder, place = self._config.folder, f"{self.field}.args.path = {shown(self._config.path)}"
+        if not (folder / "config.json").is_file():
+            raise ConfigError(f"{place}: has no config.json; give a model's folder")
+        if not any(folder.glob("*.safetensors")):
+            raise ConfigError(f"{place}: has no .safetensors; give a whole model's folder")
+
+    async def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+        self._model = self._tokenizer = self._thread = None
+
+    def _load(self) -> None:
+        import torch
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        folder = str(self._config.folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True
+        )
+        if self._config.label >= model.config.num_labels:
+            raise ValueError(
+                f"{self.field}.args.label = {self._config.label}: the model has "
+                f"{model.config.num_labels} outputs, numbered from 0"
+            )
+        size = sum(each.nbytes for each in model.parameters())
+        device = self._config.device
+        if device == "auto":
+            fits = torch.cuda.is_available() and torch.cuda.mem_get_info()[0] > 2 * size
+            device = "cuda" if fits else "cpu"
+        self._tokenizer = tokenizer
+        self._names_padding = model.config.pad_token_id is not None
+        self._model = model.to(device).eval()
+
+    def _scores(self, contents: Sequence[Any]) -> list[float]:
+        """The value of each text; they are padded on the right, which changes no value.
+
+        The model reads it off at the last token that is no padding. One that names no such token is
+        given one that none of the texts has.
+        """
+        import torch
+
+        ids = [self._ids(content) for content in contents]
+        longest, config = max(map(len, ids)), self._model.config
+        if self._names_padding:
+            pad = config.pad_token_id
+        else:
+            used = {index for each in ids for index in each}
+            pad = config.pad_token_id = next(i for i in count() if i not in used)
+        padded = torch.tensor([[*each, *[pad] * (longest - len(each))] for each in ids])
+        mask = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in ids])
+        with torch.inference_mode():
+            where = self._model.device
+            logits = self._model(input_ids=padded.to(where), attention_mask=mask.to(where)).logits
+        return [float(value) for value in logits[:, self._config.label].float().cpu()]
+
+    def _ids(self, content: Any) -> list[int]:
+        """A text's tokens, the last `max_tokens` of them."""
+        if "text" in content:
+            ids = self._tokenizer.encode(content["text"])
+        else:
+            asked, answered = content["chat"]
+            messages = [
+                {"role": "user", "content": asked},
+                {"role": "assistant", "content": answered},
+            ]
+            text = self._tokenizer.apply_chat_template(messages, tokenize=False)
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
+        return list(ids[-self._config.max_tokens :])

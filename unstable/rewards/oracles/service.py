@@ -1,0 +1,126 @@
+"""A JSON service that is asked by POST: bounded in time and size, and never led elsewhere."""
+
+import json
+import os
+import time
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from unstable.config import ConfigError, hide_secrets, keep_secret, shown
+from unstable.rewards.oracles.base import OracleError, Silence
+from unstable.rewards.oracles.calling import bounded_pause
+
+if TYPE_CHECKING:
+    from httpx import AsyncClient, Response
+
+_LATER = {408, 409, 425, 429}
+"""Statuses besides 5xx after which another call may be answered."""
+
+
+class Service:
+    """Asks an address; errors name it, the term and the remedy, and never the key."""
+
+    def __init__(
+        self, place: str, url: str, key_env: str | None, most_bytes: int, url_field: str
+    ) -> None:
+        """`place` is how messages begin, such as "reward term http"."""
+        self._place = place
+        self._url = url
+        self._key_env = key_env
+        self._most_bytes = most_bytes
+        self._url_field = url_field
+        self._client: AsyncClient | None = None
+        if key_env is not None:
+            keep_secret(key_env)
+
+    def check(self, field: str, silence: Silence) -> None:
+        """Raise `ConfigError` where the key is not set or nothing answers there."""
+        if self._key_env is not None and not os.environ.get(self._key_env):
+            raise ConfigError(
+                f"{field}.api_key_env = {self._key_env!r}: not set; export the service's key in it "
+                "(any text, where it asks for none)"
+            )
+        if why := silence(self._url):
+            raise ConfigError(
+                f"{field}.{self._url_field} = {shown(self._url)}: {why}; start the service first, "
+                "or give the URL of one"
+            )
+
+    async def post(self, body: Any) -> Any:
+        """What it answers, as JSON values; raises `OracleError` for all else."""
+        import httpx  # takes a third of a second
+
+        if self._client is None:
+            headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+            if self._key_env is not None:
+                headers["Authorization"] = f"Bearer {os.environ.get(self._key_env, '')}"
+            # The term's own time-out bounds a call.
+            self._client = httpx.AsyncClient(
+                follow_redirects=False, timeout=None, headers=headers, limits=httpx.Limits()
+            )
+        content = json.dumps(body).encode()
+        try:
+            async with self._client.stream("POST", self._url, content=content) as response:
+                return self._read(response, await self._content(response))
+        except httpx.HTTPError as error:
+            self._fail(f"{type(error).__name__} {error}".rstrip())
+
+    async def close(self) -> None:
+        """Close its connections."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def _content(self, response: "Response") -> bytes:
+        """The reply as it was sent, which may not unpack into more than is read of it."""
+        if response.headers.get("content-encoding", "identity") != "identity":
+            self._fail("its reply is packed, which was not asked for", again=False)
+        parts, size = [], 0
+        async for part in response.aiter_raw():
+            parts.append(part)
+            size += len(part)
+            if size > self._most_bytes:
+                self._fail(f"its reply has more than {self._most_bytes} bytes", again=False)
+        return b"".join(parts)
+
+    def _read(self, response: "Response", content: bytes) -> Any:
+        status = response.status_code
+        if 300 <= status < 400:
+            to = shown(response.headers.get("location", ""))
+            remedy = f"set {self._url_field} to what is meant"
+            self._fail(f"redirects to {to}, which is not followed; {remedy}", again=False)
+        if status != 200:
+            text = shown(content[:200].decode(errors="replace"))
+            again = status in _LATER or status >= 500
+            pause_s = bounded_pause(_retry_after(response.headers))
+            self._fail(f"answers {status}: {text}", again=again, pause_s=pause_s)
+        try:
+            return json.loads(content, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            self._fail(f"sent no JSON but {shown(content[:200].decode(errors='replace'))}")
+
+    def complain(self, why: str) -> NoReturn:
+        """Raise for a reply that is JSON and not what was asked for."""
+        self._fail(why)
+
+    def _fail(self, why: str, *, again: bool = True, pause_s: float | None = None) -> NoReturn:
+        text = hide_secrets(f"{self._place}: {self._url} {why}")  # it may send its key back
+        raise OracleError(text, again=again, pause_s=pause_s)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _retry_after(headers: Any) -> float | None:
+    """Seconds to wait for, by a reply's headers: a number of them, or a date."""
+    try:
+        if (milliseconds := headers.get("retry-after-ms")) is not None:
+            return float(milliseconds) / 1000
+        if (value := headers.get("retry-after")) is None:
+            return None
+        if value.strip().replace(".", "", 1).isdigit():
+            return float(value)
+        return parsedate_to_datetime(value).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return None
