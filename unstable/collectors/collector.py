@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ from unstable.collectors.branches import Explore, Forks, play_branches, sampled_
 from unstable.collectors.exploring import Explorer
 from unstable.collectors.isolation import ForkServer, IsolatedGameError, Job, play_isolated
 from unstable.collectors.play import PlayerFactory, contained, play_game, players_of
+from unstable.collectors.players.best_of import Judge
 from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.model import adapter_name
 from unstable.collectors.watch import task_name
@@ -38,14 +39,21 @@ class Collector:
     an engine and its tokenizer it plays games that need no local model.
     """
 
-    def __init__(self, config: RunConfig, engine: Engine | None, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        engine: Engine | None,
+        tokenizer: Any,
+        judges: Mapping[str, Judge] | None = None,
+    ) -> None:
+        """`judges` are as `PlayerFactory` has them."""
         assert isinstance(config.actors.games_in_flight, int)
         self._config = config
         self._engine = engine
         self._limit = config.actors.games_in_flight
         self._opponents = config.fixed_opponents
         self._games = config.game_by_key
-        self.players = PlayerFactory(config, engine, tokenizer)
+        self.players = PlayerFactory(config, engine, tokenizer, judges)
         self.prompts = self.players.prompts
         self._plays: list[_Play] = []
         self._standing = _Play(deque(), None)  # of `play_on`

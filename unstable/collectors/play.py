@@ -1,7 +1,7 @@
 """One game: who plays at its seats, and how it goes from the first observation to the outcome."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from unstable.collectors.players.base import LeftError, LimitedPlayer, OpponentPlayer, Player
+from unstable.collectors.players.best_of import BestOfPlayer, Judge
 from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer, VotingPlayer
@@ -36,13 +37,23 @@ class PlayerFactory:
     """Makes the players of games; those that are local models answer through the engine.
 
     Without an engine and its tokenizer it makes all others. Who owns the engine gives it the
-    adapters of fixed opponents and of the policy's versions.
+    adapters of fixed opponents and of the policy's versions. `judges` choose among several answers,
+    by the place of `best_of` in the config.
     """
 
-    def __init__(self, config: RunConfig, engine: Engine | None, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        engine: Engine | None,
+        tokenizer: Any,
+        judges: Mapping[str, Judge] | None = None,
+    ) -> None:
         self._config = config
         self._engine = engine
+        self._judges = judges or {}
         self._opponents = config.fixed_opponents
+        fixed = enumerate(config.opponents.fixed)
+        self._places = {each.key: f"opponents.fixed.{index}" for index, each in fixed}
         self.prompts = {
             key: PromptBuilder(
                 tokenizer,
@@ -88,7 +99,14 @@ class PlayerFactory:
             max_tokens=self._config.sampling.max_tokens,
             moves=self._config.moves_kept if seat.trained and purpose == "train" else "none",
         )
-        return player if seat.votes == 1 else VotingPlayer(player=player, votes=seat.votes)
+        if seat.votes > 1:
+            return VotingPlayer(player=player, votes=seat.votes)
+        opponent = self._opponents.get(seat.player.name)
+        answers = seat.best_of if opponent is None else opponent.answers
+        if answers == 1:
+            return player
+        place = "eval" if opponent is None else self._places[opponent.key]
+        return BestOfPlayer(player=player, answers=answers, judge=self._judges[place])
 
     def is_constrained(self, purpose: Purpose) -> bool:
         """Whether local models are held to legal moves."""

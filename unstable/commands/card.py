@@ -123,7 +123,10 @@ def _sampling(run: Run) -> str:
     evaluation = run.config.eval
     held = " Its answers were held to legal moves." if evaluation.constrained else ""
     votes = evaluation.votes
-    return held + (f" It played what most of {votes} answers named." if votes > 1 else "")
+    best_of = evaluation.best_of.answers
+    voted = f" It played what most of {votes} answers named." if votes > 1 else ""
+    chosen = f" It played the best of {best_of} answers by a judge." if best_of > 1 else ""
+    return held + voted + chosen
 
 
 def _scores(run: Run, version: int) -> str:

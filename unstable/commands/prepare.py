@@ -27,6 +27,7 @@ from unstable.planning.machine import Machine, this_machine, together
 from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
 from unstable.rewards.terms import Rewards
+from unstable.runtime.candidates import Candidates
 from unstable.tracking.sinks import check_sinks
 
 LORA_FOLDER = Path(__file__).resolve().parent.parent.parent / "lora_ckpt"
@@ -148,6 +149,7 @@ def check(config: RunConfig, *, model: bool = True) -> None:
     check_opponents_kl(config)
     check_sinks(config)
     Rewards(config.buffer.rewards).check(silence)
+    Candidates(config).check(silence)
     Matchmaker(config.opponents)
     if model:
         check_model(config.model)

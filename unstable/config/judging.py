@@ -1,8 +1,8 @@
 """How versions are judged during a run: evaluation, and the guard that notices what goes wrong."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from unstable.config.base import (
@@ -14,6 +14,7 @@ from unstable.config.base import (
     Section,
 )
 from unstable.config.opponents import DrawConfig
+from unstable.config.rewards import BestOfConfig
 
 Action = Literal["warn", "opponents", "learning_rate", "rollback"]
 Rule = Literal[
@@ -77,12 +78,22 @@ class EvalConfig(Section):
         description="answers that the version samples for each turn; the action named most "
         "often is played; games with more than 1 are not rated",
     )
+    best_of: BestOfConfig = BestOfConfig()
     opponents: Annotated[list[str], ONE_IS_A_LIST] = Field(
         ["random"],
         description="names of fixed opponents, or random, expert, rules, base; past: versions of "
         "the pool, spread evenly, which share the number of games",
     )
     exploitability: ExploitabilityConfig = ExploitabilityConfig()
+
+    @model_validator(mode="after")
+    def _one_way_to_choose(self) -> Self:
+        if self.votes > 1 and self.best_of.answers > 1:
+            raise ValueError(
+                f"votes = {self.votes} and best_of.answers = {self.best_of.answers} both choose "
+                "what is played; set one of them to 1"
+            )
+        return self
 
     @field_validator("temperature")
     @classmethod

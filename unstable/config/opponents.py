@@ -19,6 +19,7 @@ from unstable.config.base import (
     Section,
 )
 from unstable.config.endpoint import check_extra, check_keyless
+from unstable.config.rewards import BestOfConfig
 
 
 class DrawConfig(Section):
@@ -82,6 +83,11 @@ class OpponentConfig(Section):
         """The LoRA adapter that an engine has to serve for it, if any."""
         return None
 
+    @property
+    def answers(self) -> int:
+        """How many are sampled for each of its turns, of which a judge's best is played."""
+        return 1
+
 
 class RandomOpponent(OpponentConfig):
     """Any legal move."""
@@ -127,6 +133,7 @@ class CheckpointOpponent(OpponentConfig):
     temperature: NonNegativeFloat | None = Field(
         None, description="its sampling temperature; default: the game's"
     )
+    best_of: BestOfConfig = BestOfConfig()
 
     @property
     def key(self) -> str:
@@ -135,6 +142,10 @@ class CheckpointOpponent(OpponentConfig):
     @property
     def adapter_folder(self) -> Path:
         return Path(self.path).expanduser()
+
+    @property
+    def answers(self) -> int:
+        return self.best_of.answers
 
 
 class OpenAIOpponent(OpponentConfig):

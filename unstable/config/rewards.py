@@ -1,5 +1,6 @@
 """Reward terms, and the buffer that holds what they judged."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
@@ -99,6 +100,49 @@ class RewardConfig(Section):
         return self._read_oracle() if self.term in ORACLES else None
 
 
+class BestOfConfig(Section):
+    """Playing the best of several answers to each turn, by what a judge says of them."""
+
+    answers: PositiveInt = Field(
+        1, description="answers that are sampled for each turn; 1: the only one is played"
+    )
+    judge: RewardConfig | None = Field(
+        None,
+        description="the term of a turn that values each: an oracle, or an async function; it is "
+        "told of the observation and the answer, and of no other turn",
+    )
+
+    @model_validator(mode="after")
+    def _judged(self) -> Self:
+        if self.answers > 1 and self.judge is None:
+            raise ValueError(
+                f"answers = {self.answers}, but nothing says which is the best; name a judge"
+            )
+        if self.answers == 1 and self.judge is not None:
+            raise ValueError("judge has nothing to choose from; set answers to 2 or more")
+        return self
+
+    def judge_of(self, place: str) -> RewardConfig | None:
+        """The judge, as it is named in metrics and files; `place` is that of the settings."""
+        if self.judge is None:
+            return None
+        judges = "turn" if self.judge.oracle is not None else "auto"
+        return self.judge.model_copy(update={"name": f"best_of.{place}", "judges": judges})
+
+
+def adapters_of(judges: Mapping[str, RewardConfig]) -> dict[str, tuple[str, Path]]:
+    """LoRA adapters that the engine has to serve as judges: field and folder by its name.
+
+    `judges` are terms by their field.
+    """
+    found = {}
+    for field, reward in judges.items():
+        oracle = reward.oracle
+        if isinstance(oracle, JudgeOracle) and oracle.adapter_folder is not None:
+            found[judge_adapter(reward.key)] = f"{field}.args.engine", oracle.adapter_folder
+    return found
+
+
 class BufferConfig(Section):
     """What lies between play and learning."""
 
@@ -111,14 +155,3 @@ class BufferConfig(Section):
     rewards: list[RewardConfig] = Field(
         [RewardConfig()], description="reward terms of turns and trajectories; they add up"
     )
-
-    @property
-    def judge_adapters(self) -> dict[str, tuple[str, Path]]:
-        """LoRA adapters that the engine has to serve as judges: field and folder by its name."""
-        found = {}
-        for index, reward in enumerate(self.rewards):
-            oracle = reward.oracle
-            if isinstance(oracle, JudgeOracle) and oracle.adapter_folder is not None:
-                field = f"buffer.rewards.{index}.args.engine"
-                found[judge_adapter(reward.key)] = field, oracle.adapter_folder
-        return found

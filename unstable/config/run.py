@@ -18,7 +18,7 @@ from unstable.config.opponents import (
     FixedOpponent,
     OpponentsConfig,
 )
-from unstable.config.rewards import BufferConfig
+from unstable.config.rewards import BufferConfig, RewardConfig, adapters_of
 from unstable.config.sections import (
     ActorsConfig,
     ClusterConfig,
@@ -203,6 +203,26 @@ class RunConfig(Section):
     def with_ledgers(self, place: Callable[[str], Path]) -> Self:
         """Endpoints count in the file that `place` gives for their name, unless they have one."""
         return self.model_copy(update={"opponents": self.opponents.with_ledgers(place)})
+
+    @property
+    def candidate_judges(self) -> dict[str, RewardConfig]:
+        """What values answers that may be played, by the place of `best_of` in the config."""
+        places: dict[str, Section] = {"eval": self.eval}
+        places |= {f"opponents.fixed.{i}": each for i, each in enumerate(self.opponents.fixed)}
+        found = {}
+        for place, section in places.items():
+            best_of = getattr(section, "best_of", None)
+            judge = None if best_of is None else best_of.judge_of(place)
+            if judge is not None:
+                found[place] = judge
+        return found
+
+    @property
+    def judge_adapters(self) -> dict[str, tuple[str, Path]]:
+        """LoRA adapters that the engine has to serve as judges: field and folder by its name."""
+        terms = {f"buffer.rewards.{i}": each for i, each in enumerate(self.buffer.rewards)}
+        candidates = {f"{p}.best_of.judge": each for p, each in self.candidate_judges.items()}
+        return adapters_of({**terms, **candidates})
 
     @property
     def game_by_key(self) -> dict[str, GameConfig]:

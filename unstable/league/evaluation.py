@@ -62,8 +62,8 @@ def _spread(players: Sequence[PlayerId], count: int) -> list[PlayerId]:
 def rated_games(config: RunConfig, version: int, results: Sequence[GameResult]) -> list[GameResult]:
     """The games that ratings are made of: those at the first temperature.
 
-    The version at another one is another player, and so is one that is held to legal moves or that
-    votes.
+    The version at another one is another player, and so is one that is held to legal moves, that
+    votes, or that a judge chooses for.
     """
     if config.eval.constrained:
         return []
@@ -82,8 +82,11 @@ def _seats(
     fixed = config.fixed_opponents.get(opponent.name)
     own = getattr(fixed, "temperature", None)
     other = SeatSpec(player=opponent, temperature=temperature if own is None else own)
-    votes = config.eval.votes if temperature else 1  # greedy answers are all the same
-    policy = SeatSpec(player=PlayerId.policy(version), temperature=temperature, votes=votes)
+    # Greedy answers are all the same.
+    votes, best_of = (config.eval.votes, config.eval.best_of.answers) if temperature else (1, 1)
+    policy = SeatSpec(
+        player=PlayerId.policy(version), temperature=temperature, votes=votes, best_of=best_of
+    )
     return tuple(policy if seat in side else other for seat in range(num_seats))
 
 
@@ -320,6 +323,7 @@ def _names(config: RunConfig) -> dict[int, str]:
             (
                 *(spec.env, spec.seed, config.eval.constrained),
                 *((seat.player.name, seat.temperature, seat.votes) for seat in spec.seats),
+                *(f"best of {seat.best_of}" for seat in spec.seats if seat.best_of > 1),
             )
         )
         for spec in evaluation_games(config, version=0)

@@ -69,7 +69,7 @@ def check_start(folder: Path, model: ModelConfig, field: str) -> None:
 
 def check_opponents(config: RunConfig) -> None:
     """Raise `ConfigError` where an opponent's or judge's adapter cannot be served."""
-    folders = [*config.buffer.judge_adapters.values()]
+    folders = [*config.judge_adapters.values()]
     for index, opponent in enumerate(config.opponents.fixed):
         if isinstance(opponent, CheckpointOpponent):
             folders.append((f"opponents.fixed.{index}.path", opponent.adapter_folder))

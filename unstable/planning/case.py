@@ -167,7 +167,7 @@ def _past_share(config: RunConfig) -> float:
 def _always(config: RunConfig) -> int:
     """LoRAs besides the policy's current and past ones as opponents."""
     others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
-    judges = len(config.buffer.judge_adapters)
+    judges = len(config.judge_adapters)
     return min(evaluated_beside(config), 1) + others + judges + len(config.openings.versions)
 
 

@@ -90,7 +90,7 @@ _SEAT_NUMBER = _whole(below=1000)
 
 _SEAT = _fields(
     {"player": _TEXT, "temperature": _FIGURE},
-    {"group_id": _or_none(_COUNT), "group_size": _COUNT, "votes": _COUNT},
+    {"group_id": _or_none(_COUNT), "group_size": _COUNT, "votes": _COUNT, "best_of": _COUNT},
     only=True,
 )
 _SPEC = {

@@ -57,16 +57,20 @@ def survey(run: Run) -> Survey:
 def _is_rated(config: RunConfig, game: Record) -> bool:
     """Whether ratings count it: no opening, no continuation, and the version as in training.
 
-    An evaluation at another temperature than the first, by votes, or held to legal moves is of
-    another player.
+    An evaluation at another temperature than the first, by votes or a judge, or held to legal moves
+    is of another player.
     """
     if game["opening"] or game["fork"]:
         return False
     if game["purpose"] == "train":
         return True
     version = PlayerId.policy(game["version"]).name
-    own = {(s["temperature"], s.get("votes", 1)) for s in game["seats"] if s["player"] == version}
-    return not config.eval.constrained and own <= {(config.eval.temperature[0], 1)}
+    own = {
+        (seat["temperature"], seat.get("votes", 1), seat.get("best_of", 1))
+        for seat in game["seats"]
+        if seat["player"] == version
+    }
+    return not config.eval.constrained and own <= {(config.eval.temperature[0], 1, 1)}
 
 
 def _sides(game: Record) -> list[list[int]]:

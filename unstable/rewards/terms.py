@@ -116,16 +116,18 @@ class Rewards:
         among: int = 1,
         apart: Apart | None = None,
         cache: Callable[[str], Path] | None = None,
+        places: Sequence[str] = (),
     ) -> None:
         """`among` so many processes the calls at once are shared out, one at least to each.
 
         With `apart` a user's plain terms are asked there: an alarm that ends them reaches the main
         thread alone. `cache` gives, by a term's name, the file of `cache: run`; without it memory
-        has to do. Raises `ConfigError` for an unknown term or a target that does not import.
+        has to do. `places` are the entries' in the config, if not buffer.rewards.N. Raises
+        `ConfigError` for an unknown term or a target that does not import.
         """
         self._terms: dict[str, _Term] = {}
-        for index, reward in enumerate(rewards):
-            field = f"buffer.rewards.{index}"
+        fields = places or [f"buffer.rewards.{index}" for index in range(len(rewards))]
+        for field, reward in zip(fields, rewards, strict=True):
             if reward.key in self._terms:
                 raise ConfigError(
                     f"{field}.{'name' if reward.name else 'term'} = {shown(reward.key)} is there "
@@ -151,6 +153,25 @@ class Rewards:
         """Raise `ConfigError` where an oracle cannot be asked; loads no model."""
         for asking in self._asked.values():
             asking.oracle.check(silence)
+
+    async def worth(self, game: GameResult, turn: Turn) -> float | None:
+        """What a turn is worth by the terms together; None where none applies. `are_of_turns`.
+
+        Raises what has failed.
+        """
+        found = []
+        for term in self._terms.values():
+            assert term.asking is not None, "it waits"
+            if (raw := await term.asking.value(game, game, turn)) is not None:
+                found.append(term.reward(raw).weighted)
+        return math.fsum(found) if found else None
+
+    @property
+    def are_of_turns(self) -> bool:
+        """Whether all wait, and judge turns: so that `worth` can be asked."""
+        return all(
+            term.asking is not None and term.judges == "turn" for term in self._terms.values()
+        )
 
     def serve(self, engine: Engine) -> None:
         """Have judges ask the actor's engine, where the config says so."""

@@ -23,6 +23,7 @@ from unstable.records.folder import RunFolder
 from unstable.records.games import sample_lines
 from unstable.rewards.terms import Rewards
 from unstable.runtime.answering import EngineAnswers
+from unstable.runtime.candidates import Candidates
 from unstable.solving.exploiter import Exploiter
 from unstable.types import (
     ActorState,
@@ -62,8 +63,11 @@ class LocalActor:
         self._folder = folder
         self._rewards = rewards or Rewards(config.buffer.rewards, cache=folder.answers)
         self.engine = engine
-        self.collector = Collector(config, engine, tokenizer)
-        self._rewards.serve(EngineAnswers(engine, self.collector.prompts, config.model.name))
+        self._candidates = Candidates(config, folder.answers)
+        self.collector = Collector(config, engine, tokenizer, self._candidates.judges())
+        answers = EngineAnswers(engine, self.collector.prompts, config.model.name)
+        self._rewards.serve(answers)
+        self._candidates.serve(answers)
         self._exploiters: dict[str, Exploiter] = {}
 
     @classmethod
@@ -84,7 +88,7 @@ class LocalActor:
 
     async def load_judges(self) -> None:
         """Give the engine the adapters that it judges with."""
-        for name, (_, folder) in self._config.buffer.judge_adapters.items():
+        for name, (_, folder) in self._config.judge_adapters.items():
             await self.engine.load(read_adapter(folder, name))
 
     def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
@@ -115,7 +119,7 @@ class LocalActor:
         """What was played, with what its reward terms say, and were asked for that."""
         async with aclosing(played), aclosing(self._rewards.judge(played)) as lists:
             async for judged in lists:
-                if asked := self._rewards.take_asked():
+                if asked := self._rewards.take_asked().plus(self._candidates.take_asked()):
                     yield [*judged, asked]
                 else:
                     yield [*judged]
@@ -205,6 +209,7 @@ class LocalActor:
             exploiter.close()
         self.collector.close()
         await self._rewards.close()
+        await self._candidates.close()
         await self.engine.close()
 
 

@@ -50,6 +50,7 @@ class SeatSpec(_Handy):
     votes: int = (
         1  # answers that are sampled for each turn, of which the most frequent action counts
     )
+    best_of: int = 1  # or of which a judge's best is played
 
     @property
     def trained(self) -> bool:

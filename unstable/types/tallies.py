@@ -63,6 +63,10 @@ class Asked(NamedTuple):
     def __bool__(self) -> bool:
         return bool(self.counts)
 
+    def plus(self, other: "Asked") -> "Asked":
+        """With what other terms have been asked."""
+        return Asked({**self.counts, **other.counts}, {**self.means, **other.means})
+
 
 class Least(NamedTuple):
     """The least score of several, whose interval holds for the least of the true ones.

@@ -175,8 +175,8 @@ def explore(found: Found, change: Change, fields: Mapping[str, Any], command: st
         warmth = temperature(given, change.temperature, opponent)
         if not is_new and change.temperature is None:
             warmth = seat.temperature
-        votes = 1 if is_new else seat.votes
-        seats.append(SeatSpec(player=player, temperature=warmth, votes=votes))
+        votes, best_of = (1, 1) if is_new else (seat.votes, seat.best_of)
+        seats.append(SeatSpec(player=player, temperature=warmth, votes=votes, best_of=best_of))
         opponents += [] if opponent is None else [opponent]
     spec = replace(
         result.spec,

@@ -1,0 +1,232 @@
+"""Best of N: which answer is played, by whom, and that a judge that knows makes it stronger."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import reduce
+from operator import xor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.endpoint import Reply, Server
+from tests.helpers.loop import make_actor, publish_start
+from tests.helpers.loop import make_context as context_of
+from tests.helpers.players import Recorder, model_player
+from unstable.collectors.players.best_of import BestOfPlayer
+from unstable.commands.prepare import prepare
+from unstable.config import ConfigError, GameConfig, RunConfig, parse
+from unstable.games.game import Game
+from unstable.league.evaluation import evaluation_games, evaluation_scores, rated_games
+from unstable.records.folder import RunFolder
+from unstable.records.games import game_record, read_game
+from unstable.runtime.candidates import Candidates
+from unstable.runtime.local import LocalActor
+from unstable.types import Answer, GameFailure, GameResult, Observation, PlayerId, Turn
+from unstable.types.seeds import derive_seed
+
+JUDGE = {"term": f"{__name__}:nim_sum"}
+
+
+async def nim_sum(result: GameResult, turn: Turn) -> float | None:
+    """1 for a move in Nim after which whoever moves loses against perfect play, else 0."""
+    await asyncio.sleep(0)
+    piles = list(map(int, turn.answer.observation.splitlines()[1].split()))
+    words = turn.answer.action.strip("[]").split()
+    if len(words) != 2 or not all(word.isdigit() for word in words):
+        return None
+    pile, taken = map(int, words)
+    if pile >= len(piles) or not 0 < taken <= piles[pile]:
+        return -1.0
+    piles[pile] -= taken
+    return float(reduce(xor, piles) == 0)
+
+
+async def answered(values: dict[str, float | None], *texts: str) -> tuple[Answer, list[str], Any]:
+    """What is played of these answers, what the judge was asked, and what the engine was."""
+    engine, asked = Recorder(*texts), []
+
+    async def judge(game: Game, observation: Observation, answer: Answer) -> float | None:
+        asked.append(answer.text)
+        return values[answer.text]
+
+    player = model_player(engine, parser="exact")
+    best_of = BestOfPlayer(player=player, answers=len(texts), judge=judge)
+    position = Game(GameConfig(), 0)
+    return await best_of.act(position.observe(), position, seed=77), asked, engine
+
+
+@pytest.mark.parametrize(
+    ("texts", "played", "judged"),
+    [
+        (["[1]", "[2]", "[3]"], "[2]", ["[1]", "[2]", "[3]"]),
+        (["[4]", "[2]", "[5]"], "[2]", ["[4]", "[2]", "[5]"]),  # of equal ones the first
+        (["[5]", "[4]", "[2]"], "[5]", ["[5]", "[4]", "[2]"]),
+        (["[1]", "[1]", "[1]"], "[1]", []),  # nothing to choose from
+        (["[1]", "[2]", "[1]"], "[2]", ["[1]", "[2]"]),  # equal answers are judged once
+        (["[6]", "[1]", "[6]"], "[1]", ["[6]", "[1]"]),  # of which nothing can be said
+        (["[6]", "[7]"], "[6]", ["[6]", "[7]"]),
+    ],
+)
+async def test_what_the_judge_values_most_is_played(
+    texts: list[str], played: str, judged: list[str]
+) -> None:
+    values = {"[1]": 0.0, "[2]": 1.0, "[3]": -1.0, "[4]": 0.5, "[5]": 1.0, "[6]": None, "[7]": None}
+    answer, asked, engine = await answered(values, *texts)
+    assert answer.text == played
+    assert asked == judged
+    seeds = [request["seed"] for request in engine.requests]
+    assert seeds == [77, *(derive_seed(77, "best of", i) for i in range(1, len(texts)))]
+
+
+def nim(**changes: Any) -> dict[str, Any]:
+    return {
+        "model": {"name": "tiny", "init": "fresh", "dtype": "float32"},
+        "games": [{"env": "Nim-v0", "prompt": "compact"}],
+        "sampling": {"max_tokens": 6},
+        "actors": {"games_in_flight": 32},
+        "eval": {"games": 32, "opponents": ["random"], "exploitability": {"every": 0}},
+        "loop": {"mode": "sync"},
+        **changes,
+    }
+
+
+async def scored(tmp_path: Path, config: RunConfig) -> tuple[float, list[GameResult]]:
+    """The score of version 0, which plays legal moves evenly, with the games."""
+    actor = make_actor(config, RunFolder(tmp_path))
+    specs = evaluation_games(config, version=0)
+    try:
+        await actor.engine.load(_start(config))
+        results = [each async for each in actor.play(specs)]
+    finally:
+        await actor.close()
+    return evaluation_scores(0, games_of(results))[0].score, games_of(results)
+
+
+def games_of(results: Sequence[GameResult | GameFailure]) -> list[GameResult]:
+    assert not [each.error for each in results if isinstance(each, GameFailure)]
+    return [each for each in results if isinstance(each, GameResult)]
+
+
+def _start(config: RunConfig) -> Any:
+    from unstable.learners.model.load import load_policy
+    from unstable.learners.ranks import ALONE
+
+    return load_policy(config.model, config.learner, 0, None, ALONE).trained.export("main@0")
+
+
+async def test_a_judge_that_knows_makes_a_random_player_strong(tmp_path: Path) -> None:
+    plain = nim()
+    best = {**plain["eval"], "best_of": {"answers": 48, "judge": JUDGE}}
+    before, _ = await scored(tmp_path, prepare(parse(plain)).config)
+    config = prepare(parse(plain | {"eval": best})).config
+    after, results = await scored(tmp_path, config)
+    assert before < 0.75 < 0.9 < after
+    for result in results:
+        assert {seat.best_of for seat in result.spec.seats} == {1, 48}
+        assert read_game("here", game_record(result, [], 0, None)).spec == result.spec
+    assert rated_games(config, 0, results) == []
+
+
+async def test_an_opponent_may_play_the_best_of_several(tmp_path: Path) -> None:
+    """The start as an opponent, with the judge: the version loses to it."""
+    from unstable.models.adapters import write_adapter
+
+    config = prepare(parse(nim())).config
+    (tmp_path / "start").mkdir()
+    write_adapter(_start(config), tmp_path / "start")
+    opponent: dict[str, Any] = {"kind": "checkpoint", "name": "chosen", "path": str(tmp_path / "start")}
+    opponent |= {"best_of": {"answers": 48, "judge": JUDGE}}
+    changes: dict[str, Any] = {"opponents": {"fixed": [opponent]}}
+    changes["eval"] = {**nim()["eval"], "opponents": ["chosen"]}
+    config = prepare(parse(nim(**changes))).config
+    assert list(config.candidate_judges) == ["opponents.fixed.0"]
+    folder = RunFolder(tmp_path / "run")
+    actor = make_actor(config, folder)
+    try:
+        await actor.collector.start()
+        await actor.engine.load(_start(config))
+        results = [each async for each in actor.play(evaluation_games(config, version=0))]
+    finally:
+        await actor.close()
+    (score, *_) = evaluation_scores(0, games_of(results))
+    assert score.score < 0.2
+
+
+async def test_a_service_chooses_while_a_run_evaluates_and_is_counted(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    server = Server()
+    server.replies = [Reply(body=lambda asked: {"values": [0.5] * len(asked["items"])})]
+    judge = {"term": "http", "args": {"url": server.url}}
+    evaluation = {"every": 1, "games": 4, "best_of": {"answers": 4, "judge": judge}}
+    context = context_of(tiny_folder, tmp_path, eval=evaluation)
+    try:
+        (actor,) = context.actors
+        assert isinstance(actor, LocalActor)
+        await publish_start(context)
+        specs = evaluation_games(context.config, version=0)
+        results = [each async for each in actor.play(specs)]
+        asked = actor._candidates.take_asked()
+        await actor.close()
+    finally:
+        server.close()
+    assert games_of(results)
+    counts = asked.counts["best_of.eval"]
+    assert counts["calls"] >= 1
+    items = [item for request in server.bodies for item in request["items"]]
+    assert items and {len(item["turns"]) for item in items} == {1}
+    assert {item["env"] for item in items} == {spec.env for spec in specs}
+
+
+async def test_a_judge_that_fails_costs_its_game(tiny_folder: Path, tmp_path: Path) -> None:
+    server = Server()
+    server.replies = [Reply(body=lambda asked: {"values": ["high"]})]
+    judge = {"term": "http", "args": {"url": server.url}, "retries": 0}
+    for on_failure, failed in (("drop", True), ("zero", False)):
+        best_of = {"answers": 4, "judge": judge | {"on_failure": on_failure}}
+        context = context_of(
+            tiny_folder, tmp_path / on_failure, eval={"games": 2, "best_of": best_of}
+        )
+        (actor,) = context.actors
+        assert isinstance(actor, LocalActor)
+        await publish_start(context)
+        specs = evaluation_games(context.config, version=0)
+        results = [each async for each in actor.play(specs)]
+        await actor.close()
+        assert all(isinstance(each, GameResult) != failed for each in results)
+    server.close()
+
+
+def seat_judge(result: GameResult, seat: int) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    ("best_of", "problem"),
+    [
+        ({"answers": 2}, "nothing says which is the best"),
+        ({"judge": JUDGE}, "has nothing to choose from"),
+        ({"answers": 2, "judge": {"term": "length"}}, "has to value one turn"),
+        ({"answers": 2, "judge": {"term": f"{__name__}:seat_judge"}}, "has to value one turn"),
+    ],
+)
+def test_settings_that_choose_nothing_are_a_line(best_of: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as raised:
+        Candidates(parse({"eval": {"best_of": best_of}})).check(lambda url: None)
+    assert "\n" not in str(raised.value) and "eval.best_of" in str(raised.value)
+
+
+def test_votes_and_a_judge_do_not_both_choose() -> None:
+    with pytest.raises(ConfigError, match="both choose what is played"):
+        parse({"eval": {"votes": 3, "best_of": {"answers": 2, "judge": JUDGE}}})
+
+
+def test_greedy_answers_and_training_are_never_chosen() -> None:
+    best_of = {"answers": 4, "judge": JUDGE}
+    config = parse({"eval": {"best_of": best_of, "temperature": [1.0, 0.0]}})
+    version = PlayerId.policy(2)
+    seats = [seat for spec in evaluation_games(config, version=2) for seat in spec.seats]
+    own = {(seat.temperature, seat.best_of) for seat in seats if seat.player == version}
+    assert own == {(1.0, 4), (0.0, 1)}
+    assert {seat.best_of for seat in seats if seat.player != version} == {1}
