@@ -26,9 +26,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         intermediate_size=32,
         num_hidden_layers=2,
         num_attention_heads=2,
-        num_labels=2,
         pad_token_id=None,
     )
+    config.num_labels = 2
     Llama(config).save_pretrained(place)
     tokenizer.save_pretrained(place)
     return place

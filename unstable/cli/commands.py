@@ -157,6 +157,13 @@ def _replay(given: Given) -> int:
     return 0
 
 
+def _judge(given: Given) -> None:
+    folder = folder_at("RUN_DIR", given.words[0])
+    from unstable.commands.judge import judge
+
+    judge(folder, given["terms"], given["name"], given.fields)
+
+
 def _report(given: Given) -> None:
     folders = [folder_at("RUN_DIR", word) for word in given.words]
     from unstable.commands.report import report
@@ -317,6 +324,13 @@ COMMANDS = {
             **{"purpose": text_of, "version": version_of, "from": whole_number_of},
             **{"with": text_of, **SITTING},
         },
+        takes_fields=True,
+    ),
+    "judge": Command(
+        _judge,
+        *TEXTS["judge"],
+        words=(1, 1),
+        own={"terms": _folder_of, "name": text_of},
         takes_fields=True,
     ),
     "report": Command(_report, *TEXTS["report"], words=(1, MOST), own={"out": _folder_of}),

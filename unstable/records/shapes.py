@@ -219,6 +219,24 @@ GAME = Shape(
 SAMPLE = Shape(_fields({"game": _COUNT, "turn": _COUNT, "advantage": _FIGURE}, only=False))
 """A sample as it was trained on."""
 
+_JUDGED = _fields(
+    {
+        **{"game": _COUNT, "seat": _SEAT_NUMBER, "turn": _or_none(_COUNT)},
+        "rewards": core_schema.dict_schema(_TEXT, _REWARD),
+    },
+    only=False,
+)
+JUDGED = Shape(
+    _fields(
+        {},
+        {"terms": _list(core_schema.dict_schema()), "game": _COUNT, "judged": _list(_JUDGED)},
+        only=False,
+    ),
+    lambda record: None if {"terms", "game"} & record.keys() else "neither terms nor a game",
+    lambda record: None if ("judged" in record) == ("game" in record) else "half of a game",
+)
+"""What terms said of a game when they were asked again, or which terms those are."""
+
 # Documents
 
 _RATING = _fields(

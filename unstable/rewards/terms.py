@@ -20,12 +20,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from unstable.config import ORACLES, ConfigError, RewardConfig, shown
 from unstable.config.plugins import check_call, faults_to, target_or, time_limit
+from unstable.rewards.beside import Beside
 from unstable.rewards.oracles.asking import Asking
 from unstable.rewards.oracles.base import Engine, Silence
 from unstable.rewards.oracles.function import FunctionOracle
@@ -201,31 +203,9 @@ class Rewards:
             async for results in played:
                 yield [self._judge_now(each) for each in results]
             return
-        waiting: dict[asyncio.Task[Judged | GameFailure], None] = {}  # in the games' order
-        coming: asyncio.Future[list[GameResult | GameFailure] | None]
-        coming, over = asyncio.ensure_future(anext(played, None)), False
-        try:
-            while waiting or not over:
-                awaited: list[asyncio.Future[Any]] = [*waiting] if over else [coming, *waiting]
-                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-                if not over and coming.done():
-                    found = coming.result()
-                    over = found is None
-                    for each in found or ():
-                        waiting[asyncio.create_task(self._judge(each))] = None
-                    if not over:
-                        coming = asyncio.ensure_future(anext(played, None))
-                    await asyncio.sleep(0)  # those that wait for nothing are over then
-                done = [judging for judging in waiting if judging.done()]
-                for judging in done:
-                    del waiting[judging]
-                if done:
-                    yield [judging.result() for judging in done]
-        finally:
-            left: list[asyncio.Future[Any]] = [coming, *waiting]
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+        async with aclosing(Beside(played, self._judge).lists()) as lists:
+            async for judged in lists:
+                yield judged
 
     def _judge_now(self, result: GameResult | GameFailure) -> Judged | GameFailure:
         if isinstance(result, GameFailure):

@@ -107,3 +107,26 @@ def _interval(share: float, count: float, inner: float, z: float = Z) -> tuple[f
     a, b = count + z * z, count * share + z * z / 2
     half = math.sqrt(max(0.0, b * b - a * (count * share * share + z * z * inner)))
     return max(0.0, (b - half) / a), min(1.0, (b + half) / a)
+
+
+def correlation(first: Sequence[float], second: Sequence[float]) -> Interval | None:
+    """Pearson's correlation of pairs, with its interval by Fisher's transformation (1921).
+
+    None for fewer than four pairs, and where all values of one kind are alike.
+
+    >>> correlation([0.0, 1.0, 2.0, 3.0], [1.0, 1.0, 1.0, 1.0]) is None
+    True
+    """
+    count = len(first)
+    if count < 4:
+        return None
+    one, other = mean(first), mean(second)
+    products = [(a - one) * (b - other) for a, b in zip(first, second, strict=True)]
+    spread = math.sqrt(sum((a - one) ** 2 for a in first) * sum((b - other) ** 2 for b in second))
+    if not spread:
+        return None
+    found = max(-1.0, min(1.0, sum(products) / spread))
+    if abs(found) > 1 - 1e-12:
+        return Interval(found, found, found)
+    half = Z / math.sqrt(count - 3)
+    return Interval(found, *(math.tanh(math.atanh(found) + by) for by in (-half, half)))

@@ -20,9 +20,10 @@ from unstable.rewards.oracles.calling import Caller
 from unstable.types import GameResult, Turn
 
 log = logging.getLogger(__name__)
-GATHER_S = 0.01
-"""A question waits so long for others that make a batch with it: a call costs about a millisecond
-of the processor that plays, whatever is in it."""
+GATHER = 0.25
+"""Of the time that a call takes, what a question waits for others that make a batch with it: a call
+costs about a millisecond of the processor that plays, whatever is in it."""
+_LEAST_GATHER_S, _MOST_GATHER_S = 0.005, 0.25
 _SAID_EVERY_S = 60.0
 
 
@@ -150,8 +151,10 @@ class Asking:
         if len(self._queue) >= self._limits.batch:
             self._begin()
         elif self._timer is None:
-            loop, pause_s = asyncio.get_running_loop(), GATHER_S if self._limits.batch > 1 else 0.0
-            self._timer = loop.call_later(pause_s, self._begin)
+            pause_s = min(max(GATHER * self._call.typical_s, _LEAST_GATHER_S), _MOST_GATHER_S)
+            if self._limits.batch == 1:
+                pause_s = 0.0
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._begin)
 
     def _begin(self) -> None:
         if self._timer is not None:

@@ -10,6 +10,7 @@ from unstable.rewards.oracles.base import Counts
 
 T = TypeVar("T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
+_WEIGHT = 0.2  # of the newest call in `typical_s`
 _LONGEST_WAIT_S = 60.0
 """That a service may ask for: a game waits no longer for a call to be made again."""
 
@@ -26,6 +27,8 @@ class Caller:
         self._timeout = timeout
         self._retries = retries
         self._counts = counts
+        self.typical_s = 0.0
+        """What a call has taken lately."""
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the call returns; raises what the last one raised."""
@@ -50,7 +53,9 @@ class Caller:
                     async with asyncio.timeout(self._timeout) as timer:
                         return await call()
                 finally:
-                    self._counts.add("seconds", time.monotonic() - began)
+                    took = time.monotonic() - began
+                    self._counts.add("seconds", took)
+                    self.typical_s += _WEIGHT * (took - self.typical_s)
         except TimeoutError:
             if not timer.expired():
                 raise

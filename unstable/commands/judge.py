@@ -1,0 +1,192 @@
+"""Recorded games are judged again, without playing: `unstable judge RUN`."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from unstable.commands.prepare import prepare
+from unstable.commands.session import have_weights, run_to_end, status
+from unstable.config import ConfigError, JudgeOracle, RunConfig, load
+from unstable.config.plain import read_text, read_yaml
+from unstable.models.hub import silence
+from unstable.models.inspection import check_opponents
+from unstable.records.files import LineFile
+from unstable.records.folder import RunFolder, existing_run
+from unstable.records.games import read_games
+from unstable.records.judged import (
+    Judgements,
+    judged_games,
+    judged_record,
+    read_judged,
+    read_terms,
+    terms_record,
+)
+from unstable.records.reading import Skipped
+from unstable.records.text import fixed, interval, number
+from unstable.rewards.terms import Rewards
+from unstable.runtime.judge import judging
+from unstable.runtime.local import LocalActor
+from unstable.tracking.lines import RunConsole
+from unstable.tracking.text import Text, table
+from unstable.types import GameFailure, GameResult
+from unstable.types.intervals import correlation
+from unstable.types.tallies import Asked
+
+IN_FLIGHT = 256
+"""Games that are read and not judged yet: a run's games need not fit into memory."""
+
+
+def judge(
+    run_dir: Path, terms: Path | None, name: str | None, overrides: Mapping[str, Any]
+) -> Judgements:
+    """Ask reward terms about the run's training games; returns all that its file then has.
+
+    The terms are the run's own, with `overrides`, or those of a YAML file. What the file of this
+    name has already is not asked again. Raises `ConfigError` for terms that cannot be asked and for
+    a file that is of others.
+    """
+    folder = existing_run(run_dir)
+    config = load(str(folder.config), _with_terms(terms, overrides))
+    path = folder.judged(name or (terms.stem if terms is not None else "terms"))
+    named = terms_record(config.buffer.rewards)["terms"]
+    if path.exists() and read_terms(path) != named:
+        raise ConfigError(
+            f"--name = {path.stem!r}: {path} is of other terms; give another name, or delete it"
+        )
+    Rewards(config.buffer.rewards).check(silence)
+    check_opponents(config)
+    path.parent.mkdir(exist_ok=True)
+    file, work = LineFile(path), _Work(folder, judged_games(path))
+    try:
+        if not path.stat().st_size:
+            file.write(terms_record(config.buffer.rewards))
+        run_to_end(work.judge(config, file), status)
+    finally:
+        file.close()
+    found = read_judged(path)
+    work.show(found, path)
+    return found
+
+
+def _with_terms(terms: Path | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    if terms is None:
+        return dict(overrides)
+    place = f"--terms = {str(terms)!r}"
+    if not terms.is_file():
+        raise ConfigError(f"{place}: no such file; give YAML with a list of reward terms")
+    data = read_yaml(read_text(terms, place), place)
+    if not isinstance(data, list):
+        raise ConfigError(f"{place}: holds no list; write entries as of buffer.rewards")
+    return {"buffer.rewards": data, **overrides}
+
+
+class _Work:
+    """What is judged, and what comes of it."""
+
+    def __init__(self, folder: RunFolder, done: set[int]) -> None:
+        self._folder = folder
+        self._done = done
+        self._skipped = Skipped()
+        self._room = asyncio.Semaphore(IN_FLIGHT)
+        self._outcomes: dict[tuple[int, int], float] = {}  # by game and seat
+        self._counts: dict[str, Counter[str]] = {}
+        self._failed, self._error = 0, ""
+
+    async def judge(self, config: RunConfig, file: LineFile) -> None:
+        """Judge what is not judged yet, a line a game."""
+        async with (
+            _asking(config, self._folder) as (rewards, judged_of),
+            aclosing(judged_of(self._games())) as lists,
+        ):
+            async for judged in lists:
+                for each in judged:
+                    if isinstance(each, Asked):
+                        continue
+                    self._room.release()
+                    if isinstance(each, GameFailure):
+                        self._failed, self._error = self._failed + 1, each.error
+                    else:
+                        file.write(judged_record(each[0].spec.game_id, each[1]))
+                await self._count(rewards)
+            await self._count(rewards)
+
+    async def _count(self, rewards: Rewards) -> None:
+        for term, counts in rewards.take_asked().counts.items():
+            self._counts.setdefault(term, Counter()).update(counts)
+
+    async def _games(self) -> AsyncGenerator[list[GameResult | GameFailure]]:
+        for result in self._recorded():
+            for game in result.trained:
+                for seat, outcome in enumerate(game.outcomes):
+                    self._outcomes[game.spec.game_id, seat] = outcome
+            if result.spec.game_id not in self._done:
+                await self._room.acquire()
+                yield [result]
+
+    def _recorded(self) -> Iterator[GameResult]:
+        for file in self._folder.game_files():
+            if file.purpose == "train":
+                for recorded in read_games(file.path, self._skipped):
+                    yield recorded.result
+
+    def show(self, found: Judgements, path: Path) -> None:
+        """Print what the terms say, and how much that has to do with outcomes."""
+        if self._skipped:
+            status(self._skipped.line)
+        if self._failed:
+            status(
+                f"{self._failed} games failed, and are asked about again by the same command; the "
+                f"last one: {self._error}"
+            )
+        values: dict[str, dict[tuple[int, int], list[float]]] = {}
+        for (game, _, seat), rewards in found.items():
+            for term, reward in rewards.items():
+                values.setdefault(term, {}).setdefault((game, seat), []).append(reward.raw)
+        shown = table(
+            None,
+            *("term", "trajectories", "mean", "sd", "correlation with outcome"),
+            *("asked", "calls", "hits", "failures"),
+        )
+        for term, by_seat in values.items():
+            shown.add_row(*map(Text, self._row(term, by_seat)))
+        RunConsole().print(shown)
+        print(path)
+
+    def _row(self, term: str, by_seat: Mapping[tuple[int, int], Sequence[float]]) -> list[str]:
+        means = {place: fmean(values) for place, values in by_seat.items()}
+        known = [place for place in means if place in self._outcomes]
+        related = correlation([means[p] for p in known], [self._outcomes[p] for p in known])
+        spread = stdev(means.values()) if len(means) > 1 else None
+        counts = self._counts.get(term, Counter())
+        return [
+            term,
+            str(len(means)),
+            number(fmean(means.values())),
+            number(spread),
+            fixed(None) if related is None else interval(*related),
+            *(str(counts[name]) for name in ("asked", "calls", "hits", "failures")),
+        ]
+
+
+@asynccontextmanager
+async def _asking(config: RunConfig, folder: RunFolder) -> AsyncIterator[tuple[Rewards, Any]]:
+    """The terms, and what judges games with them: beside an engine where one of them asks it."""
+    rewards = judging(config, folder)
+    oracles = [term.oracle for term in config.buffer.rewards]
+    if not any(isinstance(each, JudgeOracle) and each.engine is not None for each in oracles):
+        try:
+            yield rewards, rewards.judge
+        finally:
+            await rewards.close()
+        return
+    resolved = prepare(config, learner=False).config
+    have_weights(resolved.model)
+    actor = await LocalActor.start(resolved, folder, folder.log("judge"), rewards)
+    try:
+        yield rewards, rewards.judge
+    finally:
+        await actor.close()
