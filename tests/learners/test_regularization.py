@@ -156,13 +156,20 @@ def no_loss(tokens):
     return Loss(0.0 * tokens.logprobs_N.sum(), torch.ones_like(tokens.logprobs_N))
 
 
-def scored(seed, reference_seed, old_seed=None):
-    """All answers as tokens, each weighed by how likely the old policy is to sample it."""
+REFERENCE = {"reference": "reverse"}
+
+
+def scored(seed, reference_seed, old_seed=None, divergences=REFERENCE):
+    """All answers as tokens, each weighed by how likely the old policy is to sample it.
+
+    With the divergences, by what they are from, from the policy of the second seed.
+    """
     policy, pack = Policy(peft_model(seed, ATTENTION)), pack_samples(samples())
     with torch.no_grad():
         reference = Policy(peft_model(reference_seed, ATTENTION))(pack)
         old = None if old_seed is None else Policy(peft_model(old_seed, ATTENTION))(pack)
-    scores = policy(pack, entropy=True, aims={"reference": Aim(reference.hidden_ND)})
+    aims = {name: Aim(reference.hidden_ND, each) for name, each in divergences.items()}
+    scores = policy(pack, entropy=True, aims=aims)
     old_N = scores.logprobs_N.detach() if old is None else old.logprobs_N
     zeros = torch.zeros(len(samples()))
     chances_A = zeros.index_add(0, pack.samples_N, old_N).exp()

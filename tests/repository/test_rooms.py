@@ -40,7 +40,7 @@ ALLOWED = {
         MODEL | {"tokenizers", "huggingface_hub", "torchao", "bitsandbytes"}, BASE | {"records"}
     ),
     "league": Allowed({"trueskill"}, BASE),
-    "rewards": Allowed(set(), BASE),
+    "rewards": Allowed({"httpx"}, BASE),
     "buffers": Allowed(set(), {"types"}),
     "games": Allowed({"textarena", "nltk"}, BASE | {"prompts"}),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),

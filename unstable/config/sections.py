@@ -197,7 +197,8 @@ class RewardConfig(Section):
 
     term: str = Field(
         "outcome",
-        description="outcome, format, invalid_move, length, or module:function of (result, turn) "
+        description="outcome, format, invalid_move, length, expert, teacher, or module:function of "
+        "(result, turn) "
         "for a turn's reward, of (result, seat) for a whole trajectory's; it may be async",
     )
     weight: float = Field(1.0, description="what the term's raw value is multiplied by")

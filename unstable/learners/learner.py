@@ -44,7 +44,7 @@ from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.passes import Pass, Passes
 from unstable.learners.ranks import ALONE, Ranks
-from unstable.learners.reference import Reading, other_policies
+from unstable.learners.reference import Others, Reading
 from unstable.learners.regularization import (
     Coefficients,
     coefficient_metrics,
@@ -96,7 +96,8 @@ class Learner:
         )
         self.scorer = Scorer(self.policy, self.micro_batches)
         algorithm = learner.algorithm
-        self.reference, self.teacher = other_policies(self.policy, algorithm, self.scorer)
+        self.others = Others.of(self.policy, algorithm, self.scorer)
+        self.reference = self.others.reference
         self.average = None if learner.ema is None else TrainedCopy(self.policy.trained)
         critic = getattr(algorithm, "critic", None)
         self.critic = None if critic is None else Critic(critic, self.policy, self.optimizer)
@@ -195,14 +196,7 @@ class Learner:
             old = self._old_logprobs(samples, examples.behaviour)
         layout, weights_S = self._layout(samples), examples.weights_S
         wanted = np.concatenate([np.array([], int), *atoms])
-        aims = (
-            {}
-            if self.teacher is None
-            else self.teacher.aims(self.teacher.read(samples, wanted), layout)
-        )
-        if self.reference is not None:
-            reading = reading or self.reference.read(samples, wanted)
-            aims |= self.reference.aims(reading, layout)
+        reference_N, aims = self.others.columns(samples, wanted, reading, layout)
         return FrozenBatch(
             samples=samples,
             algorithm=self.algorithm,
@@ -215,7 +209,7 @@ class Learner:
             behaviour_logprobs_N=layout.joined(examples.behaviour),
             old_logprobs_N=layout.joined(old if self._steps_use_old else None),
             first_logprobs_N=layout.joined(self._first_logprobs(samples)),
-            reference_logprobs_N=layout.joined(None if reading is None else reading.logprobs),
+            reference_logprobs_N=reference_N,
             aims=aims,
             values_S=None if estimate.values_S is None else self._floats(estimate.values_S),
             targets_S=None if estimate.targets_S is None else self._floats(estimate.targets_S),

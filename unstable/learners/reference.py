@@ -1,7 +1,7 @@
 """Other policies that a divergence refers to: a reference, which may move, and a teacher."""
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -94,10 +94,31 @@ class Teacher(Other):
         self.load(read_adapter(config.folder, "teacher"))
 
 
-def other_policies(
-    policy: Policy, config: AlgorithmConfig, scorer: Scorer
-) -> tuple[Reference | None, Teacher | None]:
-    """Those that the algorithm refers to."""
-    reference = Reference(policy, config, scorer) if config.uses_reference else None
-    teacher = Teacher(policy, config.teacher, scorer) if config.uses_teacher else None
-    return reference, teacher
+class Others(NamedTuple):
+    """Those that an algorithm refers to."""
+
+    reference: Reference | None
+    teacher: Teacher | None
+
+    @classmethod
+    def of(cls, policy: Policy, config: AlgorithmConfig, scorer: Scorer) -> Self:
+        """Each as it begins, if the config asks for it."""
+        return cls(
+            reference=Reference(policy, config, scorer) if config.uses_reference else None,
+            teacher=Teacher(policy, config.teacher, scorer) if config.uses_teacher else None,
+        )
+
+    def columns(
+        self, samples: Sequence[TokenSample], wanted: Ints, reading: Reading | None, layout: Layout
+    ) -> tuple[Tensor | None, dict[str, Aim]]:
+        """The reference's logprobs [N], and what exact divergences are from; scores the samples.
+
+        `reading` is what the reference has said of them already, if it has.
+        """
+        aims: dict[str, Aim] = {}
+        if self.reference is not None:
+            reading = reading or self.reference.read(samples, wanted)
+            aims |= self.reference.aims(reading, layout)
+        if self.teacher is not None:
+            aims |= self.teacher.aims(self.teacher.read(samples, wanted), layout)
+        return layout.joined(None if reading is None else reading.logprobs), aims

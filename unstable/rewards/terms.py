@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 
 from unstable.config import ConfigError, RewardConfig, shown
 from unstable.config.plugins import check_call, faults_to, target_or, time_limit
+from unstable.rewards.teacher import teacher
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
 
 Judged = tuple[GameResult, list[Trajectory]]
@@ -53,11 +54,24 @@ def length(result: GameResult, turn: Turn) -> float:
     return float(turn.answer.sampled.num_scored) if turn.answer.sampled else 0.0
 
 
-BUILT_IN: dict[str, Callable[..., float | None]] = {
+def expert(result: GameResult, turn: Turn) -> float | None:
+    """How likely the game's expert makes the move that was made; 0 where that was none.
+
+    It is on the turn where `sampling.moves` is expert. None where no local model answered.
+    """
+    sampled = turn.answer.sampled
+    if sampled is None:
+        return None
+    return 0.0 if sampled.move is None else sampled.moves[sampled.move].expert
+
+
+BUILT_IN: dict[str, Callable[..., Any]] = {
     "outcome": outcome,
     "format": action_format,
     "invalid_move": invalid_move,
     "length": length,
+    "expert": expert,
+    "teacher": teacher,
 }
 
 
