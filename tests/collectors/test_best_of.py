@@ -135,7 +135,11 @@ async def test_an_opponent_may_play_the_best_of_several(tmp_path: Path) -> None:
     config = prepare(parse(nim())).config
     (tmp_path / "start").mkdir()
     write_adapter(_start(config), tmp_path / "start")
-    opponent: dict[str, Any] = {"kind": "checkpoint", "name": "chosen", "path": str(tmp_path / "start")}
+    opponent: dict[str, Any] = {
+        "kind": "checkpoint",
+        "name": "chosen",
+        "path": str(tmp_path / "start"),
+    }
     opponent |= {"best_of": {"answers": 48, "judge": JUDGE}}
     changes: dict[str, Any] = {"opponents": {"fixed": [opponent]}}
     changes["eval"] = {**nim()["eval"], "opponents": ["chosen"]}

@@ -5,16 +5,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tests.helpers.models import tiny_model
+from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import Learner
 from unstable.learners.model.trained import Trained
 from unstable.learners.ranks import ALONE
-from unstable.models.adapters import attach_lora
+from unstable.models.adapters import attach_lora, write_adapter
 from unstable.types import (
     Batch,
     Completion,
     Group,
+    Move,
     Reward,
     Sample,
     SampledTokens,
@@ -80,6 +81,16 @@ def token_sample(
     return TokenSample(prompt_ids=prompt_ids, segments=segments, temperature=temperature)
 
 
+def with_moves(batch: Batch) -> Batch:
+    """Each turn's position has two to four moves of unlike lengths, one never the expert's."""
+    for index, sample in enumerate(batch.samples):
+        answers = [[4 + index % 3], [7, 8], [9, 10, 11], [5, 6]][: 2 + index % 3]
+        shares = [[1.0, 0.0], [0.25, 0.75, 0.0], [0.5, 0.2, 0.3, 0.0]][index % 3]
+        moves = tuple(map(Move, answers, shares))
+        object.__setattr__(sample.tokens, "moves", moves)
+    return batch
+
+
 def make_batch(made: Sequence[Made], version: int = 0) -> Batch:
     """A batch of samples: those of one game and seat are a trajectory, in order of appearance.
 
@@ -109,6 +120,12 @@ def save_model(folder):
     """A tiny model with `VOCAB` words in `folder`, as a learner's config names it."""
     tiny_model(vocab=VOCAB).save_pretrained(folder)
     return ModelConfig(name=str(folder), dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
+
+
+def save_teacher(folder):
+    """A folder's name, in which is an adapter of that model with preferences of its own."""
+    write_adapter(random_adapter(tiny_model(vocab=VOCAB), "teacher", seed=5), folder)
+    return str(folder)
 
 
 def spy_on_gradients(monkeypatch):

@@ -176,7 +176,7 @@ def test_rewards_are_bounded_in_every_algorithm(model, name):
     assert update.metrics["learn/reward_mean"] == pytest.approx(0.125)
     assert update.metrics["learn/reward_shaped_mean"] == pytest.approx(0.1875)
     assert update.advantages == expected.advantages
-    assert update.metrics["learn/loss"] == expected.metrics["learn/loss"]
+    assert update.metrics.get("learn/loss") == expected.metrics.get("learn/loss")
 
 
 def test_bounds_come_before_any_kl(model):
@@ -234,7 +234,7 @@ def part_of(batch, seat):
     return replace(batch, groups=(batch.groups[seat],))
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "rft"])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("rft", "distill")])
 def test_the_share_that_the_loss_capped_is_reported_for_each_role_too(model, name):
     learner = make_learner(model, algorithm={"name": name, "importance_cap": 1.1})
     batch = make_groups()

@@ -89,7 +89,7 @@ class Table:
             turns_N=torch.arange(len(self.games_N)),
             sequences_N=2 * self.games_N + self.seats_N,
             entropies_N=-(logprobs.exp() * logprobs).sum(-1)[self.places_N],
-            kl_N=(logprobs.exp() * (logprobs - aims)).sum(-1)[self.places_N],
+            divergences={"reference": (logprobs.exp() * (logprobs - aims)).sum(-1)[self.places_N]},
         )
 
 

@@ -26,9 +26,11 @@ from tests.helpers.learners import (
     make_learner,
     make_sample,
     save_model,
+    save_teacher,
     spy_on_gradients,
     tokens_of,
     trained,
+    with_moves,
 )
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig, ModelConfig
@@ -158,6 +160,21 @@ def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm, parallel):
         assert torch.equal(own_weights, both[0][1])
         for own, expected in zip(rows, metrics, strict=True):
             assert own == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("by", ["adapter", "expert"])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_ranks_learn_the_same_from_a_teacher_as_one(pair, model, tmp_path, by, parallel):
+    teacher = {"adapter": save_teacher(tmp_path), "divergence": "jsd"} if by == "adapter" else {}
+    options = {"algorithm": {"name": "distill", "teacher": teacher}, "epochs": 2}
+    batches = [with_moves(batch_of(version)) for version in (0, 1)]
+    whole, _, metrics = updates(Ranks(), model, batches, micro_batch_size=8, **options)
+    both = pair.run(updates, model, batches, micro_batch_size=4, parallel=parallel, **options)
+    assert (torch.cat(whole) != 0).float().mean() > 0.3
+    for gradients, own_weights, rows in both:
+        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+        assert torch.equal(own_weights, both[0][1])
+        assert rows[1] == pytest.approx(metrics[1], rel=1e-3, abs=1e-5)
 
 
 def test_ranks_end_an_update_at_the_same_step(pair, model):

@@ -24,7 +24,7 @@ from unstable.learners.algorithm import Loss, Tokens
 from unstable.learners.batch import FlatBatch
 from unstable.learners.losses import move_loss, sums_after, sums_before
 from unstable.learners.model.attention import ATTENTION
-from unstable.learners.model.logprobs import selected_logprobs
+from unstable.learners.model.logprobs import Aim, selected_logprobs
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.learners.model.trained import Trained
@@ -65,8 +65,15 @@ def rows(dtype=torch.float64):
 def test_entropies_and_kl_have_the_gradients_of_plain_ones(chunk_rows):
     hidden, head, targets, temperatures, reference = rows()
     found = selected_logprobs(
-        hidden, head, targets, temperatures, chunk_rows, entropy=True, reference_ND=reference
+        hidden,
+        head,
+        targets,
+        temperatures,
+        chunk_rows,
+        entropy=True,
+        aims={"reference": Aim(reference)},
     )
+    found = (found.logprobs_N, found.entropies_N, found.divergences["reference"])
     logprobs, aims = (
         ((each @ head.T) / temperatures[:, None]).log_softmax(-1) for each in (hidden, reference)
     )
@@ -76,7 +83,7 @@ def test_entropies_and_kl_have_the_gradients_of_plain_ones(chunk_rows):
         -(probabilities * logprobs).sum(-1),
         (probabilities * (logprobs - aims)).sum(-1),
     )
-    torch.testing.assert_close(tuple(found), expected)
+    torch.testing.assert_close(found, expected)
     weights = torch.linspace(-1, 2, 7, dtype=torch.float64)
     for parts in itertools.product((0, 1), repeat=3):
         if any(parts):
@@ -94,14 +101,13 @@ def test_entropies_and_kl_have_the_gradients_of_plain_ones(chunk_rows):
 def test_what_is_not_asked_for_has_no_gradient():
     hidden, head, targets, temperatures, reference = rows()
     plain = selected_logprobs(hidden, head, targets, temperatures)
-    assert plain.kl_N is None and not plain.entropies_N.requires_grad
-    assert len(plain.logprobs_N.grad_fn.saved_tensors) == 3
-    assert [each is None for each in plain.logprobs_N.grad_fn.saved_tensors] == [False, True, True]
+    assert not plain.divergences and not plain.entropies_N.requires_grad
+    assert [each is None for each in plain.logprobs_N.grad_fn.saved_tensors] == [False, True]
     with torch.no_grad():
         both = selected_logprobs(
-            hidden, head, targets, temperatures, entropy=True, reference_ND=reference
+            hidden, head, targets, temperatures, entropy=True, aims={"reference": Aim(reference)}
         )
-    assert not both.kl_N.requires_grad and not both.entropies_N.requires_grad
+    assert not both.divergences["reference"].requires_grad and not both.entropies_N.requires_grad
 
 
 def answers():
@@ -150,13 +156,20 @@ def no_loss(tokens):
     return Loss(0.0 * tokens.logprobs_N.sum(), torch.ones_like(tokens.logprobs_N))
 
 
-def scored(seed, reference_seed, old_seed=None):
-    """All answers as tokens, each weighed by how likely the old policy is to sample it."""
+REFERENCE = {"reference": "reverse"}
+
+
+def scored(seed, reference_seed, old_seed=None, divergences=REFERENCE):
+    """All answers as tokens, each weighed by how likely the old policy is to sample it.
+
+    With the divergences, by what they are from, from the policy of the second seed.
+    """
     policy, pack = Policy(peft_model(seed, ATTENTION)), pack_samples(samples())
     with torch.no_grad():
         reference = Policy(peft_model(reference_seed, ATTENTION))(pack)
         old = None if old_seed is None else Policy(peft_model(old_seed, ATTENTION))(pack)
-    scores = policy(pack, entropy=True, reference_ND=reference.hidden_ND)
+    aims = {name: Aim(reference.hidden_ND, each) for name, each in divergences.items()}
+    scores = policy(pack, entropy=True, aims=aims)
     old_N = scores.logprobs_N.detach() if old is None else old.logprobs_N
     zeros = torch.zeros(len(samples()))
     chances_A = zeros.index_add(0, pack.samples_N, old_N).exp()
@@ -170,7 +183,7 @@ def scored(seed, reference_seed, old_seed=None):
         turns_N=pack.samples_N,
         sequences_N=pack.samples_N,
         entropies_N=scores.entropies_N,
-        kl_N=scores.kl_N,
+        divergences=scores.divergences,
     )
     return policy, tokens
 
@@ -198,7 +211,7 @@ def test_the_estimate_is_unbiased_for_entropy_and_kl_of_the_move(kl, entropy, ol
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
     if old is None:  # what is left out by those who forget that a token decides what comes next
         policy, tokens = scored(1, 2)
-        costs_N = kl * tokens.kl_N - entropy * tokens.entropies_N
+        costs_N = kl * tokens.divergences["reference"] - entropy * tokens.entropies_N
         alone = gradient((costs_N / tokens.normalizers_N).sum(), policy)
         assert (alone - expected).norm() > 0.1 * expected.norm()
 
@@ -362,7 +375,8 @@ def test_the_exact_kl_of_the_metrics_is_that_of_the_distributions(model):
     with torch.no_grad():
         with learner.reference.in_place():
             hidden_ND = learner.policy(pack).hidden_ND
-        expected = learner.policy(pack, reference_ND=hidden_ND).kl_N
+        scores = learner.policy(pack, aims={"reference": Aim(hidden_ND)})
+    expected = scores.divergences["reference"]
     assert expected.min() > 0
     metrics = learner.update(batch).metrics
     assert metrics["learn/kl_reference"] == pytest.approx(expected.mean().item(), rel=1e-4)

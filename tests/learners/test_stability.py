@@ -13,6 +13,7 @@ from tests.helpers.learners import (
     make_learner,
     make_sample,
     save_model,
+    save_teacher,
     spy_on_gradients,
     tokens_of,
     trained,
@@ -32,6 +33,11 @@ NO_CRITIC = {"name": "ppo", "critic": None}
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    return save_teacher(tmp_path_factory.mktemp("teacher"))
 
 
 def batch_of(version=0, cut=(), size=8, **changes):
@@ -299,9 +305,11 @@ def test_what_staleness_adds_ends_no_update(model, old):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_weight_of_truncated_turns_is_a_weight_of_their_gradient(model, monkeypatch, name):
+def test_a_weight_of_truncated_turns_is_a_weight_of_their_gradient(
+    model, monkeypatch, teacher, name
+):
     gradients = spy_on_gradients(monkeypatch)
-    terms = {"entropy": 0.1, "kl_loss": 0.1}
+    terms = {"entropy": 0.1, "kl_loss": 0.1, "teacher": {"adapter": teacher}}
     outcome = {"outcome": 1.0} if name == "rft" else {}
     for weight in (1.0, 0.25, 0.0):
         algorithm = {"name": name, "truncated_weight": weight} | terms
@@ -465,11 +473,12 @@ def test_the_page_shows_a_config_that_reads(tmp_path):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_has_every_option_in_which_it_has_a_meaning(model, name):
+def test_every_algorithm_has_every_option_in_which_it_has_a_meaning(model, teacher, name):
     """All at once, and the update is one of finite numbers."""
     algorithm = {"name": name, "entropy": 0.01, "kl_loss": 0.02, "truncated_weight": 0.5}
     algorithm |= {"reference": {"every": 1}, "decay": {"rule": "linear", "to": 0.5}}
-    if name != "rft":
+    algorithm |= {"teacher": {"adapter": teacher}}
+    if name not in ("rft", "distill"):
         algorithm |= {"kl_reward": 0.1, "kl_opponents": True, "top_advantage_fraction": 0.75}
     if name not in ("rft", "reinforce", "a2c"):
         algorithm |= {"old_logprobs": "engine"}

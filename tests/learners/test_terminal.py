@@ -64,6 +64,7 @@ CASES: list[
     ({"name": "ppo", "critic": PLAIN_CRITIC}, turn_rewards),
     ({"name": "a2c", "critic": PLAIN_CRITIC}, turn_rewards),
     ({"name": "rft"}, lambda: np.eye(len(turn_rewards()))[0]),  # of equal turns the first
+    ({"name": "distill"}, lambda: np.zeros(len(turn_rewards()))),  # it earns nothing
 ]
 
 

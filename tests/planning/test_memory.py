@@ -147,7 +147,7 @@ def test_activations_are_those_that_a_real_pass_keeps(
 
 LOGITS = """
 import torch
-from unstable.learners.model.logprobs import _SelectedLogprobs
+from unstable.learners.model.logprobs import Aim, _SelectedLogprobs
 
 V, N, dtype = 100_000, 768, getattr(torch, "{dtype}")
 head = torch.randn(V, 64, dtype=dtype)
@@ -157,7 +157,7 @@ targets, temperatures = torch.randint(0, V, (N,)), torch.ones(N)
 
 
 def score(n):
-    of = None if reference is None else reference[:n]
+    of = () if reference is None else (Aim(reference[:n]),)
     _SelectedLogprobs.apply(hidden[:n], head, targets[:n], temperatures[:n], 256, True, of)
 
 
@@ -221,7 +221,7 @@ def test_what_saves_memory_is_estimated_to_save_memory() -> None:
     assert plain.checkpointed_token_bytes < plain.token_bytes / 4
     sharded = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=True, ranks=4, sharded=True)
     assert sharded.fixed["weights"] < plain.fixed["weights"] / 2
-    reference = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=True, reference=True)
+    reference = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=True, others=1)
     assert reference.total(0, False) > plain.total(0, False)
 
     def engine(**changes: Any) -> int:

@@ -156,6 +156,9 @@ def check(config: RunConfig, *, model: bool = True) -> None:
     if config.model.init not in ("auto", "fresh"):
         check_start(Path(config.model.init).expanduser(), config.model, "model.init")
     check_opponents(config)
+    if (teacher := config.learner.algorithm.teacher.folder) is not None:
+        field = "learner.algorithm.teacher.adapter"
+        check_start(teacher, config.model, field, "one of the same shape")
     if config.learner.algorithm.target is not None:
         from unstable.learners.algorithms import algorithm_class
 

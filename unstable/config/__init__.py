@@ -14,6 +14,7 @@ from unstable.config.algorithms import (
     ClippedConfig,
     CriticConfig,
     CustomAlgorithmConfig,
+    DistillConfig,
     GRPOConfig,
     GSPOConfig,
     MovesKept,
@@ -59,6 +60,7 @@ from unstable.config.oracles import (
 )
 from unstable.config.plain import read_text, read_yaml
 from unstable.config.reading import CONFIGS, dump, load, parse
+from unstable.config.regularization import Divergence, TeacherConfig
 from unstable.config.rewards import RewardConfig
 from unstable.config.run import RunConfig
 from unstable.config.sections import (

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from unstable.config.base import Arguments, NonNegativeFloat, PositiveFloat, Section, Share
-from unstable.config.regularization import DecayConfig, ReferenceConfig
+from unstable.config.regularization import DecayConfig, ReferenceConfig, TeacherConfig
 
 Aggregation = Literal["token", "turn", "sequence", "constant"]
 MovesKept = Literal["none", "legal", "expert"]
@@ -49,6 +49,7 @@ class AlgorithmConfig(Section):
         description="the loss has KL(now || reference) over all words, or k3 of the sampled ones",
     )
     reference: ReferenceConfig = ReferenceConfig()
+    teacher: TeacherConfig = TeacherConfig()
     entropy: NonNegativeFloat = Field(
         0.0, description="weight of a move's entropy in the loss, in reward a nat; 0: none"
     )
@@ -73,6 +74,11 @@ class AlgorithmConfig(Section):
     )
 
     @property
+    def moves_needed(self) -> MovesKept:
+        """`moves`, where that depends on the settings."""
+        return self.moves
+
+    @property
     def uses_reference(self) -> bool:
         """Whether a KL is asked for."""
         return self.kl_reward > 0 or self.kl_loss > 0
@@ -81,6 +87,11 @@ class AlgorithmConfig(Section):
     def uses_exact_kl(self) -> bool:
         """Whether the loss has a KL over all words."""
         return self.kl_loss > 0 and self.kl_estimator == "exact"
+
+    @property
+    def uses_teacher(self) -> bool:
+        """Whether there is another policy to learn from."""
+        return self.teacher.adapter is not None
 
     @model_validator(mode="after")
     def _has_a_meaning(self) -> Self:
@@ -96,10 +107,11 @@ class AlgorithmConfig(Section):
                 f"reference.{moved} moves what no KL refers to; set learner.algorithm.kl_loss or "
                 "learner.algorithm.kl_reward above 0"
             )
-        if self.decay.rule != "constant" and not (self.uses_reference or self.entropy):
+        lowered = self.uses_reference or self.uses_teacher or self.entropy
+        if self.decay.rule != "constant" and not lowered:
             raise ValueError(
                 f"decay.rule = '{self.decay.rule}' has nothing to lower; set "
-                "learner.algorithm.kl_loss, .kl_reward or .entropy above 0"
+                "learner.algorithm.kl_loss, .kl_reward or .entropy above 0, or .teacher.adapter"
             )
         return self
 
@@ -330,6 +342,32 @@ class RFTConfig(BuiltInConfig):
     )
 
 
+class DistillConfig(BuiltInConfig):
+    """A teacher's moves, learned on the turns that the policy plays itself."""
+
+    without = {
+        "kl_reward": "earns nothing; set learner.algorithm.kl_loss instead",
+        "kl_opponents": "earns nothing; leave it out",
+        "top_advantage_fraction": "has no advantages; leave it out",
+    }
+    name: Literal["distill"] = Field("distill", description="the algorithm")
+
+    @property
+    def moves_needed(self) -> MovesKept:
+        return "none" if self.uses_teacher else "expert"
+
+    @model_validator(mode="after")
+    def _of_an_adapter(self) -> Self:
+        for name in ("kl_loss", "entropy", "truncated_weight", "old_logprobs"):
+            if not self.uses_teacher:
+                self.refuse(
+                    name,
+                    "is for turns that were sampled, and an expert's moves were not; name a policy "
+                    "as learner.algorithm.teacher.adapter, or leave it out",
+                )
+        return self
+
+
 class CustomAlgorithmConfig(AlgorithmConfig):
     """A user's own algorithm, which extends none of ours."""
 
@@ -357,6 +395,7 @@ AnyAlgorithm = Annotated[
     | Annotated[PPOConfig, Tag("ppo")]
     | Annotated[A2CConfig, Tag("a2c")]
     | Annotated[RFTConfig, Tag("rft")]
+    | Annotated[DistillConfig, Tag("distill")]
     | Annotated[CustomAlgorithmConfig, Tag("custom")],
     Discriminator(_algorithm_tag),
 ]

@@ -1,12 +1,15 @@
-"""Sections of what holds a policy near another: how weights decay and how the reference moves."""
+"""Sections of what holds a policy near another: a reference that may move, or a teacher."""
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unstable.config.base import PositiveFloat, PositiveInt, Section, Share
+from unstable.config.base import PathText, PositiveFloat, PositiveInt, Section, Share
 
 Decay = Annotated[float, Field(gt=0, lt=1)]
+Divergence = Literal["reverse", "forward", "jsd"]
+"""KL(policy || other), KL(other || policy), or the generalised Jensen-Shannon divergence."""
 
 
 class DecayConfig(Section):
@@ -14,8 +17,8 @@ class DecayConfig(Section):
 
     rule: Literal["constant", "linear", "power"] = Field(
         "constant",
-        description="kl_loss, kl_reward and entropy stay, fall linearly over the run's updates, "
-        "or are multiplied by n^-exponent in update n, from 1",
+        description="kl_loss, kl_reward, entropy and teacher.weight stay, fall linearly over the "
+        "run's updates, or are multiplied by n^-exponent in update n, from 1",
     )
     to: Share = Field(0.0, description="share of the weights at which the linear rule ends")
     exponent: PositiveFloat = Field(0.3, description="exponent of the power rule")
@@ -54,3 +57,40 @@ class ReferenceConfig(Section):
         """The field that moves it, with its value; empty where it stays."""
         given = {"every": self.every, "ema": self.ema}
         return "".join(f"{name} = {value}" for name, value in given.items() if value is not None)
+
+
+class TeacherConfig(Section):
+    """Another policy that the trained one is to become, on the turns that it plays itself."""
+
+    adapter: PathText | None = Field(
+        None,
+        description="folder of a LoRA of the same base model and shape, such as a checkpoint's; "
+        "null: no teacher, or in distill the game's expert",
+    )
+    weight: PositiveFloat = Field(
+        1.0,
+        description="weight of a move's divergence from the teacher in the loss, in reward a nat",
+    )
+    divergence: Divergence = Field(
+        "reverse",
+        description="over all words: reverse: KL(policy || teacher); forward: "
+        "KL(teacher || policy); jsd: the generalised Jensen-Shannon divergence",
+    )
+    beta: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.5, description="the teacher's share of the mixture in jsd"
+    )
+
+    @model_validator(mode="after")
+    def _read_by_divergence(self) -> Self:
+        if self.adapter is None:
+            for name in ("weight", "divergence", "beta"):
+                self.refuse(name, "is for an adapter; name it as learner.algorithm.teacher.adapter")
+        if self.divergence != "jsd":
+            remedy = "set learner.algorithm.teacher.divergence to jsd, or leave it out"
+            self.refuse("beta", f"is for jsd alone; {remedy}")
+        return self
+
+    @property
+    def folder(self) -> Path | None:
+        """Of the adapter."""
+        return None if self.adapter is None else Path(self.adapter).expanduser()

@@ -30,9 +30,9 @@ class RewardConfig(Section):
 
     term: str = Field(
         "outcome",
-        description="outcome, format, invalid_move, length, an oracle (http, judge, reward_model), "
-        "or module:function of (result, turn) for a turn's reward, of (result, seat) for a whole "
-        "trajectory's; it may be async",
+        description="outcome, format, invalid_move, length, expert (how likely it makes the move), "
+        "teacher, an oracle (http, judge, reward_model), or module:function of (result, turn) for "
+        "a turn's reward, of (result, seat) for a whole trajectory's; it may be async",
     )
     name: RunName | None = Field(None, description="name in metrics and files; default: the term")
     weight: float = Field(1.0, description="what the term's raw value is multiplied by")

@@ -144,7 +144,7 @@ class RunConfig(Section):
             )
 
     def _check_moves(self) -> None:
-        needed, kept = self.learner.algorithm.moves, self.moves_kept
+        needed, kept = self.learner.algorithm.moves_needed, self.moves_kept
         order = get_args(MovesKept)
         if order.index(kept) < order.index(needed):
             name = self.learner.algorithm.name
@@ -152,6 +152,12 @@ class RunConfig(Section):
                 f"sampling.moves = {kept!r}, but learner.algorithm.name = {name!r} needs "
                 f"{needed!r}; set sampling.moves to auto"
             )
+        for index, reward in enumerate(self.buffer.rewards):
+            if reward.term == "expert" and kept != "expert":
+                raise ValueError(
+                    f"buffer.rewards.{index}.term = 'expert' asks how likely the expert makes each "
+                    f"move, but sampling.moves = {kept!r}; set sampling.moves to expert"
+                )
 
     def _check_quantize(self) -> None:
         if self.model.quantize == "none":
@@ -178,7 +184,7 @@ class RunConfig(Section):
     def moves_kept(self) -> MovesKept:
         """What turns that are trained on keep of their positions' moves."""
         moves = self.sampling.moves
-        return self.learner.algorithm.moves if moves == "auto" else moves
+        return self.learner.algorithm.moves_needed if moves == "auto" else moves
 
     @property
     def group_size(self) -> int:

@@ -34,7 +34,8 @@ class Tokens:
     turns_N: Tensor  # index of the turn that each belongs to, from 0 in this micro-batch
     sequences_N: Tensor  # index of the trajectory, or the pair, likewise
     entropies_N: Tensor | None = None  # of the next word, with a gradient; None: not asked for
-    kl_N: Tensor | None = None  # of the next word to the reference, the same
+    divergences: Mapping[str, Tensor] = field(default_factory=dict)
+    """Those [N] of the next word from the reference and the teacher, by their names, the same."""
 
 
 @dataclass(frozen=True, slots=True)

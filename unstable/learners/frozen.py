@@ -1,8 +1,8 @@
 """A batch as its optimizer steps see it: columns of tokens that stay as they are meanwhile."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from unstable.learners.algorithm import Algorithm, Tokens
 from unstable.learners.batch import Floats, Ints
 from unstable.learners.columns import Layout
 from unstable.learners.examples import Examples
+from unstable.learners.model.logprobs import Aim
 from unstable.learners.model.policy import Scores
 from unstable.learners.regularization import Coefficients
 from unstable.types import TokenSample
@@ -32,8 +33,8 @@ class FrozenBatch:
     behaviour_logprobs_N: Tensor | None = None  # None: the policy's own
     old_logprobs_N: Tensor | None = None  # None: the policy's own, as the only step has them
     first_logprobs_N: Tensor | None = None  # the policy's before the first step; None: the old ones
-    reference_logprobs_N: Tensor | None = None  # None: no KL is asked for, or an exact one
-    reference_ND: Tensor | None = None  # its hidden states, None: no exact KL is asked for
+    reference_logprobs_N: Tensor | None = None  # None: no KL is asked for
+    aims: Mapping[str, Aim] = field(default_factory=dict)  # what exact divergences are from
     values_S: Tensor | None = None  # of the critic, None without one, and what it is to learn
     targets_S: Tensor | None = None
 
@@ -42,9 +43,9 @@ class FrozenBatch:
         """Whether the loss has the entropies."""
         return self.algorithm.config.entropy > 0
 
-    def reference_states(self, rows: Tensor) -> Tensor | None:
-        """The reference's hidden states for these rows; None: no exact KL is asked for."""
-        return None if self.reference_ND is None else self.reference_ND[rows]
+    def aims_at(self, rows: Tensor) -> dict[str, Aim]:
+        """The aims of these rows."""
+        return {name: aim.rows(rows) for name, aim in self.aims.items()}
 
     def tokens(
         self,
@@ -62,12 +63,14 @@ class FrozenBatch:
         own_N = scores.logprobs_N.detach()
         old_N = _rows(self.old_logprobs_N, rows, own_N)
         logprobs_N, entropies_N = scores.logprobs_N, scores.entropies_N if self.entropy else None
-        kl_N = scores.kl_N
+        divergences = scores.divergences
         if self.weights_N is not None:
             weights_N = self.weights_N[rows]
             logprobs_N = torch.where(weights_N == 0, old_N, weighted(logprobs_N, weights_N))
             entropies_N = None if entropies_N is None else weighted(entropies_N, weights_N)
-            kl_N = None if kl_N is None else weighted(kl_N, weights_N)
+            divergences = {
+                name: weighted(each_N, weights_N) for name, each_N in divergences.items()
+            }
         reference_N = self.reference_logprobs_N
         return Tokens(
             logprobs_N=logprobs_N,
@@ -79,7 +82,7 @@ class FrozenBatch:
             turns_N=turns_N,
             sequences_N=sequences_N,
             entropies_N=entropies_N,
-            kl_N=kl_N,
+            divergences=divergences,
         )
 
 

@@ -44,7 +44,7 @@ from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.passes import Pass, Passes
 from unstable.learners.ranks import ALONE, Ranks
-from unstable.learners.reference import Reading, Reference
+from unstable.learners.reference import Others, Reading
 from unstable.learners.regularization import (
     Coefficients,
     coefficient_metrics,
@@ -96,9 +96,8 @@ class Learner:
         )
         self.scorer = Scorer(self.policy, self.micro_batches)
         algorithm = learner.algorithm
-        self.reference = (
-            Reference(self.policy, algorithm, self.scorer) if algorithm.uses_reference else None
-        )
+        self.others = Others.of(self.policy, algorithm, self.scorer)
+        self.reference = self.others.reference
         self.average = None if learner.ema is None else TrainedCopy(self.policy.trained)
         critic = getattr(algorithm, "critic", None)
         self.critic = None if critic is None else Critic(critic, self.policy, self.optimizer)
@@ -195,10 +194,9 @@ class Learner:
         samples, atoms = examples.samples, minibatch_atoms(examples, self.algorithm)
         if old is None and self._steps_use_old:
             old = self._old_logprobs(samples, examples.behaviour)
-        if self.reference is not None and reading is None:
-            reading = self.reference.read(samples, np.concatenate([np.array([], int), *atoms]))
         layout, weights_S = self._layout(samples), examples.weights_S
-        logprobs, states = (None, None) if reading is None else reading
+        wanted = np.concatenate([np.array([], int), *atoms])
+        reference_N, aims = self.others.columns(samples, wanted, reading, layout)
         return FrozenBatch(
             samples=samples,
             algorithm=self.algorithm,
@@ -211,8 +209,8 @@ class Learner:
             behaviour_logprobs_N=layout.joined(examples.behaviour),
             old_logprobs_N=layout.joined(old if self._steps_use_old else None),
             first_logprobs_N=layout.joined(self._first_logprobs(samples)),
-            reference_logprobs_N=layout.joined(logprobs),
-            reference_ND=layout.joined(states),
+            reference_logprobs_N=reference_N,
+            aims=aims,
             values_S=None if estimate.values_S is None else self._floats(estimate.values_S),
             targets_S=None if estimate.targets_S is None else self._floats(estimate.targets_S),
         )
@@ -281,8 +279,8 @@ class Learner:
         self, frozen: FrozenBatch, each: Pass, columns: Columns, num_turns: int
     ) -> Tensor:
         """A pass's gradients, and its columns; returns its share of the loss of `num_turns`."""
-        reference_ND = frozen.reference_states(each.rows_N)
-        scores = self.policy(each.pack, entropy=frozen.entropy, reference_ND=reference_ND)
+        aims = frozen.aims_at(each.rows_N)
+        scores = self.policy(each.pack, entropy=frozen.entropy, aims=aims)
         tokens = frozen.tokens(
             each.rows_N,
             scores,
@@ -291,7 +289,7 @@ class Learner:
             sequences_N=each.sequences_N,
         )
         entropies_N, states_SD = scores.entropies_N, scores.states_SD.detach()
-        del scores, reference_ND  # and its hidden states
+        del scores, aims  # and their hidden states
         cap = frozen.algorithm.config.importance_cap
         loss = regularized(frozen.algorithm.loss(tokens), tokens, frozen.coefficients, cap)
         weight = float(each.counts)

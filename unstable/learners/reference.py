@@ -1,34 +1,40 @@
-"""The reference: the policy that a KL refers to, and how it follows the one that is trained."""
+"""Other policies that a divergence refers to: a reference, which may move, and a teacher."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unstable.config import AlgorithmConfig
+from unstable.config import AlgorithmConfig, Divergence, TeacherConfig
 from unstable.learners.batch import Ints
+from unstable.learners.columns import Layout
+from unstable.learners.model.logprobs import Aim
 from unstable.learners.model.policy import Policy
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.scoring import Scorer
+from unstable.models.adapters import read_adapter
 from unstable.types import TokenSample
 
 
 class Reading(NamedTuple):
-    """What the reference says of samples, on the CPU; zeros for those that were not wanted."""
+    """What another policy says of samples, on the CPU; zeros for those that were not wanted."""
 
     logprobs: list[Tensor]  # [T]
-    states: list[Tensor] | None  # [T, D], for an exact KL
+    states: list[Tensor] | None  # [T, D], for an exact divergence
 
 
-class Reference(TrainedCopy):
-    """The policy at construction; it stays that, or follows the one that is trained."""
+class Other(TrainedCopy):
+    """Another policy of the same base and shape: at construction, the one that is trained."""
 
-    def __init__(self, policy: Policy, config: AlgorithmConfig, scorer: Scorer) -> None:
+    name: ClassVar[str]
+    divergence: Divergence = "reverse"
+    beta = 0.5
+
+    def __init__(self, policy: Policy, scorer: Scorer, *, reads_states: bool) -> None:
         super().__init__(policy.trained)
-        self._config = config.reference
-        self._reads_states = config.uses_exact_kl
+        self._reads_states = reads_states
         self._scorer = scorer
 
     def read(self, samples: Sequence[TokenSample], wanted: Ints | None = None) -> Reading:
@@ -51,9 +57,68 @@ class Reference(TrainedCopy):
             logprobs[index] = logprobs_T
         return Reading(logprobs, states)
 
+    def aims(self, reading: Reading, layout: Layout) -> dict[str, Aim]:
+        """What has been read of it, as columns, by its name; none without hidden states."""
+        states_ND = layout.joined(reading.states)
+        if states_ND is None:
+            return {}
+        return {self.name: Aim(states_ND, self.divergence, self.beta)}
+
+
+class Reference(Other):
+    """The policy at construction; it stays that, or follows the one that is trained."""
+
+    name = "reference"
+
+    def __init__(self, policy: Policy, config: AlgorithmConfig, scorer: Scorer) -> None:
+        super().__init__(policy, scorer, reads_states=config.uses_exact_kl)
+        self._config = config.reference
+
     def after_update(self, updates: int) -> None:
         """Move, if it is time to: so many updates have been made."""
         if self._config.ema is not None:
             self.follow(self._config.ema)
         elif self._config.every is not None and updates % self._config.every == 0:
             self.follow(0.0)
+
+
+class Teacher(Other):
+    """The policy that an adapter makes of the base; raises `ConfigError` where it does not fit."""
+
+    name = "teacher"
+
+    def __init__(self, policy: Policy, config: TeacherConfig, scorer: Scorer) -> None:
+        assert config.folder is not None
+        super().__init__(policy, scorer, reads_states=True)
+        self.divergence, self.beta = config.divergence, config.beta
+        self.load(read_adapter(config.folder, "teacher"))
+
+
+class Others(NamedTuple):
+    """Those that an algorithm refers to."""
+
+    reference: Reference | None
+    teacher: Teacher | None
+
+    @classmethod
+    def of(cls, policy: Policy, config: AlgorithmConfig, scorer: Scorer) -> Self:
+        """Each as it begins, if the config asks for it."""
+        return cls(
+            reference=Reference(policy, config, scorer) if config.uses_reference else None,
+            teacher=Teacher(policy, config.teacher, scorer) if config.uses_teacher else None,
+        )
+
+    def columns(
+        self, samples: Sequence[TokenSample], wanted: Ints, reading: Reading | None, layout: Layout
+    ) -> tuple[Tensor | None, dict[str, Aim]]:
+        """The reference's logprobs [N], and what exact divergences are from; scores the samples.
+
+        `reading` is what the reference has said of them already, if it has.
+        """
+        aims: dict[str, Aim] = {}
+        if self.reference is not None:
+            reading = reading or self.reference.read(samples, wanted)
+            aims |= self.reference.aims(reading, layout)
+        if self.teacher is not None:
+            aims |= self.teacher.aims(self.teacher.read(samples, wanted), layout)
+        return layout.joined(None if reading is None else reading.logprobs), aims

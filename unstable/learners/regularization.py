@@ -1,4 +1,4 @@
-"""KL to a reference and entropy: what they count, in the loss and in the reward.
+"""KL to a reference or a teacher, and entropy: what they count, in the loss and in the reward.
 
 With both, and a reference that moves, a policy gradient is magnetic mirror descent: Sokota et al.,
 https://arxiv.org/abs/2206.05825.
@@ -23,6 +23,11 @@ class Coefficients(NamedTuple):
     kl_reward: float
     kl_loss: float
     entropy: float
+    teacher: float = 0.0
+
+    def of(self, aim: str) -> float:
+        """Of the divergence from an aim in the loss."""
+        return {"reference": self.kl_loss, "teacher": self.teacher}[aim]
 
 
 def coefficients_at(config: AlgorithmConfig, update: int, updates: int) -> Coefficients:
@@ -37,7 +42,8 @@ def coefficients_at(config: AlgorithmConfig, update: int, updates: int) -> Coeff
         share = 1 - (1 - decay.to) * min(1.0, (update - 1) / max(1, updates - 1))
     elif decay.rule == "power":
         share = update**-decay.exponent
-    return Coefficients(share * config.kl_reward, share * config.kl_loss, share * config.entropy)
+    given = config.kl_reward, config.kl_loss, config.entropy, config.teacher.weight
+    return Coefficients(*(share * weight for weight in given))
 
 
 def coefficient_metrics(config: AlgorithmConfig, now: Coefficients) -> dict[str, float | None]:
@@ -47,23 +53,25 @@ def coefficient_metrics(config: AlgorithmConfig, now: Coefficients) -> dict[str,
         found["learn/kl_weight"] = now.kl_reward + now.kl_loss
     if config.entropy:
         found["learn/entropy_weight"] = now.entropy
+    if config.uses_teacher:
+        found["learn/teacher_weight"] = now.teacher
     return found
 
 
 def regularized(plain: Loss, tokens: Tokens, coefficients: Coefficients, cap: float) -> Loss:
-    """The loss plus a move's KL to the reference and minus its entropy, by their coefficients.
+    """The loss plus a move's divergences and minus its entropy, by their coefficients.
 
-    Both are exact (`losses.move_loss`, with importance weights up to `cap`, or 1 if that is more),
+    They are exact (`losses.move_loss`, with importance weights up to `cap`, or 1 if that is more),
     where the tokens have them; where they have the reference's logprobs instead, the KL is its
     estimate k3; where they have neither, nothing is added.
     """
     value, means, costs = plain.value, dict(plain.means), []
     if tokens.entropies_N is not None:
         costs.append(-coefficients.entropy * tokens.entropies_N)
-    if tokens.kl_N is not None:
-        costs.append(coefficients.kl_loss * tokens.kl_N)
-        means["learn/kl_reference"] = tokens.kl_N
-    elif tokens.reference_logprobs_N is not None:
+    for aim, divergences_N in tokens.divergences.items():
+        costs.append(coefficients.of(aim) * divergences_N)
+        means[f"learn/kl_{aim}"] = divergences_N
+    if "reference" not in tokens.divergences and tokens.reference_logprobs_N is not None:
         kl_N = kl_penalties(tokens.logprobs_N, tokens.reference_logprobs_N)
         value = value + coefficients.kl_loss * (kl_N / tokens.normalizers_N).sum()
         means["learn/kl_reference"] = kl_N

@@ -37,8 +37,11 @@ class LoRA(NamedTuple):
     sizes: dict[str, tuple[int, int]]  # inputs and outputs by the name of the base's layer
 
 
-def check_start(folder: Path, model: ModelConfig, field: str) -> None:
-    """Raise `ConfigError` where the adapter is not one that training can begin with."""
+def check_start(folder: Path, model: ModelConfig, field: str, otherwise: str = "fresh") -> None:
+    """Raise `ConfigError` where the adapter is not one that the trained one can be.
+
+    `otherwise` is what the field can be set to instead.
+    """
     try:
         lora = _fitting(folder, model)
         given, wanted = lora, model.adapter
@@ -49,7 +52,7 @@ def check_start(folder: Path, model: ModelConfig, field: str) -> None:
             if value != other:
                 raise ValueError(
                     f"its {name} is {value:g}, not model.adapter.{name} = {other}; "
-                    f"set model.adapter.{name} to {value:g}, or {field} to fresh"
+                    f"set model.adapter.{name} to {value:g}, or {field} to {otherwise}"
                 )
         if lora.scale != wanted.alpha / wanted.rank:
             raise ValueError(
@@ -61,7 +64,7 @@ def check_start(folder: Path, model: ModelConfig, field: str) -> None:
             has = "has" if odd[0] in lora.sizes else "lacks"
             raise ValueError(
                 f"it {has} {odd[0]}, unlike model.adapter.targets = {wanted.targets!r}; "
-                f"set model.adapter.targets to its layers, or {field} to fresh"
+                f"set model.adapter.targets to its layers, or {field} to {otherwise}"
             )
     except ValueError as error:
         raise ConfigError(f"{field} = {str(folder)!r}: {error}") from None

@@ -54,9 +54,10 @@ class Case:
             on_gpu=on_gpu,
             ranks=self.ranks,
             sharded=learner.parallel == "fsdp",
-            reference=learner.algorithm.uses_reference,
+            others=learner.algorithm.uses_reference + learner.algorithm.uses_teacher,
             average=learner.ema is not None,
-            reference_tokens=tokens * learner.algorithm.uses_exact_kl,
+            reference_tokens=tokens
+            * (learner.algorithm.uses_exact_kl + learner.algorithm.uses_teacher),
             quantize=self.config.model.quantize,
         )
 

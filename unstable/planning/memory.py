@@ -75,7 +75,7 @@ def learner_memory(
     on_gpu: bool,
     ranks: int = 1,
     sharded: bool = False,
-    reference: bool = False,
+    others: int = 0,
     average: bool = False,
     reference_tokens: int = 0,
     quantize: str = "none",
@@ -84,11 +84,13 @@ def learner_memory(
 
     A LoRA parameter takes 16 bytes (fp32 master, gradient, two moments of Adam, as counted in ZeRO,
     https://arxiv.org/abs/1910.02054) and a copy in the base's precision; 4 bytes more where ranks
-    sum gradients, 8 more with a reference policy, 4 more with an average. `sharded` weights lie in
+    sum gradients, 8 more with each of `others`, a
+    reference and a teacher, 4 more with an average. `sharded` weights lie in
     equal parts on all ranks; whole are two layers at a time, embedding and output layer. What a
     pass works with is counted in layers' activations, as measured. With gradient checkpointing only
     each layer's input is kept (https://arxiv.org/abs/1604.06174). `reference_tokens` are those of a
-    batch whose hidden states an exact KL keeps, in fp32, and once more where ranks add them up.
+    batch, once for each of the others whose hidden states an exact KL keeps, in fp32, and once more
+    where ranks add them up.
     """
     size = DTYPE_BYTES[dtype]
     weights = weight_bytes(shape, dtype, quantize)
@@ -96,7 +98,7 @@ def learner_memory(
         layers = size * shape.linear_parameters
         ends = size * shape.parameters - layers  # of the root, which stays whole during a pass
         weights = weights // ranks + 2 * layers // shape.layers + ends
-    each = 16 + size + 4 * (ranks > 1) + 8 * reference + 4 * average
+    each = 16 + size + 4 * (ranks > 1) + 8 * others + 4 * average
     lora = each * shape.lora_parameters(adapter)
     states = FP32 * (1 + (ranks > 1)) * reference_tokens * shape.hidden
     layer = activation_bytes(shape, adapter, dtype, on_gpu=on_gpu)

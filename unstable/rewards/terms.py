@@ -32,6 +32,7 @@ from unstable.rewards.oracles.asking import Asking
 from unstable.rewards.oracles.base import Engine, Silence
 from unstable.rewards.oracles.function import FunctionOracle
 from unstable.rewards.oracles.kinds import make_oracle
+from unstable.rewards.teacher import teacher
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
 from unstable.types.tallies import Asked
 
@@ -62,11 +63,24 @@ def length(result: GameResult, turn: Turn) -> float:
     return float(turn.answer.sampled.num_scored) if turn.answer.sampled else 0.0
 
 
-BUILT_IN: dict[str, Callable[..., float | None]] = {
+def expert(result: GameResult, turn: Turn) -> float | None:
+    """How likely the game's expert makes the move that was made; 0 where that was none.
+
+    It is on the turn where `sampling.moves` is expert. None where no local model answered.
+    """
+    sampled = turn.answer.sampled
+    if sampled is None:
+        return None
+    return 0.0 if sampled.move is None else sampled.moves[sampled.move].expert
+
+
+BUILT_IN: dict[str, Callable[..., Any]] = {
     "outcome": outcome,
     "format": action_format,
     "invalid_move": invalid_move,
     "length": length,
+    "expert": expert,
+    "teacher": teacher,
 }
 
 

@@ -11,6 +11,7 @@ from unstable.config.plugins import load_target
 from unstable.learners.algorithm import Algorithm
 from unstable.learners.algorithms.a2c import A2C
 from unstable.learners.algorithms.cispo import CISPO
+from unstable.learners.algorithms.distill import Distill
 from unstable.learners.algorithms.grpo import GRPO
 from unstable.learners.algorithms.gspo import GSPO
 from unstable.learners.algorithms.ppo import PPO
@@ -29,6 +30,7 @@ BUILT_IN: dict[str, type[Algorithm]] = {
     "ppo": PPO,
     "a2c": A2C,
     "rft": RFT,
+    "distill": Distill,
 }
 """Our algorithms, by `learner.algorithm.name`."""
 

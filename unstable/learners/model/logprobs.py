@@ -1,13 +1,34 @@
 """Log-probabilities of chosen tokens over a large vocabulary, without ever holding all logits."""
 
+import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unstable.config import Divergence
+
 CHUNK_ROWS = 256
 """Rows whose logits are held at a time: 50 MB in fp32 at 49k words."""
+
+
+class Aim(NamedTuple):
+    """Another policy's distributions q, which the policy's own p are compared with.
+
+    reverse: KL(p || q). forward: KL(q || p). jsd: the generalised Jensen-Shannon divergence
+    beta KL(q || m) + (1 - beta) KL(p || m) with m = beta q + (1 - beta) p, of GKD,
+    https://arxiv.org/abs/2306.13649.
+    """
+
+    hidden_ND: Tensor  # its last hidden states
+    divergence: Divergence = "reverse"
+    beta: float = 0.5
+
+    def rows(self, rows: slice | Tensor) -> "Aim":
+        """That of some rows."""
+        return self._replace(hidden_ND=self.hidden_ND[rows])
 
 
 class Selected(NamedTuple):
@@ -15,7 +36,7 @@ class Selected(NamedTuple):
 
     logprobs_N: Tensor  # of the targets
     entropies_N: Tensor  # of the distributions that these are from
-    kl_N: Tensor | None  # KL(these distributions || the reference's)
+    divergences: dict[str, Tensor]  # [N], of these distributions from each aim's
 
 
 def selected_logprobs(
@@ -26,21 +47,20 @@ def selected_logprobs(
     chunk_rows: int = CHUNK_ROWS,
     *,
     entropy: bool = False,
-    reference_ND: Tensor | None = None,
+    aims: Mapping[str, Aim] | None = None,
 ) -> Selected:
-    """Logprobs of the targets, entropies, and the KL to where the reference's hidden states lead.
+    """Logprobs of the targets, entropies, and divergences from where the aims' states lead.
 
     The logits hidden @ head.T are divided by the temperature; the softmax is taken in fp32, or in
     float64 where the inputs are. Only `hidden_ND` gets a gradient: from the logprobs, with
-    `entropy` from the entropies, and from the KL where there is a reference.
+    `entropy` from the entropies, and from the divergences.
     """
-    if reference_ND is not None:
-        chunk_rows = max(1, chunk_rows // 2)  # a row has twice the logits
-    return Selected(
-        *_SelectedLogprobs.apply(
-            hidden_ND, head_VD, targets_N, temperatures_N, chunk_rows, entropy, reference_ND
-        )
+    aims = aims or {}
+    chunk_rows = max(1, chunk_rows // (1 + len(aims)))  # a row has logits for each aim too
+    logprobs_N, entropies_N, *divergences = _SelectedLogprobs.apply(
+        hidden_ND, head_VD, targets_N, temperatures_N, chunk_rows, entropy, tuple(aims.values())
     )
+    return Selected(logprobs_N, entropies_N, dict(zip(aims, divergences, strict=True)))
 
 
 class _SelectedLogprobs(torch.autograd.Function):
@@ -59,22 +79,22 @@ class _SelectedLogprobs(torch.autograd.Function):
         temperatures_N: Tensor,
         chunk_rows: int,
         entropy: bool,
-        reference_ND: Tensor | None,
+        aims: tuple[Aim, ...],
     ) -> tuple[Tensor | None, ...]:
         needs_grad = ctx.needs_input_grad[0]
         chunks = []
         for start in range(0, max(1, len(hidden_ND)), chunk_rows):
             rows = slice(start, start + chunk_rows)
-            reference = None if reference_ND is None else reference_ND[rows]
+            others = [aim.rows(rows) for aim in aims]
             chunks.append(
                 _score(
-                    (hidden_ND[rows], head_VD, targets_N[rows], temperatures_N[rows], reference),
+                    (hidden_ND[rows], head_VD, targets_N[rows], temperatures_N[rows], others),
                     slopes=needs_grad,
                     entropy_slopes=needs_grad and entropy,
                 )
             )
         columns = [_joined(parts) for parts in zip(*chunks, strict=True)]
-        figures, derivatives = columns[:3], columns[3:]
+        figures, derivatives = columns[: 2 + len(aims)], columns[2 + len(aims) :]
         ctx.save_for_backward(*derivatives)
         if not entropy:
             ctx.mark_non_differentiable(figures[1])
@@ -90,17 +110,16 @@ class _SelectedLogprobs(torch.autograd.Function):
         return total_ND, *[None] * 6
 
 
-_Rows = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
-"""Hidden states, head, targets, temperatures and the reference's hidden states."""
+_Rows = tuple[Tensor, Tensor, Tensor, Tensor, list[Aim]]
+"""Hidden states, head, targets, temperatures and the aims."""
 
 
 def _score(rows: _Rows, *, slopes: bool, entropy_slopes: bool) -> tuple[Tensor | None, ...]:
-    """A chunk's logprobs, entropies and KLs, and the derivatives of each, where they are wanted.
+    """A chunk's logprobs, entropies and divergences, and the derivatives of each, where wanted.
 
-    d logprob / d logit_j = [j = target] - p_j; d entropy = -p_j (log p_j + entropy);
-    d KL = p_j (log p_j - log q_j - KL).
+    d logprob / d logit_j = [j = target] - p_j; d entropy = -p_j (log p_j + entropy).
     """
-    hidden_ND, head_VD, targets_N, temperatures_N, reference_ND = rows
+    hidden_ND, head_VD, targets_N, temperatures_N, aims = rows
 
     def logprobs(states_ND: Tensor) -> Tensor:
         # Divided by fp32 temperatures, logits of a lower precision become fp32.
@@ -112,12 +131,13 @@ def _score(rows: _Rows, *, slopes: bool, entropy_slopes: bool) -> tuple[Tensor |
 
     logprobs_NV = logprobs(hidden_ND)
     p_NV = logprobs_NV.exp()
-    kl_N = of_kl = of_entropies = of_logprobs = None
-    if reference_ND is not None:
-        differences_NV = logprobs_NV - logprobs(reference_ND.to(head_VD.dtype))
-        kl_N = torch.linalg.vecdot(p_NV, differences_NV)
-        if slopes:
-            of_kl = derivative(differences_NV.sub_(kl_N[:, None]).mul_(p_NV))
+    divergences, of_divergences = [], []
+    of_entropies = of_logprobs = None
+    for aim in aims:
+        other_NV = logprobs(aim.hidden_ND.to(head_VD.dtype))
+        divergence_N, slopes_NV = _divergence(logprobs_NV, p_NV, other_NV, aim)
+        divergences.append(divergence_N)
+        of_divergences.append(derivative(slopes_NV) if slopes else None)
     logprobs_N = logprobs_NV.gather(1, targets_N[:, None])[:, 0]
     entropies_N = -torch.linalg.vecdot(p_NV, logprobs_NV)
     if entropy_slopes:
@@ -126,7 +146,32 @@ def _score(rows: _Rows, *, slopes: bool, entropy_slopes: bool) -> tuple[Tensor |
         # As one product, so that what a likely target leaves over is not lost to rounding.
         p_NV[torch.arange(len(targets_N), device=targets_N.device), targets_N] -= 1
         of_logprobs = derivative(p_NV, sign=-1)
-    return logprobs_N, entropies_N, kl_N, of_logprobs, of_entropies, of_kl
+    return logprobs_N, entropies_N, *divergences, of_logprobs, of_entropies, *of_divergences
+
+
+def _divergence(
+    logprobs_NV: Tensor, p_NV: Tensor, other_NV: Tensor, aim: Aim
+) -> tuple[Tensor, Tensor]:
+    """Divergences [N] of p from an aim's q, whose logarithms are `other_NV`, and their slopes.
+
+    Slopes [N, V] are by the logits: p (log p/q - KL) of the reverse KL, p - q of the forward one,
+    and (1 - beta) p (log p/m - KL(p || m)) of the third. `other_NV` is written over.
+    """
+    if aim.divergence == "forward":
+        q_NV = other_NV.exp()
+        return torch.linalg.vecdot(q_NV, other_NV.sub_(logprobs_NV)), p_NV - q_NV
+    if aim.divergence == "reverse":
+        ratios_NV = other_NV.neg_().add_(logprobs_NV)
+        kl_N = torch.linalg.vecdot(p_NV, ratios_NV)
+        return kl_N, ratios_NV.sub_(kl_N[:, None]).mul_(p_NV)
+    beta, q_NV = aim.beta, other_NV.exp()
+    # Of logarithms, which are finite where both probabilities are too small to be written.
+    mixed_NV = torch.logaddexp(other_NV + math.log(beta), logprobs_NV + math.log1p(-beta))
+    of_other_N = torch.linalg.vecdot(q_NV, other_NV.sub_(mixed_NV))
+    ratios_NV = mixed_NV.neg_().add_(logprobs_NV)
+    kl_N = torch.linalg.vecdot(p_NV, ratios_NV)
+    slopes_NV = ratios_NV.sub_(kl_N[:, None]).mul_(p_NV).mul_(1 - beta)
+    return beta * of_other_N + (1 - beta) * kl_N, slopes_NV
 
 
 def _joined(parts: tuple[Tensor | None, ...]) -> Tensor | None:

@@ -1,5 +1,6 @@
 """The trained model as one module, so that what wraps modules (FSDP2) has one to wrap."""
 
+from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 import torch
@@ -9,7 +10,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from unstable.config import ConfigError
-from unstable.learners.model.logprobs import selected_logprobs
+from unstable.learners.model.logprobs import Aim, selected_logprobs
 from unstable.learners.model.lora import fuse_lora
 from unstable.learners.model.packing import Pack, gathered
 from unstable.learners.model.trained import Trained
@@ -30,7 +31,7 @@ class Scores(NamedTuple):
     entropies_N: Tensor  # fp32, with one where it was asked for
     states_SD: Tensor  # last hidden state where each sample's prompt ends, with a gradient
     hidden_ND: Tensor  # last hidden state that each token is predicted from
-    kl_N: Tensor | None  # to the reference, fp32, with a gradient; None: there is none
+    divergences: dict[str, Tensor]  # [N], from each aim that was given, fp32, with a gradient
 
 
 class Policy(nn.Module):
@@ -87,12 +88,12 @@ class Policy(nn.Module):
             layer.compile(dynamic=True)
 
     def forward(
-        self, pack: Pack, *, entropy: bool = False, reference_ND: Tensor | None = None
+        self, pack: Pack, *, entropy: bool = False, aims: Mapping[str, Aim] | None = None
     ) -> Scores:
         """Score the pack's tokens, wherever the pack lies.
 
-        With `entropy` entropies have a gradient. `reference_ND` is the `hidden_ND` of the policy
-        that a KL refers to.
+        With `entropy` entropies have a gradient. `aims` hold the `hidden_ND` of other policies,
+        from which the divergences are.
         """
         causal_model, pack = self._causal_model, pack.to(self.device)
         hidden_1TD = causal_model.get_decoder()(
@@ -108,14 +109,14 @@ class Policy(nn.Module):
             pack.targets_N,
             pack.temperatures_N,
             entropy=entropy,
-            reference_ND=reference_ND,
+            aims=aims,
         )
         return Scores(
             logprobs_N=selected.logprobs_N,
             entropies_N=selected.entropies_N,
             states_SD=gathered(hidden_1TD[0], pack.states_S),
             hidden_ND=hidden_ND,
-            kl_N=selected.kl_N,
+            divergences=selected.divergences,
         )
 
 
