@@ -64,6 +64,10 @@ CASES: list[
     ({"name": "ppo", "critic": PLAIN_CRITIC}, turn_rewards),
     ({"name": "a2c", "critic": PLAIN_CRITIC}, turn_rewards),
     ({"name": "rft"}, lambda: np.eye(len(turn_rewards()))[0]),  # of equal turns the first
+    *(
+        ({"name": name}, lambda: per_turn(WORTH - WORTH.mean()))
+        for name in ("dpo", "ipo", "slic", "simpo", "kto")
+    ),
 ]
 
 
