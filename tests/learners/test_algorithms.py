@@ -27,6 +27,7 @@ from unstable.learners.micro_batches import token_normalizers
 DOCS = Path(__file__).parent.parent.parent / "docs" / "algorithms.md"
 GROUPED = ["rloo", "grpo", "gspo", "cispo"]
 CLIPPED = ["reinforce++", *GROUPED]
+UNWEIGHED = ["rft", "dpo", "ipo", "slic", "simpo", "kto"]  # without importance weights
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,7 @@ def test_micro_batches_do_not_change_the_gradient(model, monkeypatch, algorithm)
         ({"name": "rloo", "ratio": "turn", "importance": "sequence_mask"}, True),
         ({"name": "grpo", "importance": "sequence_mask"}, False),
         ({"name": "rft", "aggregation": "sequence"}, False),
+        ({"name": "kto"}, False),
     ],
 )
 def test_micro_batches_keep_trajectories_whole_only_where_the_loss_of_a_token_needs_it(
@@ -234,7 +236,9 @@ def part_of(batch, seat):
     return replace(batch, groups=(batch.groups[seat],))
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("rft", "distill")])
+@pytest.mark.parametrize(
+    "name", [name for name in ALGORITHMS if name not in (*UNWEIGHED, "distill")]
+)
 def test_the_share_that_the_loss_capped_is_reported_for_each_role_too(model, name):
     learner = make_learner(model, algorithm={"name": name, "importance_cap": 1.1})
     batch = make_groups()
@@ -267,8 +271,9 @@ def test_a_loss_that_caps_nothing_reports_so(model, importance):
     assert learner.update(make_groups()).metrics["learn/importance_capped"] == 0.0
 
 
-def test_imitation_weighs_nothing_and_so_reports_no_cap(model):
-    metrics = make_learner(model, algorithm={"name": "rft"}).update(make_groups()).metrics
+@pytest.mark.parametrize("name", UNWEIGHED)
+def test_what_weighs_nothing_reports_no_cap(model, name):
+    metrics = make_learner(model, algorithm={"name": name}).update(make_groups()).metrics
     assert not [name for name in metrics if "importance_capped" in name]
 
 

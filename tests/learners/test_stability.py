@@ -28,6 +28,10 @@ from unstable.records.folder import RunFolder
 from unstable.types import PlayerId
 
 NO_CRITIC = {"name": "ppo", "critic": None}
+PREFERENCES = {name: {"pairs": "position"} for name in ("dpo", "ipo", "slic", "simpo")} | {
+    "kto": {}
+}
+"""Algorithms that learn preferences, as they find some in `batch_of`."""
 
 
 @pytest.fixture(scope="module")
@@ -312,7 +316,7 @@ def test_a_weight_of_truncated_turns_is_a_weight_of_their_gradient(
     terms = {"entropy": 0.1, "kl_loss": 0.1, "teacher": {"adapter": teacher}}
     outcome = {"outcome": 1.0} if name == "rft" else {}
     for weight in (1.0, 0.25, 0.0):
-        algorithm = {"name": name, "truncated_weight": weight} | terms
+        algorithm = {"name": name, "truncated_weight": weight} | terms | PREFERENCES.get(name, {})
         learner = make_learner(model, algorithm=algorithm)
         learner.update(batch_of(cut=(1, 2, 5), **outcome))
     policy = [gradient for gradient in gradients if len(gradient) == len(gradients[0])]
@@ -478,9 +482,10 @@ def test_every_algorithm_has_every_option_in_which_it_has_a_meaning(model, teach
     algorithm = {"name": name, "entropy": 0.01, "kl_loss": 0.02, "truncated_weight": 0.5}
     algorithm |= {"reference": {"every": 1}, "decay": {"rule": "linear", "to": 0.5}}
     algorithm |= {"teacher": {"adapter": teacher}}
-    if name not in ("rft", "distill"):
+    algorithm |= PREFERENCES.get(name, {})
+    if name not in ("rft", "distill", *PREFERENCES):
         algorithm |= {"kl_reward": 0.1, "kl_opponents": True, "top_advantage_fraction": 0.75}
-    if name not in ("rft", "reinforce", "a2c"):
+    if name == "kto" or name not in ("rft", "reinforce", "a2c", *PREFERENCES):
         algorithm |= {"old_logprobs": "engine"}
     learner = make_learner(model, algorithm=algorithm, epochs=2, ema=0.9, max_kl=10.0)
     for version in range(2):

@@ -65,6 +65,10 @@ CASES: list[
     ({"name": "a2c", "critic": PLAIN_CRITIC}, turn_rewards),
     ({"name": "rft"}, lambda: np.eye(len(turn_rewards()))[0]),  # of equal turns the first
     ({"name": "distill"}, lambda: np.zeros(len(turn_rewards()))),  # it earns nothing
+    *(
+        ({"name": name}, lambda: per_turn(WORTH - WORTH.mean()))
+        for name in ("dpo", "ipo", "slic", "simpo", "kto")
+    ),
 ]
 
 

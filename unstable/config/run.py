@@ -106,7 +106,7 @@ class RunConfig(Section):
 
     def _check_groups(self) -> None:
         algorithm = self.learner.algorithm
-        if algorithm.grouped and self.group_size == 1:
+        if algorithm.needs_groups and self.group_size == 1:
             raise ValueError(
                 f"groups.size = 1, but learner.algorithm.name = {algorithm.name!r} compares the "
                 "trajectories of a group; set groups.size to 2 or more"
@@ -190,7 +190,7 @@ class RunConfig(Section):
     def group_size(self) -> int:
         """Trajectories in a group."""
         if self.groups.size == "auto":
-            return 8 if self.learner.algorithm.grouped else 1
+            return 8 if self.learner.algorithm.needs_groups else 1
         return self.groups.size
 
     @property

@@ -143,12 +143,13 @@ def jsonl_examples(path: Path, game: GameConfig, prompts: PromptBuilder) -> list
     written as the game's parser reads it. {"messages": [{"role": ..., "content": ...}, ...]}: a
     chat that ends with the answer, taken as it is. Raises `ConfigError` naming file and line.
     """
-    return [_own_example(place, row, game, prompts) for place, row in read_lines(path)]
+    return [own_example(place, row, game, prompts) for place, row in read_lines(path)]
 
 
-def _own_example(
+def own_example(
     place: str, row: dict[str, Any], game: GameConfig, prompts: PromptBuilder
 ) -> Example:
+    """The example of a row in either form of `jsonl_examples`; `place` names its file and line."""
     if row.keys() == {"messages"}:
         return _chat_example(place, row["messages"], game, prompts)
     if row.keys() != {"observation", "action"} or not all(map(_is_text, row.values())):

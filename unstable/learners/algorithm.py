@@ -28,7 +28,7 @@ class Tokens:
     logprobs_N: Tensor  # the only logprobs with a gradient
     old_logprobs_N: Tensor  # of the policy that the update began with
     behaviour_logprobs_N: Tensor  # of the engine that sampled
-    reference_logprobs_N: Tensor | None  # of the reference, for its k3; None: none is asked for
+    reference_logprobs_N: Tensor | None  # of the reference; None: nothing refers to one
     advantages_N: Tensor
     normalizers_N: Tensor  # what a token's loss is divided by, over the whole optimizer step
     turns_N: Tensor  # index of the turn that each belongs to, from 0 in this micro-batch
@@ -45,6 +45,9 @@ class Loss:
     value: Tensor
     ratios_N: Tensor  # before any clip
     means: Mapping[str, Tensor] = field(default_factory=dict)  # metrics: [N], logged as token means
+    turn_means: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  # alike in a turn: means of turns
 
 
 class Algorithm:
@@ -54,6 +57,7 @@ class Algorithm:
     """
 
     uses_old_logprobs = True  # else no pass is spent on them
+    uses_log_ratios = False  # whether `refer` is called, which needs the reference
 
     def __init__(self, config: AlgorithmConfig) -> None:
         self.config = config
@@ -82,6 +86,12 @@ class Algorithm:
         """What optimizer steps are made of; by default the batch's turns that are `trained`."""
         chosen = np.flatnonzero(self.trained(batch, advantages_S))
         return Examples.turns(batch, advantages_S, self.weights(batch), chosen)
+
+    def refer(self, log_ratios_P: Floats) -> None:
+        """Take in how much likelier each answer that is trained on is than to the reference.
+
+        In nats, before the first step; by the old policy (see `old_logprobs`).
+        """
 
     @property
     def aggregation(self) -> Aggregation:

@@ -46,6 +46,11 @@ class FlatBatch:
         return [trajectory.env for trajectory in self.trajectories]
 
     @cached_property
+    def roles_T(self) -> list[Role]:
+        """The env and seat of each trajectory."""
+        return [(trajectory.env, trajectory.seat) for trajectory in self.trajectories]
+
+    @cached_property
     def owners_S(self) -> list[Trajectory]:
         """The trajectory of each sample."""
         return [self.trajectories[index] for index in self.trajectories_S.tolist()]

@@ -16,18 +16,18 @@ class Layout:
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
         self.sizes = list(sizes)
         self.device = device
-        self._starts = np.cumsum([0, *self.sizes])
+        self.starts = np.cumsum([0, *self.sizes])
 
     @property
     def length(self) -> int:
         """Figures of all samples."""
-        return int(self._starts[-1])
+        return int(self.starts[-1])
 
     def rows(self, indices: Sequence[int] | NDArray) -> Tensor:
         """Indices of the figures of some samples, in the order of `indices`."""
         chosen = np.asarray(indices)
-        starts = self._starts[chosen]
-        rows = spans(starts, self._starts[chosen + 1] - starts)
+        starts = self.starts[chosen]
+        rows = spans(starts, self.starts[chosen + 1] - starts)
         return sent(torch.from_numpy(rows), self.device)
 
     def repeated(self, values_S: NDArray) -> Tensor:
@@ -46,6 +46,7 @@ class Columns(dict[str, Tensor]):
     def __init__(self, layout: Layout) -> None:
         super().__init__()
         self.layout = layout
+        self.of_turns: set[str] = set()  # names of those with one figure a sample, repeated
 
     def put(self, rows: Tensor, figures: Mapping[str, Tensor], counts: bool) -> None:
         """Set the figures of these rows, or only make sure of the columns, unless it `counts`."""
@@ -55,6 +56,11 @@ class Columns(dict[str, Tensor]):
                 self[name] = torch.zeros(shape, device=self.layout.device)
             if counts:
                 self[name][rows] = values.detach().float()
+
+    def figures(self, name: str) -> Tensor:
+        """A column's figures on the CPU, one a sample where it repeats one."""
+        column = self[name].cpu()
+        return column[self.layout.starts[:-1]] if name in self.of_turns else column
 
     def by_sample(self, name: str) -> list[Tensor]:
         """The figures of each sample, on the CPU."""

@@ -51,6 +51,7 @@ from unstable.learners.regularization import (
     coefficients_at,
     regularized,
     shaped_rewards,
+    turn_kl,
 )
 from unstable.learners.scoring import Scorer
 from unstable.types import Adapter, Batch, PlayerId, TokenSample, Update
@@ -192,10 +193,15 @@ class Learner:
     ) -> FrozenBatch:
         """What optimizer steps read of the examples, as columns; scores them as far as needed."""
         samples, atoms = examples.samples, minibatch_atoms(examples, self.algorithm)
-        if old is None and self._steps_use_old:
+        if old is None and (self._steps_use_old or self.algorithm.uses_log_ratios):
             old = self._old_logprobs(samples, examples.behaviour)
-        layout, weights_S = self._layout(samples), examples.weights_S
         wanted = np.concatenate([np.array([], int), *atoms])
+        if self.reference is not None and reading is None:
+            reading = self.reference.read(samples, wanted)
+        if self.algorithm.uses_log_ratios and atoms:
+            assert old is not None and reading is not None
+            self.algorithm.refer(turn_kl(old, reading.logprobs)[wanted])
+        layout, weights_S = self._layout(samples), examples.weights_S
         reference_N, aims = self.others.columns(samples, wanted, reading, layout)
         return FrozenBatch(
             samples=samples,
@@ -301,7 +307,9 @@ class Learner:
                 frozen, each.chosen, states_SD, weight=weight, num_turns=num_turns
             )
         figures = {LOGPROBS: tokens.logprobs_N, RATIOS: loss.ratios_N, ENTROPIES: entropies_N}
-        columns.put(each.places_N, {**figures, **loss.means}, each.counts)
+        figures |= {**loss.means, **loss.turn_means}
+        columns.put(each.places_N, figures, each.counts)
+        columns.of_turns |= loss.turn_means.keys()
         return value
 
     def _finish(

@@ -32,7 +32,7 @@ def policy_ratios(
     """
     differences_N = logprobs_N - old_logprobs_N
     if sequences_N is not None:
-        differences_N = _sequence_sums(differences_N, sequences_N, mean=length_normalized)
+        differences_N = sequence_sums(differences_N, sequences_N, mean=length_normalized)
     return differences_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
@@ -125,7 +125,7 @@ def sequence_mask(log_ratios_N: Tensor, sequences_N: Tensor, low: float, high: f
     A sequence that is off in many tokens is off as a whole:
     https://verl.readthedocs.io/en/latest/algo/rollout_corr.html.
     """
-    means_N = _sequence_sums(log_ratios_N, sequences_N, mean=True).exp()
+    means_N = sequence_sums(log_ratios_N, sequences_N, mean=True).exp()
     return ((means_N >= low) & (means_N <= high)).to(log_ratios_N.dtype)
 
 
@@ -184,7 +184,7 @@ def sums_after(values_N: Tensor, turns_N: Tensor) -> Tensor:
     return (sums_N[ends_N] - sums_N).to(values_N.dtype)
 
 
-def _sequence_sums(values_N: Tensor, sequences_N: Tensor, *, mean: bool) -> Tensor:
+def sequence_sums(values_N: Tensor, sequences_N: Tensor, *, mean: bool = False) -> Tensor:
     """For each token [N] the sum, or mean, of the values of its sequence; these count from 0.
 
     There are N at most: nobody waits to learn how many.

@@ -172,11 +172,15 @@ def role_metrics(examples: Examples, reports: Sequence[StepReport]) -> Metrics:
     roles_S = np.array([numbers[role] for role in examples.roles_S])
     roles_N = np.repeat(roles_S[chosen_P], sizes_S[chosen_P])
     suffixes = list(map(role_suffix, roles))
-    means = {_metric(name): _joined(reports, name) for name in (ENTROPIES, *reports[0].means)}
     metrics = {
         full_name: mean
-        for name, values_N in means.items()
-        for full_name, mean in _means_by(name, values_N, roles_N, suffixes).items()
+        for name in (ENTROPIES, *reports[0].means)
+        for full_name, mean in _means_by(
+            _metric(name),
+            _joined(reports, name),
+            roles_S[chosen_P] if name in reports[0].columns.of_turns else roles_N,
+            suffixes,
+        ).items()
     }
     if examples.behaviour is None:
         return _floats(metrics)
@@ -215,7 +219,7 @@ def _metric(column: str) -> str:
 
 def _joined(reports: Sequence[StepReport], column: str) -> torch.Tensor:
     """A column of all steps, on the CPU."""
-    return torch.cat([report.columns[column].cpu() for report in reports])
+    return torch.cat([report.columns.figures(column) for report in reports])
 
 
 def _floats(values: dict[str, Any]) -> Metrics:

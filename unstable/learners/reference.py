@@ -111,13 +111,12 @@ class Others(NamedTuple):
     def columns(
         self, samples: Sequence[TokenSample], wanted: Ints, reading: Reading | None, layout: Layout
     ) -> tuple[Tensor | None, dict[str, Aim]]:
-        """The reference's logprobs [N], and what exact divergences are from; scores the samples.
+        """The reference's logprobs [N], and what exact divergences are from; asks the teacher.
 
-        `reading` is what the reference has said of them already, if it has.
+        `reading` is what the reference says of the samples, if there is one.
         """
         aims: dict[str, Aim] = {}
-        if self.reference is not None:
-            reading = reading or self.reference.read(samples, wanted)
+        if self.reference is not None and reading is not None:
             aims |= self.reference.aims(reading, layout)
         if self.teacher is not None:
             aims |= self.teacher.aims(self.teacher.read(samples, wanted), layout)

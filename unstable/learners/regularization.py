@@ -5,6 +5,7 @@ https://arxiv.org/abs/2206.05825.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +50,7 @@ def coefficients_at(config: AlgorithmConfig, update: int, updates: int) -> Coeff
 def coefficient_metrics(config: AlgorithmConfig, now: Coefficients) -> dict[str, float | None]:
     """Those of what is asked for."""
     found: dict[str, float | None] = {}
-    if config.uses_reference:
+    if config.uses_kl:
         found["learn/kl_weight"] = now.kl_reward + now.kl_loss
     if config.entropy:
         found["learn/entropy_weight"] = now.entropy
@@ -84,7 +85,7 @@ def regularized(plain: Loss, tokens: Tokens, coefficients: Coefficients, cap: fl
             cap=max(1.0, cap),
             normalizer=tokens.normalizers_N,
         )
-    return Loss(value, plain.ratios_N, means)
+    return replace(plain, value=value, means=means)
 
 
 def shaped_rewards(

@@ -12,13 +12,18 @@ from unstable.learners.algorithm import Algorithm
 from unstable.learners.algorithms.a2c import A2C
 from unstable.learners.algorithms.cispo import CISPO
 from unstable.learners.algorithms.distill import Distill
+from unstable.learners.algorithms.dpo import DPO
 from unstable.learners.algorithms.grpo import GRPO
 from unstable.learners.algorithms.gspo import GSPO
+from unstable.learners.algorithms.ipo import IPO
+from unstable.learners.algorithms.kto import KTO
 from unstable.learners.algorithms.ppo import PPO
 from unstable.learners.algorithms.reinforce import Reinforce
 from unstable.learners.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from unstable.learners.algorithms.rft import RFT
 from unstable.learners.algorithms.rloo import RLOO
+from unstable.learners.algorithms.simpo import SimPO
+from unstable.learners.algorithms.slic import SLiC
 
 BUILT_IN: dict[str, type[Algorithm]] = {
     "reinforce": Reinforce,
@@ -31,6 +36,11 @@ BUILT_IN: dict[str, type[Algorithm]] = {
     "a2c": A2C,
     "rft": RFT,
     "distill": Distill,
+    "dpo": DPO,
+    "ipo": IPO,
+    "slic": SLiC,
+    "simpo": SimPO,
+    "kto": KTO,
 }
 """Our algorithms, by `learner.algorithm.name`."""
 

@@ -1,0 +1,21 @@
+"""IPO, identity preference optimisation: the margin is to be 1 / (2 beta), and no more.
+
+Azar et al. 2023, https://arxiv.org/abs/2310.12036. Of means a token, so that a long answer is
+compared with a short one.
+"""
+
+from torch import Tensor
+
+from unstable.config import IPOConfig
+from unstable.learners.preference_losses import ipo_losses
+from unstable.learners.preferences import PairTokens, Pairwise
+
+
+class IPO(Pairwise):
+    """Squared distances from that margin."""
+
+    token_means = True
+    config: IPOConfig
+
+    def losses(self, pairs: PairTokens) -> Tensor:
+        return ipo_losses(pairs.margins_N, beta=self.config.beta)

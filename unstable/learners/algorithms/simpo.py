@@ -1,0 +1,25 @@
+"""SimPO, simple preference optimisation: mean log-probabilities a token, and no reference.
+
+Meng et al. 2024, https://arxiv.org/abs/2405.14734.
+"""
+
+from torch import Tensor
+
+from unstable.config import SimPOConfig
+from unstable.learners.preference_losses import simpo_losses
+from unstable.learners.preferences import PairTokens, Pairwise
+
+
+class SimPO(Pairwise):
+    """Logistic losses of the pairs, less a target margin gamma."""
+
+    token_means = True
+    config: SimPOConfig
+
+    def losses(self, pairs: PairTokens) -> Tensor:
+        return simpo_losses(
+            pairs.margins_N,
+            beta=self.config.beta,
+            gamma=self.config.gamma,
+            label_smoothing=self.config.label_smoothing,
+        )

@@ -1,0 +1,21 @@
+"""SLiC, sequence likelihood calibration: a hinge on the margin, here that to the reference.
+
+Zhao et al. 2023, https://arxiv.org/abs/2305.10425, whose margin is of the policy's own
+log-probabilities, with an SFT term in place of a reference.
+"""
+
+from torch import Tensor
+
+from unstable.config import SLiCConfig
+from unstable.learners.preference_losses import hinge_losses, length_regularized
+from unstable.learners.preferences import PairTokens, Pairwise
+
+
+class SLiC(Pairwise):
+    """Hinge losses of the pairs."""
+
+    config: SLiCConfig
+
+    def losses(self, pairs: PairTokens) -> Tensor:
+        scores_N = self.config.beta * pairs.margins_N
+        return hinge_losses(length_regularized(scores_N, pairs.longer_N, self.config.length_weight))
