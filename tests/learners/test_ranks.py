@@ -139,11 +139,12 @@ REINFORCE = {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1, "entropy": 0
 RLOO = {"name": "rloo", "ratio": "sequence", "kl_reward": 0.1}
 GRPO = {"name": "grpo", "kl_loss": 0.1, "kl_estimator": "k3", "aggregation": "sequence"}
 PPO = {"name": "ppo", "critic": {"kind": "adapter"}}
+VRPO = {"name": "vrpo"}
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize(
-    "algorithm", [REINFORCE, RLOO, GRPO, PPO], ids=lambda chosen: chosen["name"]
+    "algorithm", [REINFORCE, RLOO, GRPO, PPO, VRPO], ids=lambda chosen: chosen["name"]
 )
 def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm, parallel):
     batches = [batch_of(0), batch_of(1)]
