@@ -43,7 +43,11 @@ class Made(NamedTuple):
 def make_sample(
     prompt_ids: list[int], token_ids: list[int], reward: float = 1.0, **changes: Any
 ) -> Made:
-    """A sample that only says what a test cares about; it was as likely as e^-1 a token."""
+    """A sample that only says what a test cares about; it was as likely as e^-1 a token.
+
+    By default there was one other legal move.
+    """
+    other = [*token_ids[:-1], (token_ids[-1] + 1) % VOCAB]
     trajectory: dict[str, Any] = {
         "game_id": 0,
         "env": "env",
@@ -59,6 +63,7 @@ def make_sample(
         "temperature": 1.0,
         "version": 0,
         "prompt_cut": 0,
+        "moves": (Move(token_ids), Move(other)),
     }
     completion: dict[str, Any] = {
         "token_ids": token_ids,
@@ -221,6 +226,7 @@ def play_bandit(learner, model, folder, rewarded, updates, batch_size=32):
                     outcome=outcome,
                     temperature=BANDIT_TEMPERATURE,
                     logprobs=[logprobs[action].item()],
+                    moves=tuple(Move([word]) for word in range(VOCAB)),
                     game_id=version * batch_size + len(samples),
                     group_id=2 * version + len(samples) % 2,
                 )

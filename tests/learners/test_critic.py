@@ -1,4 +1,4 @@
-"""PPO and A2C: advantages along a seat's turns, the critic's own training, and that both learn."""
+"""PPO, A2C and VRPO: advantages along a seat's turns, the critic's own training; that all learn."""
 
 import weakref
 from typing import Any
@@ -24,13 +24,17 @@ from unstable.learners.advantages import explained_variance, generalized_advanta
 from unstable.learners.batch import FlatBatch
 from unstable.learners.losses import value_loss
 from unstable.learners.model.packing import pack_samples
-from unstable.types import Reward
+from unstable.types import Move, Reward
 
 CRITICS = [
     pytest.param({"name": "ppo"}, id="ppo-head"),
     pytest.param({"name": "ppo", "critic": {"kind": "adapter"}}, id="ppo-adapter"),
     pytest.param({"name": "a2c"}, id="a2c-head"),
     pytest.param({"name": "a2c", "critic": {"kind": "adapter"}}, id="a2c-adapter"),
+]
+MOVES = [
+    pytest.param({"name": "vrpo"}, id="vrpo-head"),
+    pytest.param({"name": "vrpo", "critic": {"kind": "adapter"}}, id="vrpo-adapter"),
 ]
 
 
@@ -152,7 +156,7 @@ def test_value_loss_by_hand():
     assert values.grad.tolist() == pytest.approx([0.0, 0.2, -0.4, 0.05])
 
 
-@pytest.mark.parametrize("algorithm", CRITICS)
+@pytest.mark.parametrize("algorithm", CRITICS + MOVES)
 def test_micro_batches_do_not_change_the_gradients(model, monkeypatch, algorithm):
     gradients = spy_on_gradients(monkeypatch)
     settings = algorithm | {"kl_reward": 0.1, "kl_loss": 0.1}
@@ -215,7 +219,7 @@ def test_the_policys_graph_is_gone_when_the_critics_is_made(model, monkeypatch):
     assert at_the_critic == [0] * 3
 
 
-@pytest.mark.parametrize("algorithm", CRITICS)
+@pytest.mark.parametrize("algorithm", CRITICS + MOVES)
 def test_the_values_of_a_batch_are_those_of_its_turns_one_by_one(model, algorithm):
     learner = make_learner(model, algorithm=algorithm, micro_batch_size=5, batch_size=20)
     learner.update(make_games(0))
@@ -223,15 +227,15 @@ def test_the_values_of_a_batch_are_those_of_its_turns_one_by_one(model, algorith
     critic = learner.critic
     with torch.no_grad(), critic.in_place():
         expected = [
-            critic.values(learner.policy(pack_samples([tokens])).states_SD).item()
-            for tokens in tokens_of(batch.samples)
+            critic.values(critic.states(learner.policy(pack_samples([read])))).item()
+            for read in critic.read(tokens_of(batch.samples))
         ]
     values = values_of(learner, batch)
     assert values.std() > 1e-4
     assert values.tolist() == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", CRITICS)
+@pytest.mark.parametrize("algorithm", CRITICS + MOVES)
 def test_the_critic_learns_and_leaves_the_policy_alone(model, algorithm):
     learner = make_learner(model, algorithm=algorithm)
     before, untrained = trained(learner), critic_parameters(learner)
@@ -245,9 +249,10 @@ def test_the_critic_learns_and_leaves_the_policy_alone(model, algorithm):
     assert (critic_parameters(learner) != untrained).float().mean() > 0.5
 
 
-@pytest.mark.parametrize("algorithm", CRITICS)
+@pytest.mark.parametrize("algorithm", CRITICS + MOVES)
 def test_values_become_discounted_returns(model, algorithm):
-    critic = algorithm.get("critic", {}) | {"learning_rate": 0.05, "gamma": 0.5, "gae_lambda": 0.5}
+    decay = "target_lambda" if algorithm["name"] == "vrpo" else "gae_lambda"
+    critic = algorithm.get("critic", {}) | {"learning_rate": 0.05, "gamma": 0.5, decay: 0.5}
     learner = make_learner(
         model,
         algorithm=algorithm | {"critic": critic},
@@ -258,7 +263,15 @@ def test_values_become_discounted_returns(model, algorithm):
     won = {"terminal": {"outcome": Reward(2.0, 2.0)}}
     for version in range(8):
         samples = [
-            make_sample([1, 2 + 3 * turn, 3 + turn], [4], 0.0, turn=turn, version=version, **won)
+            make_sample(
+                [1, 2 + 3 * turn, 3 + turn],
+                [4],
+                0.0,
+                turn=turn,
+                version=version,
+                moves=(Move([4]),),
+                **won,
+            )
             for turn in range(3)
         ]
         metrics = learner.update(make_batch(samples, version)).metrics
@@ -278,7 +291,7 @@ def test_a_critic_begins_at_0_and_its_lora_at_the_policys(model):
     assert torch.equal(own, trained(adapter))
 
 
-@pytest.mark.parametrize("algorithm", CRITICS)
+@pytest.mark.parametrize("algorithm", CRITICS + MOVES)
 def test_save_and_load_between_updates_change_nothing(model, tmp_path, algorithm):
     def learner():
         return make_learner(model, algorithm=algorithm, epochs=2, micro_batch_size=4)
@@ -300,7 +313,7 @@ def test_save_and_load_between_updates_change_nothing(model, tmp_path, algorithm
     assert torch.equal(critic_parameters(second), critic_parameters(straight))
 
 
-@pytest.mark.parametrize("algorithm", CRITICS[1:3])
+@pytest.mark.parametrize("algorithm", CRITICS[1:3] + MOVES)
 def test_a_bandit_is_solved_from_chance(model, tmp_path, algorithm):
     learner = make_learner(model, algorithm=algorithm, learning_rate=2e-3, updates=32)
     _, outcomes = play_bandit(learner, model, tmp_path, True, updates=32, batch_size=64)
@@ -308,7 +321,7 @@ def test_a_bandit_is_solved_from_chance(model, tmp_path, algorithm):
     assert sum(outcomes[-5:]) / 5 >= 0.9
 
 
-@pytest.mark.parametrize("algorithm", CRITICS)
+@pytest.mark.parametrize("algorithm", CRITICS + MOVES)
 def test_the_same_seed_gives_the_same_losses_and_no_reward_nothing(model, tmp_path, algorithm):
     def losses(folder, rewarded):
         learner = make_learner(model, algorithm=algorithm, epochs=2)

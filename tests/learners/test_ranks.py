@@ -143,11 +143,12 @@ GRPO = {"name": "grpo", "kl_loss": 0.1, "kl_estimator": "k3", "aggregation": "se
 PPO = {"name": "ppo", "critic": {"kind": "adapter"}}
 DPO = {"name": "dpo", "sft_weight": 0.1, "kl_loss": 0.1, "entropy": 0.05}
 KTO = {"name": "kto"}
+VRPO = {"name": "vrpo"}
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize(
-    "algorithm", [REINFORCE, RLOO, GRPO, PPO, DPO, KTO], ids=lambda chosen: chosen["name"]
+    "algorithm", [REINFORCE, RLOO, GRPO, PPO, DPO, KTO, VRPO], ids=lambda chosen: chosen["name"]
 )
 def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm, parallel):
     batches = [batch_of(0), batch_of(1)]

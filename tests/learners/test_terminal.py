@@ -1,16 +1,17 @@
 """What judges a whole trajectory has the same weight in every algorithm, whatever its name."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.helpers.builders import game
+from tests.helpers.builders import answering, game
 from tests.helpers.learners import make_learner, save_model
 from unstable.config import ALGORITHMS, RewardConfig
 from unstable.rewards.terms import Rewards
-from unstable.types import Batch, GameFailure, GameResult, Group, Turn
+from unstable.types import Batch, GameFailure, GameResult, Group, Move, Turn
 
 WEIGHT, BONUS = 0.5, 0.3
 OUTCOMES = np.array([1.0, -1.0, 0.5, 0.25])
@@ -63,6 +64,13 @@ CASES: list[
     ({"name": "ppo", "critic": None, "normalize": "none"}, turn_rewards),
     ({"name": "ppo", "critic": PLAIN_CRITIC}, turn_rewards),
     ({"name": "a2c", "critic": PLAIN_CRITIC}, turn_rewards),
+    (
+        {
+            "name": "vrpo",
+            "critic": {"sarsa_lambda": 1.0, "normalize": "none"},
+        },  # as values begin at 0
+        turn_rewards,
+    ),
     ({"name": "rft"}, lambda: np.eye(len(turn_rewards()))[0]),  # of equal turns the first
     ({"name": "distill"}, lambda: np.zeros(len(turn_rewards()))),  # it earns nothing
     *(
@@ -77,6 +85,14 @@ def model(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("model"))
 
 
+def with_moves(turn):
+    """The turn, a model's with its answer as the one legal move."""
+    if turn.answer.sampled is None:
+        return turn
+    moves = (Move(turn.answer.sampled.token_ids),)
+    return answering(turn, sampled=replace(turn.answer.sampled, moves=moves))
+
+
 async def judged_batch(term):
     """A group of four games of unlike lengths, as the loop gets them."""
     terms = [RewardConfig(term=term, weight=WEIGHT), RewardConfig(term=f"{__name__}:first_turn")]
@@ -87,7 +103,7 @@ async def judged_batch(term):
             result = game(
                 turns=2 * turns, outcomes=outcomes, game_id=place, group_ids=[0, 1], group_size=4
             )
-            yield [result]
+            yield [replace(result, turns=[with_moves(each) for each in result.turns])]
 
     found = []
     async for judged in Rewards(terms).judge(played()):

@@ -7,8 +7,10 @@ stands here alone. A mistake raises `ConfigError`, one line with field, value an
 from unstable.config.algorithms import (
     ALGORITHMS,
     A2CConfig,
+    ActionCriticConfig,
     Aggregation,
     AlgorithmConfig,
+    AnyCriticConfig,
     BuiltInConfig,
     CISPOConfig,
     ClippedConfig,
@@ -30,6 +32,7 @@ from unstable.config.algorithms import (
     SimPOConfig,
     SLiCConfig,
     SurrogateConfig,
+    VRPOConfig,
 )
 from unstable.config.base import (
     FORMAT,

@@ -274,8 +274,8 @@ class CISPOConfig(ClippedConfig):
     )
 
 
-class CriticConfig(Section):
-    """What the algorithms with a critic have in common: a value for each turn's observation."""
+class AnyCriticConfig(Section):
+    """What all critics have in common."""
 
     kind: Literal["head", "adapter"] = Field(
         "head",
@@ -289,14 +289,33 @@ class CriticConfig(Section):
     gamma: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="discount from one turn of a seat to its next"
     )
-    gae_lambda: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.95, description="lambda of the generalised advantage estimate; 1: returns minus values"
-    )
     value_clip: PositiveFloat | None = Field(
         None, description="how far a value may move from the old one in an update; null: anywhere"
     )
     normalize: Normalize = Field(
         "zscore", description="advantages within each env and batch: none, centred, or z-scored"
+    )
+
+
+class CriticConfig(AnyCriticConfig):
+    """A value for each turn's observation."""
+
+    gae_lambda: Share = Field(
+        0.95, description="lambda of the generalised advantage estimate; 1: returns minus values"
+    )
+
+
+class ActionCriticConfig(AnyCriticConfig):
+    """A value for each legal move of each turn's observation."""
+
+    sarsa_lambda: Share = Field(
+        0.95,
+        description="lambda of Expected SARSA; 0: Q minus its mean over the policy's moves, 1: "
+        "unbiased, the return less that mean and less what the seat's later moves were worth more "
+        "than theirs",
+    )
+    target_lambda: Share = Field(
+        1.0, description="lambda of what Q learns; 0: one turn on, 1: returns"
     )
 
 
@@ -328,6 +347,14 @@ class PPOConfig(SurrogateConfig):
                 null = "or set learner.algorithm.critic to null"
                 self.refuse(name, f"is for ppo without a critic; {remedy}, {null}")
         return self
+
+
+class VRPOConfig(SurrogateConfig):
+    """The advantages of a critic of moves, over the legal moves; clipped ratios."""
+
+    moves: ClassVar[MovesKept] = "legal"
+    name: Literal["vrpo"] = Field("vrpo", description="the algorithm")
+    critic: ActionCriticConfig = ActionCriticConfig()
 
 
 class A2CConfig(BuiltInConfig):
@@ -514,6 +541,7 @@ AnyAlgorithm = Annotated[
     | Annotated[CISPOConfig, Tag("cispo")]
     | Annotated[PPOConfig, Tag("ppo")]
     | Annotated[A2CConfig, Tag("a2c")]
+    | Annotated[VRPOConfig, Tag("vrpo")]
     | Annotated[RFTConfig, Tag("rft")]
     | Annotated[DistillConfig, Tag("distill")]
     | Annotated[DPOConfig, Tag("dpo")]

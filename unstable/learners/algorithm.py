@@ -10,15 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unstable.config import Aggregation, AlgorithmConfig
-from unstable.learners.batch import FlatBatch, Floats
+from unstable.learners.batch import FlatBatch, Floats, Mask
 from unstable.learners.examples import Examples
 from unstable.learners.losses import likelihood_loss
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

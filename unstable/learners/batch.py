@@ -15,6 +15,7 @@ from unstable.types.metrics import metric_name
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 Role = tuple[str, int]
 """An env and a seat in it."""
 

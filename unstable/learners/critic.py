@@ -1,18 +1,15 @@
-"""The critic: the value of a turn's observation, and the advantages that follow from it.
+"""The critic: values of what a seat is shown, and the advantages that follow from them."""
 
-Generalised advantages: Schulman et al. 2015, https://arxiv.org/abs/1506.02438.
-"""
-
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from unstable.config import CriticConfig
+from unstable.config import AnyCriticConfig, CriticConfig
 from unstable.learners.advantages import (
     explained_variance,
     generalized_advantages,
@@ -22,7 +19,7 @@ from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.frozen import FrozenBatch
 from unstable.learners.losses import value_loss
 from unstable.learners.model.packing import pack_samples
-from unstable.learners.model.policy import Policy
+from unstable.learners.model.policy import Policy, Scores
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.scoring import Scorer
@@ -37,15 +34,15 @@ class Estimate(NamedTuple):
     targets_S: Floats | None = None
 
 
-class Critic:
-    """V(o): a linear layer, at first 0, of the last hidden state where a turn's prompt ends.
+class Critic(ABC):
+    """A linear layer, at first 0, of a last hidden state of each turn, and what is made of that.
 
     The state is the policy's, which gets no gradient from it, or that of the critic's own copy of
-    what is trained, which steps at the policy's rate and costs a pass over the prompts. It is
-    scaled to a mean square of 1, as models differ in the length of their states.
+    what is trained, which steps at the policy's rate and costs a pass of its own. It is scaled to a
+    mean square of 1, as models differ in the length of their states.
     """
 
-    def __init__(self, config: CriticConfig, policy: Policy, optimizer: PolicyOptimizer) -> None:
+    def __init__(self, config: AnyCriticConfig, policy: Policy, optimizer: PolicyOptimizer) -> None:
         self.config = config
         self.policy = policy
         self.metrics: dict[str, float | None] = {}  # before the update
@@ -60,37 +57,42 @@ class Critic:
             optimizer.add_group(self.own.parameters, optimizer.config.learning_rate)
 
     def in_place(self) -> AbstractContextManager[None]:
-        """Where prompts are put through: the model has the critic's parameters, if any."""
+        """Where turns are put through: the model has the critic's parameters, if any."""
         return nullcontext() if self.own is None else self.own.in_place()
 
     def values(self, states_SD: Tensor) -> Tensor:
-        """Values [S] of prompts by the last hidden states where they end."""
+        """Values [S] of the turns' states."""
         values_S1: Tensor = self.head(F.rms_norm(states_SD.float(), states_SD.shape[1:]))
         return values_S1[:, 0]
 
-    def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
-        """Advantages along a seat's turns, by the values that a batch has before its first step.
+    @abstractmethod
+    def read(self, samples: Sequence[TokenSample]) -> list[TokenSample]:
+        """What is put through the model of each turn."""
 
-        The targets are those values plus the advantages, before these are normalised.
-        """
-        config = self.config
-        with self.in_place():
-            values = scorer.values(prompts_of(batch.token_samples), self.values)
-        values_S: Floats = torch.cat(values).double().numpy()
-        turns_S = [sample.turn for sample in batch.samples]
-        steps = (rewards_S, values_S, batch.trajectories_S, turns_S)
-        advantages_S = generalized_advantages(*steps, gamma=config.gamma, decay=config.gae_lambda)
-        residuals_S = generalized_advantages(*steps, gamma=config.gamma, decay=1.0)
+    @abstractmethod
+    def states(self, scores: Scores) -> Tensor:
+        """The state [S, D] of each turn."""
+
+    @abstractmethod
+    def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
+        """Advantages along a seat's turns, by the values that a batch has before its first step."""
+
+    def estimated(
+        self,
+        batch: FlatBatch,
+        advantages_S: Floats,
+        values_S: Floats,
+        targets_S: Floats,
+        returns_S: Floats,
+    ) -> Estimate:
+        """The estimate, its advantages normalised as the config says; sets the metrics."""
         self.metrics = {
             "learn/value_mean": float(values_S.mean()),
-            "learn/value_loss": float((advantages_S**2).mean()) / 2,
-            "learn/explained_variance": explained_variance(values_S, residuals_S),
+            "learn/value_loss": float(((targets_S - values_S) ** 2).mean()) / 2,
+            "learn/explained_variance": explained_variance(values_S, returns_S - values_S),
         }
-        return Estimate(
-            normalize_by_env(advantages_S, batch.envs_S, config.normalize),
-            values_S,
-            targets_S=values_S + advantages_S,
-        )
+        advantages_S = normalize_by_env(advantages_S, batch.envs_S, self.config.normalize)
+        return Estimate(advantages_S, values_S, targets_S)
 
     def backward(
         self,
@@ -110,8 +112,8 @@ class Critic:
         assert frozen.values_S is not None and frozen.targets_S is not None
         with self.in_place():
             if self.own is not None:
-                prompts = prompts_of([frozen.samples[index] for index in chosen])
-                states_SD = self.policy(pack_samples(prompts)).states_SD
+                turns = self.read([frozen.samples[index] for index in chosen])
+                states_SD = self.states(self.policy(pack_samples(turns)))
             loss = weight * value_loss(
                 self.values(states_SD),
                 frozen.values_S[chosen],
@@ -134,6 +136,33 @@ class Critic:
             self.own.load_state_dict(state["own"])
 
 
-def prompts_of(samples: Sequence[TokenSample]) -> list[TokenSample]:
-    """The samples without their answers."""
-    return [TokenSample(prompt_ids=sample.prompt_ids, segments=()) for sample in samples]
+class StateCritic(Critic):
+    """V(o), of the state where a turn's prompt ends, and generalised advantages.
+
+    Schulman et al. 2015, https://arxiv.org/abs/1506.02438.
+    """
+
+    config: CriticConfig
+
+    def read(self, samples: Sequence[TokenSample]) -> list[TokenSample]:
+        """The prompts alone."""
+        return [TokenSample(prompt_ids=sample.prompt_ids, segments=()) for sample in samples]
+
+    def states(self, scores: Scores) -> Tensor:
+        """Where the prompts end."""
+        return scores.states_SD
+
+    def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
+        """The targets are the values plus the advantages, before these are normalised."""
+        config = self.config
+        with self.in_place():
+            turns = self.read(batch.token_samples)
+            values = scorer.values(turns, lambda scores: self.values(self.states(scores)))
+        values_S: Floats = values.double().numpy()
+        turns_S = [sample.turn for sample in batch.samples]
+        steps = (rewards_S, values_S, batch.trajectories_S, turns_S)
+        advantages_S = generalized_advantages(*steps, gamma=config.gamma, decay=config.gae_lambda)
+        residuals_S = generalized_advantages(*steps, gamma=config.gamma, decay=1.0)
+        return self.estimated(
+            batch, advantages_S, values_S, values_S + advantages_S, values_S + residuals_S
+        )

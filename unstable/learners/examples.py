@@ -1,12 +1,13 @@
 """What the optimizer steps of an update are made of: answers, and what is known of each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 from torch import Tensor
 
+from unstable.learners.advantages import spread_weights
 from unstable.learners.batch import FlatBatch, Floats, Ints, Role
 from unstable.types import TokenSample
 
@@ -39,6 +40,11 @@ class Examples:
             chosen=chosen,
             behaviour=batch.behaviour_logprobs,
         )
+
+    def spread(self, batch: FlatBatch) -> Self:
+        """The same, weighted by how far the rewards of their env spread in the batch."""
+        spread = spread_weights(batch.rewards_S, batch.roles_S)
+        return replace(self, weights_S=self.weights_S * [spread[env] for env, _ in self.roles_S])
 
     @classmethod
     def made(

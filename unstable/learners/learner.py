@@ -6,7 +6,6 @@ its samples to `backward`. What differs between algorithms is asked of `algorith
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstable.config import AlgorithmConfig, LearnerConfig, ModelConfig
-from unstable.learners.advantages import spread_weights
+from unstable.config import ActionCriticConfig, AlgorithmConfig, LearnerConfig, ModelConfig
+from unstable.learners.action_critic import ActionCritic
 from unstable.learners.ahead import made_ahead
 from unstable.learners.algorithm import Imitation
 from unstable.learners.algorithms import algorithm_class
 from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.checkpoint import Snapshot, copied, fitting, read_average, read_checkpoint
 from unstable.learners.columns import Columns, Layout
-from unstable.learners.critic import Critic, Estimate
+from unstable.learners.critic import Critic, Estimate, StateCritic
 from unstable.learners.examples import Examples
 from unstable.learners.frozen import FrozenBatch, minibatch_atoms
 from unstable.learners.metrics import (
@@ -101,7 +100,8 @@ class Learner:
         self.reference = self.others.reference
         self.average = None if learner.ema is None else TrainedCopy(self.policy.trained)
         critic = getattr(algorithm, "critic", None)
-        self.critic = None if critic is None else Critic(critic, self.policy, self.optimizer)
+        kind = ActionCritic if isinstance(critic, ActionCriticConfig) else StateCritic
+        self.critic: Critic | None = critic and kind(critic, self.policy, self.optimizer)
 
     def update(self, batch: Batch) -> Update:
         """Train on the batch, which makes the next version.
@@ -176,9 +176,7 @@ class Learner:
             estimate = self.critic.estimate(flat, rewards_S, self.scorer)
         examples = self.algorithm.examples(flat, estimate.advantages_S)
         if self.config.env_weights == "spread":
-            spread = spread_weights(flat.rewards_S, flat.roles_S)
-            weights_S = examples.weights_S * [spread[env] for env, _ in examples.roles_S]
-            examples = replace(examples, weights_S=weights_S)
+            examples = examples.spread(flat)
         if examples.samples is not flat.token_samples:
             old = reading = None
         frozen = self._columns(examples, estimate, old, reading)
@@ -294,7 +292,8 @@ class Learner:
             turns_N=each.pack.samples_N,
             sequences_N=each.sequences_N,
         )
-        entropies_N, states_SD = scores.entropies_N, scores.states_SD.detach()
+        entropies_N = scores.entropies_N
+        states_SD = None if self.critic is None else self.critic.states(scores).detach()
         del scores, aims  # and their hidden states
         cap = frozen.algorithm.config.importance_cap
         loss = regularized(frozen.algorithm.loss(tokens), tokens, frozen.coefficients, cap)
@@ -302,7 +301,7 @@ class Learner:
         value = weight * loss.value
         value.backward()
         value = value.detach()
-        if self.critic is not None:  # when the graph of the policy's loss is gone
+        if self.critic is not None and states_SD is not None:  # the policy's graph is gone by now
             value += self.critic.backward(
                 frozen, each.chosen, states_SD, weight=weight, num_turns=num_turns
             )

@@ -40,12 +40,18 @@ class Scorer:
         )
         return logprobs, states
 
-    def values(
-        self, samples: Sequence[TokenSample], value: Callable[[Tensor], Tensor]
-    ) -> list[Tensor]:
-        """`value` of the last hidden states [S, D] where prompts end: a number a sample."""
-        ones = [1] * len(samples)
-        return self._read(samples, [(ones, lambda scores: value(scores.states_SD))])[0]
+    def values(self, samples: Sequence[TokenSample], value: Callable[[Scores], Tensor]) -> Tensor:
+        """`value` of each sample [S], on the CPU."""
+        (values,) = self._read(samples, [([1] * len(samples), value)])
+        return torch.cat(values)
+
+    def logprobs_and_values(
+        self, samples: Sequence[TokenSample], value: Callable[[Scores], Tensor]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Both, of one pass."""
+        wanted = [(_counts(samples), lambda scores: scores.logprobs_N), ([1] * len(samples), value)]
+        logprobs, values = self._read(samples, wanted)
+        return logprobs, torch.cat(values)
 
     @torch.no_grad()
     def _read(

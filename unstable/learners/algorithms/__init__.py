@@ -24,6 +24,7 @@ from unstable.learners.algorithms.rft import RFT
 from unstable.learners.algorithms.rloo import RLOO
 from unstable.learners.algorithms.simpo import SimPO
 from unstable.learners.algorithms.slic import SLiC
+from unstable.learners.algorithms.vrpo import VRPO
 
 BUILT_IN: dict[str, type[Algorithm]] = {
     "reinforce": Reinforce,
@@ -34,6 +35,7 @@ BUILT_IN: dict[str, type[Algorithm]] = {
     "cispo": CISPO,
     "ppo": PPO,
     "a2c": A2C,
+    "vrpo": VRPO,
     "rft": RFT,
     "distill": Distill,
     "dpo": DPO,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from unstable.config import Aggregation, RFTConfig
-from unstable.learners.algorithm import Imitation, Mask
-from unstable.learners.batch import FlatBatch, Floats
+from unstable.learners.algorithm import Imitation
+from unstable.learners.batch import FlatBatch, Floats, Mask
 
 
 class RFT(Imitation):

@@ -32,6 +32,13 @@ class Scores(NamedTuple):
     states_SD: Tensor  # last hidden state where each sample's prompt ends, with a gradient
     hidden_ND: Tensor  # last hidden state that each token is predicted from
     divergences: dict[str, Tensor]  # [N], from each aim that was given, fp32, with a gradient
+    samples_N: Tensor  # index of the sample that each token belongs to
+
+    @property
+    def ends_SD(self) -> Tensor:
+        """Last hidden state that each sample's last token is predicted from; all have tokens."""
+        ends_S = torch.bincount(self.samples_N).cumsum(0) - 1
+        return gathered(self.hidden_ND, ends_S)
 
 
 class Policy(nn.Module):
@@ -117,6 +124,7 @@ class Policy(nn.Module):
             states_SD=gathered(hidden_1TD[0], pack.states_S),
             hidden_ND=hidden_ND,
             divergences=selected.divergences,
+            samples_N=pack.samples_N,
         )
 
 

@@ -1,0 +1,105 @@
+"""True advantages: by hand in Kuhn poker, and as the average of all games played out."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+from tests.helpers.trees import drawn, kuhn
+from unstable.config import GameConfig
+from unstable.solving.best_response import Policy, table_at
+from unstable.solving.credit import credit
+from unstable.solving.tree import Node, Shown, Tree, grow
+
+NIM = GameConfig(env="Nim-v0", args={"piles": [1, 2]})
+TREES = {"Kuhn": kuhn, "Nim": lambda: grow(NIM)}
+Visit = tuple[Shown, int, int]  # decision, action, seat
+
+
+def games(
+    tree: Tree, policy: Policy, node: Node, forfeits: bool
+) -> Iterator[tuple[float, list[Visit], tuple[float, ...]]]:
+    """Every game from a position on: probability, its moves and pay-offs, of illegal ones None."""
+    if not node.children:
+        yield 1.0, [], node.payoffs
+        return
+    moves = [*enumerate(node.probabilities)]
+    if node.seat >= 0:
+        given = [table_at(policy, node)[action] for action in node.actions]
+        legal = sum(given)
+        moves = [*enumerate(given if forfeits else [each / legal for each in given])]
+        if forfeits and legal < 1:
+            lost = [tree.most] * tree.seats
+            lost[node.seat] = -tree.most
+            yield 1 - legal, [(node.key, -1, node.seat)], tuple(lost)
+    for action, p in moves:
+        for q, visits, payoffs in games(tree, policy, node.children[action], forfeits):
+            here = [(node.key, action, node.seat)] if node.seat >= 0 else []
+            yield p * q, here + visits, payoffs
+
+
+@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("legal", [1.0, 0.9])
+@pytest.mark.parametrize("forfeits", [False, True])
+def test_a_moves_worth_is_the_mean_of_all_games_with_it(
+    name: str, legal: float, forfeits: bool
+) -> None:
+    tree = TREES[name]()
+    policy = drawn(tree, seed=3, legal=legal)
+    found = credit(tree, policy, forfeits=forfeits)
+    reach: dict[tuple[Shown, int], float] = defaultdict(float)
+    won: dict[tuple[Shown, int], float] = defaultdict(float)
+    for p, visits, payoffs in games(tree, policy, tree.root, forfeits):
+        for shown, action, seat in visits:
+            for each in ({action} | {-2}) - {-1}:  # -2: whatever it did
+                reach[shown, each] += p
+                won[shown, each] += p * payoffs[seat]
+    assert found.keys() == {node.key for node in tree.decisions}
+    for shown, each in found.items():
+        assert each.reach == pytest.approx(reach[shown, -2])
+        assert each.value == pytest.approx(won[shown, -2] / reach[shown, -2])
+        for action, value in enumerate(each.actions):
+            assert value == pytest.approx(won[shown, action] / reach[shown, action])
+            assert each.advantages[action] == pytest.approx(value - each.value)
+
+
+BY_HAND = {
+    # A bet wins the ante of who folds and 2 of who calls. After a check the other one checks, or
+    # bets: then half of the time it folds, which loses 1, and else the cards decide about 2.
+    "K 1/1 +0: check bet": (1.125, (0.75, 1.5)),
+    "Q 1/1 +0: check bet": (0.125, (-0.25, 0.5)),
+    "J 1/1 +0: check bet": (-0.875, (-1.25, -0.5)),
+    "K 1/1 +0 check: check bet": (1.25, (1.0, 1.5)),
+    "Q 1/1 +0 check: check bet": (0.25, (0.0, 0.5)),
+    "J 1/1 +0 check: check bet": (-0.75, (-1.0, -0.5)),
+    # A fold loses the ante; a queen's call meets a jack as often as a king.
+    "K 1/1 +0 bet: fold call": (0.5, (-1.0, 2.0)),
+    "Q 1/1 +0 bet: fold call": (-0.5, (-1.0, 0.0)),
+    "J 1/1 +0 bet: fold call": (-1.5, (-1.0, -2.0)),
+    "K 1/1 +0 check bet: fold call": (0.5, (-1.0, 2.0)),
+    "Q 1/1 +0 check bet: fold call": (-0.5, (-1.0, 0.0)),
+    "J 1/1 +0 check bet: fold call": (-1.5, (-1.0, -2.0)),
+}
+
+
+def test_kuhn_by_hand() -> None:
+    """Both do either of their moves half of the time."""
+    tree = kuhn()
+    policy = {node.key: dict.fromkeys(node.actions, 0.5) for node in tree.decisions}
+    found = credit(tree, policy, forfeits=True)
+    for node in tree.decisions:
+        assert node.observation is not None and node.observation.position is not None
+        value, actions = BY_HAND[node.observation.position]
+        assert found[node.key].value == pytest.approx(value)
+        assert found[node.key].actions == pytest.approx(actions)
+    assert len(tree.decisions) == len(BY_HAND)
+
+
+def test_what_the_policy_never_comes_to_has_no_credit() -> None:
+    tree = kuhn()
+    policy = {}
+    for node in tree.decisions:  # always the first action
+        policy[node.key] = {action: float(not n) for n, action in enumerate(node.actions)}
+    found = credit(tree, policy, forfeits=False)
+    assert 0 < len(found) < len(tree.decisions)
+    assert sum(each.reach for each in found.values()) == pytest.approx(2.0)  # turns of a game

@@ -1,0 +1,117 @@
+"""The critic of moves: Q(o, a) for each legal move, and what moves are worth more than their mean.
+
+Fan and Farina 2026, https://arxiv.org/abs/2605.19235; docs/algorithms.md says how it differs.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from unstable.config import ActionCriticConfig, ConfigError
+from unstable.learners.advantages import action_advantages, generalized_advantages
+from unstable.learners.batch import FlatBatch, Floats, Ints, Mask
+from unstable.learners.critic import Critic, Estimate
+from unstable.learners.model.policy import Scores
+from unstable.learners.scoring import Scorer
+from unstable.types import SampledTokens, Segment, TokenSample
+
+
+class ActionCritic(Critic):
+    """Q(o, a), of the state that a turn's last token is predicted from: it has read the move."""
+
+    config: ActionCriticConfig
+
+    def read(self, samples: Sequence[TokenSample]) -> list[TokenSample]:
+        """Prompts and answers."""
+        return list(samples)
+
+    def states(self, scores: Scores) -> Tensor:
+        """Before the answers' last token."""
+        return scores.ends_SD
+
+    def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
+        """By Q of each answer, and V: the mean of Q over the legal moves as the policy plays them.
+
+        Raises `ConfigError` where the turns' moves were not kept.
+        """
+        config = self.config
+        asked = Moves([sample.tokens for sample in batch.samples])
+        logprobs_A, values_A = self._scored(asked.answers, scorer)
+        actions_S, values_S = asked.values(logprobs_A, values_A)
+        where = batch.trajectories_S, [sample.turn for sample in batch.samples]
+        steps = rewards_S, actions_S, values_S, asked.legal_S, *where
+        gamma = config.gamma
+        advantages_S, _ = action_advantages(*steps, gamma=gamma, decay=config.sarsa_lambda)
+        _, targets_S = action_advantages(*steps, gamma=gamma, decay=config.target_lambda)
+        returns_S = generalized_advantages(
+            rewards_S, np.zeros_like(rewards_S), *where, gamma=gamma, decay=1.0
+        )
+        return self.estimated(batch, advantages_S, actions_S, targets_S, returns_S)
+
+    def _scored(self, answers: Sequence[TokenSample], scorer: Scorer) -> tuple[Floats, Floats]:
+        """Log-probabilities and values of answers [A]: of one pass, if the model is the same."""
+
+        def value(scores: Scores) -> Tensor:
+            return self.values(self.states(scores))
+
+        if self.own is None:
+            logprobs, values_A = scorer.logprobs_and_values(answers, value)
+        else:
+            logprobs = scorer.logprobs(answers)
+            with self.in_place():
+                values_A = scorer.values(answers, value)
+        sums = [float(each.double().sum()) for each in logprobs]
+        return np.array(sums), values_A.double().numpy()
+
+
+class _Key(NamedTuple):
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    temperature: float
+
+
+class Moves:
+    """The legal moves of turns [S] and their answers, each once: A answers to be scored."""
+
+    def __init__(self, turns: Sequence[SampledTokens]) -> None:
+        if lacking := sum(not turn.moves for turn in turns):
+            raise ConfigError(
+                f"learner.algorithm.name = 'vrpo' needs each turn's legal moves, which {lacking} "
+                f"of {len(turns)} turns lack: they were played with sampling.moves = none; "
+                "start a new run, or take another algorithm"
+            )
+        self.answers: list[TokenSample] = []
+        self._places: dict[_Key, int] = {}
+        self._owners_M: Ints = np.repeat(np.arange(len(turns)), [len(t.moves) for t in turns])
+        moves = [(turn, move.token_ids) for turn in turns for move in turn.moves]
+        self._moves_M = np.array([self._place(*move) for move in moves])
+        self._answered_S = np.array([self._place(turn, turn.token_ids) for turn in turns])
+        self.legal_S: Mask = np.array([turn.move is not None for turn in turns])
+
+    def _place(self, turn: SampledTokens, token_ids: list[int]) -> int:
+        """Where the answer is among those to be scored."""
+        key = _Key(tuple(turn.prompt_ids), tuple(token_ids), turn.temperature)
+        if key not in self._places:
+            self._places[key] = len(self.answers)
+            self.answers.append(
+                TokenSample(
+                    prompt_ids=turn.prompt_ids,
+                    segments=(Segment(token_ids=token_ids),),
+                    temperature=turn.temperature,
+                )
+            )
+        return self._places[key]
+
+    def values(self, logprobs_A: Floats, values_A: Floats) -> tuple[Floats, Floats]:
+        """Each turn's Q of its answer, and the mean of Q over its moves by their probabilities.
+
+        These add up to 1 over the legal moves: illegal answers are left out.
+        """
+        owners_M, logprobs_M = self._owners_M, logprobs_A[self._moves_M]
+        most_S = np.full(len(self.legal_S), -np.inf)
+        np.maximum.at(most_S, owners_M, logprobs_M)
+        shares_M = np.exp(logprobs_M - most_S[owners_M])
+        sums_S = np.bincount(owners_M, weights=shares_M * values_A[self._moves_M])
+        return values_A[self._answered_S], sums_S / np.bincount(owners_M, weights=shares_M)

@@ -1,0 +1,66 @@
+"""What each move of a policy is truly worth against itself, in a game that is solved exactly."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unstable.solving.best_response import Policy, PolicyValues
+from unstable.solving.tree import Node, Shown, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """A decision, in pay-offs of the seat that moves: what it may expect when it is shown it."""
+
+    reach: float  # how often a game comes to it, on average
+    value: float  # V, before it moves
+    actions: tuple[float, ...]  # Q of each legal action
+
+    @property
+    def advantages(self) -> tuple[float, ...]:
+        """Q - V of each legal action."""
+        return tuple(each - self.value for each in self.actions)
+
+
+def credit(tree: Tree, policy: Policy, *, forfeits: bool) -> dict[Shown, Credit]:
+    """Credit by what a seat is shown, of all that the policy in every seat ever comes to.
+
+    The seat does not see which of several positions it is at: their values count by how often the
+    policy comes to each. Illegal mass as in `best_response.assess`: where it forfeits it is in V.
+    """
+    values = PolicyValues(tree, policy, forfeits)
+    sums: dict[Shown, list[float]] = defaultdict(list)  # reach, then V and Qs times reach
+    for node, reach in reached(values):
+        if node.seat < 0 or not node.children or not reach:
+            continue
+        worth = [values.of(each)[node.seat] for each in (node, *node.children)]
+        parts = [reach, *(reach * each for each in worth)]
+        known = sums[node.key]
+        sums[node.key] = [a + b for a, b in zip(known, parts, strict=True)] if known else parts
+    return {
+        shown: Credit(reach, value / reach, tuple(each / reach for each in actions))
+        for shown, (reach, value, *actions) in sums.items()
+    }
+
+
+def reached(values: PolicyValues) -> Iterator[tuple[Node, float]]:
+    """Each position of the tree, after all that lead to it, with how often a game comes to it."""
+    order: list[Node] = []
+    seen: set[int] = set()
+
+    def visit(node: Node) -> None:
+        if id(node) not in seen:
+            seen.add(id(node))
+            for child in node.children:
+                visit(child)
+            order.append(node)
+
+    visit(values.tree.root)
+    reaches: dict[int, float] = defaultdict(float)
+    reaches[id(values.tree.root)] = 1.0
+    for node in reversed(order):
+        yield node, reaches[id(node)]
+        if node.children:
+            probabilities, _ = values.probabilities(node)
+            for p, child in zip(probabilities, node.children, strict=True):
+                reaches[id(child)] += reaches[id(node)] * p
