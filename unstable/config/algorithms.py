@@ -19,6 +19,8 @@ class AlgorithmConfig(Section):
 
     grouped: ClassVar[bool] = False
     """Whether it compares a group's trajectories, and so learns nothing from groups of one."""
+    imitates: ClassVar[bool] = False
+    """Whether it learns answers as they stand, so that an expert's may be among them."""
     without: ClassVar[dict[str, str]] = {}
     """Fields of all algorithms that have no meaning in this one, with the reason and the remedy."""
 
@@ -65,6 +67,14 @@ class AlgorithmConfig(Section):
         description="what a ratio refers to: the policy that the update began with, scored in a "
         "pass of its own, or what the engine sampled from, at no cost",
     )
+
+    def why_not_offline(self) -> str | None:
+        """Why it cannot be trained on recorded games as it is set, with the remedy; None: it can.
+
+        Their samples may be of any policy, so that whoever weighs one by an advantage has to
+        correct for how much likelier it was to that policy.
+        """
+        return None
 
     @property
     def uses_reference(self) -> bool:
@@ -160,6 +170,14 @@ class ClippedConfig(BuiltInConfig):
     importance_floor: PositiveFloat = Field(
         0.5, description="lower bound of the importance weights that the masks keep"
     )
+
+    def why_not_offline(self) -> str | None:
+        if self.importance == "none" and self.old_logprobs == "learner":
+            return (
+                "importance = 'none' leaves it uncorrected that other policies sampled recorded "
+                "games; set learner.algorithm.importance to truncate or mask"
+            )
+        return None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -311,6 +329,7 @@ class A2CConfig(BuiltInConfig):
 class RFTConfig(BuiltInConfig):
     """Imitation of the turns of those who won."""
 
+    imitates = True
     without = _NO_RATIO | {
         "kl_reward": "imitates won turns whatever they earned; set learner.algorithm.kl_loss "
         "instead",

@@ -215,6 +215,16 @@ GAME = Shape(
 """A recorded game."""
 SAMPLE = Shape(_fields({"game": _COUNT, "turn": _COUNT, "advantage": _FIGURE}, only=False))
 """A sample as it was trained on."""
+JUDGED = Shape(
+    _fields(
+        {
+            **{"game": _COUNT, "seat": _SEAT_NUMBER, "turn": _or_none(_COUNT)},
+            "terms": core_schema.dict_schema(_TEXT, _REWARD),
+        },
+        only=False,
+    )
+)
+"""What a judge says of a turn, or of a seat's whole game."""
 
 # Documents
 
@@ -237,6 +247,10 @@ ENVIRONMENT = Shape(
     )
 )
 """`environment.json`."""
+
+_GAMES_OF = _fields({"run": _TEXT, "files": core_schema.dict_schema(_TEXT, _COUNT)}, only=False)
+OFFLINE = Shape(_fields({"runs": _list(_GAMES_OF, least=1)}, only=False))
+"""`offline.json`."""
 
 _OBJECT = core_schema.dict_schema()
 _ADAMW = _fields(

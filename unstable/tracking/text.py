@@ -206,6 +206,13 @@ def exploitability_line(found: Exploitability, of: str | None = None) -> str:
     )
 
 
+def held_out_line(metrics: Mapping[str, float | None]) -> str:
+    """The held-out loss of a version, and which has the lowest."""
+    best = metrics["offline/best"]
+    lowest = "" if best is None else f" · the lowest is version {best:g}'s"
+    return f"held-out loss {number(metrics['offline/held_out_loss'])}{lowest}"
+
+
 def gain_text(score: EvalScore) -> str:
     """How it differs from the first version in the same games, if that is known."""
     if score.gain is None:
