@@ -20,6 +20,7 @@ _BEGINS: Mapping[str, Any] = {
     **{"tracking.run_dir": None, "tracking.name": None},
     **{"loop.max_time": None, "groups.size": "auto", "groups.drop_tied": False},
     **{"openings.share": 0.0, "actors.policy_refresh": "game"},
+    **{"buffer.capacity": "auto", "learner.num": "auto"},
 }
 """What the config of a run that has played does not say for one that begins and plays nothing."""
 

@@ -12,12 +12,14 @@ from unstable.datasets.gather import expert_moves
 from unstable.datasets.offline import OfflineData, is_held_out
 from unstable.datasets.recorded import Counts, GroupIndex, Source
 from unstable.models.base import load_tokenizer
-from unstable.records.files import json_line, write_whole
+from unstable.records.files import json_line, whole_size, write_whole
 from unstable.records.folder import RunFolder
+from unstable.records.games import Recorded
 from unstable.records.judged import read_scores
 from unstable.records.reading import Skipped, read_document
 from unstable.records.shapes import OFFLINE
 from unstable.rewards.terms import Rewards
+from unstable.types import Trajectory
 
 
 class Origin(NamedTuple):
@@ -30,7 +32,7 @@ class Origin(NamedTuple):
 
 def origin_of(folder: RunFolder) -> Origin:
     """A run with the training games that it has by now; raises `ConfigError` for one without."""
-    files = {f.path: f.path.stat().st_size for f in folder.game_files() if f.purpose == "train"}
+    files = {f.path: whole_size(f.path) for f in folder.game_files() if f.purpose == "train"}
     if not any(files.values()):
         raise ConfigError(f"RUN = {str(folder.root)!r}: has no training games; give a run that has")
     return Origin(folder, load(str(folder.config)), files)
@@ -53,14 +55,7 @@ def offline_data(config: RunConfig, origins: Sequence[Origin]) -> tuple[OfflineD
         skipped=skipped,
     )
     line = _line(index.counts, skipped)
-    if not index.train:
-        raise ConfigError(f"learn: nothing is left to train on ({line}); set filters wider")
-    if config.learner.algorithm.grouped and index.counts.largest == 1:
-        raise ConfigError(
-            f"learner.algorithm.name = {config.learner.algorithm.name!r} compares the trajectories "
-            "of a group, and in these games each is alone in its group; take an algorithm that "
-            "compares none, or games with groups.size 2 or more"
-        )
+    _check_index(config, index, line)
     data = OfflineData(
         index=index,
         batch_size=config.learner.batch_size,
@@ -72,6 +67,29 @@ def offline_data(config: RunConfig, origins: Sequence[Origin]) -> tuple[OfflineD
         held_out_every=learn.held_out_every,
     )
     return data, line
+
+
+def _check_index(config: RunConfig, index: GroupIndex, line: str) -> None:
+    algorithm, largest = config.learner.algorithm, index.counts.largest
+    for number, name in enumerate(config.learn.opponents):
+        if name not in index.opponents:
+            known = ", ".join(sorted(each for each in index.opponents if "@" not in each))
+            raise ConfigError(
+                f"learn.opponents.{number} = {name!r}: no game has it; games have {known}"
+            )
+    if not index.train:
+        raise ConfigError(f"learn: nothing is left to train on ({line}); set filters wider")
+    if algorithm.grouped and largest == 1:
+        raise ConfigError(
+            f"learner.algorithm.name = {algorithm.name!r} compares the trajectories of a group, "
+            "and in these games each is alone in its group; take an algorithm that compares none, "
+            "or games with groups.size 2 or more"
+        )
+    if largest > config.learner.batch_size:
+        raise ConfigError(
+            f"learner.batch_size = {config.learner.batch_size}: a group of these games has "
+            f"{largest} trajectories; set it to at least that"
+        )
 
 
 def write_origins(folder: RunFolder, origins: Sequence[Origin], counts: Counts) -> None:
@@ -126,8 +144,18 @@ def _source(origin: Origin, config: RunConfig, skipped: Skipped) -> Source:
                 f"{theirs.name!r}, whose tokens are others; give games of one model"
             )
     rewards = Rewards(origin.config.buffer.rewards)
-    judged = _judged(origin.folder, config, skipped)
-    return Source(origin.files, lambda recorded: rewards.recorded(*recorded), judged)
+
+    def trajectories(recorded: Recorded) -> list[Trajectory]:
+        try:
+            return rewards.recorded(*recorded)
+        except KeyError as error:
+            game = recorded.result.spec.game_id
+            raise ConfigError(
+                f"{origin.folder.root}: game {game} lacks rewards, or has others than its config "
+                f"names ({error}); put the run's own config.yaml back"
+            ) from None
+
+    return Source(origin.files, trajectories, _judged(origin.folder, config, skipped))
 
 
 def _judged(

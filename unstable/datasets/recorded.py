@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from unstable.datasets.filters import Filters
+from unstable.datasets.filters import Filters, opponents_of
 from unstable.records.games import Recorded, placed_games, read_game_with_branches
 from unstable.records.reading import Skipped
 from unstable.types import GameResult, Sealed, Trajectory
@@ -71,6 +71,8 @@ class GroupIndex:
         self.train: list[int] = []
         self.held_out: list[int] = []
         self.counts = Counts()
+        self.opponents: set[str] = set()
+        """All names of opponents that the games have."""
         games = groups = 0
         for number, source in enumerate(sources):
             self._offsets.append((games, groups))
@@ -88,30 +90,35 @@ class GroupIndex:
         waiting: dict[int, _Waiting] = {}
         last_game = last_group = -1
         for path, end in source.files.items():
-            file = len(self._files)
             self._files.append((path, number))
             for place, recorded in placed_games(path, skipped, end=end):
                 result = recorded.result
-                spec = result.spec
-                self.counts.games += 1
+                for group_id, size in _groups_of(result):
+                    if group_id not in waiting:
+                        waiting[group_id] = _Waiting(size, is_held_out(result))
+                    last_group = max(last_group, group_id)
                 last_game = max(last_game, *(game.spec.game_id for game in result.games))
-                for seat in spec.seats:
-                    if seat.group_id is not None and seat.group_id not in waiting:
-                        last_group = max(last_group, seat.group_id)
-                        waiting[seat.group_id] = _Waiting(seat.group_size, is_held_out(result))
-                kept, others = self._split(number, recorded)
-                self.counts.filtered += len(others)
-                for each in others:
-                    waiting[each.group_id].left_out += 1
-                for group_id in dict.fromkeys(each.group_id for each in kept):
-                    own = [each for each in kept if each.group_id == group_id]
-                    group = waiting[group_id]
-                    group.places += (file, place)
-                    group.samples += sum(len(each.samples) for each in own)
-                    group.members += len(own)
-                self._arrive(number, recorded.result, waiting)
+                self._take(number, recorded, place, waiting)
         self.counts.incomplete += len(waiting)
         return last_game, last_group
+
+    def _take(
+        self, number: int, recorded: Recorded, place: int, waiting: dict[int, _Waiting]
+    ) -> None:
+        """Take in a game, and put those of its groups away that are whole with it."""
+        self.counts.games += 1
+        self.opponents |= opponents_of(recorded.result)
+        kept, others = self._split(number, recorded)
+        self.counts.filtered += len(others)
+        for each in others:
+            waiting[each.group_id].left_out += 1
+        for group_id in dict.fromkeys(each.group_id for each in kept):
+            own = [each for each in kept if each.group_id == group_id]
+            group = waiting[group_id]
+            group.places += (len(self._files) - 1, place)
+            group.samples += sum(len(each.samples) for each in own)
+            group.members += len(own)
+        self._arrive(number, recorded.result, waiting)
 
     def _split(self, number: int, recorded: Recorded) -> tuple[list[Trajectory], list[Trajectory]]:
         """A game's trajectories: those that filters keep, and the others."""
@@ -125,8 +132,7 @@ class GroupIndex:
 
     def _arrive(self, number: int, result: GameResult, waiting: dict[int, _Waiting]) -> None:
         """Count a game for the groups of its seats, and put those away that are whole."""
-        for group_id in [seat.group_id for seat in result.spec.seats if seat.trained]:
-            assert group_id is not None
+        for group_id, _ in _groups_of(result):
             group = waiting[group_id]
             group.missing -= result.spec.branches or 1
             if group.missing:
@@ -179,3 +185,9 @@ class GroupIndex:
     def _sealed(self, number: int, own: Trajectory) -> Sealed:
         games, groups = self._offsets[number]
         return Sealed.of(replace(own, game_id=own.game_id + games, group_id=own.group_id + groups))
+
+
+def _groups_of(result: GameResult) -> list[tuple[int, int]]:
+    """The group of each trained seat of a game, and how many trajectories it has."""
+    seats = result.spec.seats
+    return [(each.group_id, each.group_size) for each in seats if each.group_id is not None]

@@ -86,6 +86,8 @@ def update_line(row: Mapping[str, float | None], steps: int, left_s: float = 0.0
     parts = [f"update {count('version')}/{steps}"]
     if count("collect/games"):
         parts += [games, f"{count('collect/forfeits')} forfeits"]
+    elif (epoch := row.get("offline/epoch")) is not None:
+        parts.append(f"epoch {number(epoch)} of recorded games")
     else:
         parts.append("its games were played before the last one")
     if count("collect/failures"):
