@@ -34,7 +34,7 @@ from unstable.planning.plan import plan
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
-from unstable.types import Adapter, Completion, PlayerId, SealedBatch, TokenSample, Update
+from unstable.types import Adapter, Completion, MeanLoss, PlayerId, SealedBatch, TokenSample, Update
 
 T = TypeVar("T")
 DISK = 500e6
@@ -221,6 +221,9 @@ class TimedLearner:
         with self.disk.used():
             await asyncio.sleep(self._case.save_s)
         self._folder.checkpoint(version).mkdir(parents=True)
+
+    async def loss_on(self, batch: SealedBatch) -> MeanLoss:
+        raise NotImplementedError
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
         raise NotImplementedError

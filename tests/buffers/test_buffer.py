@@ -97,7 +97,7 @@ def test_no_sample_is_lost_unseen(
         opened = batch.opened()
         drawn += len(opened.samples)
         assert len(opened.samples) == batch.num_samples >= batch_size
-        assert all(opened.staleness(sample) <= 2 for sample in opened.samples)
+        assert all((opened.staleness(sample) or 0) <= 2 for sample in opened.samples)
         for group in opened.groups:
             (trajectory,) = group.trajectories
             turns = games[trajectory.group_id // 100][0]

@@ -31,6 +31,7 @@ from unstable.types import (
     Exploitability,
     GameResult,
     GameSpec,
+    MeanLoss,
     PlayerId,
     SealedBatch,
     Shares,
@@ -60,6 +61,9 @@ class StandInLearner:
             "learn/loss": 0.0,
         }
         return Update(version=self.version, metrics=metrics, advantages=[0.0] * batch.num_samples)
+
+    async def loss_on(self, batch: SealedBatch) -> MeanLoss:
+        raise AssertionError("no recorded games")
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
         raise AssertionError("no examples")

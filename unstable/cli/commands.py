@@ -59,6 +59,17 @@ def _sft(given: Given) -> None:
     resume(folder_at("--resume", given["resume"]))
 
 
+def _learn(given: Given) -> None:
+    from unstable.commands.learn import learn, resume
+
+    if given["resume"] is None and given.words:
+        learn([folder_at("RUN", word) for word in given.words], given.fields, given.typed)
+    elif given["resume"] is None or given.words:
+        raise ConfigError("give one or more RUN, or --resume RUN_DIR")
+    else:
+        resume(folder_at("--resume", given["resume"]), given.fields)
+
+
 def _world(given: Given) -> None:
     config = loaded(given["config"], given.fields)
     from unstable.commands.world import make_world
@@ -289,6 +300,14 @@ COMMANDS = {
         takes_fields=True,
     ),
     "sft": Command(_sft, *TEXTS["sft"], own={**CONFIG, "resume": text_of}, takes_fields=True),
+    "learn": Command(
+        _learn,
+        *TEXTS["learn"],
+        words=(0, MOST),
+        own={"resume": text_of},
+        takes_fields=True,
+        short={"--algorithm": "learner.algorithm.name"},
+    ),
     "world": Command(_world, *TEXTS["world"], **_CONFIGURED),
     "eval": Command(
         _evaluate,

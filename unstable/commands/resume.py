@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable.commands.finished import LEARNERS_FILE, Version, checkpoint_of, is_whole
+from unstable.commands.offline import read_offline
 from unstable.commands.prepare import check, prepare, show_plan
 from unstable.commands.session import starting, status
 from unstable.commands.train import go_on, train
@@ -73,6 +74,7 @@ def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
             "give --steps a higher number"
         )
     with starting():
+        offline = read_offline(config, folder)
         started = begun_from_its_own(config)
         check(started)
         resolved = prepare(started, request_tokens=request_tokens(read_rows(folder.metrics)))
@@ -83,7 +85,7 @@ def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
             status(line)
         write_whole(folder.config, dump(resolved.config.updated(begins)).encode())
         rewind(folder, point, is_synchronous=resolved.config.loop.mode == "sync")
-        go_on(resolved, folder, point.state)
+        go_on(resolved, folder, point.state, offline=offline)
     return folder
 
 

@@ -16,6 +16,7 @@ from unstable.commands.session import (
 )
 from unstable.commands.teach import taught
 from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
+from unstable.datasets.offline import OfflineData
 from unstable.league import skills
 from unstable.loop.context import Context, sleeping
 from unstable.loop.interrupt import Interrupt
@@ -61,10 +62,11 @@ def go_on(
     folder: RunFolder,
     state: RunState | None,
     callbacks: Sequence[Callback] = (),
+    offline: OfflineData | None = None,
 ) -> None:
     """Train in a run's folder, from a state that was kept or, if None, from the start.
 
-    Shows what came out of it unless nothing was made.
+    By play, or `offline` on recorded games. Shows what came out of it unless nothing was made.
     """
     with ended_by_sigterm(), logging_to(folder, "loop"):
         sinks = own_sinks(resolved.config, callbacks)
@@ -76,17 +78,25 @@ def go_on(
             pace=resolved.plan.pace,
         )
         with contextlib.closing(tracker):
-            _run(resolved, folder, tracker, state)
+            _run(resolved, folder, tracker, state, offline)
 
 
-def _run(resolved: Resolved, folder: RunFolder, tracker: Tracker, state: RunState | None) -> None:
+def _run(
+    resolved: Resolved,
+    folder: RunFolder,
+    tracker: Tracker,
+    state: RunState | None,
+    offline: OfflineData | None,
+) -> None:
     interrupt = Interrupt()
     ending: Ending = "failed"
     reason, shown = "", True
     try:
         with tracker.refreshing(), failures_logged(folder, "loop"):
             ready_weights(resolved.config.model, tracker.phase)  # once, before many ask
-            training = _train(resolved.config, resolved.plan, folder, tracker, interrupt, state)
+            training = _train(
+                resolved.config, resolved.plan, folder, tracker, interrupt, state, offline
+            )
             reason = run_to_end(training, tracker.print, interrupt)
         ending = "ended"
     except (ConfigError, KeyboardInterrupt) as stop:
@@ -122,6 +132,7 @@ async def _train(
     tracker: Tracker,
     interrupt: Interrupt,
     state: RunState | None,
+    offline: OfflineData | None,
 ) -> str:
     from unstable.runtime.processes import processes  # Ray takes a second
 
@@ -138,6 +149,7 @@ async def _train(
                 exact_games=exact_games(config),
                 skills=rated,
                 interrupt=interrupt,
+                offline=offline,
             )
             if state is not None:
                 async with sleeping(actors, config):

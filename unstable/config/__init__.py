@@ -47,6 +47,7 @@ from unstable.config.escape import escape_control, has_secrets, hide_secrets, ke
 from unstable.config.game import CurriculumConfig, GameConfig, InvalidMovesConfig
 from unstable.config.judging import Action, GuardConfig, Rule
 from unstable.config.learner import LearnerConfig
+from unstable.config.offline import JudgedConfig, LearnConfig
 from unstable.config.opponents import (
     CheckpointOpponent,
     DrawConfig,

@@ -27,6 +27,8 @@ class AlgorithmConfig(Section):
     """What it needs of each turn's position: nothing, its legal moves, or an expert's mix too."""
     reads_reference: ClassVar[bool] = False
     """Whether its own loss has the reference's log-probabilities, whatever KL is asked for."""
+    imitates: ClassVar[bool] = False
+    """Whether it learns answers as they stand, so that an expert's may be among them."""
     without: ClassVar[dict[str, str]] = {}
     """Fields of all algorithms that have no meaning in this one, with the reason and the remedy."""
 
@@ -74,6 +76,14 @@ class AlgorithmConfig(Section):
         description="what a ratio refers to: the policy that the update began with, scored in a "
         "pass of its own, or what the engine sampled from, at no cost",
     )
+
+    def why_not_offline(self) -> str | None:
+        """Why it cannot be trained on recorded games as it is set, with the remedy; None: it can.
+
+        Their samples may be of any policy, so that whoever weighs one by an advantage has to
+        correct for how much likelier it was to that policy.
+        """
+        return None
 
     @property
     def moves_needed(self) -> MovesKept:
@@ -190,6 +200,14 @@ class ClippedConfig(BuiltInConfig):
     importance_floor: PositiveFloat = Field(
         0.5, description="lower bound of the importance weights that the masks keep"
     )
+
+    def why_not_offline(self) -> str | None:
+        if self.importance == "none" and self.old_logprobs == "learner":
+            return (
+                "importance = 'none' leaves it uncorrected that other policies sampled recorded "
+                "games; set learner.algorithm.importance to truncate or mask"
+            )
+        return None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -369,6 +387,7 @@ class RFTConfig(BuiltInConfig):
     """Imitation of the turns of those who won."""
 
     takes_any_answers: ClassVar[bool] = True
+    imitates = True
     without = _NO_RATIO | {
         "kl_reward": "imitates won turns whatever they earned; set learner.algorithm.kl_loss "
         "instead",

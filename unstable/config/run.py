@@ -11,6 +11,7 @@ from unstable.config.base import Integer, Section, nearest
 from unstable.config.game import CurriculumConfig, GameConfig
 from unstable.config.judging import EvalConfig, GuardConfig
 from unstable.config.learner import LearnerConfig
+from unstable.config.offline import LearnConfig
 from unstable.config.opponents import (
     BUILT_IN_OPPONENTS,
     RESERVED_NAMES,
@@ -51,6 +52,7 @@ class RunConfig(Section):
     cluster: ClusterConfig = ClusterConfig()
     tracking: TrackingConfig = TrackingConfig()
     sft: SFTConfig = SFTConfig()
+    learn: LearnConfig = LearnConfig()
     world: WorldConfig = WorldConfig()
     seed: Integer = Field(
         0, description="decides games, seats, opponents and, in sync mode, every token"

@@ -52,6 +52,14 @@ def gather_examples(config: RunConfig, tokenizer: Any) -> list[Example]:
     return examples
 
 
+def expert_moves(config: RunConfig, tokenizer: Any) -> list[Example]:
+    """Positions with an expert's moves, of each game that has one, as `learn.expert` asks for."""
+    data = ExpertData(number=config.learn.expert_positions)
+    examples = list(_source(data, config, tokenizer, "learn.expert"))
+    _check_lengths(config, examples)
+    return examples
+
+
 def _source(data: DataConfig, config: RunConfig, tokenizer: Any, field: str) -> Iterator[Example]:
     if isinstance(data, RecordedData):
         yield from recorded_examples(

@@ -6,6 +6,7 @@ its samples to `backward`. What differs between algorithms is asked of `algorith
 
 import time
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ from unstable.learners.regularization import (
     turn_kl,
 )
 from unstable.learners.scoring import Scorer
-from unstable.types import Adapter, Batch, PlayerId, TokenSample, Update
+from unstable.types import Adapter, Batch, MeanLoss, PlayerId, TokenSample, Update
 from unstable.types.seeds import derive_seed
 
 
@@ -145,6 +146,29 @@ class Learner:
         report = self._step(frozen, self._shuffle().permutation(len(samples)))
         metrics: Metrics = {"learn/tokens_trained": float(layout.length)}
         return self._finish(started, frozen, [report], metrics, ones_S)
+
+    def loss_on(self, batch: Batch) -> MeanLoss:
+        """What the loss of one optimizer step on all of the batch is; the step is not made.
+
+        Nothing is learned of it, and no state is another afterwards: neither weights, baselines nor
+        counters.
+        """
+        own, metrics = self.algorithm, None if self.critic is None else self.critic.metrics
+        self.algorithm = deepcopy(own)  # a baseline moves as it is read
+        try:
+            _, _, frozen = self._freeze(FlatBatch(batch))
+        finally:
+            self.algorithm = own
+            if self.critic is not None and metrics is not None:
+                self.critic.metrics = metrics
+        if not frozen.atoms:
+            return MeanLoss(0.0, 0)
+        chosen_C = np.concatenate(frozen.atoms)
+        _, total = self._gradients(frozen, chosen_C)
+        self.optimizer.clear()
+        self.micro_batches.ranks.sum_([total])
+        tokens = sum(frozen.layout.sizes[index] for index in chosen_C)
+        return MeanLoss(float(total), tokens)
 
     @property
     def _made(self) -> int:
@@ -256,17 +280,20 @@ class Learner:
 
     def _step(self, frozen: FrozenBatch, chosen_C: Ints) -> StepReport:
         """One optimizer step on the chosen samples; every token has its sample's advantage."""
-        while True:
-            try:
-                columns, total = self._accumulate(frozen, chosen_C)
-                break
-            except torch.OutOfMemoryError as error:
-                reason = str(error)
-            self.micro_batches.halve(reason)
+        columns, total = self._gradients(frozen, chosen_C)
         self.micro_batches.ranks.sum_([total, *self.optimizer.gradients, *columns.values()])
         learning_rate = self.optimizer.learning_rate
         stepped = self.optimizer.step(total)
         return StepReport(chosen_C, *stepped, learning_rate, columns)
+
+    def _gradients(self, frozen: FrozenBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
+        """As `_accumulate`, in smaller micro-batches where memory does not suffice."""
+        while True:
+            try:
+                return self._accumulate(frozen, chosen_C)
+            except torch.OutOfMemoryError as error:
+                reason = str(error)
+            self.micro_batches.halve(reason)
 
     def _accumulate(self, frozen: FrozenBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
         """Gradients of this rank's share of a step, with its columns and its part of the loss."""

@@ -13,6 +13,7 @@ from unstable.learners.columns import Columns, Layout
 from unstable.learners.examples import Examples
 from unstable.learners.frozen import FrozenBatch
 from unstable.learners.losses import kl_estimates, log_ratios
+from unstable.types import Batch
 
 Metrics = dict[str, float | None]
 
@@ -43,13 +44,11 @@ def batch_metrics(batch: FlatBatch, shaped_S: Floats, advantages_S: Floats) -> M
     What is reported of all samples is reported of each role as well, under the name with /ENV/SEAT.
     """
     tokens = [sample.tokens for sample in batch.samples]
-    staleness = [batch.batch.staleness(sample) for sample in batch.samples]
     metrics = {
         "learn/tokens_trained": sum(each.num_scored for each in tokens),
         "learn/prompt_cut_samples": sum(each.prompt_cut > 0 for each in tokens),
         "learn/prompt_cut_tokens": sum(each.prompt_cut for each in tokens),
-        "learn/staleness_mean": np.mean(staleness),
-        "learn/staleness_max": max(staleness),
+        **_staleness(batch.batch),
         **_group_counts(batch),
     }
     everywhere = np.arange(len(batch.samples))
@@ -59,6 +58,14 @@ def batch_metrics(batch: FlatBatch, shaped_S: Floats, advantages_S: Floats) -> M
             for name, value in _sample_metrics(batch, shaped_S, advantages_S, indices).items()
         }
     return _floats(metrics)
+
+
+def _staleness(batch: Batch) -> dict[str, float]:
+    """Of samples whose versions are this run's."""
+    found = [age for sample in batch.samples if (age := batch.staleness(sample)) is not None]
+    if not found:
+        return {}
+    return {"learn/staleness_mean": float(np.mean(found)), "learn/staleness_max": max(found)}
 
 
 def _roles(batch: FlatBatch) -> list[tuple[str, Ints]]:

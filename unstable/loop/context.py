@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.gate import Gate
 from unstable.config import RunConfig
+from unstable.datasets.offline import OfflineData
 from unstable.league.curriculum import Curriculum
 from unstable.league.guard import Guard
 from unstable.league.matchmaking import Matchmaker
@@ -42,6 +43,7 @@ RECENT_GAMES = 100
 """Games that failures are a share of."""
 MAX_REFILLS = 10
 """Batches of samples of tied groups that are dropped for one update before the run stops."""
+HELD_OUT_LOSS = "offline/held_out_loss"
 T = TypeVar("T")
 
 
@@ -165,6 +167,7 @@ class Context:
     tracker: Tracker
     exact_games: Sequence[str] = ()  # games whose exploitability is measured
     skills: Skills | None = None
+    offline: OfflineData | None = None  # what is trained on where nothing is played
     policy: str = MAIN
     failures: int = 0
     recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT_GAMES))  # that failed
@@ -180,6 +183,7 @@ class Context:
     judging: set[PlayerId] = field(default_factory=set)  # who plays in the evaluation on its way
     evaluated: int = -1  # the last version that was evaluated
     measured: int = -1  # the last version whose exploitability was measured
+    held_out_losses: dict[int, float | None] = field(default_factory=dict)  # by version
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
     first_payoffs: dict[int, float] = field(default_factory=dict)  # the same, where games pay
     joined: asyncio.Queue[Actor] = field(default_factory=asyncio.Queue)  # to be taken in
@@ -235,6 +239,12 @@ class Context:
     def is_done(self) -> bool:
         """Whether all updates are made."""
         return self.version >= self.config.loop.steps
+
+    @property
+    def best_held_out(self) -> int | None:
+        """The version with the lowest held-out loss, the first of equal ones."""
+        known = {v: loss for v, loss in self.held_out_losses.items() if loss is not None}
+        return min(known, key=lambda version: known[version], default=None)
 
     async def look_at(self, index: int) -> None:
         """Ask an actor for its numbers, where it is time to."""

@@ -14,7 +14,7 @@ from unstable.league.evaluation import (
     rated_games,
 )
 from unstable.loop import state
-from unstable.loop.context import Context, decide, distribute
+from unstable.loop.context import HELD_OUT_LOSS, Context, decide, distribute, sleeping
 from unstable.records.policies import read_policies
 from unstable.records.reading import Skipped
 from unstable.types import Finished, GameResult, GameSpec, Shares
@@ -27,16 +27,27 @@ Evaluation = Callable[[Context, int], Awaitable[None]]
 def due_evaluations(context: Context, version: int) -> list[Evaluation]:
     """Those that the config asks for at a version, and that it has not had."""
     is_last = version == context.config.loop.steps
-    return [
+    due = [
         run_evaluation
         for every, last, run_evaluation in evaluations(context)
         if every and last < version and (version % every == 0 or is_last)
     ]
+    return [*due, *_held_out(context, version, is_last=is_last)]
 
 
 def missing_evaluations(context: Context) -> list[Evaluation]:
     """Those that the config asks for and that the current version has not had."""
-    return [run for every, last, run in evaluations(context) if every and last < context.version]
+    version = context.version
+    missing = [run for every, last, run in evaluations(context) if every and last < version]
+    return [*missing, *_held_out(context, version, is_last=True)]
+
+
+def _held_out(context: Context, version: int, *, is_last: bool) -> list[Evaluation]:
+    """The held-out loss, where it is due and not known yet."""
+    data = context.offline
+    if data is None or version in context.held_out_losses:
+        return []
+    return [measure_held_out] if data.measures(version, is_last=is_last) else []
 
 
 def evaluations(context: Context) -> list[tuple[int, int, Evaluation]]:
@@ -111,6 +122,21 @@ async def measure_exploitability(context: Context, version: int) -> None:
     if skipped:
         context.tracker.print(skipped.line)
     context.measured = version
+
+
+async def measure_held_out(context: Context, version: int) -> None:
+    """Compute the loss on games that are never trained on, a mean over tokens."""
+    assert context.offline is not None
+    context.tracker.phase("held-out loss")
+    async with sleeping(context.actors, context.config):
+        losses = [await context.learner.loss_on(batch) for batch in context.offline.held_out()]
+    tokens = sum(each.tokens for each in losses)
+    loss = sum(each.value * each.tokens for each in losses) / tokens if tokens else None
+    context.held_out_losses[version] = loss
+    best = context.best_held_out
+    context.tracker.log_offline({HELD_OUT_LOSS: loss, "offline/best": best})
+    if context.guard.best is None:
+        context.tracker.name_best(best)
 
 
 async def end_evaluation(context: Context, version: int) -> None:

@@ -10,6 +10,7 @@ from unstable.types import (
     GameFailure,
     GameResult,
     GameSpec,
+    MeanLoss,
     PlayerId,
     SealedBatch,
     Shares,
@@ -87,6 +88,9 @@ class Learner(Protocol):
 
     async def update(self, batch: SealedBatch) -> Update:
         """Train on a batch, which makes the next version."""
+
+    async def loss_on(self, batch: SealedBatch) -> MeanLoss:
+        """That of a batch of which nothing is learned."""
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
         """One supervised step, which makes the next version."""

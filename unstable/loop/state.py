@@ -26,11 +26,11 @@ from unstable.league.guard import GuardState
 from unstable.league.past import PastState
 from unstable.league.ratings import RegistryState
 from unstable.league.series import ScheduleState
-from unstable.loop.context import Context
+from unstable.loop.context import HELD_OUT_LOSS, Context
 from unstable.loop.ended import Ended
 from unstable.records.files import json_parts, write_whole
 from unstable.records.games import Recorded, read_games, read_spec, spec_record
-from unstable.records.reading import Skipped
+from unstable.records.reading import Skipped, read_rows
 from unstable.records.text import command_line
 from unstable.tracking.tracker import TrackerState
 from unstable.types import ActorState, GameSpec, PlayerId, Sealed, Trajectory
@@ -148,6 +148,8 @@ async def restore(context: Context, state: RunState) -> None:
     context.trained, context.evaluations.items = state.version, list(state.evaluations)
     context.first_scores = numbered(context.config, state.first_scores)
     context.first_payoffs = numbered(context.config, state.first_payoffs)
+    known = ((row["version"], row.get(HELD_OUT_LOSS)) for row in read_rows(context.folder.metrics))
+    context.held_out_losses = {version: loss for version, loss in known if loss is not None}
     if state.first_scores:
         _print_pairs(context)
     context.published = set(map(PlayerId.parse, state.published))

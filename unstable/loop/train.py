@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from itertools import chain
 
+from unstable.datasets.offline import OfflineData
 from unstable.loop import state
 from unstable.loop.context import Context, Made, sleeping
 from unstable.loop.dealing import Dealer
@@ -54,6 +55,8 @@ async def train(context: Context) -> str:
         await finalize(context)
     if context.is_done:
         await end_evaluations(context)
+    elif context.offline is not None:
+        await run_offline(context, context.offline, deadline)
     elif context.config.loop.mode == "sync":
         await run_sync(context, deadline)
     else:
@@ -73,6 +76,15 @@ async def run_sync(context: Context, deadline: float) -> None:
             await play_round(context)
         else:
             await learn(context, batch)
+
+
+async def run_offline(context: Context, data: OfflineData, deadline: float) -> None:
+    """Update from one batch of recorded games after another; nothing is played."""
+    for batch in data.batches(context.version):
+        if context.is_done or time.monotonic() >= deadline:
+            break
+        context.tracker.log_offline({"offline/epoch": data.epoch(batch.version + 1)})
+        await learn(context, batch)
 
 
 async def play_round(context: Context) -> None:
@@ -327,11 +339,12 @@ async def retire_unused(context: Context) -> None:
     loads it for games in flight. The start, the best version and each `tracking.keep_every`-th
     one stay for comparison.
     """
-    best, openers = context.guard.best, map(context.player, context.config.openings.versions)
+    bests = {context.guard.best, context.best_held_out} - {None}
+    openers = map(context.player, context.config.openings.versions)
     judged = set(map(context.player, context.evaluations.items))
     playing = {context.current, *context.past, *openers, *judged}
     playing |= context.judging & context.published
-    compared = {context.player(0), *([] if best is None else [context.player(best)])}
+    compared = {context.player(0), *(context.player(best) for best in bests if best is not None)}
     if every := context.config.tracking.keep_every:
         versions = range(0, context.version + 1, every)
         compared |= set(map(context.player, versions))

@@ -209,6 +209,20 @@ def cut(path: Path, end: int | None = None) -> None:
         os.truncate(path, whole if end is None else min(whole, end))
 
 
+def whole_size(path: Path, block: int = 2**20) -> int:
+    """Bytes of a file up to the end of its last whole line."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - block)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            end = start
+    return 0
+
+
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Replace the file at once by JSON lines."""
     write_whole(path, json_lines(records))

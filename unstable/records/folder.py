@@ -56,6 +56,11 @@ class RunFolder:
         return self.root / "tensorboard"
 
     @property
+    def offline(self) -> Path:
+        """Which recorded games are trained on, where nothing is played."""
+        return self.root / "offline.json"
+
+    @property
     def metrics(self) -> Path:
         """A row an update."""
         return self.root / "metrics.jsonl"

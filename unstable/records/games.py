@@ -4,7 +4,7 @@ A turn's `sampled` has the tokens of a local model; it is null where none answer
 """
 
 import json
-from collections import deque
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from unstable.config import FORMAT, ConfigError
 from unstable.records.files import json_lines, json_parts
-from unstable.records.reading import Skipped, read_records
+from unstable.records.reading import Skipped, placed_records
 from unstable.records.shapes import GAME, SPEC, Record
 from unstable.types import (
     Answer,
@@ -251,24 +251,69 @@ def read_games(path: Path, skipped: Skipped, start: int = 0) -> Iterator[Recorde
     One whose branches are not all there is left out: the run ended as they were written, or they
     are damaged, and so are branches of a game that is. Raises `ConfigError` for another format.
     """
-    rows = deque(read_records(path, GAME, skipped, start))
-    is_branching = any(row["branches"] for row in rows)
-    while rows:
-        parent = rows.popleft()
+    for _, recorded in placed_games(path, skipped, start):
+        yield recorded
+
+
+def placed_games(
+    path: Path, skipped: Skipped, start: int = 0, end: int | None = None
+) -> Iterator[tuple[int, Recorded]]:
+    """The same, each with the byte at which it begins, of those that begin before byte `end`.
+
+    One is in memory at a time.
+    """
+    rows = placed_records(path, GAME, skipped, start, end)
+    yield from _with_branches(rows, is_branching=_has_branches(path))
+
+
+def read_game_with_branches(path: Path, place: int) -> Recorded:
+    """The game that begins at a byte where `placed_games` has found it."""
+    rows = placed_records(path, GAME, Skipped(), place)
+    for at, recorded in _with_branches(rows, is_branching=False):
+        if at == place:
+            return recorded
+        break
+    raise ConfigError(f"{path}: changed while it was read; begin again")
+
+
+_BRANCHES = re.compile(rb'"branches":\s*[1-9]')  # in no text: its quotation marks are escaped
+
+
+def _has_branches(path: Path) -> bool:
+    """Whether a game of the file was forked, so that a member of a group is a branch."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as lines:
+        return any(map(_BRANCHES.search, lines))
+
+
+def _with_branches(
+    rows: Iterator[tuple[int, Record]], *, is_branching: bool
+) -> Iterator[tuple[int, Recorded]]:
+    ahead = next(rows, None)
+    while ahead is not None:
+        place, parent = ahead
+        branches: list[Record] = []
         result = game_of(parent)
         last = result.spec.game_id + result.spec.branches
-        branches = []
-        while rows and result.spec.game_id < rows[0]["game"] <= last:
-            branches.append(rows.popleft())
-        if branches and len(branches) < result.spec.branches:
-            continue
-        if not branches and result.spec.branches and any(map(result.seat_turns, _trained(result))):
-            continue
-        if is_branching and result.spec.member:
-            continue
-        result.branches = [game_of(branch) for branch in branches]
-        rewards = chain(*(_read_rewards(each) for each in (parent, *branches)))
-        yield Recorded(result, dict(rewards))
+        ahead = None
+        while len(branches) < result.spec.branches and (ahead := next(rows, None)) is not None:
+            if not result.spec.game_id < ahead[1]["game"] <= last:
+                break
+            branches.append(ahead[1])
+            ahead = None
+        if _is_whole(result, len(branches)) and not (is_branching and result.spec.member):
+            result.branches = [game_of(branch) for branch in branches]
+            rewards = chain(*(_read_rewards(each) for each in (parent, *branches)))
+            yield place, Recorded(result, dict(rewards))
+        ahead = next(rows, None) if ahead is None else ahead
+
+
+def _is_whole(result: GameResult, branches: int) -> bool:
+    """Whether so many branches are all; a game in which no trained seat had a turn has none."""
+    if branches:
+        return branches == result.spec.branches
+    return not (result.spec.branches and any(map(result.seat_turns, _trained(result))))
 
 
 def _trained(result: GameResult) -> list[int]:
@@ -330,7 +375,9 @@ def sample_lines(batch: Batch, advantages: Sequence[float]) -> bytes:
     return json_lines(batch_records(batch, advantages))
 
 
-def _sample_record(owner: Trajectory, sample: Sample, staleness: int, advantage: float) -> Record:
+def _sample_record(
+    owner: Trajectory, sample: Sample, staleness: int | None, advantage: float
+) -> Record:
     tokens = sample.tokens
     return {
         "game": owner.game_id,

@@ -3,8 +3,10 @@
 `judged/NAME.jsonl` of a run: the terms first, then a line a game, with its branches.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from unstable.config import RewardConfig
@@ -57,3 +59,12 @@ def read_judged(path: Path, skipped: Skipped | None = None) -> Judgements:
             rewards = {term: Reward(**reward) for term, reward in each["rewards"].items()}
             found[each["game"], each["turn"], each["seat"]] = rewards
     return found
+
+
+def read_scores(path: Path, term: str, skipped: Skipped) -> dict[tuple[int, int], float]:
+    """A term's values before its weight, by game and seat: the mean over what was judged of it."""
+    found: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for (game, _, seat), rewards in read_judged(path, skipped).items():
+        if term in rewards:
+            found[game, seat].append(rewards[term].raw)
+    return {judged: fmean(values) for judged, values in found.items()}

@@ -87,16 +87,28 @@ def read_records(path: Path, shape: Shape, skipped: Skipped, start: int = 0) -> 
     A line without its end is none: it is being written, or the run died in it. Lines are counted
     from `start` on.
     """
+    for _, record in placed_records(path, shape, skipped, start):
+        yield record
+
+
+def placed_records(
+    path: Path, shape: Shape, skipped: Skipped, start: int = 0, end: int | None = None
+) -> Iterator[tuple[int, Record]]:
+    """The same, each with the byte at which it begins, of those that begin before byte `end`."""
     if not path.is_file():
         return
+    place = start
     with path.open("rb") as lines:
         lines.seek(start)
         for number, line in enumerate(whole_lines(lines), start=1):
-            if line.strip():
-                try:
-                    yield parse_record(line, shape, f"{path}:{number}")
-                except DamagedError as error:
-                    skipped.add(path, f"line {number}", error)
+            if end is not None and place >= end:
+                return
+            try:
+                if line.strip():
+                    yield place, parse_record(line, shape, f"{path}:{number}")
+            except DamagedError as error:
+                skipped.add(path, f"line {number}", error)
+            place += len(line)
 
 
 def read_document(path: Path, shape: Shape, skipped: Skipped) -> Record | None:

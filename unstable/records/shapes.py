@@ -218,7 +218,6 @@ GAME = Shape(
 """A recorded game."""
 SAMPLE = Shape(_fields({"game": _COUNT, "turn": _COUNT, "advantage": _FIGURE}, only=False))
 """A sample as it was trained on."""
-
 _JUDGED = _fields(
     {
         **{"game": _COUNT, "seat": _SEAT_NUMBER, "turn": _or_none(_COUNT)},
@@ -258,6 +257,10 @@ ENVIRONMENT = Shape(
     )
 )
 """`environment.json`."""
+
+_GAMES_OF = _fields({"run": _TEXT, "files": core_schema.dict_schema(_TEXT, _COUNT)}, only=False)
+OFFLINE = Shape(_fields({"runs": _list(_GAMES_OF, least=1)}, only=False))
+"""`offline.json`."""
 
 _OBJECT = core_schema.dict_schema()
 _ADAMW = _fields(

@@ -33,6 +33,7 @@ from unstable.types import (
     GameFailure,
     GameResult,
     GameSpec,
+    MeanLoss,
     PlayerId,
     SealedBatch,
     Shares,
@@ -245,9 +246,14 @@ class LocalLearner:
         opened = batch.opened()
         with self._leaving_room():
             update = self.learner.update(opened)
-        if self._writes:
+        if self._writes and not batch.recorded:  # whose samples are on file
             return replace(update, lines=_sample_lines(opened, update.advantages))
         return update
+
+    async def loss_on(self, batch: SealedBatch) -> MeanLoss:
+        """The loss of a batch of which nothing is learned."""
+        with self._leaving_room():
+            return self.learner.loss_on(batch.opened())
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
         """One supervised step, which makes the next version."""

@@ -86,6 +86,8 @@ def update_line(row: Mapping[str, float | None], steps: int, left_s: float = 0.0
     parts = [f"update {count('version')}/{steps}"]
     if count("collect/games"):
         parts += [games, f"{count('collect/forfeits')} forfeits"]
+    elif (epoch := row.get("offline/epoch")) is not None:
+        parts.append(f"epoch {number(epoch)} of recorded games")
     else:
         parts.append("its games were played before the last one")
     if count("collect/failures"):
@@ -204,6 +206,13 @@ def exploitability_line(found: Exploitability, of: str | None = None) -> str:
         f"{percent(found.illegal_mass)} of games against itself end by no legal action · "
         f"{found.decisions:,} decisions{prompts}{sampled} in {duration(found.seconds)}{past}"
     )
+
+
+def held_out_line(metrics: Mapping[str, float | None]) -> str:
+    """The held-out loss of a version, and which has the lowest."""
+    best = metrics["offline/best"]
+    lowest = "" if best is None else f" · the lowest is version {best:g}'s"
+    return f"held-out loss {number(metrics['offline/held_out_loss'])}{lowest}"
 
 
 def gain_text(score: EvalScore) -> str:

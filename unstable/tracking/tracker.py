@@ -45,6 +45,7 @@ from unstable.tracking.text import (
     action_line,
     alarm_line,
     exploitability_line,
+    held_out_line,
     memory_line,
     phase_line,
     refusal_line,
@@ -241,6 +242,12 @@ class Tracker:
         self.view.add_exploitability(found)
         if self._dashboard is None:
             self.print(exploitability_line(found))
+
+    def log_offline(self, metrics: Mapping[str, float | None]) -> None:
+        """Takes in how far a run on recorded games is, and what loss it has on held-out ones."""
+        self._row.update(metrics)
+        if "offline/held_out_loss" in metrics and self._dashboard is None:
+            self.print(held_out_line(metrics))
 
     def keep_policies(self, version: int, policies: Mapping[str, Shares]) -> None:
         """Keep a measured version's policies in small games, to which later ones are compared."""

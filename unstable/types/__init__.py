@@ -37,6 +37,7 @@ from unstable.types.players import BASE, MAIN, PAST, Adapter, PlayerId
 from unstable.types.training import (
     Batch,
     Group,
+    MeanLoss,
     Reward,
     Sample,
     Sealed,

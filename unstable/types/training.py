@@ -207,10 +207,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Whole groups, oldest first, drawn for an update of version `version` into `version + 1`."""
+    """Whole groups, oldest first, drawn for an update of version `version` into `version + 1`.
+
+    Of `recorded` ones the samples' versions are those of the run that played them.
+    """
 
     version: int
     groups: tuple[Group, ...]
+    recorded: bool = False
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -222,9 +226,12 @@ class Batch:
         """Those of all trajectories, in order."""
         return [sample for trajectory in self.trajectories for sample in trajectory.samples]
 
-    def staleness(self, sample: Sample) -> int:
-        """Versions between the one that sampled and the one that is updated."""
-        return self.version - sample.version
+    def staleness(self, sample: Sample) -> int | None:
+        """Versions between the one that sampled and the one that is updated.
+
+        None of recorded games: another run's versions have no distance to this one's.
+        """
+        return None if self.recorded else self.version - sample.version
 
 
 class Unwritable(NamedTuple):
@@ -242,6 +249,7 @@ class SealedBatch(NamedTuple):
 
     version: int
     groups: tuple[tuple[Sealed, ...], ...]
+    recorded: bool = False
 
     @property
     def num_samples(self) -> int:
@@ -251,7 +259,14 @@ class SealedBatch(NamedTuple):
     def opened(self) -> Batch:
         """What a learner trains on."""
         groups = (Group(trajectories=tuple(e.opened() for e in group)) for group in self.groups)
-        return Batch(version=self.version, groups=tuple(groups))
+        return Batch(version=self.version, groups=tuple(groups), recorded=self.recorded)
+
+
+class MeanLoss(NamedTuple):
+    """The loss of a batch, and the tokens that it is of; without tokens there is none."""
+
+    value: float
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,356 @@
+"""`unstable learn` whole, in this process: games on file, learner, files; Ray alone is left out."""
+
+import asyncio
+import gc
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load as tensors
+
+from tests.helpers.loop import lines
+from tests.helpers.recorded import MortalLearner, processes, recorded_run
+from tests.helpers.resume import rows, weights
+from unstable.cli import run as command
+from unstable.commands.learn import learn, resume
+from unstable.commands.offline import offline_data, origin_of
+from unstable.config import ConfigError, load
+from unstable.models.adapters import read_adapter
+from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
+from unstable.runtime.local import LocalLearner
+from unstable.types import Sealed, SealedBatch
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """Three updates of self-play."""
+    return recorded_run(tmp_path_factory.mktemp("recorded") / "run")
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unstable.runtime.processes.processes", processes)
+
+
+def options(new: Path, **changes: Any) -> dict[str, Any]:
+    """Overrides of a run on recorded games in the folder `new`; `__` stands for a dot."""
+    own = {"tracking.run_dir": str(new), "tracking.dashboard": "off", "tracking.report": False}
+    return own | {name.replace("__", "."): value for name, value in changes.items()}
+
+
+ALGORITHMS: list[dict[str, Any]] = [
+    {"learner": {"algorithm": {"name": "rft"}}},
+    {"learner": {"algorithm": {"name": "reinforce"}}},
+    {"learner": {"algorithm": {"name": "ppo", "critic": None}, "steps_per_batch": 2, "epochs": 2}},
+    {"learner": {"algorithm": {"name": "a2c"}}},
+    {"learner": {"algorithm": {"name": "grpo"}}, "groups": {"size": 4}},
+    {"learner": {"algorithm": {"name": "rloo"}}, "groups": {"size": 4, "by": "branch"}},
+]
+
+
+@pytest.mark.parametrize("changes", ALGORITHMS, ids=lambda c: c["learner"]["algorithm"]["name"])
+async def test_an_update_on_recorded_games_is_the_one_that_was_made_of_them(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    learner = {"batch_size": 48, "micro_batch_size": 64, "learning_rate": 3e-3}
+    played = {**changes, "learner": learner | changes["learner"], "loop": {"mode": "sync"}}
+    played["loop"]["steps"] = 2
+    folder = await asyncio.to_thread(recorded_run, tmp_path / "run", **played)
+    config = load(str(folder.config))
+    data, _ = offline_data(config, [origin_of(folder)])
+    groups = {
+        group[0].group_id: group
+        for group in data.index.groups(range(len(data.index.sizes)), window=8)
+    }
+    for version in (0, 1):
+        trained = dict.fromkeys(row["group"] for row in lines(folder.samples(version + 1)))
+        batch = SealedBatch(version, tuple(groups[each] for each in trained), recorded=True)
+        assert batch.num_samples == len(lines(folder.samples(version + 1)))
+        offline = LocalLearner(config, folder)
+        await offline.load(version)
+        update = await offline.update(batch)
+        assert update.metrics.get("learn/staleness_max") is None and update.lines is None
+        made = offline.learner.snapshot().adapter
+        online = read_adapter(folder.checkpoint(version + 1), "online")
+        difference = largest_difference(made.weights, online.weights)
+        assert difference < 1e-6
+        before = read_adapter(folder.checkpoint(version), "before")
+        assert largest_difference(made.weights, before.weights) > 1e-4
+
+
+def largest_difference(one: bytes, two: bytes) -> float:
+    first, second = tensors(one), tensors(two)
+    assert first.keys() == second.keys()
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
+
+
+def test_epochs_held_out_losses_and_evaluations_are_in_a_runs_folder(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    new = learn(
+        [run.root],
+        options(
+            tmp_path / "new",
+            learner__algorithm__name="rft",
+            learn__epochs=2,
+            learn__held_out=0.2,
+            eval__every=3,
+            eval__exploitability__every=4,
+        ),
+        "unstable learn run",
+    )
+    found = read_rows(new.metrics)
+    last = found[-1]["version"]
+    assert last == load(str(new.config)).loop.steps == 4
+    assert [row["offline/epoch"] for row in found[1:]] == [0.5, 1.0, 1.5, 2.0]
+    measured = [row["version"] for row in found if row.get("offline/held_out_loss") is not None]
+    assert measured == [0, 2, 4]  # the ends of epochs
+    losses = {row["version"]: row["offline/held_out_loss"] for row in found}
+    assert found[-1]["offline/best"] == min(measured, key=lambda version: losses[version])
+    score = "eval/Nim-v0/random/sampled/score"
+    assert [row["version"] for row in found if row.get(score) is not None] == [0, 3, 4]
+    assert new.best.is_dir()
+    exploited = [row["version"] for row in found if row.get("exploit/Nim-v0/low") is not None]
+    assert exploited == [0, 4]
+    assert all(row.get("learn/staleness_mean") is None for row in found)
+    assert found[1]["learn/mismatch_kl"] is not None
+    assert json.loads(new.environment.read_text())["command"] == "unstable learn run"
+    sources = json.loads(new.offline.read_text())
+    assert [Path(each["run"]) for each in sources["runs"]] == [run.root]
+    assert sources["counts"]["groups"] > sources["counts"]["held_out"] > 0
+
+
+def test_the_best_held_out_version_outlives_newer_ones(run: RunFolder, tmp_path: Path) -> None:
+    """At a rate at which every update is worse than the one before it."""
+    new = learn(
+        [run.root],
+        options(
+            tmp_path / "new",
+            learner__algorithm__name="rft",
+            learner__learning_rate=0.3,
+            learn__epochs=3,
+            learn__held_out=0.2,
+            learn__held_out_every=1,
+            tracking__keep_checkpoints=1,
+        ),
+    )
+    losses = [row["offline/held_out_loss"] for row in read_rows(new.metrics)]
+    best = losses.index(min(losses))
+    assert best < len(losses) - 2
+    assert new.best_version == best == read_rows(new.metrics)[-1]["offline/best"]
+    assert {0, best} < set(new.versions())
+
+
+@pytest.mark.parametrize("dies_at", [0, 1, 2])
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
+) -> None:
+    source = RunFolder(tmp_path / "source")
+    shutil.copytree(run.root, source.root)
+    asked = {"learner__algorithm__name": "reinforce", "learn__held_out": 0.2, "learn__epochs": 2}
+    asked |= {"eval__every": 2, "eval__games": 4, "learn__window": 3}
+    whole = learn([source.root], options(tmp_path / "whole", **asked))
+    monkeypatch.setattr(MortalLearner, "dies_at", dies_at)
+    with pytest.raises(KeyboardInterrupt):
+        learn([source.root], options(tmp_path / "halved", **asked))
+    halved = RunFolder(tmp_path / "halved")
+    assert halved.versions()[-1] == dies_at
+    monkeypatch.setattr(MortalLearner, "dies_at", None)
+    games = source.game_files()[-1].path  # which have gone on meanwhile, and count no more
+    games.write_bytes(games.read_bytes() + games.read_bytes())
+    resume(halved.root, {})
+    assert rows(halved) == rows(whole)
+    assert all(weights(halved, each) == weights(whole, each) for each in whole.versions())
+
+
+def test_a_resume_needs_its_games_and_train_goes_on_too(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = RunFolder(tmp_path / "source")
+    shutil.copytree(run.root, source.root)
+    monkeypatch.setattr(MortalLearner, "dies_at", 1)
+    with pytest.raises(KeyboardInterrupt):
+        learn([source.root], options(tmp_path / "new"))
+    monkeypatch.setattr(MortalLearner, "dies_at", None)
+    new = RunFolder(tmp_path / "new")
+    with pytest.raises(ConfigError, match=r"loop.steps = 9: the games make \d updates in learn.ep"):
+        resume(new.root, {"loop.steps": 9})
+    with pytest.raises(ConfigError, match="learn.epochs = 2: cannot change in a run that goes on"):
+        resume(new.root, {"learn.epochs": 2})
+    games = source.game_files()[0].path
+    moved = games.rename(games.with_suffix(".moved"))
+    with pytest.raises(ConfigError, match="its games are not all there any more; bring them back"):
+        resume(new.root, {})
+    moved.rename(games)
+    command(["train", "--resume", str(new.root)])  # as the summary of an interrupted run says
+    assert read_rows(new.metrics)[-1]["version"] == load(str(new.config)).loop.steps > 1
+    with pytest.raises(ConfigError, match=r"holds no offline.json; give a folder that unstable le"):
+        resume(run.root, {})
+
+
+def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None:
+    other = recorded_run(tmp_path / "other", seed=2, loop={"mode": "sync", "steps": 1})
+    config = load(str(run.config))
+    origins = [origin_of(run), origin_of(other)]
+    both, alone = (offline_data(config, part)[0].index for part in (origins, origins[:1]))
+    assert both.counts.groups > alone.counts.groups
+    groups = list(both.groups(range(len(both.sizes)), window=5))
+    assert len({group[0].group_id for group in groups}) == len(groups) == both.counts.groups
+    games = {each.game_id for group in groups for each in group}
+    assert len(games) == both.counts.games
+    assert groups[: len(alone.sizes)] == list(alone.groups(range(len(alone.sizes)), window=50))
+
+
+def test_experts_moves_are_their_share_of_a_batch(run: RunFolder) -> None:
+    changes = {"learner.algorithm.name": "rft", "learn.expert": 0.25, "learn.expert_positions": 30}
+    config = load(str(run.config), {**changes, "games.0.args": {"piles": [3, 4, 5]}})
+    data, _ = offline_data(config, [origin_of(run)])
+    batches = list(data.batches(0))
+    assert len(batches) > 1
+    drawn = []
+    for batch in batches:
+        own = [each.opened() for group in batch.groups for each in group if each.game_id < 0]
+        assert len(own) / batch.num_samples == pytest.approx(0.25, abs=0.01)
+        assert 63 <= batch.num_samples < 70
+        assert all(each.outcome == 1 and not each.forfeit for each in own)
+        drawn.append([each.samples[0].tokens.prompt_ids for each in own])
+    assert drawn[0] != drawn[1]  # another draw for each
+    assert list(data.batches(1)) == batches[1:]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"learner.algorithm.name": "ppo", "learner.algorithm.importance": "none"},
+            "learner.algorithm.name = 'ppo' on recorded games: importance = 'none' leaves it uncor",
+        ),
+        ({"learner.algorithm.name": "grpo"}, "in these games each is alone in its group; take an"),
+        ({"learn.expert": 0.5}, "learn.expert = 0.5: an expert's moves have no reward and no"),
+        (
+            {"learner.algorithm.name": "rloo", "learn.winners": True},
+            "learn.winners = true: rloo compares the trajectories of a group, and winners are",
+        ),
+        ({"learn.versions": [5, 9]}, "learn: nothing is left to train on ("),
+        ({"learn.versions": [5, 3]}, "learn.versions = [5, 3] holds none; give the first one"),
+        ({"learn.opponents": ["past", "expert"]}, "learn.opponents.1 = 'expert': no game has it; "),
+        (
+            {"learn.judged": {"file": "judged/kind.jsonl", "term": "kind", "least": 0.5}},
+            "learn.judged.file = 'judged/kind.jsonl': no such file in ",
+        ),
+        (
+            {"buffer.rewards": [{"term": "outcome", "weight": 2.0}]},
+            "buffer.rewards: recorded games keep the rewards that they were given; leave it out",
+        ),
+        ({"learn.held_out": 1.0}, "learn.held_out = 1.0: input should be less than 1"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    changes: dict[str, Any], words: str, run: RunFolder, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        learn([run.root], options(tmp_path / "new") | changes)
+    assert words in str(raised.value) and "\n" not in str(raised.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_has_no_games_is_refused(run: RunFolder, tmp_path: Path, tiny_folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^RUN = '.*' is given twice; give it once"):
+        learn([run.root, run.root / "."], {})
+    with pytest.raises(ConfigError, match=r"^give one or more RUN, or --resume RUN_DIR"):
+        command(["learn"])
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(run.config, bare / "config.yaml")
+    with pytest.raises(ConfigError, match=r"^RUN = '.*': has no training games; give a run that"):
+        learn([bare], {})
+    with pytest.raises(ConfigError, match=r"^model.name = .*: the games of .* were played by"):
+        learn([run.root], options(tmp_path / "new", model__name=str(tiny_folder)))
+
+
+def test_a_judges_scores_choose_trajectories(run: RunFolder, tmp_path: Path) -> None:
+    source = RunFolder(tmp_path / "source")
+    shutil.copytree(run.root, source.root)
+    (source.root / "judged").mkdir()
+    games = [row for file in source.game_files() for row in lines(file.path)]
+    scored = [
+        {
+            "game": row["game"],
+            "judged": [
+                {
+                    **{"game": row["game"], "seat": 0, "turn": turn},
+                    "rewards": {"kind": {"raw": raw, "weighted": 0}},
+                }
+                for turn, raw in ((None, 1.0), (0, float(row["game"] % 2)))
+            ],
+        }
+        for row in games
+    ]
+    text = "".join(f"{json.dumps(row)}\n" for row in scored)
+    (source.root / "judged/kind.jsonl").write_text(text)
+    judged = {"file": "judged/kind.jsonl", "term": "kind", "least": 0.6}
+    config = load(str(source.config), {"learn.judged": judged})
+    index = offline_data(config, [origin_of(source)])[0].index
+    kept = [each for group in index.groups(range(len(index.sizes)), 99) for each in group]
+    assert kept and {(each.game_id % 2, each.seat) for each in kept} == {(1, 0)}
+    with pytest.raises(ConfigError, match=r"learn.judged.term = 'cruel': no score of it in"):
+        offline_data(config.updated({"learn.judged.term": "cruel"}), [origin_of(source)])
+
+
+@pytest.fixture
+def made_since() -> Iterator[Callable[[type], int]]:
+    """How many objects of a type there are that were made since the test began."""
+    gc.collect()
+    gc.freeze()
+    yield lambda kind: sum(type(each) is kind for each in gc.get_objects())
+    gc.unfreeze()
+
+
+def test_the_window_bounds_what_is_in_memory(
+    run: RunFolder, made_since: Callable[[type], int]
+) -> None:
+    config = load(str(run.config), {"learn.window": 3, "learner.batch_size": 4})
+    data, _ = offline_data(config, [origin_of(run)])
+    assert len(data.index.train) > 50
+    held = []
+    for batch in data.batches(0):
+        held.append(made_since(Sealed) - len(batch.groups))
+        del batch
+    assert 1 <= max(held) <= 3
+    wide = offline_data(config.updated({"learn.window": 1000}), [origin_of(run)])[0]
+    assert list(wide.batches(0)) == list(data.batches(0))
+
+
+def test_all_that_is_typed_reaches_the_run(run: RunFolder, tmp_path: Path) -> None:
+    words = ["learn", str(run.root), "--algorithm", "reinforce++", "--steps", "1"]
+    words += ["--run_dir", str(tmp_path / "new"), "--tracking.report", "false"]
+    command([*words, "--init", str(run.checkpoint(2))])
+    new = RunFolder(tmp_path / "new")
+    assert load(str(new.config)).learner.algorithm.name == "reinforce++"
+    assert new.versions() == [0, 1]
+    assert weights(new, 0) == weights(run, 2)
+    assert "--algorithm reinforce++" in json.loads(new.environment.read_text())["command"]
+
+
+@pytest.mark.slow
+def test_imitating_the_winners_of_random_games_wins_more(tmp_path: Path) -> None:
+    """Nim by a model that takes at random: .46 against random play, .65 after."""
+    source = recorded_run(
+        tmp_path / "run",
+        model={"name": "tiny", "init": "fresh", "dtype": "float32", "adapter": {"rank": 32}},
+        learner={"batch_size": 2048, "micro_batch_size": 256, "learning_rate": 1e-9},
+        actors={"games_in_flight": 128},
+        loop={"mode": "sync", "steps": 1},
+    )
+    asked = {"learner__learning_rate": 3e-3, "learner__batch_size": 256, "learn__epochs": 10}
+    asked |= {"learn__held_out": 0.2, "eval__every": 1000, "eval__games": 200}
+    named = {"learner__algorithm__name": "rft"}
+    new = learn([source.root], options(tmp_path / "new", **asked, **named))
+    first, *_, last = read_rows(new.metrics)
+    score = "eval/Nim-v0/random/sampled"
+    assert last[f"{score}/low"] > first[f"{score}/high"]
+    assert last["offline/held_out_loss"] < 0.9 * first["offline/held_out_loss"]

@@ -1,0 +1,189 @@
+"""What a run that plays nothing is trained on: the recorded games of other runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from unstable.config import ConfigError, RunConfig, load, shown
+from unstable.datasets.filters import Filters
+from unstable.datasets.gather import expert_moves
+from unstable.datasets.offline import OfflineData, is_held_out
+from unstable.datasets.recorded import Counts, GroupIndex, Source
+from unstable.models.base import load_tokenizer
+from unstable.records.files import json_line, whole_size, write_whole
+from unstable.records.folder import RunFolder
+from unstable.records.games import Recorded
+from unstable.records.judged import read_scores
+from unstable.records.reading import Skipped, read_document
+from unstable.records.shapes import OFFLINE
+from unstable.rewards.terms import Rewards
+from unstable.types import Trajectory
+
+
+class Origin(NamedTuple):
+    """A run whose games are trained on: its folder, and how far its files are read, in bytes."""
+
+    folder: RunFolder
+    config: RunConfig
+    files: Mapping[Path, int]
+
+
+def origin_of(folder: RunFolder) -> Origin:
+    """A run with the training games that it has by now; raises `ConfigError` for one without."""
+    files = {f.path: whole_size(f.path) for f in folder.game_files() if f.purpose == "train"}
+    if not any(files.values()):
+        raise ConfigError(f"RUN = {str(folder.root)!r}: has no training games; give a run that has")
+    return Origin(folder, load(str(folder.config)), files)
+
+
+def offline_data(config: RunConfig, origins: Sequence[Origin]) -> tuple[OfflineData, str]:
+    """The games as batches, and a line on them.
+
+    Raises `ConfigError` where nothing is left to train on, or what is cannot be.
+    """
+    learn, skipped = config.learn, Skipped()
+    filters = Filters(
+        winners=learn.winners, versions=learn.versions, opponents=frozenset(learn.opponents)
+    )
+    index = GroupIndex(
+        [_source(each, config, skipped) for each in origins],
+        filters,
+        partial(is_held_out, share=learn.held_out, seed=config.seed),
+        least=2 if config.learner.algorithm.grouped else 1,
+        skipped=skipped,
+    )
+    line = _line(index.counts, skipped)
+    _check_index(config, index, line)
+    data = OfflineData(
+        index=index,
+        batch_size=config.learner.batch_size,
+        epochs=learn.epochs,
+        window=learn.window,
+        seed=config.seed,
+        experts=expert_moves(config, load_tokenizer(config.model)) if learn.expert else (),
+        expert_share=learn.expert,
+        held_out_every=learn.held_out_every,
+    )
+    return data, line
+
+
+def _check_index(config: RunConfig, index: GroupIndex, line: str) -> None:
+    algorithm, largest = config.learner.algorithm, index.counts.largest
+    for number, name in enumerate(config.learn.opponents):
+        if name not in index.opponents:
+            known = ", ".join(sorted(each for each in index.opponents if "@" not in each))
+            raise ConfigError(
+                f"learn.opponents.{number} = {name!r}: no game has it; games have {known}"
+            )
+    if not index.train:
+        raise ConfigError(f"learn: nothing is left to train on ({line}); set filters wider")
+    if algorithm.grouped and largest == 1:
+        raise ConfigError(
+            f"learner.algorithm.name = {algorithm.name!r} compares the trajectories of a group, "
+            "and in these games each is alone in its group; take an algorithm that compares none, "
+            "or games with groups.size 2 or more"
+        )
+    if largest > config.learner.batch_size:
+        raise ConfigError(
+            f"learner.batch_size = {config.learner.batch_size}: a group of these games has "
+            f"{largest} trajectories; set it to at least that"
+        )
+
+
+def write_origins(folder: RunFolder, origins: Sequence[Origin], counts: Counts) -> None:
+    """Write down what a run is trained on, so that it goes on with the same games."""
+    runs = [
+        {
+            "run": str(each.folder.root.resolve()),
+            "files": {each.folder.relative(path): size for path, size in each.files.items()},
+        }
+        for each in origins
+    ]
+    write_whole(folder.offline, json_line({"runs": runs, "counts": asdict(counts)}))
+
+
+def read_offline(config: RunConfig, folder: RunFolder) -> OfflineData | None:
+    """What a run goes on with; None for one that plays.
+
+    Raises `ConfigError` where the games are not there any more.
+    """
+    if not folder.offline.is_file():
+        return None
+    skipped = Skipped()
+    record = read_document(folder.offline, OFFLINE, skipped)
+    if record is None:
+        raise ConfigError(f"{folder.offline}: cannot be read; begin the run again")
+    data, _ = offline_data(config, [_again(row["run"], row["files"]) for row in record["runs"]])
+    if config.loop.steps > data.updates:
+        raise ConfigError(
+            f"loop.steps = {config.loop.steps}: the games make {data.updates} updates in "
+            f"learn.epochs = {config.learn.epochs}; set loop.steps to at most that"
+        )
+    return data
+
+
+def _again(root: str, files: Mapping[str, int]) -> Origin:
+    folder = RunFolder(Path(root))
+    paths = {folder.root / name: size for name, size in files.items()}
+    for path, size in paths.items():
+        if not path.is_file() or path.stat().st_size < size:
+            raise ConfigError(f"{path}: its games are not all there any more; bring them back")
+    return Origin(folder, load(str(folder.config)), paths)
+
+
+def _source(origin: Origin, config: RunConfig, skipped: Skipped) -> Source:
+    """The run's games, with its own reward terms; its ids have to be those of our tokenizer."""
+    theirs, ours = origin.config.model, config.model
+    if theirs.name != ours.name:
+        vocabularies = [load_tokenizer(each).get_vocab() for each in (theirs, ours)]
+        if vocabularies[0] != vocabularies[1]:
+            raise ConfigError(
+                f"model.name = {ours.name!r}: the games of {origin.folder.root} were played by "
+                f"{theirs.name!r}, whose tokens are others; give games of one model"
+            )
+    rewards = Rewards(origin.config.buffer.rewards)
+
+    def trajectories(recorded: Recorded) -> list[Trajectory]:
+        try:
+            return rewards.recorded(*recorded)
+        except KeyError as error:
+            game = recorded.result.spec.game_id
+            raise ConfigError(
+                f"{origin.folder.root}: game {game} lacks rewards, or has others than its config "
+                f"names ({error}); put the run's own config.yaml back"
+            ) from None
+
+    return Source(origin.files, trajectories, _judged(origin.folder, config, skipped))
+
+
+def _judged(
+    folder: RunFolder, config: RunConfig, skipped: Skipped
+) -> frozenset[tuple[int, int]] | None:
+    """Games and seats whose score suffices; None where none is asked for."""
+    judged = config.learn.judged
+    if judged is None:
+        return None
+    path = folder.root / judged.file
+    place = f"learn.judged.file = {judged.file!r}"
+    if not path.is_file():
+        raise ConfigError(f"{place}: no such file in {folder.root}; have a judge make it")
+    scores = read_scores(path, judged.term, skipped)
+    if not scores:
+        raise ConfigError(
+            f"learn.judged.term = {shown(judged.term)}: no score of it in {path}; name another"
+        )
+    return frozenset(place for place, score in scores.items() if score >= judged.least)
+
+
+def _line(counts: Counts, skipped: Skipped) -> str:
+    parts = [
+        f"{counts.games:,} games",
+        f"{counts.groups:,} groups of {counts.samples:,} samples",
+        f"{counts.held_out:,} groups held out" if counts.held_out else "",
+        f"{counts.incomplete:,} incomplete groups left out" if counts.incomplete else "",
+        f"{counts.filtered:,} trajectories left out by filters" if counts.filtered else "",
+        skipped.line,
+    ]
+    return " · ".join(filter(None, parts))

@@ -1,0 +1,150 @@
+"""Batches of recorded games, as an update takes them: their order, held-out games, experts."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+
+from unstable.datasets.examples import Example
+from unstable.datasets.recorded import GroupIndex
+from unstable.types import (
+    Completion,
+    GameResult,
+    Sample,
+    SampledTokens,
+    Sealed,
+    SealedBatch,
+    Trajectory,
+)
+from unstable.types.seeds import derive_seed
+
+
+def is_held_out(result: GameResult, share: float, seed: int) -> bool:
+    """Whether a game is never trained on. Games of one deal, and so of one group, are alike."""
+    spec = result.spec
+    return random.Random(derive_seed(seed, "held out", spec.env, spec.seed)).random() < share
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineData:
+    """Groups to train on and held-out ones, as batches of at least `batch_size` samples.
+
+    What an epoch's last groups leave below that is not trained on, unless it is all that there is.
+    """
+
+    index: GroupIndex
+    batch_size: int
+    epochs: int
+    window: int  # groups in memory beside a batch
+    seed: int
+    experts: Sequence[Example] = ()
+    expert_share: float = 0.0  # of a batch's samples
+    held_out_every: int = 0  # updates between two held-out losses; 0: at the end of each epoch
+
+    @property
+    def updates(self) -> int:
+        """Batches of all epochs."""
+        return self.ends[-1]
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """The version that each epoch ends with."""
+        ends, version = [], 0
+        for epoch in range(self.epochs):
+            version += len(self._cuts(self._order(epoch)))
+            ends.append(version)
+        return ends
+
+    def batches(self, version: int) -> Iterator[SealedBatch]:
+        """Those from the update of `version` on, epoch after epoch."""
+        first = 0  # version that the epoch begins with
+        for epoch in range(self.epochs):
+            order = self._order(epoch)
+            cuts = self._cuts(order)
+            done = min(max(version - first, 0), len(cuts))
+            begin = cuts[done - 1] if done else 0
+            groups = self.index.groups(order[begin : cuts[-1]].tolist(), self.window)
+            for number, end in enumerate(cuts[done:], start=first + done):
+                yield self._batch(number, tuple(islice(groups, end - begin)))
+                begin = end
+            first += len(cuts)
+
+    def held_out(self) -> Iterator[SealedBatch]:
+        """The held-out groups, always in the same batches."""
+        order = np.array(self.index.held_out, dtype=np.int64)
+        cuts = self._cuts(order, whole=False)
+        groups = self.index.groups(order.tolist(), self.window)
+        for begin, end in zip([0, *cuts], cuts, strict=False):
+            yield SealedBatch(0, tuple(islice(groups, end - begin)), recorded=True)
+
+    def measures(self, version: int, *, is_last: bool) -> bool:
+        """Whether the held-out loss of a version is due."""
+        if not self.index.held_out:
+            return False
+        every = self.held_out_every
+        return is_last or (version % every == 0 if every else version in (0, *self.ends))
+
+    def epoch(self, version: int) -> float:
+        """How often the games have been gone through when a version is made."""
+        epoch = next(number for number, end in enumerate(self.ends) if version <= end)
+        before = self.ends[epoch - 1] if epoch else 0
+        return epoch + (version - before) / (self.ends[epoch] - before)
+
+    def _order(self, epoch: int) -> np.ndarray:
+        shuffle = np.random.default_rng(derive_seed(self.seed, "offline order", epoch))
+        return shuffle.permutation(np.array(self.index.train, dtype=np.int64))
+
+    def _cuts(self, order: np.ndarray, *, whole: bool = True) -> list[int]:
+        """Where batches end in this order; with `whole` a smaller one only if it is the first."""
+        wanted = max(1, round(self.batch_size * (1 - self.expert_share)))
+        cuts, held = [], 0
+        for place, index in enumerate(order.tolist(), start=1):
+            held += self.index.sizes[index]
+            if held >= wanted:
+                cuts.append(place)
+                held = 0
+        if held and not (whole and cuts):
+            cuts.append(len(order))
+        return cuts
+
+    def _batch(self, version: int, groups: tuple[tuple[Sealed, ...], ...]) -> SealedBatch:
+        """With experts' moves, drawn for this update, as groups of their own."""
+        samples = sum(each.num_samples for group in groups for each in group)
+        share = self.expert_share
+        number = min(round(samples * share / (1 - share)), len(self.experts))
+        drawn = random.Random(derive_seed(self.seed, "expert moves", version))
+        experts = (
+            (Sealed.of(expert_trajectory(example, -1 - place)),)
+            for place, example in enumerate(drawn.sample(self.experts, number))
+        )
+        return SealedBatch(version, (*groups, *experts), recorded=True)
+
+
+def expert_trajectory(example: Example, number: int) -> Trajectory:
+    """An expert's move as a game of one turn that it won; `number` is the game's and the group's.
+
+    To its own policy the move is certain: its logprobs are 0.
+    """
+    token_ids = example.tokens.token_ids
+    completion = Completion(
+        token_ids=token_ids, logprobs=[0.0] * len(token_ids), finish_reason="stop", adapter=None
+    )
+    tokens = SampledTokens(
+        prompt_ids=example.tokens.prompt_ids,
+        segments=(completion,),
+        temperature=1.0,
+        version=0,
+        prompt_cut=0,
+    )
+    return Trajectory(
+        game_id=number,
+        env=example.env,
+        seat=example.seat or 0,
+        group_id=number,
+        outcome=1.0,
+        forfeit=False,
+        samples=(Sample(turn=0, tokens=tokens, rewards={}),),
+    )

@@ -1,0 +1,193 @@
+"""Recorded games as groups, in any order: an index holds numbers alone, games stay on file."""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from unstable.datasets.filters import Filters, opponents_of
+from unstable.records.games import Recorded, placed_games, read_game_with_branches
+from unstable.records.reading import Skipped
+from unstable.types import GameResult, Sealed, Trajectory
+
+
+class Source(NamedTuple):
+    """A run whose games are trained on."""
+
+    files: Mapping[Path, int]  # of training games, each with the byte up to which it is read
+    trajectories: Callable[[Recorded], list[Trajectory]]
+    judged: frozenset[tuple[int, int]] | None = None  # games and seats that a judge let through
+
+
+@dataclass(slots=True)
+class Counts:
+    """What an index has found."""
+
+    games: int = 0
+    groups: int = 0  # to train on or held out
+    samples: int = 0
+    held_out: int = 0  # groups
+    incomplete: int = 0  # groups that miss a member
+    filtered: int = 0  # trajectories that filters left out
+    largest: int = 0  # trajectories of the largest group, as it was recorded
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A group that still misses members."""
+
+    missing: int
+    is_held_out: bool
+    places: list[int] = field(default_factory=list)  # pairs of a file's index and a byte
+    samples: int = 0
+    members: int = 0
+    left_out: int = 0
+
+
+class GroupIndex:
+    """Where each group's games are on file: 16 bytes a game and 40 a group, whatever these hold.
+
+    Ids of games and groups are made different from run to run. `least` is the number of
+    trajectories that a group needs after filters have left some out.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        filters: Filters,
+        is_held_out: Callable[[GameResult], bool],
+        *,
+        least: int = 1,
+        skipped: Skipped,
+    ) -> None:
+        self._sources, self._filters, self._least = sources, filters, least
+        self._files: list[tuple[Path, int]] = []  # with the index of the source
+        self._places, self._starts = array("q"), array("q", [0])
+        self._owners = array("q")  # pairs of a source's index and the group's id there
+        self._offsets: list[tuple[int, int]] = []  # of game and group ids, by source
+        self.sizes = array("q")
+        """Samples of each group."""
+        self.train: list[int] = []
+        self.held_out: list[int] = []
+        self.counts = Counts()
+        self.opponents: set[str] = set()
+        """All names of opponents that the games have."""
+        games = groups = 0
+        for number, source in enumerate(sources):
+            self._offsets.append((games, groups))
+            last_game, last_group = self._read(number, source, is_held_out, skipped)
+            games, groups = games + last_game + 1, groups + last_group + 1
+
+    def _read(
+        self,
+        number: int,
+        source: Source,
+        is_held_out: Callable[[GameResult], bool],
+        skipped: Skipped,
+    ) -> tuple[int, int]:
+        """Take in a run's games; the highest ids of its games and groups."""
+        waiting: dict[int, _Waiting] = {}
+        last_game = last_group = -1
+        for path, end in source.files.items():
+            self._files.append((path, number))
+            for place, recorded in placed_games(path, skipped, end=end):
+                result = recorded.result
+                for group_id, size in _groups_of(result):
+                    if group_id not in waiting:
+                        waiting[group_id] = _Waiting(size, is_held_out(result))
+                    last_group = max(last_group, group_id)
+                last_game = max(last_game, *(game.spec.game_id for game in result.games))
+                self._take(number, recorded, place, waiting)
+        self.counts.incomplete += len(waiting)
+        return last_game, last_group
+
+    def _take(
+        self, number: int, recorded: Recorded, place: int, waiting: dict[int, _Waiting]
+    ) -> None:
+        """Take in a game, and put those of its groups away that are whole with it."""
+        self.counts.games += 1
+        self.opponents |= opponents_of(recorded.result)
+        kept, others = self._split(number, recorded)
+        self.counts.filtered += len(others)
+        for each in others:
+            waiting[each.group_id].left_out += 1
+        for group_id in dict.fromkeys(each.group_id for each in kept):
+            own = [each for each in kept if each.group_id == group_id]
+            group = waiting[group_id]
+            group.places += (len(self._files) - 1, place)
+            group.samples += sum(len(each.samples) for each in own)
+            group.members += len(own)
+        self._arrive(number, recorded.result, waiting)
+
+    def _split(self, number: int, recorded: Recorded) -> tuple[list[Trajectory], list[Trajectory]]:
+        """A game's trajectories: those that filters keep, and the others."""
+        source = self._sources[number]
+        games = {game.spec.game_id: game for game in recorded.result.games}
+        sides: tuple[list[Trajectory], list[Trajectory]] = ([], [])
+        for each in source.trajectories(recorded):
+            kept = self._filters.keep(games[each.game_id], each, source.judged)
+            sides[not kept].append(each)
+        return sides
+
+    def _arrive(self, number: int, result: GameResult, waiting: dict[int, _Waiting]) -> None:
+        """Count a game for the groups of its seats, and put those away that are whole."""
+        for group_id, _ in _groups_of(result):
+            group = waiting[group_id]
+            group.missing -= result.spec.branches or 1
+            if group.missing:
+                continue
+            del waiting[group_id]
+            self.counts.largest = max(self.counts.largest, group.members + group.left_out)
+            if group.members >= (self._least if group.left_out else 1):
+                self._put(number, group_id, group)
+
+    def _put(self, number: int, group_id: int, group: _Waiting) -> None:
+        (self.held_out if group.is_held_out else self.train).append(len(self.sizes))
+        self._places.extend(group.places)
+        self._starts.append(len(self._places))
+        self._owners.extend((number, group_id))
+        self.sizes.append(group.samples)
+        self.counts.groups += 1
+        self.counts.held_out += group.is_held_out
+        self.counts.samples += group.samples
+
+    def groups(self, indices: Iterable[int], window: int) -> Iterator[tuple[Sealed, ...]]:
+        """The groups in this order; `window` of them are read at a time, each game once."""
+        ahead: list[int] = []
+        for index in indices:
+            ahead.append(index)
+            if len(ahead) == window:
+                yield from self._window(ahead)
+                ahead = []
+        yield from self._window(ahead)
+
+    def _window(self, indices: Sequence[int]) -> Iterator[tuple[Sealed, ...]]:
+        """The groups in this order, read in the order in which they lie on file."""
+        wanted: dict[tuple[int, int], set[int]] = {}  # groups, by file and byte
+        found: dict[int, list[Sealed]] = {}
+        for index in indices:
+            found[index] = []
+            places = self._places[self._starts[index] : self._starts[index + 1]]
+            for pair in zip(places[::2], places[1::2], strict=True):
+                wanted.setdefault(pair, set()).add(index)
+        for (file, place), readers in sorted(wanted.items()):
+            path, number = self._files[file]
+            kept, _ = self._split(number, read_game_with_branches(path, place))
+            for index in readers:
+                group_id = self._owners[2 * index + 1]
+                own = [each for each in kept if each.group_id == group_id]
+                found[index] += [self._sealed(number, each) for each in own]
+        for index in indices:
+            # As they were admitted where play and learning took turns.
+            yield tuple(sorted(found.pop(index), key=lambda each: (each.game_id, each.seat)))
+
+    def _sealed(self, number: int, own: Trajectory) -> Sealed:
+        games, groups = self._offsets[number]
+        return Sealed.of(replace(own, game_id=own.game_id + games, group_id=own.group_id + groups))
+
+
+def _groups_of(result: GameResult) -> list[tuple[int, int]]:
+    """The group of each trained seat of a game, and how many trajectories it has."""
+    seats = result.spec.seats
+    return [(each.group_id, each.group_size) for each in seats if each.group_id is not None]
