@@ -1,8 +1,10 @@
 """What each move of a policy is truly worth against itself, in a game that is solved exactly."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import mul
+from typing import NamedTuple
 
 from unstable.solving.best_response import Policy, PolicyValues
 from unstable.solving.tree import Node, Shown, Tree
@@ -22,6 +24,17 @@ class Credit:
         return tuple(each - self.value for each in self.actions)
 
 
+class Worth(NamedTuple):
+    """What a prompt is worth to its seat, and what each legal answer to it is, in pay-offs."""
+
+    value: float
+    answers: dict[tuple[int, ...], float]  # Q, by token ids
+
+
+Credits = dict[tuple[int, ...], Worth]
+"""By prompt ids, those that play comes to."""
+
+
 def credit(tree: Tree, policy: Policy, *, forfeits: bool) -> dict[Shown, Credit]:
     """Credit by what a seat is shown, of all that the policy in every seat ever comes to.
 
@@ -29,18 +42,22 @@ def credit(tree: Tree, policy: Policy, *, forfeits: bool) -> dict[Shown, Credit]
     policy comes to each. Illegal mass as in `best_response.assess`: where it forfeits it is in V.
     """
     values = PolicyValues(tree, policy, forfeits)
-    sums: dict[Shown, list[float]] = defaultdict(list)  # reach, then V and Qs times reach
+    positions: dict[Shown, list[Credit]] = defaultdict(list)
     for node, reach in reached(values):
-        if node.seat < 0 or not node.children or not reach:
-            continue
-        worth = [values.of(each)[node.seat] for each in (node, *node.children)]
-        parts = [reach, *(reach * each for each in worth)]
-        known = sums[node.key]
-        sums[node.key] = [a + b for a, b in zip(known, parts, strict=True)] if known else parts
-    return {
-        shown: Credit(reach, value / reach, tuple(each / reach for each in actions))
-        for shown, (reach, value, *actions) in sums.items()
-    }
+        if node.seat >= 0 and node.children and reach:
+            value, *actions = (values.of(each)[node.seat] for each in (node, *node.children))
+            positions[node.key].append(Credit(reach, value, tuple(actions)))
+    return {shown: joined(found) for shown, found in positions.items()}
+
+
+def joined(parts: Sequence[Credit]) -> Credit:
+    """Of positions with the same actions that the seat cannot tell apart."""
+    reach = sum(each.reach for each in parts)
+    value = sum(each.reach * each.value for each in parts) / reach
+    rows = zip(*(each.actions for each in parts), strict=True)
+    shares = [each.reach / reach for each in parts]
+    actions = (sum(map(mul, shares, row)) for row in rows)
+    return Credit(reach, value, tuple(actions))
 
 
 def reached(values: PolicyValues) -> Iterator[tuple[Node, float]]:
