@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from operator import mul
 from typing import NamedTuple
 
+import numpy as np
+
 from unstable.solving.best_response import Policy, PolicyValues
 from unstable.solving.tree import Node, Shown, Tree
+
+LEAST_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,33 @@ class Worth(NamedTuple):
 
 Credits = dict[tuple[int, ...], Worth]
 """By prompt ids, those that play comes to."""
+
+
+class Credited(NamedTuple):
+    """A turn, and the advantage that it was trained with."""
+
+    prompt: tuple[int, ...]  # ids
+    answer: tuple[int, ...]
+    advantage: float
+
+
+def correlation(credits: Credits, turns: Sequence[Credited]) -> float | None:
+    """Of the turns' advantages with the true ones; None where either are all equal.
+
+    Answers that are no legal move are left out.
+    """
+    pairs = [
+        (each.advantage, worth.answers[each.answer] - worth.value)
+        for each in turns
+        if (worth := credits.get(each.prompt)) is not None and each.answer in worth.answers
+    ]
+    if not pairs:
+        return None
+    given, true = np.array(pairs).T
+    spread = float(given.std() * true.std())
+    if spread < LEAST_SPREAD:
+        return None
+    return float(((given - given.mean()) * (true - true.mean())).mean()) / spread
 
 
 def credit(tree: Tree, policy: Policy, *, forfeits: bool) -> dict[Shown, Credit]:
