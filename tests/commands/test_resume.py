@@ -178,7 +178,7 @@ async def test_what_is_won_from_measured_versions_is_the_same_to_the_bit(
             (name, value)
             for row in rows(each.folder)
             for name, value in row.items()
-            if "/past_" in name
+            if "/past_" in name or "advantage_correlation" in name
         ]
         for each in (whole, cut)
     ]

@@ -25,6 +25,7 @@ SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p
 SMALL = {
     "beside.py": "--in_flight 4 --games 2 --rounds 1",
     "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
+    "credit.py": "runs --config tiny_kuhn --updates 1 --batches 1 --critic 1 --batch_size 64",
     "curve.py": "run --out curve.svg",
     "driver.py": "--actors 1 --in-flight 8 --games 200 --warm 100 --batch 64 --pool 9 --parts",
     "fit.py": "--games 200 --versions 5 --players 3 --rounds 1",

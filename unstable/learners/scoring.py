@@ -49,7 +49,10 @@ class Scorer:
         self, samples: Sequence[TokenSample], value: Callable[[Scores], Tensor]
     ) -> tuple[list[Tensor], Tensor]:
         """Both, of one pass."""
-        wanted = [(_counts(samples), lambda scores: scores.logprobs_N), ([1] * len(samples), value)]
+        wanted: list[_Wanted] = [
+            (_counts(samples), lambda scores: scores.logprobs_N),
+            ([1] * len(samples), value),
+        ]
         logprobs, values = self._read(samples, wanted)
         return logprobs, torch.cat(values)
 

@@ -31,7 +31,12 @@ def read_policies(folder: RunFolder, before: int, skipped: Skipped) -> dict[str,
     )
     found: dict[str, dict[int, Shares]] = {}
     for version in chosen:
-        record = read_document(folder.policies(version), POLICIES, skipped) or {"games": {}}
-        for game, shares in record["games"].items():
-            found.setdefault(game, {})[version] = dict(enumerate(shares))
+        for game, shares in read_policy(folder, version, skipped).items():
+            found.setdefault(game, {})[version] = shares
     return found
+
+
+def read_policy(folder: RunFolder, version: int, skipped: Skipped) -> dict[str, Shares]:
+    """By game that of one version; none where it is lost."""
+    record = read_document(folder.policies(version), POLICIES, skipped) or {"games": {}}
+    return {game: dict(enumerate(shares)) for game, shares in record["games"].items()}

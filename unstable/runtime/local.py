@@ -24,6 +24,7 @@ from unstable.records.games import sample_lines
 from unstable.rewards.terms import Rewards
 from unstable.runtime.answering import EngineAnswers
 from unstable.runtime.candidates import Candidates
+from unstable.solving.credit import Credited, correlation
 from unstable.solving.exploiter import Exploiter
 from unstable.types import (
     ActorState,
@@ -178,6 +179,19 @@ class LocalActor:
         And what it wins, at least, from versions of the `past`, likewise.
         """
         return await self._exploiter(game).assess(version, probabilities, began, past)
+
+    async def correlate(
+        self, game: str, version: int, policy: Shares, batch: SealedBatch, advantages: list[float]
+    ) -> float | None:
+        """Of a batch's advantages with the true ones, for a version's samples in a small game."""
+        opened = batch.opened()
+        owners = [owner for owner in opened.trajectories for _ in owner.samples]
+        turns = [
+            Credited(tuple(sample.tokens.prompt_ids), tuple(sample.tokens.token_ids), advantage)
+            for owner, sample, advantage in zip(owners, opened.samples, advantages, strict=True)
+            if owner.env == game and sample.version == version
+        ]
+        return correlation(await self._exploiter(game).credit(policy), turns) if turns else None
 
     def _exploiter(self, game: str) -> Exploiter:
         if game not in self._exploiters:

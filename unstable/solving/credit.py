@@ -1,11 +1,17 @@
 """What each move of a policy is truly worth against itself, in a game that is solved exactly."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import mul
+from typing import NamedTuple
+
+import numpy as np
 
 from unstable.solving.best_response import Policy, PolicyValues
 from unstable.solving.tree import Node, Shown, Tree
+
+LEAST_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +28,44 @@ class Credit:
         return tuple(each - self.value for each in self.actions)
 
 
+class Worth(NamedTuple):
+    """What a prompt is worth to its seat, and what each legal answer to it is, in pay-offs."""
+
+    value: float
+    answers: dict[tuple[int, ...], float]  # Q, by token ids
+
+
+Credits = dict[tuple[int, ...], Worth]
+"""By prompt ids, those that play comes to."""
+
+
+class Credited(NamedTuple):
+    """A turn, and the advantage that it was trained with."""
+
+    prompt: tuple[int, ...]  # ids
+    answer: tuple[int, ...]
+    advantage: float
+
+
+def correlation(credits: Credits, turns: Sequence[Credited]) -> float | None:
+    """Of the turns' advantages with the true ones; None where either are all equal.
+
+    Answers that are no legal move are left out.
+    """
+    pairs = [
+        (each.advantage, worth.answers[each.answer] - worth.value)
+        for each in turns
+        if (worth := credits.get(each.prompt)) is not None and each.answer in worth.answers
+    ]
+    if not pairs:
+        return None
+    given, true = np.array(pairs).T
+    spread = float(given.std() * true.std())
+    if spread < LEAST_SPREAD:
+        return None
+    return float(((given - given.mean()) * (true - true.mean())).mean()) / spread
+
+
 def credit(tree: Tree, policy: Policy, *, forfeits: bool) -> dict[Shown, Credit]:
     """Credit by what a seat is shown, of all that the policy in every seat ever comes to.
 
@@ -29,18 +73,22 @@ def credit(tree: Tree, policy: Policy, *, forfeits: bool) -> dict[Shown, Credit]
     policy comes to each. Illegal mass as in `best_response.assess`: where it forfeits it is in V.
     """
     values = PolicyValues(tree, policy, forfeits)
-    sums: dict[Shown, list[float]] = defaultdict(list)  # reach, then V and Qs times reach
+    positions: dict[Shown, list[Credit]] = defaultdict(list)
     for node, reach in reached(values):
-        if node.seat < 0 or not node.children or not reach:
-            continue
-        worth = [values.of(each)[node.seat] for each in (node, *node.children)]
-        parts = [reach, *(reach * each for each in worth)]
-        known = sums[node.key]
-        sums[node.key] = [a + b for a, b in zip(known, parts, strict=True)] if known else parts
-    return {
-        shown: Credit(reach, value / reach, tuple(each / reach for each in actions))
-        for shown, (reach, value, *actions) in sums.items()
-    }
+        if node.seat >= 0 and node.children and reach:
+            value, *actions = (values.of(each)[node.seat] for each in (node, *node.children))
+            positions[node.key].append(Credit(reach, value, tuple(actions)))
+    return {shown: joined(found) for shown, found in positions.items()}
+
+
+def joined(parts: Sequence[Credit]) -> Credit:
+    """Of positions with the same actions that the seat cannot tell apart."""
+    reach = sum(each.reach for each in parts)
+    value = sum(each.reach * each.value for each in parts) / reach
+    rows = zip(*(each.actions for each in parts), strict=True)
+    shares = [each.reach / reach for each in parts]
+    actions = (sum(map(mul, shares, row)) for row in rows)
+    return Credit(reach, value, tuple(actions))
 
 
 def reached(values: PolicyValues) -> Iterator[tuple[Node, float]]:

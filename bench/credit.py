@@ -1,0 +1,293 @@
+"""What each way to share out credit is worth, where the true advantage of every move is known.
+
+    python -m bench.credit FOLDER [--config tiny_leduc] [--updates 20] [--batches 8] [--critic 40]
+
+A policy that has learned for `--updates` is held still. For each estimator a run of its own plays
+it against itself and computes advantages as any run does: they are read from its files. Critics
+learn for `--critic` batches first. The game's tree gives the true advantage A of every move. An
+estimate is c + s A + error, with s and c by least squares. Of the error
+
+- bias is the part that a move has in every game, against the other moves of its decision: what the
+  policy would learn wrongly however much it played;
+- noise is all else: what a move's estimates spread by, and what all moves of a decision have.
+
+Both are root mean squares, divided by that of s A. s is scaled by the spread of the estimates, so
+that it is their correlation with A. Illegal answers are left out. Intervals: the middle 95 % of 400
+bootstrap samples of the games, whole groups of them where groups are compared.
+"""
+
+import argparse
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import unstable
+from unstable.collectors.players.model import ModelPlayer
+from unstable.commands.prepare import alone, exact_games, prepare
+from unstable.config import RunConfig
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.games.game import Game
+from unstable.learners.advantages import action_advantages, generalized_advantages
+from unstable.models.adapters import read_adapter
+from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.records.folder import RunFolder
+from unstable.records.games import answer_tokens
+from unstable.records.reading import Skipped, read_records
+from unstable.records.shapes import SAMPLE
+from unstable.runtime.local import LocalActor
+from unstable.solving.credit import Credits
+from unstable.solving.exploiter import Exploiter
+from unstable.solving.solver import LocalSolver
+from unstable.types import PlayerId
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# A mask that no ratio of 1 passes: the policy has no gradient, whatever the rate of its critic.
+STILL = {"importance": "mask", "importance_floor": 1e8, "importance_cap": 1e9}
+
+
+def of_critic(name: str, **critic: Any) -> dict[str, Any]:
+    """An algorithm with a critic, of which the critic alone learns."""
+    return {"name": name, **STILL, "critic": {"normalize": "none", "learning_rate": 1e-2, **critic}}
+
+
+ESTIMATORS: dict[str, dict[str, Any]] = {
+    "role baseline": {"name": "reinforce", "normalize": "none"},
+    "group of 8, z-score": {"name": "grpo"},
+    "group of 8, leave-one-out": {"name": "rloo"},
+    "branches of 8, leave-one-out": {"name": "rloo"},
+    "GAE 0.95, V a layer": of_critic("ppo"),
+    "GAE 0.95, V a LoRA": of_critic("ppo", kind="adapter"),
+    "Q of moves a layer, lambda 0": of_critic("vrpo", sarsa_lambda=0.0),
+    "Q of moves a LoRA, lambda 0": of_critic("vrpo", kind="adapter", sarsa_lambda=0.0),
+    "Q of moves a LoRA, lambda 0.95": of_critic("vrpo", kind="adapter", sarsa_lambda=0.95),
+    "Q of moves a LoRA, lambda 1": of_critic("vrpo", kind="adapter", sarsa_lambda=1.0),
+}
+"""The learner's algorithm of each."""
+JUDGES_NOISE = 2.0  # times the deviation of the true advantages
+BOOTSTRAPS = 400
+
+
+class Turns(NamedTuple):
+    """Turns [S] as they were trained on, by trajectory, with the truth about each."""
+
+    advantages_S: Floats
+    truth_S: Floats  # Q - V, in rewards
+    actions_S: Floats  # the tree's Q and V
+    values_S: Floats
+    rewards_S: Floats  # paid at a trajectory's last turn
+    trajectories_S: Ints
+    turns_S: list[int]
+    moves_S: Ints  # number of prompt and answer
+    decisions_S: Ints  # number of the prompt
+    clusters_S: Ints  # number of the game, or of all games that are compared with it
+
+    def first(self, count: int) -> "Turns":
+        """The first turns."""
+        return Turns(*(column[:count] for column in self))  # type: ignore[arg-type]
+
+
+def play(base: str, still: dict[str, Any], folder: Path, name: str, steps: int) -> RunFolder:
+    """A run that holds the policy still, and learns nothing but a critic."""
+    algorithm = ESTIMATORS[name]
+    options = still | {"learner.algorithm": algorithm, "loop.steps": steps}
+    if "critic" not in algorithm:
+        options["learner.learning_rate"] = 1e-12
+    if name.startswith("branches"):
+        options["groups.by"] = "branch"
+    return unstable.train(unstable.load(base, options | {"tracking.run_dir": str(folder)}))
+
+
+async def truth(config: RunConfig) -> tuple[Credits, float]:
+    """What each answer is worth under the start's policy, in pay-offs, and a reward's pay-off."""
+    (key,) = exact_games(config.updated({"eval.exploitability.every": 1}))
+    model, tokenizer = load_model(config.model), load_tokenizer(config.model)
+    engine = EmbeddedEngine(model, stop_token_ids(model, tokenizer), max_requests=256)
+    actor = LocalActor(config, RunFolder(Path()), engine, tokenizer)
+    player = PlayerId.policy(0)
+    await actor.publish(player, read_adapter(Path(config.model.init), player.name))
+    game = config.game_by_key[key]
+    asked = ModelPlayer(
+        engine=engine,
+        adapter=None,
+        version=None,
+        prompts=actor.collector.prompts[key],
+        temperature=1.0,
+        max_tokens=config.sampling.max_tokens,
+    )
+    exploiter = Exploiter(game, asked, solver=LocalSolver(game))
+    found = await exploiter.credit(await exploiter.decide(player.name, 0, 1))
+    await actor.close()
+    return found, game.payoff_scale or Game(game, 0).stakes or 1.0
+
+
+def read(folder: RunFolder, batches: int, found: Credits, scale: float) -> Turns:
+    """The turns of the last batches; those without a legal move are left out."""
+    numbers: dict[object, int] = {}
+    clusters: dict[object, int] = {}
+    rows: list[tuple[Any, ...]] = []
+    for _, path in folder.sample_files()[-batches:]:
+        for record in read_records(path, SAMPLE, Skipped()):
+            prompt = tuple(record["sampled"]["prompt_ids"])
+            answer = tuple(answer_tokens(record["sampled"]).token_ids)
+            worth = found[prompt]
+            if (action := worth.answers.get(answer)) is None:
+                continue
+            group, game = ("group", record["group"]), record["game"]
+            cluster = clusters.setdefault(group, clusters.get(game, len(clusters)))
+            clusters.setdefault(game, cluster)
+            rows.append(
+                (
+                    record["advantage"],
+                    (action - worth.value) / scale,
+                    action / scale,
+                    worth.value / scale,
+                    record["outcome"],
+                    numbers.setdefault((game, record["seat"]), len(numbers)),
+                    record["turn"],
+                    numbers.setdefault((prompt, answer), len(numbers)),
+                    numbers.setdefault(prompt, len(numbers)),
+                    cluster,
+                )
+            )
+    floats = np.array([row[:5] for row in rows]).T
+    trajectories, turns, moves, decisions, cluster_of = np.array([row[5:] for row in rows]).T
+    last: dict[int, int] = {}
+    for place, (owner, turn) in enumerate(zip(trajectories.tolist(), turns.tolist(), strict=True)):
+        if owner not in last or turns[last[owner]] < turn:
+            last[owner] = place
+    rewards_S = np.zeros(len(rows))
+    rewards_S[[*last.values()]] = floats[4][[*last.values()]]
+    return Turns(*floats[:4], rewards_S, trajectories, turns.tolist(), moves, decisions, cluster_of)
+
+
+def computed(turns: Turns) -> dict[str, Floats]:
+    """Estimates that no run has: by the tree's own V and Q, and with a judge of each turn."""
+    values_S, actions_S = turns.values_S, turns.actions_S
+    steps = turns.trajectories_S, turns.turns_S
+    legal_S = np.ones(len(values_S), bool)
+    noise_S = np.random.default_rng(0).normal(size=len(values_S)) * turns.truth_S.std()
+    scores_S = turns.truth_S + JUDGES_NOISE * noise_S
+
+    def gae(decay: float) -> Floats:
+        return generalized_advantages(turns.rewards_S, values_S, *steps, gamma=1.0, decay=decay)
+
+    def sarsa(decay: float) -> Floats:
+        rewards = turns.rewards_S, actions_S, values_S, legal_S
+        return action_advantages(*rewards, *steps, gamma=1.0, decay=decay)[0]
+
+    return {
+        "GAE 0.95, V exact": gae(0.95),
+        "GAE 1, V exact": gae(1.0),
+        "Q exact, lambda 0.95": sarsa(0.95),
+        "Q exact, lambda 1": sarsa(1.0),
+        "role baseline and a judge": turns.advantages_S + scores_S,
+        "a judge alone": scores_S,
+    }
+
+
+def figures(estimates_S: Floats, turns: Turns, weights_S: Floats) -> Floats:
+    """Correlation, bias and noise of the estimates, each turn counted so often."""
+    total = weights_S.sum()
+
+    def mean_by(values_S: Floats, keys_S: Ints) -> Floats:
+        sums = np.bincount(keys_S, weights_S * values_S)
+        return np.asarray((sums / np.maximum(np.bincount(keys_S, weights_S), 1e-12))[keys_S])
+
+    truth_S = turns.truth_S - weights_S @ turns.truth_S / total
+    centred_S = estimates_S - weights_S @ estimates_S / total
+    squares = weights_S @ truth_S**2, weights_S @ centred_S**2, weights_S @ (truth_S * centred_S)
+    slope = squares[2] / squares[0]
+    errors_S = centred_S - slope * truth_S
+    moves_S = mean_by(errors_S, turns.moves_S)
+    own_S = moves_S - mean_by(errors_S, turns.decisions_S)
+    # The square of a mean of n errors has 1 / n of their variance in it, which is no bias.
+    moves, decisions = (len(np.unique(keys[weights_S > 0])) for keys in turns[7:9])
+    within = weights_S @ (errors_S - moves_S) ** 2 / max(1.0, total - moves)
+    bias = max(0.0, weights_S @ own_S**2 - within * (moves - decisions)) / total
+    signal = slope**2 * squares[0] / total
+    noise = weights_S @ errors_S**2 / total - bias
+    return np.array(
+        [
+            squares[2] / math.sqrt(squares[0] * max(squares[1], 1e-300)),
+            math.sqrt(bias / signal),
+            math.sqrt(max(0.0, noise) / signal),
+        ]
+    )
+
+
+def row(name: str, estimates_S: Floats, turns: Turns) -> str:
+    """A line of the table."""
+    found = figures(estimates_S, turns, np.ones(len(estimates_S)))
+    clusters, places_S = np.unique(turns.clusters_S, return_inverse=True)
+    chance = np.random.default_rng(1)
+    drawn = [
+        figures(estimates_S, turns, counts[places_S].astype(np.float64))
+        for counts in (
+            chance.multinomial(len(clusters), np.full(len(clusters), 1 / len(clusters)))
+            for _ in range(BOOTSTRAPS)
+        )
+    ]
+    lows, highs = np.percentile(drawn, [2.5, 97.5], axis=0)
+    cells = [
+        f"{value:.2f} ({low:.2f} to {high:.2f})"
+        for value, low, high in zip(found, lows, highs, strict=True)
+    ]
+    ratio = 1 / max(found[2], 1e-9) ** 2
+    return f"| {name} | {' | '.join(cells)} | {ratio:.3g} |"
+
+
+def measured(still: dict[str, Any], args: argparse.Namespace) -> list[str]:
+    """The table's lines, for the policy that these options hold still."""
+    config = prepare(alone(unstable.load(args.config, still)), learner=False).config
+    found, scale = asyncio.run(truth(config))
+    runs: dict[str, Turns] = {}
+    for number, (name, algorithm) in enumerate(ESTIMATORS.items()):
+        steps = args.batches + args.critic * ("critic" in algorithm)
+        folder = play(args.config, still, args.folder / f"estimator-{number}", name, steps)
+        runs[name] = read(folder, args.batches, found, scale)
+    count = min(len(turns.turns_S) for turns in runs.values())
+    runs = {name: turns.first(count) for name, turns in runs.items()}
+    lines = [row(name, turns.advantages_S, turns) for name, turns in runs.items()]
+    plain = runs["role baseline"]
+    lines += [row(name, estimates_S, plain) for name, estimates_S in computed(plain).items()]
+    games = defaultdict(set)
+    for name, turns in runs.items():
+        games[len(np.unique(turns.clusters_S))].add(name)
+    print(f"{count} turns of each; a move is worth {plain.truth_S.std():.3f} (deviation of A)")
+    print("independent games or groups: " + ", ".join(f"{n} ({len(x)})" for n, x in games.items()))
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="of the runs, a new one")
+    parser.add_argument("--config", default="tiny_leduc")
+    parser.add_argument("--updates", type=int, default=20, help="that the policy learns for")
+    parser.add_argument("--batches", type=int, default=8, help="that are measured")
+    parser.add_argument("--critic", type=int, default=40, help="that critics learn from before")
+    parser.add_argument("--batch_size", type=int, help="turns; default: the config's")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args(arguments)
+    options: dict[str, Any] = {"seed": args.seed, "eval.exploitability.every": 0}
+    if args.batch_size is not None:
+        options["learner.batch_size"] = args.batch_size
+    run = {"loop.steps": args.updates, "tracking.run_dir": str(args.folder / "policy")}
+    folder = unstable.train(unstable.load(args.config, options | run))
+    start = {"model.init": str(folder.checkpoint(args.updates)), "seed": args.seed + 1000}
+    rate = {"schedule": "constant", "final_rate": 0.0, "decay_fraction": 1.0}
+    lines = measured(options | start | {f"learner.{k}": v for k, v in rate.items()}, args)
+    print("| estimator | correlation | bias | noise | signal to noise |")
+    print("|---|---|---|---|---|")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
