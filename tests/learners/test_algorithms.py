@@ -97,7 +97,6 @@ def test_micro_batches_do_not_change_the_gradient(model, monkeypatch, algorithm)
         ({"name": "rloo", "ratio": "turn", "importance": "sequence_mask"}, True),
         ({"name": "grpo", "importance": "sequence_mask"}, False),
         ({"name": "rft", "aggregation": "sequence"}, False),
-        ({"name": "kto"}, False),
     ],
 )
 def test_micro_batches_keep_trajectories_whole_only_where_the_loss_of_a_token_needs_it(

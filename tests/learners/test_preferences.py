@@ -1,6 +1,7 @@
 """Preference learning: which pairs a batch has, what a step on them is, and what is learned."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests.helpers.learners import (
     spy_on_gradients,
     trained,
 )
-from unstable.config import ConfigError, parse
+from unstable.config import ConfigError, load, parse
 from unstable.learners.batch import FlatBatch
 from unstable.learners.pairs import group_pairs, position_pairs
 from unstable.learners.regularization import turn_kl
@@ -339,6 +340,14 @@ def test_what_compares_no_groups_needs_none():
     with pytest.raises(ConfigError, match="desirable_weight = 0 and undesirable_weight = 0"):
         algorithm = {"name": "kto", "desirable_weight": 0, "undesirable_weight": 0}
         parse({"learner": {"algorithm": algorithm}})
+
+
+def test_the_page_shows_a_config_that_reads(tmp_path):
+    text = (Path(__file__).parent.parent.parent / "docs/algorithms.md").read_text(encoding="utf-8")
+    block = text.partition("## Preferences")[2].split("```")[1]
+    (tmp_path / "config.yaml").write_text(block, encoding="utf-8")
+    config = load(str(tmp_path / "config.yaml"))
+    assert config.groups.by == "branch" and config.learner.algorithm.sft_weight
 
 
 def test_only_a_loss_that_reads_a_reference_has_one(model):

@@ -1,0 +1,88 @@
+"""Pairs of a person's own: two forms of a line, mistakes by file and line, and what is learned."""
+
+import json
+
+import pytest
+
+from tests.helpers.learners import make_learner
+from tests.helpers.models import tiny_model, tiny_tokenizer
+from unstable.config import AdapterConfig, ConfigError, GameConfig, ModelConfig
+from unstable.datasets.pairs import jsonl_pairs, pair_batch
+from unstable.prompts import PromptBuilder, load_style
+
+GAME = GameConfig()
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Your move."}]
+OWN = {"observation": "the board", "chosen": "[4]", "rejected": "[0]"}
+TALK = {"prompt": CHAT, "chosen": "The centre: [4]", "rejected": "I give up."}
+
+
+def builder() -> PromptBuilder:
+    return PromptBuilder(tiny_tokenizer(), load_style("answer").of_game(GAME), {}, 4096)
+
+
+def read(path, *rows):
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return jsonl_pairs(path, GAME, builder())
+
+
+def test_a_line_is_an_observation_or_a_chat_with_two_answers(tmp_path):
+    own, talk = read(tmp_path / "pairs.jsonl", OWN, TALK)
+    assert (own.chosen.answer, own.rejected.answer) == ("4", "0")  # as the parser reads them
+    assert own.chosen.tokens.prompt_ids == own.rejected.tokens.prompt_ids
+    tokenizer = tiny_tokenizer()
+    text = "<|system|>Be brief.<|end|><|user|>Your move.<|end|><|assistant|>"
+    for example, answer in ((talk.chosen, TALK["chosen"]), (talk.rejected, TALK["rejected"])):
+        assert tokenizer.decode(example.tokens.prompt_ids) == text
+        assert tokenizer.decode(example.tokens.token_ids) == f"{answer}<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "not JSON"),
+        ("{}", "has no keys; give observation or prompt, chosen and rejected"),
+        ({"chosen": "[1]", "rejected": "[2]"}, "has chosen, rejected; give observation or prompt"),
+        (OWN | {"prompt": CHAT}, "has observation, chosen, rejected, prompt; give "),
+        (OWN | {"chosen": 4}, "chosen = 4 is no text; give a text"),
+        (OWN | {"rejected": " "}, "rejected = ' ' is no text; give a text"),
+        (OWN | {"rejected": "[4]"}, "chosen and rejected are the same answer; leave the line out"),
+        (OWN | {"rejected": "4"}, "games.parser = 'plain': reads '4'"),
+        (TALK | {"prompt": "hello"}, "prompt = 'hello' is no chat; give a list of messages"),
+        (TALK | {"prompt": [{"role": "user"}]}, "messages needs two or more"),
+    ],
+)
+def test_a_mistake_names_file_and_line(tmp_path, line, words):
+    path = tmp_path / "pairs.jsonl"
+    with pytest.raises(ConfigError) as raised:
+        read(path, OWN, "", line)
+    message = str(raised.value)
+    assert message.startswith(f"{path}:3: ") and words in message and "\n" not in message
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        jsonl_pairs(tmp_path / "none.jsonl", GAME, builder())
+
+
+@pytest.mark.parametrize("name", ["dpo", "simpo", "kto", "rft"])
+def test_a_batch_of_them_is_one_that_the_learner_takes(tmp_path, name):
+    pairs = read(tmp_path / "pairs.jsonl", OWN, TALK)
+    tiny_model().save_pretrained(tmp_path / "model")
+    model = ModelConfig(
+        name=str(tmp_path / "model"), dtype="float32", adapter=AdapterConfig(rank=4, alpha=8)
+    )
+    algorithm = {"name": name} | ({"baseline": "group"} if name == "kto" else {})
+    learner = make_learner(model, algorithm=algorithm, updates=8, learning_rate=5e-3)
+    answers = [each.tokens for pair in pairs for each in (pair.chosen, pair.rejected)]
+
+    def preferred():
+        scores = [sum(each) for each in learner.logprobs(answers)]
+        return [scores[0] - scores[1], scores[2] - scores[3]]
+
+    before = preferred()
+    for version in range(8):
+        metrics = learner.update(pair_batch(pairs, version)).metrics
+    assert all(after > old + 0.1 for after, old in zip(preferred(), before, strict=True))
+    if name in ("dpo", "simpo"):
+        assert metrics["learn/pairs"] == 2
