@@ -1,0 +1,183 @@
+"""What a teacher thinks of a turn: an expert's share of the move, an endpoint's log-probability."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.builders import answering, completion, game, sampled
+from tests.helpers.endpoint import Reply, Server
+from tests.helpers.models import random_adapter, tiny_model, tiny_tokenizer
+from tests.helpers.teacher import teacher_at, tiny_engine
+from unstable.config import ConfigError, RewardConfig, parse
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.rewards.terms import Rewards
+from unstable.types import GameFailure, GameResult, Move, SampledTokens, Segment
+
+TOKENIZER = tiny_tokenizer()
+PROMPT = TOKENIZER.encode("hello", add_special_tokens=False)
+
+
+def answered(answers: Sequence[SampledTokens]) -> GameResult:
+    """A game in which the trained seat has answered so."""
+    result = game(turns=2 * len(answers))
+    for index, tokens in enumerate(answers):
+        text = TOKENIZER.decode(tokens.token_ids, skip_special_tokens=True)
+        result.turns[2 * index] = answering(result.turns[2 * index], sampled=tokens, text=text)
+    return result
+
+
+async def judged(term: RewardConfig, result: GameResult) -> list[float] | GameFailure:
+    """The term's raw values, turn by turn, or why there is none."""
+
+    async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
+        yield [result]
+
+    async for (each,) in Rewards([term]).judge(played()):
+        if isinstance(each, GameFailure):
+            return each
+        (trajectory,) = each[1]
+        return [sample.rewards[term.term].raw for sample in trajectory.samples]
+    raise AssertionError("nothing was judged")
+
+
+# An expert.
+
+
+async def test_the_experts_share_of_the_move_that_was_made() -> None:
+    moves = (Move([7, 8], 0.75), Move([7, 9, 8], 0.25), Move([9, 8], 0.0))
+    made = [[7, 8], [7, 9, 8], [9, 8], [5, 5]]  # the last is no move
+    answers = [
+        replace(sampled(token_ids=ids, logprobs=[-1.0] * len(ids)), moves=moves) for ids in made
+    ]
+    found = await judged(RewardConfig(term="expert", weight=2.0), answered(answers))
+    assert found == [0.75, 0.25, 0.0, 0.0]
+
+
+def test_an_experts_share_needs_its_moves() -> None:
+    rewards = [{"term": "outcome"}, {"term": "expert"}]
+    with pytest.raises(ConfigError) as error:
+        parse({"buffer": {"rewards": rewards}})
+    assert str(error.value) == (
+        "buffer.rewards.1.term = 'expert' asks how likely the expert makes each move, but "
+        "sampling.moves = 'none'; set sampling.moves to expert"
+    )
+    assert parse({"buffer": {"rewards": rewards}, "sampling": {"moves": "expert"}})
+
+
+# An endpoint.
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[EmbeddedEngine]:
+    engine = tiny_engine()
+    await engine.load(random_adapter(tiny_model(), "teacher", seed=3))
+    yield engine
+    await engine.close()
+
+
+def at(url: str, model: str = "teacher", **changes: Any) -> RewardConfig:
+    return RewardConfig(term="teacher", args={"url": url, "model": model}, **changes)
+
+
+async def sample(engine: EmbeddedEngine, seed: int) -> SampledTokens:
+    made = await engine.generate(PROMPT, adapter=None, temperature=1.0, max_tokens=4, seed=seed)
+    return SampledTokens(prompt_ids=PROMPT, segments=(made,), version=0)
+
+
+async def test_it_is_what_the_teacher_makes_likelier(engine: EmbeddedEngine) -> None:
+    answers = [await sample(engine, seed) for seed in range(6)]
+    # Of an answer with an insertion, what was sampled counts alone.
+    inserted = Segment(token_ids=TOKENIZER.encode("why", add_special_tokens=False), scored=False)
+    first, last = (answers[i].completions[0] for i in (0, 1))
+    answers.append(SampledTokens(prompt_ids=PROMPT, segments=(first, inserted, last), version=0))
+    expected = []
+    for each in answers:
+        (scored,) = await engine.score(PROMPT, [each.token_ids], adapter="teacher")
+        if len(each.segments) == 3:
+            del scored[len(first.token_ids) : -len(last.token_ids)]
+        expected.append(sum(scored) - sum(each.logprobs))
+    async with teacher_at(engine) as url:
+        found = await judged(at(url), answered(answers))
+        own = await judged(at(url, "base"), answered(answers[:6]))
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert min(map(abs, expected)) > 1e-3
+    assert own == pytest.approx([0.0] * 6, abs=1e-4)  # of the policy itself
+
+
+async def test_on_average_it_is_the_kl_to_the_teacher_with_a_minus(engine: EmbeddedEngine) -> None:
+    """Over all answers of a word, each as often as the policy gives it."""
+    words = [[word] for word in range(4, len(TOKENIZER))]
+    own, others = [
+        np.array(await engine.score(PROMPT, words, adapter=adapter))[:, 0]
+        for adapter in (None, "teacher")
+    ]
+    answers = [
+        SampledTokens(
+            prompt_ids=PROMPT,
+            segments=(completion(token_ids=ids, logprobs=[logprob], adapter=None),),
+            version=0,
+        )
+        for ids, logprob in zip(words, own.tolist(), strict=True)
+    ]
+    async with teacher_at(engine) as url:
+        found = await judged(at(url), answered(answers))
+    chances = np.exp(own)
+    assert chances @ np.array(found) == pytest.approx(-chances @ (own - others), abs=1e-5)
+
+
+def echo(tokens: Sequence[str], logprobs: Sequence[float | None]) -> Reply:
+    found = {"tokens": [*tokens], "token_logprobs": [*logprobs]}
+    return Reply(body={"choices": [{"text": "", "logprobs": found}]})
+
+
+FINE = [None, *[-1.0] * 7]
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (echo("hello[4]", FINE[:6]), "has 6 log-probabilities for 8 tokens; serve a model of"),
+        (echo("hello", FINE[:5]), "has 5 log-probabilities for 8 tokens; serve a model of the"),
+        (echo("hello<4>", FINE), "reads the answer '[4]' as '<4>': its tokenizer is another"),
+        (echo("hello[4]", [*FINE[:7], None]), "gives [-1.0, -1.0, None] as log-probabilities of"),
+        (echo("hello[4]", [*FINE[:7], 3.0]), "gives [-1.0, -1.0, 3.0] as log-probabilities of"),
+        (Reply(body={"choices": [{"text": "hi", "logprobs": None}]}), "gives no log-probabilities"),
+        (Reply(body={"choices": []}), "gives no log-probabilities of a prompt (echo with"),
+        (Reply(body="<html>"), "/completions sent no JSON but '<html>'"),
+        (Reply(status=404, body={"error": "no such model"}), "/completions answers 404: "),
+        (Reply(status=302, headers={"location": "http://a.b"}, body={}), "answers 302: "),
+        (Reply(hangs_up=True), "/completions does not answer: "),
+    ],
+)
+async def test_a_fault_of_the_endpoint_is_a_line_and_costs_the_game(
+    server: Server, reply: Reply, message: str
+) -> None:
+    ids = TOKENIZER.encode("[4]", add_special_tokens=False)
+    answer = SampledTokens(
+        prompt_ids=PROMPT, segments=(completion(token_ids=ids, logprobs=[-1.0] * 3),), version=0
+    )
+    server.replies = [echo("hello[4]", [None, *[-2.0] * 7])]
+    assert await judged(at(server.url, "m"), answered([answer])) == [-3.0]
+    assert server.bodies[0]["prompt"] == [*PROMPT, *ids] and server.bodies[0]["model"] == "m"
+    server.replies = [reply]
+    found = await judged(at(server.url, "m"), answered([answer]))
+    assert isinstance(found, GameFailure)
+    assert message in found.error and server.url in found.error
+
+
+async def test_an_endpoint_that_does_not_answer_in_time_costs_the_game(server: Server) -> None:
+    server.replies = [Reply(wait_s=1.0, body={})]
+    began = asyncio.get_running_loop().time()
+    found = await judged(at(server.url, timeout=0.1), answered([sampled()]))
+    assert isinstance(found, GameFailure)
+    assert "reward term teacher: none in timeout = 0.1 s" in found.error
+    assert asyncio.get_running_loop().time() - began < 0.9
+
+
+def test_it_has_to_be_told_where_and_who() -> None:
+    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.term = 'teacher' with args = {}"):
+        Rewards([RewardConfig(term="teacher")])
