@@ -21,8 +21,8 @@ from unstable.runtime.cluster import again
 from unstable.tracking.summary import summary
 
 PACKAGE = Path(__file__).parent.parent.parent / "unstable"
-COMMANDS = "train|sft|sweep|league|eval|exploit|play|replay|report|watch|runs|export|config|doctor"
-COMMANDS += "|model"
+COMMANDS = "train|sft|learn|sweep|league|eval|exploit|play|replay|report|watch|runs|export|config"
+COMMANDS += "|doctor|model"
 
 
 def made(root: Path, *, sft: bool = False) -> RunFolder:
