@@ -25,6 +25,7 @@ from unstable.config import RewardConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.rewards.terms import Rewards
+from unstable.runtime.actor_process import collect_rarely
 from unstable.types import BASE, GameFailure, GameSpec, SeatSpec
 from unstable.types.tallies import Asked
 
@@ -117,6 +118,7 @@ async def main() -> None:
     )
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
     stops = stop_token_ids(model, tokenizer)
+    collect_rarely()  # as an actor does
     engine = EmbeddedEngine(model, stops, max_requests=arguments.in_flight)
     collector = Collector(config, engine, tokenizer)
     games, house = arguments.games, arguments.in_flight

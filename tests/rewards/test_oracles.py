@@ -326,7 +326,7 @@ def test_however_questions_come_each_gets_its_own_answer(
     cache: str,
 ) -> None:
     async def ask() -> list[float | None | BaseException]:
-        asked = [asking.value(g, g, 0) for g in (game(game_id=n) for n in numbers)]
+        asked = [asking.ask(g, g, 0).value() for g in (game(game_id=n) for n in numbers)]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     args = {"url": "http://localhost"}
