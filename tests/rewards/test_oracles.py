@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.builders import game
 from tests.helpers.endpoint import Reply, Server
+from tests.helpers.judged import counts, judged
 from unstable.config import ConfigError, RewardConfig
 from unstable.rewards.oracles.asking import Asking
 from unstable.rewards.oracles.base import Answer, Call, Oracle, Question
@@ -39,30 +40,9 @@ def term(server: Server, **changes: Any) -> RewardConfig:
     return RewardConfig(**fields | changes)
 
 
-async def judged(rewards: Rewards, games: Sequence[GameResult]) -> dict[int, float | str]:
-    """By game the reward of its first trajectory, or the error that it failed with."""
-
-    async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
-        yield list(games)
-
-    found: dict[int, float | str] = {}
-    async for together in rewards.judge(played()):
-        for each in together:
-            if isinstance(each, GameFailure):
-                found[each.spec.game_id] = each.error
-            else:
-                found[each[0].spec.game_id] = each[1][0].reward
-    await rewards.close()
-    return found
-
-
 def games(count: int) -> list[GameResult]:
     """Each of another length."""
     return [game(game_id=number, turns=number + 1) for number in range(count)]
-
-
-def counts(rewards: Rewards, name: str = "http") -> dict[str, int]:
-    return rewards.take_asked().counts[name]
 
 
 async def test_many_are_asked_at_a_time_and_each_gets_its_own(server: Server) -> None:

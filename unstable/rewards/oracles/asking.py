@@ -83,11 +83,12 @@ class Asking:
         """Ask what a turn or a seat is worth."""
         questions: Sequence[Question] = ()
         answers: list[asyncio.Future[Answer] | Answer] = []
-        try:
+        faults: list[BaseException] = []
+        with faults_to(faults.append):
             questions = self.oracle.questions(result, game, judged)
             answers = list(map(self._find, questions))
-        except Exception as error:
-            answers = [error]
+        if faults:
+            answers = [_as_answer(faults[0])]
         self.oracle.counts.count("asked", len(questions))
         seat = judged.seat if isinstance(judged, Turn) else judged
         return Pending(self, (game.spec.env, seat), questions, answers)
@@ -192,10 +193,7 @@ class Asking:
             if len(answers) != len(batch):
                 raise OracleError(f"{len(answers)} values for {len(batch)} items")
         if faults:
-            error = faults[0]
-            answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))] * len(
-                batch
-            )
+            answers = [_as_answer(faults[0])] * len(batch)
         kept: dict[str, float | None] = {}
         for waiting, answer in zip(batch, map(self._checked, answers), strict=True):
             self._close(waiting)
@@ -229,6 +227,11 @@ class Asking:
             self._said = now
             text = one_line(f"{type(error).__name__}: {error}")
             log.warning("reward term %s: %s", self._config.key, text)
+
+
+def _as_answer(fault: BaseException) -> Exception:
+    """What was raised, as what an answer may be."""
+    return fault if isinstance(fault, Exception) else RuntimeError(repr(fault))
 
 
 class Pending:
