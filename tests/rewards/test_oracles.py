@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.builders import game
+from tests.helpers.builders import answering, game
 from tests.helpers.endpoint import Reply, Server
 from tests.helpers.judged import counts, judged
 from unstable.config import ConfigError, RewardConfig
@@ -143,6 +143,13 @@ async def test_one_item_that_fails_costs_no_other(server: Server) -> None:
     assert [number for number, value in found.items() if isinstance(value, str)] == [2]
 
 
+async def test_half_a_character_is_told_as_it_is(server: Server) -> None:
+    odd = game(turns=1)
+    odd.turns[0] = answering(odd.turns[0], text="\ud83d?")
+    assert await judged(Rewards([term(server)]), [odd]) == {0: 1.0}
+    assert server.bodies[0]["items"][0]["turns"][0]["answer"] == "\ud83d?"
+
+
 async def test_null_is_no_reward(server: Server) -> None:
     server.replies = [Reply(body={"values": [None]})]
     rewards = Rewards([term(server), RewardConfig()])
@@ -265,6 +272,21 @@ async def test_a_function_has_the_same_policy_where_it_fails() -> None:
     assert await judged(Rewards([config]), [game()]) == {0: 0.0}
     with pytest.raises(ConfigError, match=r"on_failure = 'zero': outcome does not wait"):
         Rewards([RewardConfig(on_failure="zero")])
+
+
+async def test_a_failure_that_many_games_share_is_as_short_for_each(server: Server) -> None:
+    server.replies = [Reply(400, "no")]
+
+    async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
+        yield [*games(20)]
+
+    rewards, found = Rewards([term(server)]), list[GameFailure]()
+    async for together in rewards.judge(played()):
+        found += [each for each in together if isinstance(each, GameFailure)]
+    await rewards.close()
+    lengths_of = {len(each.traceback.splitlines()) for each in found}
+    assert len(found) == 20 and len(lengths_of) == 1
+    assert "_fail" in found[0].traceback  # where it was found
 
 
 class Echo(Oracle):

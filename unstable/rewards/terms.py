@@ -357,5 +357,6 @@ def _read_term(
                 )
         return _Term(reward, partial(function, **reward.args), judges, None)
     together = second in ("turns", "seats")
-    own = FunctionOracle(reward.key, field, function, reward.args, together=together)
+    kept = reward.cache not in ("auto", "none")
+    own = FunctionOracle(reward.key, field, function, reward.args, together=together, kept=kept)
     return _Term(reward, None, judges, Asking(reward, own, at_once=at_once, cache=path))

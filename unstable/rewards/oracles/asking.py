@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple
 
 from unstable.config import RewardConfig, one_line
@@ -27,13 +28,30 @@ _LEAST_GATHER_S, _MOST_GATHER_S = 0.005, 0.25
 _SAID_EVERY_S = 60.0
 
 
+class Failure(NamedTuple):
+    """Why there is no answer; it is raised for each game, so where it was raised first is kept."""
+
+    error: Exception
+    traceback: TracebackType | None
+
+    @classmethod
+    def of(cls, fault: BaseException) -> "Failure":
+        """What was raised, as what may be raised again."""
+        error = fault if isinstance(fault, Exception) else RuntimeError(repr(fault))
+        return cls(error, fault.__traceback__)
+
+
+Found = float | None | Failure
+"""An answer as those who wait for it get it."""
+
+
 class _Waiting:
     """A question that is to be answered, and a future for each that waits for that."""
 
     def __init__(self, question: Question, key: str | None) -> None:
         self.question = question
         self.key = key
-        self.futures: list[asyncio.Future[Answer]] = []
+        self.futures: list[asyncio.Future[Found]] = []
 
     @property
     def is_left(self) -> bool:
@@ -82,24 +100,24 @@ class Asking:
     def ask(self, result: GameResult, game: GameResult, judged: Turn | int) -> "Pending":
         """Ask what a turn or a seat is worth."""
         questions: Sequence[Question] = ()
-        answers: list[asyncio.Future[Answer] | Answer] = []
+        answers: list[asyncio.Future[Found] | Found] = []
         faults: list[BaseException] = []
         with faults_to(faults.append):
             questions = self.oracle.questions(result, game, judged)
             answers = list(map(self._find, questions))
         if faults:
-            answers = [_as_answer(faults[0])]
+            answers = [Failure.of(faults[0])]
         self.oracle.counts.count("asked", len(questions))
         seat = judged.seat if isinstance(judged, Turn) else judged
         return Pending(self, (game.spec.env, seat), questions, answers)
 
-    def settle(self, role: tuple[str, int], value: Answer) -> float | None:
+    def settle(self, role: tuple[str, int], value: Found) -> float | None:
         """A value as it counts for its env and seat: what has failed as `on_failure` says."""
-        if isinstance(value, Exception):
+        if isinstance(value, Failure):
             self.oracle.counts.count("failures")
             if self._config.on_failure == "drop":
-                raise value
-            self._say(value)
+                raise value.error.with_traceback(value.traceback)
+            self._say(value.error)
             return self._last.get(role, 0.0) if self._config.on_failure == "last" else 0.0
         if value is not None:
             self._last[role] = value
@@ -125,7 +143,7 @@ class Asking:
         await asyncio.gather(*self._batches, return_exceptions=True)
         await self.oracle.close()
 
-    def _find(self, question: Question) -> asyncio.Future[Answer] | Answer:
+    def _find(self, question: Question) -> asyncio.Future[Found] | Found:
         """The answer that is known, or a future of it."""
         waiting, key = None, self._key(question)
         if key is not None and self._cache is not None:
@@ -142,7 +160,7 @@ class Asking:
             if key is not None:
                 self._open[key] = waiting
             self._begin_soon()
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
         waiting.futures.append(future)
         return future
 
@@ -193,11 +211,11 @@ class Asking:
             if len(answers) != len(batch):
                 raise OracleError(f"{len(answers)} values for {len(batch)} items")
         if faults:
-            answers = [_as_answer(faults[0])] * len(batch)
+            answers = [Failure.of(faults[0]).error] * len(batch)
         kept: dict[str, float | None] = {}
         for waiting, answer in zip(batch, map(self._checked, answers), strict=True):
             self._close(waiting)
-            if waiting.key is not None and not isinstance(answer, Exception):
+            if waiting.key is not None and not isinstance(answer, Failure):
                 kept[waiting.key] = answer
             for future in waiting.futures:
                 if not future.done():
@@ -208,17 +226,19 @@ class Asking:
             except OSError as error:
                 self._say(error)
 
-    def _checked(self, answer: Answer) -> Answer:
-        if answer is None or isinstance(answer, Exception):
-            return answer
+    def _checked(self, answer: Answer) -> Found:
+        if answer is None:
+            return None
+        if isinstance(answer, Exception):
+            return Failure.of(answer)
         try:
             if math.isfinite(answer):
                 return float(answer)
         except TypeError:
             pass
-        return ValueError(
-            f"reward term {self._config.key} returned {answer}, of weight {self._config.weight}"
-        )
+        name, weight = self._config.key, self._config.weight
+        error = ValueError(f"reward term {name} returned {answer}, of weight {weight}")
+        return Failure(error, None)
 
     def _say(self, error: BaseException) -> None:
         """Log what has failed, not more often than one can read."""
@@ -229,11 +249,6 @@ class Asking:
             log.warning("reward term %s: %s", self._config.key, text)
 
 
-def _as_answer(fault: BaseException) -> Exception:
-    """What was raised, as what an answer may be."""
-    return fault if isinstance(fault, Exception) else RuntimeError(repr(fault))
-
-
 class Pending:
     """A value that was asked for: the mean of what its questions are answered."""
 
@@ -242,7 +257,7 @@ class Pending:
         asking: Asking,
         role: tuple[str, int],
         questions: Sequence[Question],
-        answers: Sequence[asyncio.Future[Answer] | Answer],
+        answers: Sequence[asyncio.Future[Found] | Found],
     ) -> None:
         self._asking = asking
         self._role = role
@@ -252,7 +267,7 @@ class Pending:
 
     async def value(self) -> float | None:
         """What it is worth; None: nothing. Raises what has failed, under `drop`."""
-        answers: list[Answer] = []
+        answers: list[Found] = []
         for each in self._answers:
             answers.append(await each if isinstance(each, asyncio.Future) else each)
         return self._asking.settle(self._role, self._mean(answers))
@@ -264,9 +279,9 @@ class Pending:
         if any(future.cancelled() for future in self._futures):
             self._asking.leave()
 
-    def _mean(self, answers: Sequence[Answer]) -> Answer:
+    def _mean(self, answers: Sequence[Found]) -> Found:
         for answer in answers:
-            if isinstance(answer, Exception):
+            if isinstance(answer, Failure):
                 return answer
         found = [
             1.0 - answer if question.flipped else answer
