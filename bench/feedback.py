@@ -16,15 +16,18 @@ from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from unstable.collectors.collector import Collector
-from unstable.config import RewardConfig, parse
+from unstable.config import RewardConfig, RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
-from unstable.rewards.terms import Rewards
+from unstable.records.folder import RunFolder
+from unstable.runtime.actor_process import collect_rarely
+from unstable.runtime.judge import judging
 from unstable.types import BASE, GameFailure, GameSpec, SeatSpec
 from unstable.types.tallies import Asked
 
@@ -70,13 +73,13 @@ def judge(delay_s: float) -> Iterator[str]:
 
 
 async def seconds(
-    collector: Collector, terms: list[RewardConfig], games: int, house: int
+    collector: Collector, config: RunConfig, games: int, house: int
 ) -> tuple[float, float, Asked]:
     """From one judged game to the `games`-th after it, while the house stays full.
 
     By the clock, of this process's processor, and what was asked.
     """
-    rewards, over = Rewards(terms), 0
+    rewards, over = judging(config, RunFolder(Path())), 0
     seat = SeatSpec(player=BASE, temperature=1.0, group_id=0)
     specs = (
         GameSpec(game_id=i, purpose="train", env="TicTacToe-v0", seed=i, seats=(seat, seat))
@@ -117,17 +120,20 @@ async def main() -> None:
     )
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
     stops = stop_token_ids(model, tokenizer)
+    collect_rarely()  # as an actor does
     engine = EmbeddedEngine(model, stops, max_requests=arguments.in_flight)
     collector = Collector(config, engine, tokenizer)
     games, house = arguments.games, arguments.in_flight
     alone, beside = list[tuple[float, float]](), list[tuple[float, float]]()
     with judge(arguments.delay) as url:
-        plain = RewardConfig()
-        asked = RewardConfig(term="http", judges=arguments.judges, args={"url": url}, cache="none")
-        await seconds(collector, [plain, asked], games, house)  # the first one warms up
+        args = {"url": url}
+        asked = RewardConfig(term="http", judges=arguments.judges, args=args, cache="none")
+        plain = config
+        judged = config.updated({"buffer.rewards": [RewardConfig(), asked]})
+        await seconds(collector, judged, games, house)  # the first one warms up
         for _ in range(arguments.rounds):
-            alone.append((await seconds(collector, [plain], games, house))[:2])
-            *spent, counted = await seconds(collector, [plain, asked], games, house)
+            alone.append((await seconds(collector, plain, games, house))[:2])
+            *spent, counted = await seconds(collector, judged, games, house)
             beside.append((spent[0], spent[1]))
     await engine.close()
     counts = counted.counts["http"]

@@ -23,8 +23,10 @@ LARGE = {"model.name": str(QWEN)}
 OF_NO_MACHINE = {
     *("games.0.events", "games.0.parser", "groups.size", "tracking.dashboard"),
     "learner.micro_batch_size",
+    *("buffer.rewards.0.judges", "buffer.rewards.0.retries", "buffer.rewards.0.cache"),
 }
-"""Fields whose auto depends on the game, the algorithm, the terminal or the learner's device."""
+"""Fields whose auto depends on the game, the algorithm, the terminal, the learner's device or the
+reward term."""
 
 
 def autos(value: object, path: str = "") -> Iterator[str]:

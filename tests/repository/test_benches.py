@@ -28,6 +28,7 @@ SMALL = {
     "credit.py": "runs --config tiny_kuhn --updates 1 --batches 1 --critic 1 --batch_size 64",
     "curve.py": "run --out curve.svg",
     "driver.py": "--actors 1 --in-flight 8 --games 200 --warm 100 --batch 64 --pool 9 --parts",
+    "feedback.py": "--in_flight 4 --games 8 --rounds 1 --delay 0.01",
     "fit.py": "--games 200 --versions 5 --players 3 --rounds 1",
     "gate.py": "--places 32 --games 2000 --rounds 1",
     "gpu_hour.py": "--state hour --dry --only doctor prefix",

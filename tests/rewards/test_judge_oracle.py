@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.builders import answering, game
 from tests.helpers.endpoint import Reply, Server, says
-from tests.rewards.test_oracles import counts, judged
+from tests.helpers.judged import counts, judged
 from unstable.config import ConfigError, RewardConfig, parse
 from unstable.rewards.oracles.base import Reply as ModelReply
 from unstable.rewards.terms import Rewards

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.builders import game
+from tests.helpers.builders import answering, game
 from tests.helpers.endpoint import Reply, Server
+from tests.helpers.judged import counts, judged
 from unstable.config import ConfigError, RewardConfig
 from unstable.rewards.oracles.asking import Asking
 from unstable.rewards.oracles.base import Answer, Call, Oracle, Question
@@ -39,30 +40,9 @@ def term(server: Server, **changes: Any) -> RewardConfig:
     return RewardConfig(**fields | changes)
 
 
-async def judged(rewards: Rewards, games: Sequence[GameResult]) -> dict[int, float | str]:
-    """By game the reward of its first trajectory, or the error that it failed with."""
-
-    async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
-        yield list(games)
-
-    found: dict[int, float | str] = {}
-    async for together in rewards.judge(played()):
-        for each in together:
-            if isinstance(each, GameFailure):
-                found[each.spec.game_id] = each.error
-            else:
-                found[each[0].spec.game_id] = each[1][0].reward
-    await rewards.close()
-    return found
-
-
 def games(count: int) -> list[GameResult]:
     """Each of another length."""
     return [game(game_id=number, turns=number + 1) for number in range(count)]
-
-
-def counts(rewards: Rewards, name: str = "http") -> dict[str, int]:
-    return rewards.take_asked().counts[name]
 
 
 async def test_many_are_asked_at_a_time_and_each_gets_its_own(server: Server) -> None:
@@ -161,6 +141,13 @@ async def test_one_item_that_fails_costs_no_other(server: Server) -> None:
     server.replies = [Reply(body=picky)]
     found = await judged(Rewards([term(server)]), games(5))
     assert [number for number, value in found.items() if isinstance(value, str)] == [2]
+
+
+async def test_half_a_character_is_told_as_it_is(server: Server) -> None:
+    odd = game(turns=1)
+    odd.turns[0] = answering(odd.turns[0], text="\ud83d?")
+    assert await judged(Rewards([term(server)]), [odd]) == {0: 1.0}
+    assert server.bodies[0]["items"][0]["turns"][0]["answer"] == "\ud83d?"
 
 
 async def test_null_is_no_reward(server: Server) -> None:
@@ -287,6 +274,21 @@ async def test_a_function_has_the_same_policy_where_it_fails() -> None:
         Rewards([RewardConfig(on_failure="zero")])
 
 
+async def test_a_failure_that_many_games_share_is_as_short_for_each(server: Server) -> None:
+    server.replies = [Reply(400, "no")]
+
+    async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
+        yield [*games(20)]
+
+    rewards, found = Rewards([term(server)]), list[GameFailure]()
+    async for together in rewards.judge(played()):
+        found += [each for each in together if isinstance(each, GameFailure)]
+    await rewards.close()
+    lengths_of = {len(each.traceback.splitlines()) for each in found}
+    assert len(found) == 20 and len(lengths_of) == 1
+    assert "_fail" in found[0].traceback  # where it was found
+
+
 class Echo(Oracle):
     """Answers an item's own number after any time, and notes the batches."""
 
@@ -326,7 +328,7 @@ def test_however_questions_come_each_gets_its_own_answer(
     cache: str,
 ) -> None:
     async def ask() -> list[float | None | BaseException]:
-        asked = [asking.value(g, g, 0) for g in (game(game_id=n) for n in numbers)]
+        asked = [asking.ask(g, g, 0).value() for g in (game(game_id=n) for n in numbers)]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     args = {"url": "http://localhost"}

@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, LlamaConfig
 from transformers import LlamaForSequenceClassification as Llama
 
 from tests.helpers.builders import answering, game
-from tests.rewards.test_oracles import counts, judged
+from tests.helpers.judged import counts, judged
 from unstable.config import ConfigError, ModelConfig, RewardConfig, parse
 from unstable.models.base import load_tokenizer
 from unstable.rewards.terms import Rewards

@@ -172,7 +172,7 @@ def _judge(given: Given) -> None:
     folder = folder_at("RUN_DIR", given.words[0])
     from unstable.commands.judge import judge
 
-    judge(folder, given["terms"], given["name"], given.fields)
+    judge(folder, given["terms"], given["into"], given.fields)
 
 
 def _report(given: Given) -> None:
@@ -349,7 +349,7 @@ COMMANDS = {
         _judge,
         *TEXTS["judge"],
         words=(1, 1),
-        own={"terms": _folder_of, "name": text_of},
+        own={"terms": _folder_of, "into": text_of},
         takes_fields=True,
     ),
     "report": Command(_report, *TEXTS["report"], words=(1, MOST), own={"out": _folder_of}),

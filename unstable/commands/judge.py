@@ -55,7 +55,7 @@ def judge(
     named = terms_record(config.buffer.rewards)["terms"]
     if path.exists() and read_terms(path) != named:
         raise ConfigError(
-            f"--name = {path.stem!r}: {path} is of other terms; give another name, or delete it"
+            f"--into = {path.stem!r}: {path} is of other terms; give another name, or delete it"
         )
     Rewards(config.buffer.rewards).check(silence)
     check_opponents(config)

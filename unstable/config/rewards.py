@@ -45,7 +45,7 @@ class RewardConfig(Section):
     at_once: PositiveInt = Field(
         16, description="calls of an async term in flight at a time, shared out over the actors"
     )
-    batch: PositiveInt = Field(32, description="most items that an oracle is asked in one call")
+    batch: PositiveInt = Field(64, description="most items that an oracle is asked in one call")
     timeout: PositiveFloat = Field(
         60.0, description="seconds for a call of the user's own term; then it has failed"
     )

@@ -8,7 +8,6 @@ apply. A term that waits for something is a coroutine function and runs beside t
 as well (`oracles/`). What comes after the sum (normalising, baselines, groups) is the learner's.
 """
 
-import asyncio
 import inspect
 import math
 from collections import defaultdict
@@ -28,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 from unstable.config import ORACLES, ConfigError, RewardConfig, shown
 from unstable.config.plugins import check_call, faults_to, target_or, time_limit
 from unstable.rewards.beside import Beside
-from unstable.rewards.oracles.asking import Asking
+from unstable.rewards.oracles.asking import Asking, Pending
 from unstable.rewards.oracles.base import Engine, Silence
 from unstable.rewards.oracles.function import FunctionOracle
 from unstable.rewards.oracles.kinds import make_oracle
@@ -288,20 +287,20 @@ class Rewards:
             if isinstance(found, GameFailure):
                 return found
             apart = found[::-1]
-        values: list[Any] = []
+        values: list[float | None | Pending] = []
         try:
-            async with asyncio.TaskGroup() as group:
-                for term, game, judged in calls:
-                    if term.asking is not None:
-                        asked = term.asking.value(result, game, judged)
-                        values.append(group.create_task(asked))
-                    elif term.is_users and self._apart is not None:
-                        values.append(apart.pop())
-                    else:
-                        values.append(term.value(game, judged))
-        except ExceptionGroup as raised:
-            raise raised.exceptions[0] from None
-        return [each.result() if isinstance(each, asyncio.Task) else each for each in values]
+            for term, game, judged in calls:
+                if term.asking is not None:
+                    values.append(term.asking.ask(result, game, judged))
+                elif term.is_users and self._apart is not None:
+                    values.append(apart.pop())
+                else:
+                    values.append(term.value(game, judged))
+            return [await each.value() if isinstance(each, Pending) else each for each in values]
+        finally:
+            for each in values:
+                if isinstance(each, Pending):
+                    each.abandon()
 
     def _calls(self, result: GameResult) -> list[_Call]:
         return [
@@ -393,5 +392,6 @@ def _read_term(
                 )
         return _Term(reward, partial(function, **reward.args), judges, None)
     together = second in ("turns", "seats")
-    own = FunctionOracle(reward.key, field, function, reward.args, together=together)
+    kept = reward.cache not in ("auto", "none")
+    own = FunctionOracle(reward.key, field, function, reward.args, together=together, kept=kept)
     return _Term(reward, None, judges, Asking(reward, own, at_once=at_once, cache=path))

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple
 
 from unstable.config import RewardConfig, one_line
@@ -27,14 +28,35 @@ _LEAST_GATHER_S, _MOST_GATHER_S = 0.005, 0.25
 _SAID_EVERY_S = 60.0
 
 
+class Failure(NamedTuple):
+    """Why there is no answer; it is raised for each game, so where it was raised first is kept."""
+
+    error: Exception
+    traceback: TracebackType | None
+
+    @classmethod
+    def of(cls, fault: BaseException) -> "Failure":
+        """What was raised, as what may be raised again."""
+        error = fault if isinstance(fault, Exception) else RuntimeError(repr(fault))
+        return cls(error, fault.__traceback__)
+
+
+Found = float | None | Failure
+"""An answer as those who wait for it get it."""
+
+
 class _Waiting:
-    """A question that is to be answered, and how many wait for that."""
+    """A question that is to be answered, and a future for each that waits for that."""
 
     def __init__(self, question: Question, key: str | None) -> None:
         self.question = question
         self.key = key
-        self.future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.waiters = 0
+        self.futures: list[asyncio.Future[Found]] = []
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return all(future.cancelled() for future in self.futures)
 
 
 class _Limits(NamedTuple):
@@ -75,21 +97,42 @@ class Asking:
         self._last: dict[tuple[str, int], float] = {}  # values, by env and seat
         self._said = -math.inf
 
-    async def value(self, result: GameResult, game: GameResult, judged: Turn | int) -> float | None:
-        """What a turn or a seat is worth; None: nothing. Raises what has failed, under `drop`."""
+    def ask(self, result: GameResult, game: GameResult, judged: Turn | int) -> "Pending":
+        """Ask what a turn or a seat is worth."""
+        questions: Sequence[Question] = ()
+        answers: list[asyncio.Future[Found] | Found] = []
+        faults: list[BaseException] = []
+        with faults_to(faults.append):
+            questions = self.oracle.questions(result, game, judged)
+            answers = list(map(self._find, questions))
+        if faults:
+            answers = [Failure.of(faults[0])]
+        self.oracle.counts.count("asked", len(questions))
         seat = judged.seat if isinstance(judged, Turn) else judged
-        role = game.spec.env, seat
-        try:
-            value = await self._mean(self.oracle.questions(result, game, judged))
-        except Exception as error:
+        return Pending(self, (game.spec.env, seat), questions, answers)
+
+    def settle(self, role: tuple[str, int], value: Found) -> float | None:
+        """A value as it counts for its env and seat: what has failed as `on_failure` says."""
+        if isinstance(value, Failure):
             self.oracle.counts.count("failures")
             if self._config.on_failure == "drop":
-                raise
-            self._say(error)
+                raise value.error.with_traceback(value.traceback)
+            self._say(value.error)
             return self._last.get(role, 0.0) if self._config.on_failure == "last" else 0.0
         if value is not None:
             self._last[role] = value
         return value
+
+    def leave(self) -> None:
+        """Ask nothing that nobody waits for any more."""
+        for waiting in [each for each in self._queue if each.is_left]:
+            self._queue.remove(waiting)
+            self._close(waiting)
+        for task, batch in self._batches.items():
+            if all(each.is_left for each in batch):
+                task.cancel()
+                for waiting in batch:
+                    self._close(waiting)
 
     async def close(self) -> None:
         """End what is asked, and give back what the oracle holds."""
@@ -100,23 +143,9 @@ class Asking:
         await asyncio.gather(*self._batches, return_exceptions=True)
         await self.oracle.close()
 
-    async def _mean(self, questions: Sequence[Question]) -> float | None:
-        self.oracle.counts.count("asked", len(questions))
-        if len(questions) == 1:
-            answers = [await self._ask(questions[0])]
-        else:
-            answers = await asyncio.gather(*map(self._ask, questions))
-        found = []
-        for question, answer in zip(questions, answers, strict=True):
-            if isinstance(answer, Exception):
-                raise answer
-            if answer is not None:
-                found.append(1.0 - answer if question.flipped else answer)
-        return math.fsum(found) / len(found) if found else None
-
-    async def _ask(self, question: Question) -> Answer:
-        waiting = None
-        key = self._key(question)
+    def _find(self, question: Question) -> asyncio.Future[Found] | Found:
+        """The answer that is known, or a future of it."""
+        waiting, key = None, self._key(question)
         if key is not None and self._cache is not None:
             if key not in self._cache:
                 self._cache.look()
@@ -131,13 +160,14 @@ class Asking:
             if key is not None:
                 self._open[key] = waiting
             self._begin_soon()
-        waiting.waiters += 1
-        try:
-            return await asyncio.shield(waiting.future)
-        finally:
-            waiting.waiters -= 1
-            if not waiting.waiters and not waiting.future.done():
-                self._abandon(waiting)
+        future: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        waiting.futures.append(future)
+        return future
+
+    def _close(self, waiting: _Waiting) -> None:
+        """Nobody else is to wait for it."""
+        if waiting.key is not None and self._open.get(waiting.key) is waiting:
+            del self._open[waiting.key]
 
     def _key(self, question: Question) -> str | None:
         if self._cache is None:
@@ -181,47 +211,34 @@ class Asking:
             if len(answers) != len(batch):
                 raise OracleError(f"{len(answers)} values for {len(batch)} items")
         if faults:
-            error = faults[0]
-            answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))] * len(
-                batch
-            )
+            answers = [Failure.of(faults[0]).error] * len(batch)
         kept: dict[str, float | None] = {}
         for waiting, answer in zip(batch, map(self._checked, answers), strict=True):
-            if waiting.key is not None:
-                if self._open.get(waiting.key) is waiting:
-                    del self._open[waiting.key]
-                if not isinstance(answer, Exception):
-                    kept[waiting.key] = answer
-            if not waiting.future.done():
-                waiting.future.set_result(answer)
+            self._close(waiting)
+            if waiting.key is not None and not isinstance(answer, Failure):
+                kept[waiting.key] = answer
+            for future in waiting.futures:
+                if not future.done():
+                    future.set_result(answer)
         if self._cache is not None:
             try:
                 self._cache.add(kept)
             except OSError as error:
                 self._say(error)
 
-    def _checked(self, answer: Answer) -> Answer:
-        if answer is None or isinstance(answer, Exception):
-            return answer
+    def _checked(self, answer: Answer) -> Found:
+        if answer is None:
+            return None
+        if isinstance(answer, Exception):
+            return Failure.of(answer)
         try:
             if math.isfinite(answer):
                 return float(answer)
         except TypeError:
             pass
-        return ValueError(
-            f"reward term {self._config.key} returned {answer}, of weight {self._config.weight}"
-        )
-
-    def _abandon(self, waiting: _Waiting) -> None:
-        """Nobody waits for it any more."""
-        waiting.future.cancel()
-        if waiting.key is not None and self._open.get(waiting.key) is waiting:
-            del self._open[waiting.key]
-        if waiting in self._queue:
-            self._queue.remove(waiting)
-        for task, batch in self._batches.items():
-            if waiting in batch and all(each.future.cancelled() for each in batch):
-                task.cancel()
+        name, weight = self._config.key, self._config.weight
+        error = ValueError(f"reward term {name} returned {answer}, of weight {weight}")
+        return Failure(error, None)
 
     def _say(self, error: BaseException) -> None:
         """Log what has failed, not more often than one can read."""
@@ -230,3 +247,45 @@ class Asking:
             self._said = now
             text = one_line(f"{type(error).__name__}: {error}")
             log.warning("reward term %s: %s", self._config.key, text)
+
+
+class Pending:
+    """A value that was asked for: the mean of what its questions are answered."""
+
+    def __init__(
+        self,
+        asking: Asking,
+        role: tuple[str, int],
+        questions: Sequence[Question],
+        answers: Sequence[asyncio.Future[Found] | Found],
+    ) -> None:
+        self._asking = asking
+        self._role = role
+        self._questions = questions
+        self._answers = answers
+        self._futures = [each for each in answers if isinstance(each, asyncio.Future)]
+
+    async def value(self) -> float | None:
+        """What it is worth; None: nothing. Raises what has failed, under `drop`."""
+        answers: list[Found] = []
+        for each in self._answers:
+            answers.append(await each if isinstance(each, asyncio.Future) else each)
+        return self._asking.settle(self._role, self._mean(answers))
+
+    def abandon(self) -> None:
+        """Wait for nothing any more."""
+        for future in self._futures:
+            future.cancel()
+        if any(future.cancelled() for future in self._futures):
+            self._asking.leave()
+
+    def _mean(self, answers: Sequence[Found]) -> Found:
+        for answer in answers:
+            if isinstance(answer, Failure):
+                return answer
+        found = [
+            1.0 - answer if question.flipped else answer
+            for question, answer in zip(self._questions, answers, strict=True)
+            if isinstance(answer, float)
+        ]
+        return math.fsum(found) / len(found) if found else None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from unstable.config.plugins import faults_to
 from unstable.rewards.oracles.base import Counts
 
 T = TypeVar("T")
@@ -34,12 +35,13 @@ class Caller:
         """What the call returns; raises what the last one raised."""
         failed = 0
         while True:
-            try:
+            faults: list[BaseException] = []
+            with faults_to(faults.append):
                 return await self._once(call)
-            except Exception as error:
-                if failed >= self._retries or not getattr(error, "again", True):
-                    raise
-                pause_s = getattr(error, "pause_s", None)
+            (error,) = faults
+            if failed >= self._retries or not getattr(error, "again", True):
+                raise error
+            pause_s: float | None = getattr(error, "pause_s", None)
             failed += 1
             self._counts.count("retried")
             await asyncio.sleep(_pause(failed) if pause_s is None else pause_s)

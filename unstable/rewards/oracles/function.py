@@ -19,11 +19,14 @@ class FunctionOracle(Oracle):
         args: Mapping[str, Any],
         *,
         together: bool,
+        kept: bool,
     ) -> None:
+        """`together`: many are judged at a time; `kept`: answers are, by what the function sees."""
         super().__init__(name, field, batch=None if together else 1)
         self._function = function
         self._args = dict(args)
         self._together = together
+        self._kept = kept
 
     @property
     def settings(self) -> Any:
@@ -32,7 +35,8 @@ class FunctionOracle(Oracle):
     def questions(
         self, result: GameResult, game: GameResult, judged: Turn | int
     ) -> Sequence[Question]:
-        return [Question({"seed": game.spec.seed, **item(game, judged)}, game, judged)]
+        seen = {"seed": game.spec.seed, **item(game, judged)} if self._kept else None
+        return [Question(seen, game, judged)]
 
     async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[Answer]:
         games, judged = [q.game for q in questions], [q.judged for q in questions]

@@ -6,6 +6,8 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from unstable.config import ConfigError, hide_secrets, keep_secret, shown
 from unstable.rewards.oracles.base import OracleError, Silence
 from unstable.rewards.oracles.calling import bounded_pause
@@ -58,7 +60,10 @@ class Service:
             self._client = httpx.AsyncClient(
                 follow_redirects=False, timeout=None, headers=headers, limits=httpx.Limits()
             )
-        content = json.dumps(body).encode()
+        try:
+            content = to_json(body)
+        except PydanticSerializationError:  # half a character, which `json` passes on
+            content = json.dumps(body).encode()
         try:
             async with self._client.stream("POST", self._url, content=content) as response:
                 return self._read(response, await self._content(response))
