@@ -177,7 +177,12 @@ class Rewards:
         found = []
         for term in self._terms.values():
             assert term.asking is not None, "it waits"
-            if (raw := await term.asking.value(game, game, turn)) is not None:
+            pending = term.asking.ask(game, game, turn)
+            try:
+                raw = await pending.value()
+            finally:
+                pending.abandon()
+            if raw is not None:
                 found.append(term.reward(raw).weighted)
         return math.fsum(found) if found else None
 
