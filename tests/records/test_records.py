@@ -25,6 +25,7 @@ from unstable.records.files import (
     json_line,
     new_folder,
     read_lines,
+    whole_size,
     write_lines,
     write_whole,
 )
@@ -762,3 +763,12 @@ def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
     del row[key]
     with pytest.raises(ConfigError, match=rf"^here:3: not a whole record of a game .*{key}"):
         read_game("here:3", row)
+
+
+@pytest.mark.parametrize("content", [b"", b"half", b"one\n", b"one\ntwo", b"one\n\nthree\nfo"])
+@pytest.mark.parametrize("block", [1, 3, 2**20])
+def test_a_file_is_whole_up_to_its_last_line_that_ended(
+    content: bytes, block: int, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert whole_size(tmp_path / "file", block) == content.rfind(b"\n") + 1

@@ -342,12 +342,12 @@ async def retire_unused(context: Context) -> None:
     loads it for games in flight. The start, the best version and each `tracking.keep_every`-th
     one stay for comparison.
     """
-    bests = {context.guard.best, context.best_held_out} - {None}
+    bests = [v for v in (context.guard.best, context.best_held_out) if v is not None]
     openers = map(context.player, context.config.openings.versions)
     judged = set(map(context.player, context.evaluations.items))
     playing = {context.current, *context.past, *openers, *judged}
     playing |= context.judging & context.published
-    compared = {context.player(0), *(context.player(best) for best in bests if best is not None)}
+    compared = set(map(context.player, (0, *bests)))
     if every := context.config.tracking.keep_every:
         versions = range(0, context.version + 1, every)
         compared |= set(map(context.player, versions))
