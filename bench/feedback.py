@@ -1,7 +1,8 @@
 """How much a slow judge slows playing: games of a full house, judged over HTTP and not, in turn.
 
-The `tiny` model plays TicTacToe with itself on the embedded engine, as in asynchronous play. The
-judge is a server of its own process that takes `--delay` seconds for a call, whatever is in it.
+The `tiny` model plays TicTacToe with itself on the embedded engine, 400 games a second, as in
+asynchronous play. The judge is a server of its own process that takes `--delay` seconds for a call,
+whatever is in it.
 
 Run: python -m bench.feedback [--in_flight 64] [--games 512] [--rounds 5] [--delay 0.2]
 """
@@ -103,6 +104,7 @@ async def seconds(
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="tiny")
     parser.add_argument("--in_flight", type=int, default=64, help="games at once")
     parser.add_argument("--games", type=int, default=512, help="that are timed in a round")
     parser.add_argument("--rounds", type=int, default=5)
@@ -113,7 +115,7 @@ async def main() -> None:
     torch.set_num_threads(arguments.threads)
     config = parse(
         {
-            "model": {"name": "tiny", "dtype": "float32"},
+            "model": {"name": arguments.model, "dtype": "float32"},
             "sampling": {"max_tokens": 4},
             "actors": {"games_in_flight": arguments.in_flight},
         }

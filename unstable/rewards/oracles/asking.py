@@ -21,7 +21,7 @@ from unstable.rewards.oracles.calling import Caller
 from unstable.types import GameResult, Turn
 
 log = logging.getLogger(__name__)
-GATHER = 0.25
+GATHER = 0.5
 """Of the time that a call takes, what a question waits for others that make a batch with it: a call
 costs about a millisecond of the processor that plays, whatever is in it."""
 _LEAST_GATHER_S, _MOST_GATHER_S = 0.005, 0.25
