@@ -46,3 +46,12 @@ async def test_a_few_updates_on_branches_learn_nim(tmp_path: Path) -> None:
     context = make_context(Path("tiny"), tmp_path / "run", **NIM)
     await train(context)
     check(read_rows(context.folder.metrics), gain=0.15)
+
+
+@pytest.mark.slow
+def test_a_run_of_real_processes_learns_from_branches(tmp_path: Path) -> None:
+    tracking = {"run_dir": str(tmp_path / "run"), "dashboard": "off"}
+    actors = {"num": 1, **NIM["actors"]}
+    folder = unstable.train(unstable.parse({**NIM, "actors": actors, "tracking": tracking}))
+    check(read_rows(folder.metrics), gain=0.1)
+    assert folder.checkpoint(NIM["loop"]["steps"]).is_dir()

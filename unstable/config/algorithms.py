@@ -434,8 +434,8 @@ _UNLIKE_REWARDS = {
 }
 _LABEL_SMOOTHING = "share of the pairs that are taken to be the wrong way round"
 _LENGTH_WEIGHT = (
-    "what each token more costs an answer, in beta x nats (R-DPO): the longer one is preferred the "
-    "less for it"
+    "what each token of an answer costs it (R-DPO's alpha), so that length alone is not preferred; "
+    "0: nothing"
 )
 LabelSmoothing = Annotated[float, Field(ge=0, lt=0.5)]
 
