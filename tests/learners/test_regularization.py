@@ -64,7 +64,7 @@ def rows(dtype=torch.float64):
 @pytest.mark.parametrize("chunk_rows", [1, 4, 100])
 def test_entropies_and_kl_have_the_gradients_of_plain_ones(chunk_rows):
     hidden, head, targets, temperatures, reference = rows()
-    found = selected_logprobs(
+    selected = selected_logprobs(
         hidden,
         head,
         targets,
@@ -73,7 +73,7 @@ def test_entropies_and_kl_have_the_gradients_of_plain_ones(chunk_rows):
         entropy=True,
         aims={"reference": Aim(reference)},
     )
-    found = (found.logprobs_N, found.entropies_N, found.divergences["reference"])
+    found = (selected.logprobs_N, selected.entropies_N, selected.divergences["reference"])
     logprobs, aims = (
         ((each @ head.T) / temperatures[:, None]).log_softmax(-1) for each in (hidden, reference)
     )

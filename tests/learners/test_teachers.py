@@ -36,7 +36,7 @@ from tests.learners.test_regularization import (
     scored,
 )
 from unstable.commands.prepare import check
-from unstable.config import ConfigError, parse
+from unstable.config import ConfigError, Divergence, parse
 from unstable.learners.model.logprobs import Aim, selected_logprobs
 from unstable.learners.model.trained import Trained
 from unstable.learners.regularization import Coefficients, coefficients_at, regularized
@@ -99,7 +99,9 @@ def test_divergences_are_those_of_trl(chosen, values, slopes):
     ).divergences["teacher"]
     found.sum().backward()
     assert found.tolist() == pytest.approx(values, rel=1e-12)
-    assert own.grad[1].tolist() == pytest.approx(slopes, rel=1e-9, abs=1e-12)
+    assert own.grad is not None and own.grad[1].tolist() == pytest.approx(
+        slopes, rel=1e-9, abs=1e-12
+    )
 
 
 def plain_divergence(own, other, divergence, beta):
@@ -117,12 +119,17 @@ def plain_divergence(own, other, divergence, beta):
 @pytest.mark.parametrize("chunk_rows", [1, 5, 100])
 def test_a_reference_and_a_teacher_each_have_their_gradient(chunk_rows):
     generator = torch.Generator().manual_seed(0)
-    shape = {"generator": generator, "dtype": torch.float64}
-    hidden, reference, other = (torch.randn(7, 4, **shape) for _ in range(3))
-    head, targets = torch.randn(9, 4, **shape), torch.arange(7)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    hidden, reference, other = (normal(7, 4) for _ in range(3))
+    head, targets = normal(9, 4), torch.arange(7)
     temperatures = torch.tensor([1.0, 0.5, 2.0, 1.0, 0.8, 0.1, 1.0], dtype=torch.float64)
     hidden.requires_grad_()
-    for divergence, beta in (("forward", 0.5), ("reverse", 0.5), ("jsd", 0.25), ("jsd", 0.9)):
+    chosen: list[tuple[Divergence, float]]
+    chosen = [("forward", 0.5), ("reverse", 0.5), ("jsd", 0.25), ("jsd", 0.9)]
+    for divergence, beta in chosen:
         aims = {"reference": Aim(reference), "teacher": Aim(other, divergence, beta)}
         found = selected_logprobs(
             hidden, head, targets, temperatures, chunk_rows, entropy=True, aims=aims
@@ -177,7 +184,7 @@ def test_the_estimate_is_unbiased_for_every_divergence(divergence, old):
     """Of the sum of the divergences that an answer meets, as expected over the policy's answers."""
     plain = peft_model(1)
     own, others = next_words(plain), next_words(peft_model(2))
-    cost = 0.0
+    cost = torch.zeros(())
     for sample, words_TV, others_TV in zip(samples(), own, others, strict=True):
         tokens = torch.tensor(sample.token_ids)[:, None]
         chance = words_TV.gather(1, tokens).sum().exp()

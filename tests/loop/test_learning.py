@@ -160,3 +160,49 @@ async def test_a_short_run_learns_nim(tmp_path: Path) -> None:
     assert rows[0][low] < 0.5 < rows[0][high]  # as random play
     assert rows[-1][low] > rows[0][high] + 0.05
     assert rows[-1][score] > rows[0][score] + 0.2
+
+
+DISTILL: dict[str, Any] = NIM | {
+    "learner": NIM["learner"] | {"algorithm": {"name": "distill"}, "steps_per_batch": 8},
+    "eval": {"every": 4, "games": 200, "opponents": ["random"]},
+    "loop": {"mode": "sync", "steps": 4},
+}
+"""Four updates of the expert's exact mix, on the positions that the policy comes to."""
+
+
+def gained(folder: Any, score: float) -> None:
+    """The first row's score is that of random play, the last one's at least so much."""
+    first, *_, last = read_rows(folder.metrics)
+    of = "eval/Nim-v0/random/sampled"
+    assert first[f"{of}/low"] < 0.5 < first[f"{of}/high"]
+    assert last[f"{of}/low"] > first[f"{of}/high"] + 0.05
+    assert last[f"{of}/score"] > score
+
+
+async def test_a_short_run_learns_what_the_expert_plays(tmp_path: Path) -> None:
+    context = make_context(Path("tiny"), tmp_path / "run", **DISTILL)
+    await train(context)
+    gained(context.folder, 0.7)
+    rows = read_rows(context.folder.metrics)
+    kl = [row["learn/loss"] - row["learn/expert_entropy"] for row in rows if "learn/loss" in row]
+    assert kl[-1] < 0.5 * kl[0]
+
+
+@pytest.mark.slow
+def test_real_processes_learn_from_an_expert_and_then_from_who_has(tmp_path: Path) -> None:
+    def run(name: str, **changes: Any) -> Any:
+        tracking = {"run_dir": str(tmp_path / name), "dashboard": "off"}
+        return unstable.train(unstable.parse(DISTILL | {"tracking": tracking} | changes))
+
+    taught = run("expert", actors={"num": 1, "games_in_flight": 128})
+    gained(taught, 0.7)
+    teacher = {"adapter": str(taught.checkpoint(4))}
+    algorithm = {"name": "distill", "teacher": teacher}
+    learned = run(
+        "pupil",
+        actors={"num": 1, "games_in_flight": 128},
+        learner=DISTILL["learner"] | {"algorithm": algorithm},
+    )
+    gained(learned, 0.7)
+    kl = [row["learn/kl_teacher"] for row in read_rows(learned.metrics) if "learn/loss" in row]
+    assert kl[-1] < 0.5 * kl[0]
