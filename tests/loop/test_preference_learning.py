@@ -6,6 +6,9 @@ Quick: Nim by the shipped tiny model, in this process. Slow: the same with real 
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import unstable
 from tests.helpers.loop import make_context
 from unstable.loop.train import train
 from unstable.records.reading import read_rows
