@@ -165,7 +165,10 @@ def read(folder: RunFolder, batches: int, found: Credits, scale: float) -> Turns
             last[owner] = place
     rewards_S = np.zeros(len(rows))
     rewards_S[[*last.values()]] = floats[4][[*last.values()]]
-    return Turns(*floats[:4], rewards_S, trajectories, turns.tolist(), moves, decisions, cluster_of)
+    return Turns(
+        *(floats[0], floats[1], floats[2], floats[3]),
+        *(rewards_S, trajectories, turns.tolist(), moves, decisions, cluster_of),
+    )
 
 
 def computed(turns: Turns) -> dict[str, Floats]:

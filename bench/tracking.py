@@ -47,6 +47,7 @@ from unstable.types import (
     Trajectory,
     Update,
 )
+from unstable.types.tallies import Asked
 
 Finished = tuple[GameResult, list[Trajectory]]
 BATCH = 384
@@ -67,7 +68,7 @@ async def play(config: RunConfig, games: int) -> list[Finished]:
     finished = []
     async for judged in actor.judged(actor.collector.play_together(specs)):
         for each in judged:
-            assert not isinstance(each, GameFailure), each
+            assert not isinstance(each, GameFailure | Asked), each
             finished.append(each)
     return finished
 

@@ -338,8 +338,8 @@ def test_what_compares_no_groups_needs_none():
     with pytest.raises(ConfigError, match=r"groups.size = 1, but learner.algorithm.name = 'dpo'"):
         parse({"learner": {"algorithm": {"name": "dpo"}}, "groups": {"size": 1}})
     with pytest.raises(ConfigError, match="desirable_weight = 0 and undesirable_weight = 0"):
-        algorithm = {"name": "kto", "desirable_weight": 0, "undesirable_weight": 0}
-        parse({"learner": {"algorithm": algorithm}})
+        weights = {"desirable_weight": 0, "undesirable_weight": 0}
+        parse({"learner": {"algorithm": {"name": "kto", **weights}}})
 
 
 def test_the_page_shows_a_config_that_reads(tmp_path):

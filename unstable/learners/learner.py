@@ -156,7 +156,7 @@ class Learner:
         own, metrics = self.algorithm, None if self.critic is None else self.critic.metrics
         self.algorithm = deepcopy(own)  # a baseline moves as it is read
         try:
-            _, _, frozen = self._freeze(FlatBatch(batch))
+            *_, frozen = self._freeze(FlatBatch(batch))
         finally:
             self.algorithm = own
             if self.critic is not None and metrics is not None:
