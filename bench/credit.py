@@ -166,8 +166,16 @@ def read(folder: RunFolder, batches: int, found: Credits, scale: float) -> Turns
     rewards_S = np.zeros(len(rows))
     rewards_S[[*last.values()]] = floats[4][[*last.values()]]
     return Turns(
-        *(floats[0], floats[1], floats[2], floats[3]),
-        *(rewards_S, trajectories, turns.tolist(), moves, decisions, cluster_of),
+        advantages_S=floats[0],
+        truth_S=floats[1],
+        actions_S=floats[2],
+        values_S=floats[3],
+        rewards_S=rewards_S,
+        trajectories_S=trajectories,
+        turns_S=turns.tolist(),
+        moves_S=moves,
+        decisions_S=decisions,
+        clusters_S=cluster_of,
     )
 
 

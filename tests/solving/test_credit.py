@@ -1,7 +1,7 @@
 """True advantages: by hand in Kuhn poker, and as the average of all games played out."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
