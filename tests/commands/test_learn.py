@@ -17,7 +17,8 @@ from tests.helpers.resume import rows, weights
 from unstable.cli import run as command
 from unstable.commands.learn import learn, resume
 from unstable.commands.offline import offline_data, origin_of
-from unstable.config import ConfigError, load
+from unstable.config import ConfigError, GameConfig, load
+from unstable.games.game import Game
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
@@ -42,6 +43,7 @@ def options(new: Path, **changes: Any) -> dict[str, Any]:
     return own | {name.replace("__", "."): value for name, value in changes.items()}
 
 
+DPO = {"name": "dpo", "pairs": "position", "beta": 0.5}
 ALGORITHMS: list[dict[str, Any]] = [
     {"learner": {"algorithm": {"name": "rft"}}},
     {"learner": {"algorithm": {"name": "reinforce"}}},
@@ -49,6 +51,9 @@ ALGORITHMS: list[dict[str, Any]] = [
     {"learner": {"algorithm": {"name": "a2c"}}},
     {"learner": {"algorithm": {"name": "grpo"}}, "groups": {"size": 4}},
     {"learner": {"algorithm": {"name": "rloo"}}, "groups": {"size": 4, "by": "branch"}},
+    {"learner": {"algorithm": {"name": "dpo"}}, "groups": {"size": 4, "by": "branch"}},
+    {"learner": {"algorithm": {"name": "vrpo"}}},
+    {"learner": {"algorithm": {"name": "distill"}}},
 ]
 
 
@@ -247,6 +252,13 @@ def test_experts_moves_are_their_share_of_a_batch(run: RunFolder) -> None:
             "buffer.rewards: recorded games keep the rewards that they were given; leave it out",
         ),
         ({"learn.held_out": 1.0}, "learn.held_out = 1.0: input should be less than 1"),
+        ({"learner.algorithm.name": "vrpo"}, "'vrpo' needs sampling.moves = 'legal', and "),
+        ({"learner.algorithm.name": "distill"}, "'distill' needs sampling.moves = 'expert', and "),
+        ({"learn.pairs": "none.jsonl"}, "learn.pairs: reinforce learns from no pairs; take"),
+        (
+            {"learn.pairs": "none.jsonl", "learner.algorithm": DPO},
+            "learn.pairs = 'none.jsonl': no such file; give a JSONL file",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(
@@ -258,10 +270,60 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "new").exists()
 
 
+def own_pairs(folder: Path) -> Path:
+    """To take all of the first pile is better than to take one of it, whatever the others are."""
+    brief = Game(GameConfig(env="Nim-v0", prompt="compact"), seed=0).observe().brief
+    pairs = [
+        {
+            "observation": f"{brief}\n{first} {second} {third}",
+            "chosen": f"[0 {first}]",
+            "rejected": "[0 1]",
+        }
+        for first in (2, 3)
+        for second in range(5)
+        for third in range(6)
+    ]
+    path = folder / "pairs.jsonl"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in pairs))
+    return path
+
+
+@pytest.mark.parametrize("with_games", [False, True])
+def test_pairs_of_ones_own_are_learned(run: RunFolder, tmp_path: Path, with_games: bool) -> None:
+    """Beside the games of a run, whose positions it compares, or alone; and to the bit again."""
+    pairs = own_pairs(tmp_path)
+    changes = {
+        "learner.algorithm": DPO,
+        "learner.batch_size": 32,
+        "learn.pairs": str(pairs),
+        "learn.held_out": 0.25,
+        "learn.epochs": 2,
+        "eval.every": 0,
+    }
+    own = options(tmp_path / "new") | changes
+    alone = None if with_games else load(str(run.config), own)
+    new = learn([run.root] if with_games else [], own, base=alone)
+    first, *_, last = read_rows(new.metrics)
+    assert last["learn/pair_accuracy"] > 0.6
+    assert last["offline/held_out_loss"] < 0.9 * first["offline/held_out_loss"]
+    data, line = offline_data(load(str(new.config)), [origin_of(run)] if with_games else [])
+    assert len(data.pairs) + len(data.held_out_pairs) == 60 and "60 pairs" in line
+    groups = [group for batch in data.batches(0) for group in batch.groups]
+    ids = [group[0].group_id for group in groups]
+    made = [group for group in groups if group[0].group_id < 0]
+    assert {len(group) for group in made} == {2}
+    # In each epoch once, but for what is left below a batch.
+    assert 2 * (len(data.pairs) - 15) <= len(made) <= 2 * len(data.pairs)
+    assert any(each >= 0 for each in ids) == with_games
+
+
 def test_what_has_no_games_is_refused(run: RunFolder, tmp_path: Path, tiny_folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"^RUN = '.*' is given twice; give it once"):
         learn([run.root, run.root / "."], {})
-    with pytest.raises(ConfigError, match=r"^give one or more RUN, or --resume RUN_DIR"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^give one or more RUN, or --learn.pairs FILE with a --config, or --resume",
+    ):
         command(["learn"])
     bare = tmp_path / "bare"
     bare.mkdir()

@@ -62,10 +62,15 @@ def _sft(given: Given) -> None:
 def _learn(given: Given) -> None:
     from unstable.commands.learn import learn, resume
 
-    if given["resume"] is None and given.words:
+    pairs = "learn.pairs" in given.fields
+    if given["resume"] is None and given.words and given["config"] is None:
         learn([folder_at("RUN", word) for word in given.words], given.fields, given.typed)
+    elif given["resume"] is None and pairs and not given.words:
+        learn([], {}, given.typed, loaded_run(given["config"], given.fields))
     elif given["resume"] is None or given.words:
-        raise ConfigError("give one or more RUN, or --resume RUN_DIR")
+        raise ConfigError(
+            "give one or more RUN, or --learn.pairs FILE with a --config, or --resume RUN_DIR"
+        )
     else:
         resume(folder_at("--resume", given["resume"]), given.fields)
 
@@ -304,7 +309,7 @@ COMMANDS = {
         _learn,
         *TEXTS["learn"],
         words=(0, MOST),
-        own={"resume": text_of},
+        own={**CONFIG, "resume": text_of},
         takes_fields=True,
         short={"--algorithm": "learner.algorithm.name"},
     ),

@@ -5,11 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from unstable.commands import resume as resuming
-from unstable.commands.offline import offline_data, origin_of, write_origins
+from unstable.commands.offline import (
+    check_moves_kept,
+    offline_data,
+    origin_of,
+    write_origins,
+)
 from unstable.commands.prepare import check, prepare, show_plan
 from unstable.commands.session import make_folder, removed_if_empty, starting, status
 from unstable.commands.train import go_on
 from unstable.config import ConfigError, RunConfig, load
+from unstable.datasets.offline import PAIR
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder, existing_run
@@ -26,25 +32,33 @@ _BEGINS: Mapping[str, Any] = {
 
 
 def learn(
-    runs: Sequence[Path], overrides: Mapping[str, Any], command: str | None = None
+    runs: Sequence[Path],
+    overrides: Mapping[str, Any],
+    command: str | None = None,
+    base: RunConfig | None = None,
 ) -> RunFolder:
     """Train on the recorded games of runs, with the first one's config; returns the run's folder.
 
-    `overrides` are changes of that config, `command` is what began it, for the record. Raises as
-    `train` does; what an interrupt leaves, `resume` goes on with.
+    Without runs, on `learn.pairs` alone, with the config `base`. `overrides` are changes of the
+    config, `command` is what began it, for the record. Raises as `train` does; what an interrupt
+    leaves, `resume` goes on with.
     """
     folders = [existing_run(path) for path in runs]
     for number, folder in enumerate(folders):
         if folder.root.resolve() in [each.root.resolve() for each in folders[:number]]:
             raise ConfigError(f"RUN = {str(folder.root)!r} is given twice; give it once")
-    config = _untaught(load(str(folders[0].config), {**_BEGINS, **overrides}))
-    _check(config, load(str(folders[0].config)))
+    origin = base if base is not None else load(str(folders[0].config))
+    begun = base.updated(_BEGINS) if base is not None else _begun(folders[0], overrides)
+    config = _untaught(begun)
+    _check(config, origin)
     with starting():
         check(config)
         origins = [origin_of(folder) for folder in folders]
+        check_moves_kept(config, origins)
         data, line = offline_data(config, origins)
         steps = min(config.loop.steps, data.updates) if "loop.steps" in overrides else data.updates
-        made = {"loop.steps": steps, "groups.size": data.index.counts.largest}
+        size = max(data.index.counts.largest, PAIR if config.learn.pairs else 1)
+        made = {"loop.steps": steps, "groups.size": size}
         resolved = prepare(config.updated(made))
     show_plan(resolved)
     status(f"{line} · {steps:,} updates")
@@ -54,6 +68,11 @@ def learn(
         write_origins(new, origins, data.index.counts)
         go_on(resolved, new, None, offline=data)
     return new
+
+
+def _begun(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
+    """A run's config, as one that begins and plays nothing has it."""
+    return load(str(folder.config), {**_BEGINS, **overrides})
 
 
 def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
@@ -87,7 +106,12 @@ def _check(config: RunConfig, origin: RunConfig) -> None:
             f"learn.expert = {learn.expert}: an expert's moves have no reward and no probability, "
             f"which {algorithm.name} needs; take an algorithm that imitates, or leave it out"
         )
-    if learn.winners and algorithm.grouped:
+    if learn.pairs and not (algorithm.takes_any_answers and algorithm.grouped):
+        raise ConfigError(
+            f"learn.pairs: {algorithm.name} learns from no pairs; take one that does, such as dpo, "
+            "or leave it out"
+        )
+    if learn.winners and algorithm.needs_groups:
         raise ConfigError(
             f"learn.winners = true: {algorithm.name} compares the trajectories of a group, and "
             "winners are alike; leave it out"

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
-from unstable.config import ConfigError, RunConfig, load, shown
+from unstable.config import ConfigError, MovesKept, RunConfig, load, shown
 from unstable.datasets.filters import Filters
-from unstable.datasets.gather import expert_moves
-from unstable.datasets.offline import OfflineData, is_held_out
+from unstable.datasets.gather import expert_moves, own_pairs
+from unstable.datasets.offline import OfflineData, is_held_out, split
 from unstable.datasets.recorded import Counts, GroupIndex, Source
 from unstable.models.base import load_tokenizer
 from unstable.records.files import json_line, whole_size, write_whole
@@ -28,6 +28,19 @@ class Origin(NamedTuple):
     folder: RunFolder
     config: RunConfig
     files: Mapping[Path, int]
+
+
+def check_moves_kept(config: RunConfig, origins: Sequence[Origin]) -> None:
+    """Raise `ConfigError` for games that lack what the algorithm reads of positions' moves."""
+    order, needed = get_args(MovesKept), config.learner.algorithm.moves_needed
+    for origin in origins:
+        kept = origin.config.moves_kept
+        if order.index(kept) < order.index(needed):
+            raise ConfigError(
+                f"learner.algorithm.name = {config.learner.algorithm.name!r} needs sampling.moves "
+                f"= {needed!r}, and {origin.folder.root} was played with {kept!r}; give games that "
+                "were played so, or take another algorithm"
+            )
 
 
 def origin_of(folder: RunFolder) -> Origin:
@@ -51,18 +64,24 @@ def offline_data(config: RunConfig, origins: Sequence[Origin]) -> tuple[OfflineD
         [_source(each, config, skipped) for each in origins],
         filters,
         partial(is_held_out, share=learn.held_out, seed=config.seed),
-        least=2 if config.learner.algorithm.grouped else 1,
+        least=2 if config.learner.algorithm.needs_groups else 1,
         skipped=skipped,
     )
-    line = _line(index.counts, skipped)
-    _check_index(config, index, line)
+    tokenizer = load_tokenizer(config.model)
+    pairs = own_pairs(config, tokenizer)
+    line = _line(index.counts, skipped, len(pairs))
+    if origins or not pairs:
+        _check_index(config, index, line)
+    own, held_out = split(pairs, learn.held_out, config.seed)
     data = OfflineData(
         index=index,
         batch_size=config.learner.batch_size,
         epochs=learn.epochs,
         window=learn.window,
         seed=config.seed,
-        experts=expert_moves(config, load_tokenizer(config.model)) if learn.expert else (),
+        pairs=own,
+        held_out_pairs=held_out,
+        experts=expert_moves(config, tokenizer) if learn.expert else (),
         expert_share=learn.expert,
         held_out_every=learn.held_out_every,
     )
@@ -79,7 +98,7 @@ def _check_index(config: RunConfig, index: GroupIndex, line: str) -> None:
             )
     if not index.train:
         raise ConfigError(f"learn: nothing is left to train on ({line}); set filters wider")
-    if algorithm.grouped and largest == 1:
+    if algorithm.needs_groups and largest == 1:
         raise ConfigError(
             f"learner.algorithm.name = {algorithm.name!r} compares the trajectories of a group, "
             "and in these games each is alone in its group; take an algorithm that compares none, "
@@ -177,8 +196,9 @@ def _judged(
     return frozenset(place for place, score in scores.items() if score >= judged.least)
 
 
-def _line(counts: Counts, skipped: Skipped) -> str:
+def _line(counts: Counts, skipped: Skipped, pairs: int) -> str:
     parts = [
+        f"{pairs:,} pairs" if pairs else "",
         f"{counts.games:,} games",
         f"{counts.groups:,} groups of {counts.samples:,} samples",
         f"{counts.held_out:,} groups held out" if counts.held_out else "",

@@ -58,8 +58,18 @@ class LearnConfig(Section):
     expert_positions: PositiveInt = Field(
         750, description="different positions of each game that these are drawn from"
     )
+    pairs: PathText | None = Field(
+        None,
+        description="a JSONL file of pairs of your own beside the games, or without any: a chosen "
+        "and a rejected answer a line, for algorithms that learn from pairs",
+    )
+    pairs_game: str | None = Field(
+        None, description="the game of the pairs, by its name in games; default: the only one"
+    )
     held_out: _PART = Field(
-        0.0, description="share of the games that are not trained on, to measure the loss; 0: none"
+        0.0,
+        description="share of the games, and pairs, that are not trained on, to measure the loss; "
+        "0: none",
     )
     held_out_every: NonNegativeInt = Field(
         0, description="updates between two of these measurements; 0: at the end of each epoch"

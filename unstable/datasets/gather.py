@@ -15,6 +15,7 @@ from unstable.config import (
     nearest,
 )
 from unstable.datasets.examples import Example
+from unstable.datasets.pairs import PairExample, jsonl_pairs
 from unstable.datasets.sources import expert_examples, jsonl_examples, recorded_examples
 from unstable.games.catalog.table import EXPERT_GAMES
 from unstable.games.services import game_info, prompt_style
@@ -60,6 +61,30 @@ def expert_moves(config: RunConfig, tokenizer: Any) -> list[Example]:
     return examples
 
 
+def own_pairs(config: RunConfig, tokenizer: Any) -> list[PairExample]:
+    """The pairs of `learn.pairs`; raises `ConfigError` for what cannot be trained on."""
+    learn, known = config.learn, config.game_by_key
+    if learn.pairs is None:
+        return []
+    field, path = f"learn.pairs = {learn.pairs!r}", Path(learn.pairs).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"{field}: no such file; give a JSONL file")
+    name = learn.pairs_game or (next(iter(known)) if len(known) == 1 else None)
+    if name not in known:
+        hint = nearest(name, list(known)) if name else f"name one of {', '.join(known)}"
+        raise ConfigError(f"learn.pairs_game = {name!r}: not among games; {hint}")
+    pairs = jsonl_pairs(path, known[name], _prompts(config, known[name], tokenizer))
+    if not pairs:
+        raise ConfigError(f"{field}: holds not one pair; give another file")
+    _check_lengths(config, [each for pair in pairs for each in (pair.chosen, pair.rejected)])
+    return pairs
+
+
+def _prompts(config: RunConfig, game: GameConfig, tokenizer: Any) -> PromptBuilder:
+    limit = config.sampling.max_prompt_tokens
+    return PromptBuilder(tokenizer, prompt_style(game), config.model.chat_template, limit)
+
+
 def _source(data: DataConfig, config: RunConfig, tokenizer: Any, field: str) -> Iterator[Example]:
     if isinstance(data, RecordedData):
         yield from recorded_examples(
@@ -70,12 +95,7 @@ def _source(data: DataConfig, config: RunConfig, tokenizer: Any, field: str) -> 
         )
         return
     for game in _games(data, config, field):
-        prompts = PromptBuilder(
-            tokenizer,
-            prompt_style(game),
-            config.model.chat_template,
-            config.sampling.max_prompt_tokens,
-        )
+        prompts = _prompts(config, game, tokenizer)
         if isinstance(data, JSONLData):
             yield from jsonl_examples(Path(data.path).expanduser(), game, prompts)
         else:

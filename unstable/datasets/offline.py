@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 
 from unstable.datasets.examples import Example
+from unstable.datasets.pairs import PairExample, pair_group
 from unstable.datasets.recorded import GroupIndex
 from unstable.types import (
     Completion,
@@ -21,11 +22,25 @@ from unstable.types import (
 )
 from unstable.types.seeds import derive_seed
 
+PAIR = 2
+"""Samples of a pair."""
+
 
 def is_held_out(result: GameResult, share: float, seed: int) -> bool:
     """Whether a game is never trained on. Games of one deal, and so of one group, are alike."""
     spec = result.spec
     return random.Random(derive_seed(seed, "held out", spec.env, spec.seed)).random() < share
+
+
+def split(
+    pairs: Sequence[PairExample], share: float, seed: int
+) -> tuple[list[PairExample], list[PairExample]]:
+    """Pairs to train on, and those that are held out."""
+    sides: tuple[list[PairExample], list[PairExample]] = ([], [])
+    for number, pair in enumerate(pairs):
+        drawn = random.Random(derive_seed(seed, "held out pair", number)).random()
+        sides[drawn < share].append(pair)
+    return sides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +55,8 @@ class OfflineData:
     epochs: int
     window: int  # groups in memory beside a batch
     seed: int
+    pairs: Sequence[PairExample] = ()
+    held_out_pairs: Sequence[PairExample] = ()
     experts: Sequence[Example] = ()
     expert_share: float = 0.0  # of a batch's samples
     held_out_every: int = 0  # updates between two held-out losses; 0: at the end of each epoch
@@ -66,7 +83,7 @@ class OfflineData:
             cuts = self._cuts(order)
             done = min(max(version - first, 0), len(cuts))
             begin = cuts[done - 1] if done else 0
-            groups = self.index.groups(order[begin : cuts[-1]].tolist(), self.window)
+            groups = self._groups(order[begin : cuts[-1]].tolist())
             for number, end in enumerate(cuts[done:], start=first + done):
                 yield self._batch(number, tuple(islice(groups, end - begin)))
                 begin = end
@@ -74,15 +91,17 @@ class OfflineData:
 
     def held_out(self) -> Iterator[SealedBatch]:
         """The held-out groups, always in the same batches."""
-        order = np.array(self.index.held_out, dtype=np.int64)
+        first = len(self.index.sizes) + len(self.pairs)
+        pairs = range(first, first + len(self.held_out_pairs))
+        order = np.array([*self.index.held_out, *pairs], dtype=np.int64)
         cuts = self._cuts(order, whole=False)
-        groups = self.index.groups(order.tolist(), self.window)
+        groups = self._groups(order.tolist())
         for begin, end in zip([0, *cuts], cuts, strict=False):
             yield SealedBatch(0, tuple(islice(groups, end - begin)), recorded=True)
 
     def measures(self, version: int, *, is_last: bool) -> bool:
         """Whether the held-out loss of a version is due."""
-        if not self.index.held_out:
+        if not self.index.held_out and not self.held_out_pairs:
             return False
         every = self.held_out_every
         return is_last or (version % every == 0 if every else version in (0, *self.ends))
@@ -95,14 +114,29 @@ class OfflineData:
 
     def _order(self, epoch: int) -> np.ndarray:
         shuffle = np.random.default_rng(derive_seed(self.seed, "offline order", epoch))
-        return shuffle.permutation(np.array(self.index.train, dtype=np.int64))
+        first = len(self.index.sizes)
+        pairs = range(first, first + len(self.pairs))
+        return shuffle.permutation(np.array([*self.index.train, *pairs], dtype=np.int64))
+
+    def _groups(self, order: Sequence[int]) -> Iterator[tuple[Sealed, ...]]:
+        """Groups in this order: those on file by their number, pairs by what follows these."""
+        on_file = len(self.index.sizes)
+        pairs = [*self.pairs, *self.held_out_pairs]
+        read = self.index.groups((each for each in order if each < on_file), self.window)
+        for number in order:
+            if number < on_file:
+                yield next(read)
+            else:
+                # No game or group of a run has a number below 0.
+                group = pair_group(pairs[number - on_file], on_file - number - 1)
+                yield tuple(map(Sealed.of, group.trajectories))
 
     def _cuts(self, order: np.ndarray, *, whole: bool = True) -> list[int]:
         """Where batches end in this order; with `whole` a smaller one only if it is the first."""
         wanted = max(1, round(self.batch_size * (1 - self.expert_share)))
         cuts, held = [], 0
         for place, index in enumerate(order.tolist(), start=1):
-            held += self.index.sizes[index]
+            held += self.index.sizes[index] if index < len(self.index.sizes) else PAIR
             if held >= wanted:
                 cuts.append(place)
                 held = 0

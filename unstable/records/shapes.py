@@ -259,7 +259,7 @@ ENVIRONMENT = Shape(
 """`environment.json`."""
 
 _GAMES_OF = _fields({"run": _TEXT, "files": core_schema.dict_schema(_TEXT, _COUNT)}, only=False)
-OFFLINE = Shape(_fields({"runs": _list(_GAMES_OF, least=1)}, only=False))
+OFFLINE = Shape(_fields({"runs": _list(_GAMES_OF)}, only=False))
 """`offline.json`."""
 
 _OBJECT = core_schema.dict_schema()
