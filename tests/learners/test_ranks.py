@@ -90,11 +90,14 @@ def pair():
     both.close()
 
 
-def samples_of(version):
-    """Two seats' groups of trajectories of one to three turns that differ in all that matters."""
+def samples_of(version, alike=False):
+    """Two seats' groups of trajectories of one to three turns that differ in all that matters.
+
+    `alike`: but for their prompts.
+    """
     return [
         make_sample(
-            [1, 2, 3, seat, turn, *range(game)],
+            [1, 2, 3, seat, turn, *range(0 if alike else game)],
             [4 + (game + turn + version) % 8] * (1 + (game + turn) % 3),
             reward=float((game * 5 + seat) % 4) - 1.0,
             seat=seat,
@@ -110,9 +113,9 @@ def samples_of(version):
     ]
 
 
-def batch_of(version):
+def batch_of(version, alike=False):
     """Them as a batch."""
-    return make_batch(samples_of(version), version)
+    return make_batch(samples_of(version, alike), version)
 
 
 def updates(ranks, model, batches, folder=None, **options):
@@ -151,7 +154,7 @@ VRPO = {"name": "vrpo"}
     "algorithm", [REINFORCE, RLOO, GRPO, PPO, DPO, KTO, VRPO], ids=lambda chosen: chosen["name"]
 )
 def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm, parallel):
-    batches = [batch_of(0), batch_of(1)]
+    batches = [batch_of(version, alike=algorithm is DPO) for version in (0, 1)]
     options = {"algorithm": algorithm, "epochs": 2}
     whole, weights, metrics = updates(Ranks(), model, batches, micro_batch_size=8, **options)
     single, *_ = updates(Ranks(), model, batches, micro_batch_size=1, **options)

@@ -1,6 +1,6 @@
-"""Preference learning through the whole loop: branches of one position, and the policy is stronger.
+"""Preference learning through the whole loop: pairs of branches, and then a stronger policy.
 
-Quick: Nim by the shipped tiny model, in this process. Slow: the same with real processes.
+Nim by the shipped tiny model. Quick: two updates in this process. Slow: a run of real processes.
 """
 
 from pathlib import Path
@@ -20,35 +20,31 @@ NIM: dict[str, Any] = {
     "groups": {"by": "branch", "size": 4},
     "actors": {"games_in_flight": 128},
     "learner": {
-        "algorithm": {"name": "dpo", "beta": 0.2},
-        "learning_rate": 3e-3,
-        "batch_size": 512,
-        "steps_per_batch": 4,
+        "algorithm": {"name": "dpo", "beta": 0.5, "kl_loss": 0.1},
+        "learning_rate": 2e-3,
+        "batch_size": 1024,
+        "steps_per_batch": 8,
         "micro_batch_size": 256,
     },
-    "eval": {"every": 6, "games": 200, "opponents": ["random"]},
-    "loop": {"mode": "sync", "steps": 6},
+    "eval": {"every": 12, "games": 200, "opponents": ["random"]},
+    "loop": {"mode": "sync", "steps": 12},
     "seed": 1,
 }
 OF = "eval/Nim-v0/random/sampled"
 
 
-def check(rows: list[dict[str, Any]], gain: float) -> None:
-    """The score against random play rose, beyond both intervals, by pairs alone."""
-    first, last = rows[0], rows[-1]
-    assert first[f"{OF}/low"] < 0.5 < first[f"{OF}/high"]  # as random play
-    assert last[f"{OF}/low"] > first[f"{OF}/high"]
-    assert last[f"{OF}/score"] > first[f"{OF}/score"] + gain
-    learned = [row for row in rows if "learn/pairs" in row]
-    assert min(row["learn/pairs"] for row in learned) > 0
-    assert learned[-1]["learn/pair_accuracy"] > 0.5 > learned[0]["learn/pair_accuracy"]
-    assert learned[-1]["learn/pair_margin"] > learned[0]["learn/pair_margin"]
-
-
-async def test_a_few_updates_on_branches_learn_nim(tmp_path: Path) -> None:
-    context = make_context(Path("tiny"), tmp_path / "run", **NIM)
+async def test_branches_are_compared_while_play_goes_on(tmp_path: Path) -> None:
+    short = {
+        "learner": {**NIM["learner"], "batch_size": 256, "steps_per_batch": 1},
+        "eval": {"every": 0, "games": 1},
+        "loop": {"mode": "sync", "steps": 2},
+    }
+    context = make_context(Path("tiny"), tmp_path / "run", **{**NIM, **short})
     await train(context)
-    check(read_rows(context.folder.metrics), gain=0.15)
+    first, second = (row for row in read_rows(context.folder.metrics) if "learn/pairs" in row)
+    assert min(row["learn/pairs"] for row in (first, second)) > 20
+    assert first["learn/pair_margin"] == 0  # it prefers nothing yet
+    assert second["learn/pair_margin"] > 0
 
 
 @pytest.mark.slow
@@ -56,5 +52,7 @@ def test_a_run_of_real_processes_learns_from_branches(tmp_path: Path) -> None:
     tracking = {"run_dir": str(tmp_path / "run"), "dashboard": "off"}
     actors = {"num": 1, **NIM["actors"]}
     folder = unstable.train(unstable.parse({**NIM, "actors": actors, "tracking": tracking}))
-    check(read_rows(folder.metrics), gain=0.1)
+    before, *_, after = read_rows(folder.metrics)
+    assert before[f"{OF}/low"] < 0.5 < before[f"{OF}/high"]  # as random play
+    assert after[f"{OF}/low"] > before[f"{OF}/high"]
     assert folder.checkpoint(NIM["loop"]["steps"]).is_dir()
