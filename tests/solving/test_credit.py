@@ -1,18 +1,18 @@
 """True advantages: by hand in Kuhn poker, and as the average of all games played out."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.helpers.trees import drawn, kuhn
 from unstable.config import GameConfig
 from unstable.solving.best_response import Policy, table_at
-from unstable.solving.credit import Credited, Worth, correlation, credit
+from unstable.solving.credit import Credited, Credits, Worth, correlation, credit
 from unstable.solving.tree import Node, Shown, Tree, grow
 
 NIM = GameConfig(env="Nim-v0", args={"piles": [1, 2]})
-TREES = {"Kuhn": kuhn, "Nim": lambda: grow(NIM)}
+TREES: dict[str, Callable[[], Tree]] = {"Kuhn": kuhn, "Nim": lambda: grow(NIM)}
 Visit = tuple[Shown, int, int]  # decision, action, seat
 
 
@@ -55,12 +55,12 @@ def test_a_moves_worth_is_the_mean_of_all_games_with_it(
                 reach[shown, each] += p
                 won[shown, each] += p * payoffs[seat]
     assert found.keys() == {node.key for node in tree.decisions}
-    for shown, each in found.items():
-        assert each.reach == pytest.approx(reach[shown, -2])
-        assert each.value == pytest.approx(won[shown, -2] / reach[shown, -2])
-        for action, value in enumerate(each.actions):
+    for shown, worth in found.items():
+        assert worth.reach == pytest.approx(reach[shown, -2])
+        assert worth.value == pytest.approx(won[shown, -2] / reach[shown, -2])
+        for action, value in enumerate(worth.actions):
             assert value == pytest.approx(won[shown, action] / reach[shown, action])
-            assert each.advantages[action] == pytest.approx(value - each.value)
+            assert worth.advantages[action] == pytest.approx(value - worth.value)
 
 
 BY_HAND = {
@@ -106,7 +106,10 @@ def test_what_the_policy_never_comes_to_has_no_credit() -> None:
 
 
 def test_a_correlation_leaves_out_what_is_no_legal_move() -> None:
-    credits = {(1,): Worth(0.5, {(2,): 1.0, (3,): 0.0}), (4,): Worth(0.0, {(2,): 0.0, (3,): 0.0})}
+    credits: Credits = {
+        (1,): Worth(0.5, {(2,): 1.0, (3,): 0.0}),
+        (4,): Worth(0.0, {(2,): 0.0, (3,): 0.0}),
+    }
     turns = [Credited((1,), (2,), 3.0), Credited((1,), (3,), 1.0)]
     assert correlation(credits, turns) == pytest.approx(1.0)
     unknown = [Credited((1,), (7,), -9.0), Credited((9,), (2,), 9.0)]
