@@ -65,8 +65,10 @@ ROWS = st.lists(
 def test_advantages_equal_brute_force_in_any_order(rows, gamma, decay, random) -> None:
     turns = list(range(len(rows)))
     random.shuffle(turns)
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    found, targets = action_advantages(*columns, turns, gamma=gamma, decay=decay)
+    rewards, actions, values, legal, owners = (np.array(each) for each in zip(*rows, strict=True))
+    found, targets = action_advantages(
+        rewards, actions, values, legal, owners, turns, gamma=gamma, decay=decay
+    )
     for place, (_, own, value, _, trajectory) in enumerate(rows):
         later = [i for i, row in enumerate(rows) if row[4] == trajectory]
         later = sorted((i for i in later if turns[i] >= turns[place]), key=turns.__getitem__)
