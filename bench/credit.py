@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-import unstable
 from unstable.collectors.players.model import ModelPlayer
 from unstable.commands.prepare import alone, exact_games, prepare
-from unstable.config import RunConfig
+from unstable.commands.train import train
+from unstable.config import RunConfig, load
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
 from unstable.learners.advantages import action_advantages, generalized_advantages
@@ -102,7 +102,14 @@ def play(base: str, still: dict[str, Any], folder: Path, name: str, steps: int) 
         options["learner.learning_rate"] = 1e-12
     if name.startswith("branches"):
         options["groups.by"] = "branch"
-    return unstable.train(unstable.load(base, options | {"tracking.run_dir": str(folder)}))
+    return trained(base, options, folder)
+
+
+def trained(base: str, options: dict[str, Any], folder: Path) -> RunFolder:
+    """The run in the folder, which is made unless it is there."""
+    if folder.exists():
+        return RunFolder(folder)
+    return train(load(base, options | {"tracking.run_dir": str(folder)}))
 
 
 async def truth(config: RunConfig) -> tuple[Credits, float]:
@@ -165,18 +172,8 @@ def read(folder: RunFolder, batches: int, found: Credits, scale: float) -> Turns
             last[owner] = place
     rewards_S = np.zeros(len(rows))
     rewards_S[[*last.values()]] = floats[4][[*last.values()]]
-    return Turns(
-        advantages_S=floats[0],
-        truth_S=floats[1],
-        actions_S=floats[2],
-        values_S=floats[3],
-        rewards_S=rewards_S,
-        trajectories_S=trajectories,
-        turns_S=turns.tolist(),
-        moves_S=moves,
-        decisions_S=decisions,
-        clusters_S=cluster_of,
-    )
+    known = rewards_S, trajectories, turns.tolist(), moves, decisions, cluster_of
+    return Turns(*floats[:4], *known)  # type: ignore[call-arg]
 
 
 def computed(turns: Turns) -> dict[str, Floats]:
@@ -257,7 +254,7 @@ def row(name: str, estimates_S: Floats, turns: Turns) -> str:
 
 def measured(still: dict[str, Any], args: argparse.Namespace) -> list[str]:
     """The table's lines, for the policy that these options hold still."""
-    config = prepare(alone(unstable.load(args.config, still)), learner=False).config
+    config = prepare(alone(load(args.config, still)), learner=False).config
     found, scale = asyncio.run(truth(config))
     runs: dict[str, Turns] = {}
     for number, (name, algorithm) in enumerate(ESTIMATORS.items()):
@@ -279,7 +276,7 @@ def measured(still: dict[str, Any], args: argparse.Namespace) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="of the runs, a new one")
+    parser.add_argument("folder", type=Path, help="of the runs; what is there stays")
     parser.add_argument("--config", default="tiny_leduc")
     parser.add_argument("--updates", type=int, default=20, help="that the policy learns for")
     parser.add_argument("--batches", type=int, default=8, help="that are measured")
@@ -290,8 +287,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options: dict[str, Any] = {"seed": args.seed, "eval.exploitability.every": 0}
     if args.batch_size is not None:
         options["learner.batch_size"] = args.batch_size
-    run = {"loop.steps": args.updates, "tracking.run_dir": str(args.folder / "policy")}
-    folder = unstable.train(unstable.load(args.config, options | run))
+    run = options | {"loop.steps": args.updates}
+    folder = trained(args.config, run, args.folder / "policy")
     start = {"model.init": str(folder.checkpoint(args.updates)), "seed": args.seed + 1000}
     rate = {"schedule": "constant", "final_rate": 0.0, "decay_fraction": 1.0}
     lines = measured(options | start | {f"learner.{k}": v for k, v in rate.items()}, args)

@@ -65,9 +65,9 @@ ROWS = st.lists(
 def test_advantages_equal_brute_force_in_any_order(rows, gamma, decay, random) -> None:
     turns = list(range(len(rows)))
     random.shuffle(turns)
-    rewards, own_values, means, legal, owners = map(np.array, zip(*rows, strict=True))
+    rewards, actions, values, legal, owners = (np.array(each) for each in zip(*rows, strict=True))
     found, targets = action_advantages(
-        rewards, own_values, means, legal, owners, turns, gamma=gamma, decay=decay
+        rewards, actions, values, legal, owners, turns, gamma=gamma, decay=decay
     )
     for place, (_, own, value, _, trajectory) in enumerate(rows):
         later = [i for i, row in enumerate(rows) if row[4] == trajectory]

