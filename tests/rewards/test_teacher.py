@@ -80,7 +80,8 @@ async def engine() -> AsyncIterator[EmbeddedEngine]:
 
 
 def at(url: str, model: str = "teacher", **changes: Any) -> RewardConfig:
-    return RewardConfig(term="teacher", args={"url": url, "model": model}, **changes)
+    own: dict[str, Any] = {"retries": 0, "args": {"url": url, "model": model}}
+    return RewardConfig(term="teacher", **own | changes)
 
 
 async def sample(engine: EmbeddedEngine, seed: int) -> SampledTokens:
@@ -149,8 +150,11 @@ FINE = [None, *[-1.0] * 7]
         (Reply(body={"choices": []}), "gives no log-probabilities of a prompt (echo with"),
         (Reply(body="<html>"), "/completions sent no JSON but '<html>'"),
         (Reply(status=404, body={"error": "no such model"}), "/completions answers 404: "),
-        (Reply(status=302, headers={"location": "http://a.b"}, body={}), "answers 302: "),
-        (Reply(hangs_up=True), "/completions does not answer: "),
+        (
+            Reply(status=302, headers={"location": "http://a.b"}, body={}),
+            "redirects to 'http://a.b'",
+        ),
+        (Reply(hangs_up=True), "/completions RemoteProtocolError"),
     ],
 )
 async def test_a_fault_of_the_endpoint_is_a_line_and_costs_the_game(
@@ -179,5 +183,5 @@ async def test_an_endpoint_that_does_not_answer_in_time_costs_the_game(server: S
 
 
 def test_it_has_to_be_told_where_and_who() -> None:
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.term = 'teacher' with args = {}"):
-        Rewards([RewardConfig(term="teacher")])
+    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args.url is missing"):
+        parse({"buffer": {"rewards": [{"term": "teacher"}]}})

@@ -67,6 +67,7 @@ from unstable.config.oracles import (
     JudgeOracle,
     OracleConfig,
     RewardModelOracle,
+    TeacherOracle,
 )
 from unstable.config.plain import read_text, read_yaml
 from unstable.config.reading import CONFIGS, dump, load, parse

@@ -145,11 +145,29 @@ class RewardModelOracle(Section):
         return Path(self.path).expanduser()
 
 
-OracleConfig = HTTPOracle | JudgeOracle | RewardModelOracle
+class TeacherOracle(Section):
+    """A model behind an endpoint that says how likely it would have given an answer."""
+
+    url: str = Field(description="the endpoint, such as http://localhost:8000/v1")
+    model: str = Field(description="model name at the endpoint, of the policy's tokenizer")
+    api_key_env: str | None = Field(
+        None, description="the environment variable that holds the key; default: none"
+    )
+    max_bytes: PositiveInt = Field(2**24, description="the longest reply that is read, in bytes")
+
+    @model_validator(mode="after")
+    def _keyless(self) -> Self:
+        check_url(self.url, "url")
+        check_keyless(self.api_key_env, self.url, "url")
+        return self
+
+
+OracleConfig = HTTPOracle | JudgeOracle | RewardModelOracle | TeacherOracle
 ORACLES: dict[str, type[OracleConfig]] = {
     "http": HTTPOracle,
     "judge": JudgeOracle,
     "reward_model": RewardModelOracle,
+    "teacher": TeacherOracle,
 }
 """By the name of their term."""
 

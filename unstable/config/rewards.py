@@ -17,7 +17,7 @@ from unstable.config.base import (
     RunName,
     Section,
 )
-from unstable.config.oracles import ORACLES, JudgeOracle, OracleConfig
+from unstable.config.oracles import ORACLES, JudgeOracle, OracleConfig, TeacherOracle
 
 
 def judge_adapter(term: str) -> str:
@@ -31,7 +31,7 @@ class RewardConfig(Section):
     term: str = Field(
         "outcome",
         description="outcome, format, invalid_move, length, expert (how likely it makes the move), "
-        "teacher, an oracle (http, judge, reward_model), or module:function of (result, turn) for "
+        "an oracle (http, judge, reward_model, teacher), or module:function of (result, turn) for "
         "a turn's reward, of (result, seat) for a whole trajectory's; it may be async",
     )
     name: RunName | None = Field(None, description="name in metrics and files; default: the term")
@@ -39,7 +39,8 @@ class RewardConfig(Section):
     args: Arguments = Field({}, description="arguments for the term; an oracle's settings")
     judges: Literal["auto", "turn", "seat"] = Field(
         "auto",
-        description="what an oracle judges: each turn, or a seat's whole trajectory (auto); a "
+        description="what an oracle judges: each turn (auto of a teacher), or a seat's whole "
+        "trajectory (auto of the others); a "
         "function says it by its second argument",
     )
     at_once: PositiveInt = Field(
@@ -75,6 +76,8 @@ class RewardConfig(Section):
                     "judges = 'turn', but args.mode = 'pairwise' compares whole plays; set judges "
                     "to seat"
                 )
+            if self.judges == "seat" and isinstance(oracle, TeacherOracle):
+                raise ValueError("judges = 'seat', but a teacher judges each turn; leave it out")
         else:
             self.refuse("judges", "is an oracle's; a function says it by its second argument")
         return self
@@ -93,6 +96,12 @@ class RewardConfig(Section):
     def key(self) -> str:
         """Its name in metrics and files."""
         return self.name or self.term
+
+    @property
+    def oracle_judges(self) -> Literal["turn", "seat"]:
+        """What the oracle judges."""
+        is_teacher = isinstance(self.oracle, TeacherOracle)
+        return "turn" if self.judges == "turn" or is_teacher else "seat"
 
     @cached_property
     def oracle(self) -> OracleConfig | None:

@@ -31,7 +31,6 @@ from unstable.rewards.oracles.asking import Asking, Pending
 from unstable.rewards.oracles.base import Engine, Silence
 from unstable.rewards.oracles.function import FunctionOracle
 from unstable.rewards.oracles.kinds import make_oracle
-from unstable.rewards.teacher import teacher
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
 from unstable.types.tallies import Asked
 
@@ -79,7 +78,6 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "invalid_move": invalid_move,
     "length": length,
     "expert": expert,
-    "teacher": teacher,
 }
 
 
@@ -376,7 +374,7 @@ def _read_term(
     if reward.oracle is not None:
         oracle = make_oracle(reward, field)
         asking = Asking(reward, oracle, at_once=at_once, cache=path)
-        return _Term(reward, None, "turn" if reward.judges == "turn" else "seat", asking)
+        return _Term(reward, None, reward.oracle_judges, asking)
     function = target_or({**BUILT_IN, **ORACLES}, reward.term, f"{field}.term", "reward term")
     check_call(
         f"{field}.term = {shown(reward.term)} with args = {shown(reward.args)}",

@@ -8,11 +8,13 @@ from unstable.rewards.oracles.base import Oracle
 from unstable.rewards.oracles.http import HTTPService
 from unstable.rewards.oracles.judge import Judge
 from unstable.rewards.oracles.reward_model import RewardModel
+from unstable.rewards.oracles.teacher import Teacher
 
 KINDS: dict[str, Callable[[str, str, Any], Oracle]] = {
     "http": HTTPService,
     "judge": Judge,
     "reward_model": RewardModel,
+    "teacher": Teacher,
 }
 """By the term's name."""
 

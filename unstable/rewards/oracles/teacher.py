@@ -1,0 +1,110 @@
+"""A teacher behind an endpoint: how much likelier it makes an answer than the policy did.
+
+The sum over an answer's tokens of log pi_teacher - log pi_behaviour is, on average, minus the
+KL of the answer to the teacher: Schulman's k1, http://joschu.net/blog/kl-approx.html, as rewards of
+on-policy distillation have it, https://thinkingmachines.ai/blog/on-policy-distillation/.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from unstable.config import TeacherOracle, shown
+from unstable.rewards.oracles.base import Answer, Call, Oracle, Question, Silence
+from unstable.rewards.oracles.service import Service
+from unstable.types import GameResult, SampledTokens, Turn
+
+
+class Teacher(Oracle):
+    """Asks for the log-probabilities of a prompt's tokens (`echo`), as vLLM's completions give.
+
+    The model has the policy's tokenizer: an error says so where it has another. Of a turn that no
+    local model answered there is no value.
+    """
+
+    def __init__(self, name: str, field: str, config: TeacherOracle) -> None:
+        super().__init__(name, field, batch=1)
+        self._config = config
+        url = f"{config.url.rstrip('/')}/completions"
+        place = f"reward term {name}"
+        self._service = Service(place, url, config.api_key_env, config.max_bytes, "url")
+
+    @property
+    def settings(self) -> Any:
+        return {"url": self._config.url, "model": self._config.model}
+
+    def questions(
+        self, result: GameResult, game: GameResult, judged: Turn | int
+    ) -> Sequence[Question]:
+        if not isinstance(judged, Turn) or (sampled := judged.answer.sampled) is None:
+            return []
+        own = {"ids": [*sampled.prompt_ids, *sampled.token_ids], "own": math.fsum(sampled.logprobs)}
+        return [Question(own, game, judged)]
+
+    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[Answer]:
+        (question,) = questions
+        assert isinstance(question.judged, Turn) and question.judged.answer.sampled is not None
+        answer, sampled = question.judged.answer, question.judged.answer.sampled
+        ids, start = question.content["ids"], len(sampled.prompt_ids)
+        # One token is asked for, and not looked at: some endpoints refuse to make none.
+        body = {"model": self._config.model, "prompt": ids, "max_tokens": 1}
+
+        async def ask() -> float:
+            reply = await self._service.post({**body, "echo": True, "logprobs": 1})
+            texts, logprobs = self._echoed(reply, len(ids))
+            self._check_text("".join(texts[start:]), answer.text)
+            found = [logprobs[start + place] for place in _scored_places(sampled)]
+            if not all(map(_is_logprob, found)):
+                self._service.complain(f"gives {shown(found)} as log-probabilities of an answer")
+            return math.fsum(found) - question.content["own"]
+
+        return [await call(ask)]
+
+    def check(self, silence: Silence) -> None:
+        self._service.check(f"{self.field}.args", silence)
+
+    async def close(self) -> None:
+        await self._service.close()
+
+    def _echoed(self, reply: Any, count: int) -> tuple[list[str], list[Any]]:
+        """Text and log-probability of each of the `count` tokens that were sent."""
+        try:
+            logprobs = reply["choices"][0]["logprobs"]
+            texts, values = logprobs["tokens"], logprobs["token_logprobs"]
+            lengths = {len(texts), len(values)}
+        except (LookupError, TypeError):
+            self._service.complain(
+                "gives no log-probabilities of a prompt (echo with logprobs); serve the teacher "
+                "with vLLM, or another server whose completions do"
+            )
+        if len(lengths) > 1 or lengths.pop() not in (count, count + 1):
+            self._service.complain(
+                f"has {len(values)} log-probabilities for {count} tokens; serve a model of the "
+                "policy's own tokenizer"
+            )
+        return texts[:count], values[:count]
+
+    def _check_text(self, echoed: str, text: str) -> None:
+        """Complain where the tokens mean another text to the teacher than to the policy."""
+        # A token may be a part of a character, which alone has no text; and marks are in no answer.
+        letters = iter(echoed)
+        if text.isascii() and not all(letter in letters for letter in text.strip()):
+            self._service.complain(
+                f"reads the answer {shown(text)} as {shown(echoed)}: its tokenizer is another; "
+                "serve a model of the policy's own"
+            )
+
+
+def _scored_places(sampled: SampledTokens) -> list[int]:
+    """Where in the answer's tokens those are that the policy has sampled."""
+    places: list[int] = []
+    start = 0
+    for segment in sampled.segments:
+        end = start + len(segment.token_ids)
+        places += range(start, end) if segment.scored else ()
+        start = end
+    return places
+
+
+def _is_logprob(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value <= 1e-3
