@@ -4,33 +4,29 @@ Words come in, a value goes out; "auto" is left to planning, which knows the mac
 stands here alone. A mistake raises `ConfigError`, one line with field, value and remedy.
 """
 
+from unstable.config.algorithm import (
+    AlgorithmConfig,
+    BuiltInConfig,
+    MovesKept,
+)
 from unstable.config.algorithms import (
     ALGORITHMS,
     A2CConfig,
     ActionCriticConfig,
     Aggregation,
-    AlgorithmConfig,
     AnyCriticConfig,
-    BuiltInConfig,
     CISPOConfig,
     ClippedConfig,
     CriticConfig,
     CustomAlgorithmConfig,
     DistillConfig,
-    DPOConfig,
     GRPOConfig,
     GSPOConfig,
-    IPOConfig,
-    KTOConfig,
-    MovesKept,
-    PairsConfig,
     PPOConfig,
     ReinforceConfig,
     ReinforcePlusPlusConfig,
     RFTConfig,
     RLOOConfig,
-    SimPOConfig,
-    SLiCConfig,
     SurrogateConfig,
     VRPOConfig,
 )
@@ -70,6 +66,14 @@ from unstable.config.oracles import (
     TeacherOracle,
 )
 from unstable.config.plain import read_text, read_yaml
+from unstable.config.preferences import (
+    DPOConfig,
+    IPOConfig,
+    KTOConfig,
+    PairsConfig,
+    SimPOConfig,
+    SLiCConfig,
+)
 from unstable.config.reading import CONFIGS, dump, load, parse
 from unstable.config.regularization import Divergence, TeacherConfig
 from unstable.config.rewards import RewardConfig

@@ -4,174 +4,27 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from unstable.config.base import Arguments, NonNegativeFloat, PositiveFloat, Section, Share
-from unstable.config.regularization import DecayConfig, ReferenceConfig, TeacherConfig
+from unstable.config.algorithm import NO_RATIO, AlgorithmConfig, BuiltInConfig, MovesKept
+from unstable.config.base import Arguments, PositiveFloat, Section
+from unstable.config.preferences import (
+    DPOConfig,
+    IPOConfig,
+    KTOConfig,
+    SimPOConfig,
+    SLiCConfig,
+)
 
 Aggregation = Literal["token", "turn", "sequence", "constant"]
-MovesKept = Literal["none", "legal", "expert"]
-"""What is kept of a position's moves: nothing, the legal ones, or also an expert's mix of them."""
 RatioLevel = Literal["token", "turn", "sequence"]
 ClipLow = Annotated[float, Field(gt=0, le=1)]
 BaselineDecay = Annotated[float, Field(ge=0, lt=1)]
 Normalize = Literal["none", "center", "zscore"]
 
 
-class AlgorithmConfig(Section):
-    """What all algorithms have."""
-
-    grouped: ClassVar[bool] = False
-    """Whether it compares a group's trajectories, and so learns nothing from groups of one."""
-    takes_any_answers: ClassVar[bool] = False
-    """Whether it may learn from answers that were not chosen as the policy samples them."""
-    moves: ClassVar[MovesKept] = "none"
-    """What it needs of each turn's position: nothing, its legal moves, or an expert's mix too."""
-    reads_reference: ClassVar[bool] = False
-    """Whether its own loss has the reference's log-probabilities, whatever KL is asked for."""
-    imitates: ClassVar[bool] = False
-    """Whether it learns answers as they stand, so that an expert's may be among them."""
-    without: ClassVar[dict[str, str]] = {}
-    """Fields of all algorithms that have no meaning in this one, with the reason and the remedy."""
-
-    name: str = Field(description="the algorithm, or package.module:Class of your own")
-    kl_reward: NonNegativeFloat = Field(
-        0.0,
-        description="weight of a turn's KL to the reference, or a trajectory's where these "
-        "are compared, taken off the reward; 0: none",
-    )
-    kl_opponents: bool = Field(
-        False,
-        description="a turn's reward has the KL of its game's later turns too, taken off for the "
-        "seat's own and added for the other's (R-NaD); for two seats of which one wins what the "
-        "other loses; needs kl_reward",
-    )
-    kl_loss: NonNegativeFloat = Field(
-        0.0,
-        description="weight of a move's KL to the reference in the loss, in reward a nat; 0: none",
-    )
-    kl_estimator: Literal["exact", "k3"] = Field(
-        "exact",
-        description="the loss has KL(now || reference) over all words, or k3 of the sampled ones",
-    )
-    reference: ReferenceConfig = ReferenceConfig()
-    teacher: TeacherConfig = TeacherConfig()
-    entropy: NonNegativeFloat = Field(
-        0.0, description="weight of a move's entropy in the loss, in reward a nat; 0: none"
-    )
-    decay: DecayConfig = DecayConfig()
-    importance_cap: PositiveFloat = Field(
-        2.0, description="upper bound of a token's importance weight"
-    )
-    reward_clip: tuple[float, float] | None = Field(
-        None, description="lowest and highest reward of a turn, before any KL; null: no bounds"
-    )
-    truncated_weight: Share = Field(
-        1.0,
-        description="weight of the gradient of turns that were cut at sampling.max_tokens; 0: none",
-    )
-    top_advantage_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="share of a batch that is trained on, by the largest |advantage|"
-    )
-    old_logprobs: Literal["learner", "engine"] = Field(
-        "learner",
-        description="what a ratio refers to: the policy that the update began with, scored in a "
-        "pass of its own, or what the engine sampled from, at no cost",
-    )
-
-    def why_not_offline(self) -> str | None:
-        """Why it cannot be trained on recorded games as it is set, with the remedy; None: it can.
-
-        Their samples may be of any policy, so that whoever weighs one by an advantage has to
-        correct for how much likelier it was to that policy.
-        """
-        return None
-
-    @property
-    def moves_needed(self) -> MovesKept:
-        """`moves`, where that depends on the settings."""
-        return self.moves
-
-    @property
-    def needs_groups(self) -> bool:
-        """Whether, as it is set, it learns nothing from groups of one."""
-        return self.grouped
-
-    @property
-    def uses_kl(self) -> bool:
-        """Whether a KL is asked for."""
-        return self.kl_reward > 0 or self.kl_loss > 0
-
-    @property
-    def uses_reference(self) -> bool:
-        """Whether the reference is scored: for a KL, or for the algorithm's own loss."""
-        return self.uses_kl or self.reads_reference
-
-    @property
-    def uses_exact_kl(self) -> bool:
-        """Whether the loss has a KL over all words."""
-        return self.kl_loss > 0 and self.kl_estimator == "exact"
-
-    @property
-    def uses_teacher(self) -> bool:
-        """Whether there is another policy to learn from."""
-        return self.teacher.adapter is not None
-
-    @model_validator(mode="after")
-    def _has_a_meaning(self) -> Self:
-        for name, why in self.without.items():
-            self.refuse(name, f"does nothing in {self.name}, which {why}")
-        if self.kl_opponents and not self.kl_reward:
-            raise ValueError(
-                "kl_opponents = true needs a weight; set learner.algorithm.kl_reward above 0"
-            )
-        moved = self.reference.moved
-        if moved and not self.uses_reference:
-            raise ValueError(
-                f"reference.{moved} moves what no KL refers to; set learner.algorithm.kl_loss or "
-                "learner.algorithm.kl_reward above 0"
-            )
-        lowered = self.uses_kl or self.uses_teacher or self.entropy
-        if self.decay.rule != "constant" and not lowered:
-            raise ValueError(
-                f"decay.rule = '{self.decay.rule}' has nothing to lower; set "
-                "learner.algorithm.kl_loss, .kl_reward or .entropy above 0, or .teacher.adapter"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _bounds(self) -> Self:
-        if self.reward_clip is not None and self.reward_clip[0] >= self.reward_clip[1]:
-            raise ValueError(
-                f"reward_clip = {list(self.reward_clip)} leaves all rewards equal; "
-                "give the lower bound first"
-            )
-        return self
-
-
-class BuiltInConfig(AlgorithmConfig):
-    """An algorithm of ours, or a user's class that takes its settings."""
-
-    target: str | None = Field(
-        None, description="package.module:Class of your own that extends the algorithm"
-    )
-    args: Arguments = Field({}, description="whatever your class reads from config.args")
-
-    @model_validator(mode="after")
-    def _args_of_target(self) -> Self:
-        if self.args and self.target is None:
-            raise ValueError(
-                f"args = {self.args} is for a class of your own; name it as "
-                "learner.algorithm.target, or leave args out"
-            )
-        return self
-
-
-_NO_RATIO = {"old_logprobs": "has no ratio to an old policy; leave it out"}
-
-
 class ReinforceConfig(BuiltInConfig):
     """Policy gradient with a baseline for each role."""
 
-    without = _NO_RATIO
+    without = NO_RATIO
     name: Literal["reinforce"] = Field("reinforce", description="the algorithm")
     baseline_decay: BaselineDecay = Field(
         0.95, description="decay of the reward baseline of each (env, seat); 0 forgets at once"
@@ -378,7 +231,7 @@ class VRPOConfig(SurrogateConfig):
 class A2CConfig(BuiltInConfig):
     """A critic's advantages, the plain policy gradient."""
 
-    without = _NO_RATIO
+    without = NO_RATIO
     name: Literal["a2c"] = Field("a2c", description="the algorithm")
     critic: CriticConfig = CriticConfig()
 
@@ -388,7 +241,7 @@ class RFTConfig(BuiltInConfig):
 
     takes_any_answers: ClassVar[bool] = True
     imitates = True
-    without = _NO_RATIO | {
+    without = NO_RATIO | {
         "kl_reward": "imitates won turns whatever they earned; set learner.algorithm.kl_loss "
         "instead",
         "kl_opponents": "imitates won turns whatever they earned; leave it out",
@@ -423,114 +276,6 @@ class DistillConfig(BuiltInConfig):
                     "is for turns that were sampled, and an expert's moves were not; name a policy "
                     "as learner.algorithm.teacher.adapter, or leave it out",
                 )
-        return self
-
-
-_NO_KL_REWARD = "takes rewards only to tell the better answer; set learner.algorithm.{} instead"
-_UNLIKE_REWARDS = {
-    "kl_reward": _NO_KL_REWARD.format("beta or learner.algorithm.kl_loss"),
-    "kl_opponents": "takes rewards only to tell the better answer; leave it out",
-    "top_advantage_fraction": "weighs all alike; leave it out",
-}
-_LABEL_SMOOTHING = "share of the pairs that are taken to be the wrong way round"
-_LENGTH_WEIGHT = (
-    "what each token of an answer costs it (R-DPO's alpha), so that length alone is not preferred; "
-    "0: nothing"
-)
-LabelSmoothing = Annotated[float, Field(ge=0, lt=0.5)]
-
-
-class PairsConfig(BuiltInConfig):
-    """Algorithms that learn which of two answers to one prompt is the better."""
-
-    grouped: ClassVar[bool] = True
-    takes_any_answers: ClassVar[bool] = True
-    reads_reference: ClassVar[bool] = True
-    without = _NO_RATIO | _UNLIKE_REWARDS
-    beta: PositiveFloat = Field(
-        0.1, description="weight of an answer's log-ratio to the reference: what holds it there"
-    )
-    pairs: Literal["group", "position"] = Field(
-        "group",
-        description="what is compared: a group's trajectories, where they first answer one prompt "
-        "differently, or all answers of the batch to one prompt, by their mean rewards",
-    )
-    margin: NonNegativeFloat = Field(
-        0.0, description="least difference of rewards that makes a pair; 0: any"
-    )
-    sft_weight: NonNegativeFloat = Field(
-        0.0, description="weight of the chosen answer's mean -log-probability a token; 0: none"
-    )
-
-    @property
-    def needs_groups(self) -> bool:
-        """Whether it compares the trajectories of a group."""
-        return self.pairs == "group"
-
-
-class DPOConfig(PairsConfig):
-    """Direct preference optimisation; with label smoothing cDPO, with a length weight R-DPO."""
-
-    name: Literal["dpo"] = Field("dpo", description="the algorithm")
-    label_smoothing: LabelSmoothing = Field(0.0, description=_LABEL_SMOOTHING)
-    length_weight: NonNegativeFloat = Field(0.0, description=_LENGTH_WEIGHT)
-
-
-class IPOConfig(PairsConfig):
-    """A fixed margin between the answers' mean log-ratios a token."""
-
-    name: Literal["ipo"] = Field("ipo", description="the algorithm")
-    beta: PositiveFloat = Field(0.1, description="the margin is 1 / (2 beta) nats a token")
-
-
-class SLiCConfig(PairsConfig):
-    """A hinge: pairs that are far enough apart are left alone."""
-
-    name: Literal["slic"] = Field("slic", description="the algorithm")
-    beta: PositiveFloat = Field(0.1, description="pairs 1 / beta nats apart are left alone")
-    length_weight: NonNegativeFloat = Field(0.0, description=_LENGTH_WEIGHT)
-
-
-class SimPOConfig(PairsConfig):
-    """Mean log-probabilities a token, without a reference."""
-
-    reads_reference: ClassVar[bool] = False
-    without = _NO_RATIO | _UNLIKE_REWARDS | {"kl_reward": _NO_KL_REWARD.format("kl_loss")}
-    name: Literal["simpo"] = Field("simpo", description="the algorithm")
-    beta: PositiveFloat = Field(2.0, description="weight of an answer's mean log-probability")
-    gamma: NonNegativeFloat = Field(
-        1.0, description="by how much beta x the difference of the two should exceed 0"
-    )
-    label_smoothing: LabelSmoothing = Field(0.0, description=_LABEL_SMOOTHING)
-
-
-class KTOConfig(BuiltInConfig):
-    """Single answers that were better or worse than what was to be expected."""
-
-    reads_reference: ClassVar[bool] = True
-    without = _UNLIKE_REWARDS
-    name: Literal["kto"] = Field("kto", description="the algorithm")
-    beta: PositiveFloat = Field(0.1, description="weight of an answer's log-ratio to the reference")
-    baseline: Literal["role", "group"] = Field(
-        "role",
-        description="turns are desirable whose trajectory earned more than the mean of its (env, "
-        "seat) in the batch, or of its group; undesirable are those that earned less",
-    )
-    desirable_weight: NonNegativeFloat = Field(1.0, description="weight of the desirable turns")
-    undesirable_weight: NonNegativeFloat = Field(1.0, description="weight of the undesirable ones")
-
-    @property
-    def needs_groups(self) -> bool:
-        """Whether it compares the trajectories of a group."""
-        return self.baseline == "group"
-
-    @model_validator(mode="after")
-    def _some_weight(self) -> Self:
-        if not self.desirable_weight and not self.undesirable_weight:
-            raise ValueError(
-                "desirable_weight = 0 and undesirable_weight = 0 leave nothing to learn; set one "
-                "of them above 0"
-            )
         return self
 
 

@@ -9,7 +9,8 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from unstable.config.algorithms import ALGORITHMS, AlgorithmConfig
+from unstable.config.algorithm import AlgorithmConfig
+from unstable.config.algorithms import ALGORITHMS
 from unstable.config.base import (
     FORMAT,
     ConfigError,

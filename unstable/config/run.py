@@ -6,7 +6,7 @@ from typing import Self, get_args
 
 from pydantic import Field, model_validator
 
-from unstable.config.algorithms import MovesKept
+from unstable.config.algorithm import MovesKept
 from unstable.config.base import Integer, Section, nearest
 from unstable.config.game import CurriculumConfig, GameConfig
 from unstable.config.judging import EvalConfig, GuardConfig
