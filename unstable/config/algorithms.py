@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from unstable.config.algorithm import NO_RATIO, AlgorithmConfig, BuiltInConfig, MovesKept
-from unstable.config.base import Arguments, PositiveFloat, Section
+from unstable.config.base import Arguments, PositiveFloat, Section, Share
 from unstable.config.preferences import (
     DPOConfig,
     IPOConfig,
