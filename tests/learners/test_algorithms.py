@@ -415,8 +415,8 @@ def test_a_class_that_extends_a_built_in_has_its_settings_and_its_groups(model, 
         (
             {"name": "cispo", "target": "unstable.learners.clipped:Surrogate"},
             "target = 'unstable.learners.clipped:Surrogate' extends Surrogate and needs its "
-            "settings; set learner.algorithm.name to reinforce++ or rloo or grpo or gspo or ppo, "
-            "learner.algorithm.target to unstable.learners.clipped:Surrogate",
+            "settings; set learner.algorithm.name to reinforce++ or rloo or grpo or gspo or ppo "
+            "or vrpo, learner.algorithm.target to unstable.learners.clipped:Surrogate",
         ),
     ],
 )

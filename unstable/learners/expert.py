@@ -34,8 +34,9 @@ def expert_examples(batch: FlatBatch) -> Examples:
 
 
 def expert_entropy(batch: FlatBatch) -> float | None:
-    """Entropy of the expert's mix, in nats: the mean over turns with moves; None without any."""
-    mixes = [sample.tokens.moves for sample in batch.samples if sample.tokens.moves]
+    """Entropy of the expert's mix, in nats: the mean over turns that have one; None without any."""
+    moves = (sample.tokens.moves for sample in batch.samples)
+    mixes = [each for each in moves if any(move.expert for move in each)]
     return sum(map(_entropy, mixes)) / len(mixes) if mixes else None
 
 
