@@ -67,7 +67,7 @@ def make_games(version=0, num_games=6, **changes):
 
 def values_of(learner, batch):
     """What the critic says of the batch's turns before an update on it, as the update has it."""
-    *_, frozen = learner._freeze(FlatBatch(batch))
+    *_, frozen = learner._freeze(FlatBatch(batch), learner.algorithm)
     return frozen.values_S
 
 

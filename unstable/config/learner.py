@@ -104,6 +104,11 @@ class LearnerConfig(Section):
         3, description="updates in a row whose loss or gradient is not finite before the run stops"
     )
 
+    @property
+    def steps_per_update(self) -> int:
+        """Optimizer steps of an update, unless `max_kl` ends it."""
+        return self.epochs * self.steps_per_batch
+
     def micro_batch_limits(self, *, on_gpu: bool) -> tuple[int | None, int | None]:
         """Most samples and most tokens that are put through at a time; None: not bounded."""
         if self.micro_batch_size != "auto":

@@ -17,14 +17,14 @@ from torch import Tensor
 from unstable.config import ActionCriticConfig, AlgorithmConfig, LearnerConfig, ModelConfig
 from unstable.learners.action_critic import ActionCritic
 from unstable.learners.ahead import made_ahead
-from unstable.learners.algorithm import Imitation
+from unstable.learners.algorithm import Algorithm, Imitation
 from unstable.learners.algorithms import algorithm_class
 from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.checkpoint import Snapshot, copied, fitting, read_average, read_checkpoint
 from unstable.learners.columns import Columns, Layout
-from unstable.learners.critic import Critic, Estimate, StateCritic
-from unstable.learners.examples import Examples
-from unstable.learners.frozen import FrozenBatch, minibatch_atoms
+from unstable.learners.critic import Critic, StateCritic
+from unstable.learners.freezing import Freezing, Frozen
+from unstable.learners.frozen import FrozenBatch
 from unstable.learners.metrics import (
     ENTROPIES,
     LOGPROBS,
@@ -39,19 +39,16 @@ from unstable.learners.metrics import (
 )
 from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.model.load import load_policy
-from unstable.learners.model.packing import sent
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.passes import Pass, Passes
 from unstable.learners.ranks import ALONE, Ranks
-from unstable.learners.reference import Others, Reading
+from unstable.learners.reference import Others
 from unstable.learners.regularization import (
     Coefficients,
     coefficient_metrics,
     coefficients_at,
     regularized,
-    shaped_rewards,
-    turn_kl,
 )
 from unstable.learners.scoring import Scorer
 from unstable.types import Adapter, Batch, MeanLoss, PlayerId, TokenSample, Update
@@ -85,12 +82,11 @@ class Learner:
         self.bad_updates = 0  # in a row
         self.algorithm = algorithm_class(learner.algorithm)(learner.algorithm)
         self.policy = load_policy(model, learner, seed, adapter, ranks)
-        self.steps_per_update = learner.epochs * learner.steps_per_batch
         self.optimizer = PolicyOptimizer(
             self.policy.parameters(),
             learner,
-            self.updates * self.steps_per_update,
-            learner.updates_before * self.steps_per_update,
+            self.updates * learner.steps_per_update,
+            learner.updates_before * learner.steps_per_update,
         )
         self.micro_batches = MicroBatches.of(
             learner, ranks, on_gpu=self.policy.device.type == "cuda"
@@ -103,6 +99,7 @@ class Learner:
         critic = getattr(algorithm, "critic", None)
         kind = ActionCritic if isinstance(critic, ActionCriticConfig) else StateCritic
         self.critic: Critic | None = critic and kind(critic, self.policy, self.optimizer)
+        self._freezing = Freezing(learner, self.scorer, self.others, self.critic)
 
     def update(self, batch: Batch) -> Update:
         """Train on the batch, which makes the next version.
@@ -113,7 +110,7 @@ class Learner:
         assert batch.version == self.version, f"batch {batch.version}, learner {self.version}"
         started = time.perf_counter()
         flat = FlatBatch(batch)
-        rewards_S, advantages_S, examples, frozen = self._freeze(flat)
+        rewards_S, advantages_S, examples, frozen = self._freeze(flat, self.algorithm)
         reports: list[StepReport] = []
         for chosen_C in self._steps(frozen):
             reports.append(self._step(frozen, chosen_C))
@@ -153,14 +150,11 @@ class Learner:
         Nothing is learned of it, and no state is another afterwards: neither weights, baselines nor
         counters.
         """
-        own, metrics = self.algorithm, None if self.critic is None else self.critic.metrics
-        self.algorithm = deepcopy(own)  # a baseline moves as it is read
-        try:
-            *_, frozen = self._freeze(FlatBatch(batch))
-        finally:
-            self.algorithm = own
-            if self.critic is not None and metrics is not None:
-                self.critic.metrics = metrics
+        metrics = None if self.critic is None else self.critic.metrics
+        # A baseline moves as it is read.
+        *_, frozen = self._freeze(FlatBatch(batch), deepcopy(self.algorithm))
+        if self.critic is not None and metrics is not None:
+            self.critic.metrics = metrics
         if not frozen.atoms:
             return MeanLoss(0.0, 0)
         chosen_C = np.concatenate(frozen.atoms)
@@ -180,94 +174,8 @@ class Learner:
         """What KL and entropy count in the next update."""
         return coefficients_at(self.config.algorithm, self._made + 1, self.updates)
 
-    def _freeze(self, flat: FlatBatch) -> tuple[Floats, Floats, Examples, FrozenBatch]:
-        """Shaped rewards and advantages [S] of the batch, and what optimizer steps are made of."""
-        config, old, reading = self.config.algorithm, None, None
-        if self.reference is not None and config.kl_reward > 0:
-            old = self._old_logprobs(flat.token_samples, flat.behaviour_logprobs)
-            reading = self.reference.read(flat.token_samples)
-        rewards_S = shaped_rewards(
-            flat,
-            config,
-            self.coefficients.kl_reward,
-            old,
-            None if reading is None else reading.logprobs,
-            per_turn=self.critic is not None,
-        )
-        if self.critic is None:
-            estimate = Estimate(self.algorithm.advantages(flat, rewards_S))
-        else:
-            estimate = self.critic.estimate(flat, rewards_S, self.scorer)
-        examples = self.algorithm.examples(flat, estimate.advantages_S)
-        if self.config.env_weights == "spread":
-            examples = examples.spread(flat)
-        if examples.samples is not flat.token_samples:
-            old = reading = None
-        frozen = self._columns(examples, estimate, old, reading)
-        return rewards_S, estimate.advantages_S, examples, frozen
-
-    def _columns(
-        self,
-        examples: Examples,
-        estimate: Estimate,
-        old: Sequence[Tensor] | None,
-        reading: Reading | None,
-    ) -> FrozenBatch:
-        """What optimizer steps read of the examples, as columns; scores them as far as needed."""
-        samples, atoms = examples.samples, minibatch_atoms(examples, self.algorithm)
-        if old is None and (self._steps_use_old or self.algorithm.uses_log_ratios):
-            old = self._old_logprobs(samples, examples.behaviour)
-        wanted = np.concatenate([np.array([], int), *atoms])
-        if self.reference is not None and reading is None:
-            reading = self.reference.read(samples, wanted)
-        if self.algorithm.uses_log_ratios and atoms:
-            assert old is not None and reading is not None
-            self.algorithm.refer(turn_kl(old, reading.logprobs)[wanted])
-        layout, weights_S = self._layout(samples), examples.weights_S
-        reference_N, aims = self.others.columns(samples, wanted, reading, layout)
-        return FrozenBatch(
-            samples=samples,
-            algorithm=self.algorithm,
-            coefficients=self.coefficients,
-            layout=layout,
-            sequences_S=examples.sequences_S,
-            atoms=atoms,
-            advantages_N=layout.repeated(examples.advantages_S),
-            weights_N=None if (weights_S == 1).all() else layout.repeated(weights_S),
-            behaviour_logprobs_N=layout.joined(examples.behaviour),
-            old_logprobs_N=layout.joined(old if self._steps_use_old else None),
-            first_logprobs_N=layout.joined(self._first_logprobs(samples)),
-            reference_logprobs_N=reference_N,
-            aims=aims,
-            values_S=None if estimate.values_S is None else self._floats(estimate.values_S),
-            targets_S=None if estimate.targets_S is None else self._floats(estimate.targets_S),
-        )
-
-    @property
-    def _old_is_engine(self) -> bool:
-        return self.algorithm.uses_old_logprobs and self.config.algorithm.old_logprobs == "engine"
-
-    @property
-    def _steps_use_old(self) -> bool:
-        """Whether optimizer steps refer to the old policy.
-
-        A single step has the policy's own logprobs, unless the old policy is the engine's.
-        """
-        asks = self.algorithm.uses_old_logprobs or self.config.max_kl is not None
-        return self._old_is_engine or (asks and self.steps_per_update > 1)
-
-    def _old_logprobs(
-        self, samples: Sequence[TokenSample], behaviour: Sequence[Tensor] | None
-    ) -> Sequence[Tensor]:
-        """Those that a ratio or a KL in the reward refers to."""
-        if self._old_is_engine and behaviour is not None:
-            return behaviour
-        return self.scorer.logprobs(samples)
-
-    def _first_logprobs(self, samples: Sequence[TokenSample]) -> list[Tensor] | None:
-        """The policy's own, where an update's end depends on them and the old ones are others."""
-        watched = self.config.max_kl is not None and self.steps_per_update > 1
-        return self.scorer.logprobs(samples) if watched and self._old_is_engine else None
+    def _freeze(self, flat: FlatBatch, algorithm: Algorithm) -> Frozen:
+        return self._freezing.freeze(flat, algorithm, self.coefficients)
 
     def _steps(self, frozen: FrozenBatch) -> Iterator[Ints]:
         """Indices of the samples of each optimizer step, epoch by epoch."""
@@ -391,9 +299,6 @@ class Learner:
 
     def _layout(self, samples: Sequence[TokenSample]) -> Layout:
         return Layout([sample.num_scored for sample in samples], self.policy.device)
-
-    def _floats(self, values: Floats) -> Tensor:
-        return sent(torch.from_numpy(values).float(), self.policy.device)
 
     def scale_rate(self, factor: float) -> None:
         """Multiply the learning rate by `factor` from now on, beside its schedule.

@@ -23,6 +23,11 @@ class Scorer:
         self._policy = policy
         self._micro_batches = micro_batches
 
+    @property
+    def device(self) -> torch.device:
+        """Where the policy is."""
+        return self._policy.device
+
     def logprobs(self, samples: Sequence[TokenSample]) -> list[Tensor]:
         """Of each sample's tokens, in nats, on the CPU."""
         return self._read(samples, [(_counts(samples), lambda scores: scores.logprobs_N)])[0]
