@@ -89,6 +89,7 @@ class Turns(NamedTuple):
     moves_S: Ints  # number of prompt and answer
     decisions_S: Ints  # number of the prompt
     clusters_S: Ints  # number of the game, or of all games that are compared with it
+    kl_S: Floats  # how much likelier the expert makes the move than the policy, in nats
 
     def first(self, count: int) -> "Turns":
         """The first turns."""
@@ -163,18 +164,31 @@ def read(folder: RunFolder, batches: int, found: Credits, scale: float) -> Turns
                     numbers.setdefault((prompt, answer), len(numbers)),
                     numbers.setdefault(prompt, len(numbers)),
                     cluster,
+                    expert_ratio(record["sampled"]),
                 )
             )
     floats = np.array([row[:5] for row in rows]).T
-    trajectories, turns, moves, decisions, cluster_of = np.array([row[5:] for row in rows]).T
+    trajectories, turns, moves, decisions, cluster_of = np.array([row[5:10] for row in rows]).T
     last: dict[int, int] = {}
     for place, (owner, turn) in enumerate(zip(trajectories.tolist(), turns.tolist(), strict=True)):
         if owner not in last or turns[last[owner]] < turn:
             last[owner] = place
     rewards_S = np.zeros(len(rows))
     rewards_S[[*last.values()]] = floats[4][[*last.values()]]
-    known = rewards_S, trajectories, turns.tolist(), moves, decisions, cluster_of
+    kl_S = np.array([row[10] for row in rows])
+    known = rewards_S, trajectories, turns.tolist(), moves, decisions, cluster_of, kl_S
     return Turns(*floats[:4], *known)  # type: ignore[call-arg]
+
+
+def expert_ratio(sampled: dict[str, Any]) -> float:
+    """log of the expert's share of the move over the policy's chance of it.
+
+    A hundredth of the expert is an even choice, so that no move is impossible.
+    """
+    answer, moves = answer_tokens(sampled), sampled["moves"]
+    share = next(expert for token_ids, expert in moves if list(token_ids) == answer.token_ids)
+    mixed = 0.99 * share + 0.01 / len(moves)
+    return math.log(mixed) - math.fsum(each for each in answer.logprobs if each is not None)
 
 
 def computed(turns: Turns) -> dict[str, Floats]:
@@ -197,6 +211,7 @@ def computed(turns: Turns) -> dict[str, Floats]:
         "GAE 1, V exact": gae(1.0),
         "Q exact, lambda 0.95": sarsa(0.95),
         "Q exact, lambda 1": sarsa(1.0),
+        "reverse KL to the expert": turns.kl_S,
         "role baseline and a judge": turns.advantages_S + scores_S,
         "a judge alone": scores_S,
     }
@@ -287,6 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(arguments)
     options: dict[str, Any] = {"seed": args.seed, "eval.exploitability.every": 0}
+    options["sampling.moves"] = "expert"
     if args.batch_size is not None:
         options["learner.batch_size"] = args.batch_size
     run = options | {"loop.steps": args.updates}
