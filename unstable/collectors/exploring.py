@@ -9,11 +9,13 @@ is compared. Thompson sampling: Dwaracherla et al., https://arxiv.org/abs/2402.0
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unstable.collectors.players.model import answer_of
 from unstable.config import ExploreConfig
 from unstable.engines.base import Engine
 from unstable.prompts import PromptBuilder
@@ -70,23 +72,10 @@ class Explorer:
         )
         answers: dict[tuple[int, ...], Answer] = {}
         for completion in completions:
-            text, action = prompts.read_answer(completion.token_ids)
+            sampled = replace(asked, segments=(completion,))
             answers.setdefault(
                 tuple(completion.token_ids),
-                Answer(
-                    observation=turn.answer.observation,
-                    text=text,
-                    action=action.text,
-                    formatted=action.formatted,
-                    sampled=SampledTokens(
-                        prompt_ids=asked.prompt_ids,
-                        segments=(completion,),
-                        temperature=asked.temperature,
-                        version=asked.version,
-                        prompt_cut=asked.prompt_cut,
-                        moves=asked.moves,
-                    ),
-                ),
+                answer_of(prompts, turn.answer.observation, sampled),
             )
         return list(answers.values())
 

@@ -39,21 +39,15 @@ class ModelPlayer:
         """What the model answers to the prompt of the observation."""
         prompt = self.prompts.build(observation)
         completion = await self._complete(prompt.ids, game, seed)
-        text, action = self.prompts.read_answer(completion.token_ids)
-        return Answer(
-            observation=prompt.text,
-            text=text,
-            action=action.text,
-            formatted=action.formatted,
-            sampled=SampledTokens(
-                prompt_ids=prompt.ids,
-                segments=(completion,),
-                temperature=self.temperature,
-                version=self.version,
-                prompt_cut=prompt.cut_tokens,
-                moves=self._moves(game),
-            ),
+        sampled = SampledTokens(
+            prompt_ids=prompt.ids,
+            segments=(completion,),
+            temperature=self.temperature,
+            version=self.version,
+            prompt_cut=prompt.cut_tokens,
+            moves=self._moves(game),
         )
+        return answer_of(self.prompts, prompt.text, sampled)
 
     def _moves(self, game: Game) -> tuple[Move, ...]:
         """The legal moves, as far as they are kept; raises as `legal_answers` does."""
@@ -75,6 +69,18 @@ class ModelPlayer:
             max_tokens=self.max_tokens,
             seed=seed,
         )
+
+
+def answer_of(prompts: PromptBuilder, observation: str, sampled: SampledTokens) -> Answer:
+    """What was sampled for an observation, as text and as an action."""
+    text, action = prompts.read_answer(sampled.token_ids)
+    return Answer(
+        observation=observation,
+        text=text,
+        action=action.text,
+        formatted=action.formatted,
+        sampled=sampled,
+    )
 
 
 def legal_answers(prompts: PromptBuilder, moves: Sequence[str], max_tokens: int) -> list[list[int]]:
