@@ -46,7 +46,7 @@ async def answered(values: dict[str, float | None], *texts: str) -> tuple[Answer
     """What is played of these answers, what the judge was asked, and what the engine was."""
     engine, asked = Recorder(*texts), []
 
-    async def judge(game: Game, observation: Observation, answer: Answer) -> float | None:
+    async def judge(game: GameConfig, observation: Observation, answer: Answer) -> float | None:
         asked.append(answer.text)
         return values[answer.text]
 

@@ -21,7 +21,7 @@ from unstable.records.folder import RunFolder
 SMALL = {"model.name": "smollm2-135m"}
 LARGE = {"model.name": str(QWEN)}
 OF_NO_MACHINE = {
-    *("games.0.events", "games.0.parser", "groups.size", "tracking.dashboard"),
+    *("games.0.events", "games.0.parser", "groups.size", "sampling.moves", "tracking.dashboard"),
     "learner.micro_batch_size",
     *("buffer.rewards.0.judges", "buffer.rewards.0.retries", "buffer.rewards.0.cache"),
 }

@@ -7,7 +7,8 @@ import pytest
 from tests.helpers.learners import make_learner
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from unstable.config import AdapterConfig, ConfigError, GameConfig, ModelConfig
-from unstable.datasets.pairs import jsonl_pairs, pair_batch
+from unstable.datasets.pair_files import jsonl_pairs
+from unstable.datasets.pairs import pair_batch
 from unstable.prompts import PromptBuilder, load_style
 
 GAME = GameConfig()

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import kl_div
 
+from tests.helpers.enumerated import gradient, mixed, no_loss, peft_model, samples, scored
 from tests.helpers.learners import (
     BANDIT_TEMPERATURE,
     VOCAB,
@@ -27,14 +28,6 @@ from tests.helpers.learners import (
     with_moves,
 )
 from tests.helpers.models import random_adapter, tiny_model
-from tests.learners.test_regularization import (
-    gradient,
-    mixed,
-    no_loss,
-    peft_model,
-    samples,
-    scored,
-)
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, Divergence, parse
 from unstable.learners.model.logprobs import Aim, selected_logprobs

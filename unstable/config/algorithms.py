@@ -307,12 +307,12 @@ AnyAlgorithm = Annotated[
     | Annotated[A2CConfig, Tag("a2c")]
     | Annotated[VRPOConfig, Tag("vrpo")]
     | Annotated[RFTConfig, Tag("rft")]
-    | Annotated[DistillConfig, Tag("distill")]
     | Annotated[DPOConfig, Tag("dpo")]
     | Annotated[IPOConfig, Tag("ipo")]
     | Annotated[SLiCConfig, Tag("slic")]
     | Annotated[SimPOConfig, Tag("simpo")]
     | Annotated[KTOConfig, Tag("kto")]
+    | Annotated[DistillConfig, Tag("distill")]
     | Annotated[CustomAlgorithmConfig, Tag("custom")],
     Discriminator(_algorithm_tag),
 ]

@@ -15,7 +15,8 @@ from unstable.config import (
     nearest,
 )
 from unstable.datasets.examples import Example
-from unstable.datasets.pairs import PairExample, jsonl_pairs
+from unstable.datasets.pair_files import jsonl_pairs
+from unstable.datasets.pairs import PairExample
 from unstable.datasets.sources import expert_examples, jsonl_examples, recorded_examples
 from unstable.games.catalog.table import EXPERT_GAMES
 from unstable.games.services import game_info, prompt_style

@@ -25,7 +25,7 @@ def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
 
     `start` is the adapter that training begins with where `model.init` is auto. What a game, an
     algorithm, a device or the terminal decides stays: `games.events`, `games.parser`,
-    `groups.size`, `learner.micro_batch_size`, `tracking.dashboard`.
+    `groups.size`, `sampling.moves`, `learner.micro_batch_size`, `tracking.dashboard`.
     """
     data = config.model_dump()
     if config.model.init == "auto":

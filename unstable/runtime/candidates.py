@@ -4,8 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from unstable.collectors.players.best_of import Judge
-from unstable.config import ConfigError, RunConfig
-from unstable.games.game import Game
+from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.rewards.oracles.base import Engine, Silence
 from unstable.rewards.terms import Rewards
 from unstable.types import BASE, Answer, GameResult, GameSpec, Observation, SeatSpec, Turn
@@ -56,17 +55,16 @@ class Candidates:
 
 
 def _judge(rewards: Rewards) -> Judge:
-    async def judge(game: Game, observation: Observation, answer: Answer) -> float | None:
-        config = game.config
+    async def judge(game: GameConfig, observation: Observation, answer: Answer) -> float | None:
         turn = Turn(seat=observation.seat, index=0, answer=answer, invalid=False, seconds=0.0)
         nobody = SeatSpec(player=BASE, temperature=1.0)
         asked_of = GameResult(
             spec=GameSpec(
-                game_id=0, purpose="eval", env=config.key, seed=0, seats=(nobody,) * config.seats
+                game_id=0, purpose="eval", env=game.key, seed=0, seats=(nobody,) * game.seats
             ),
             turns=[turn],
-            payoffs=[0.0] * config.seats,
-            outcomes=[0.0] * config.seats,
+            payoffs=[0.0] * game.seats,
+            outcomes=[0.0] * game.seats,
             forfeit=None,
             truncated=False,
             reason="",

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from unstable.collectors.players.base import Player
+from unstable.config import GameConfig
 from unstable.games.game import Game
 from unstable.types import Answer, Observation
 from unstable.types.seeds import derive_seed
 
-Judge = Callable[[Game, Observation, Answer], Awaitable[float | None]]
+Judge = Callable[[GameConfig, Observation, Answer], Awaitable[float | None]]
 """What an answer to an observation of a game would be worth; None: nothing can be said of it."""
 
 
@@ -36,7 +37,7 @@ class BestOfPlayer:
         if len(candidates) == 1:
             return candidates[0]
         values = await asyncio.gather(
-            *(self.judge(game, observation, answer) for answer in candidates)
+            *(self.judge(game.config, observation, answer) for answer in candidates)
         )
         worths = [-math.inf if value is None else value for value in values]
         return candidates[worths.index(max(worths))]

@@ -37,12 +37,12 @@ BUILT_IN: dict[str, type[Algorithm]] = {
     "a2c": A2C,
     "vrpo": VRPO,
     "rft": RFT,
-    "distill": Distill,
     "dpo": DPO,
     "ipo": IPO,
     "slic": SLiC,
     "simpo": SimPO,
     "kto": KTO,
+    "distill": Distill,
 }
 """Our algorithms, by `learner.algorithm.name`."""
 
