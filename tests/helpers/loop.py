@@ -14,6 +14,20 @@ from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.tracking.tracker import Tracker
 
+KUHN_RUN: dict[str, Any] = {
+    "model": {"name": "tiny_cards", "init": "fresh", "dtype": "float32", "adapter": {"rank": 4}},
+    "games": [
+        {
+            **{"env": "unstable.games.catalog.kuhn:KuhnPoker", "name": "Kuhn"},
+            **{"args": {"max_rounds": 1}, "prompt": "compact"},
+        }
+    ],
+    "opponents": {"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": []},
+    "sampling": {"max_tokens": 6},
+    "eval": {"every": 0, "exploitability": {"every": 1}},
+}
+"""A run on the shipped cards model whose exploitability is exact, as config."""
+
 
 def make_actor(config: RunConfig, folder: RunFolder) -> LocalActor:
     """An actor of this process, with the embedded engine."""

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers.loop import make_context
-from tests.loop.test_past import KUHN
+from tests.helpers.loop import KUHN_RUN, make_context
 from unstable.loop.train import train
 from unstable.records.policies import read_policy
 from unstable.records.reading import Skipped, read_rows
@@ -19,7 +18,7 @@ from unstable.solving.exploiter import policy_by
 from unstable.solving.tree import Tree, grow
 
 RUN: dict[str, Any] = {
-    **KUHN,
+    **KUHN_RUN,
     "model": {"name": "tiny_cards", "init": "fresh", "dtype": "float32", "adapter": {"rank": 32}},
     "actors": {"games_in_flight": 128},
     "learner": {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.helpers.loop import make_context, played
+from tests.helpers.loop import KUHN_RUN, make_context, played
 from unstable.commands.ratings import least_record, ratings
 from unstable.commands.rebuilding import rebuild
 from unstable.config import dump
@@ -86,20 +86,6 @@ def _check_games(context: Context, least: Least) -> None:
     assert least.opponent in {name for players in of_past for name in players} - {"main@4"}
 
 
-KUHN: dict[str, Any] = {
-    "model": {"name": "tiny_cards", "init": "fresh", "dtype": "float32", "adapter": {"rank": 4}},
-    "games": [
-        {
-            **{"env": "unstable.games.catalog.kuhn:KuhnPoker", "name": "Kuhn"},
-            **{"args": {"max_rounds": 1}, "prompt": "compact"},
-        }
-    ],
-    "opponents": {"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": []},
-    "sampling": {"max_tokens": 6},
-    "eval": {"every": 0, "exploitability": {"every": 1}},
-}
-
-
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_the_least_won_from_own_measured_past_is_exact_and_shown(
     tiny_folder: Path, tmp_path: Path, mode: str
@@ -109,7 +95,7 @@ def test_the_least_won_from_own_measured_past_is_exact_and_shown(
         tmp_path / "run",
         loop={"mode": mode, "steps": 3},
         learner={"batch_size": 64, "micro_batch_size": 32, "learning_rate": 1e-2},
-        **KUHN,
+        **KUHN_RUN,
     )
 
     async def run_whole() -> None:
