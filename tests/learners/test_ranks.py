@@ -4,12 +4,10 @@ import json
 import math
 import multiprocessing
 import os
-import re
 import subprocess
 import sys
-import threading
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -310,27 +308,44 @@ def test_a_sharded_rank_holds_a_part_of_the_base(pair, model):
     assert max(sharded) < 0.6 * whole[0]
 
 
-def own_bytes():
-    """Memory of this process alone; pages of files that are mapped are the machine's cache."""
-    (kilobytes,) = re.findall(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
-    return 1024 * int(kilobytes)
+MOST_BYTES = """
+import re, select, sys
+most = 0
+print("ready", flush=True)
+over = False
+while not over:
+    status = open(f"/proc/{sys.argv[1]}/status").read()
+    most = max(most, 1024 * int(re.search(r"RssAnon:\\s+(\\d+)", status)[1]))
+    over = bool(select.select([sys.stdin], [], [], 0.001)[0])
+print(most)
+"""
+"""Prints the most memory of a process alone, until its input ends; mapped files are the cache's."""
+
+
+@contextmanager
+def most_bytes():
+    """A list that has, after the block, the most bytes that this process had in it.
+
+    Another process looks: a thread of this one would wait while the model is loaded.
+    """
+    found: list[int] = []
+    command = [sys.executable, "-c", MOST_BYTES, str(os.getpid())]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as watching:
+        assert watching.stdout.readline() == "ready\n"
+        yield found
+        watching.stdin.close()
+        found.append(int(watching.stdout.read()))
 
 
 def loading_bytes(ranks, small, model):
     """By how much this process's own memory grew at most while it loaded its part of the model."""
     make_learner(small, ranks=ranks, parallel="fsdp")  # what libraries take the first time
-    before, loaded, seen = own_bytes(), threading.Event(), []
-
-    def watch():
-        while not loaded.wait(0.002):
-            seen.append(own_bytes())
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    make_learner(model, ranks=ranks, parallel="fsdp")
-    loaded.set()
-    watching.join()
-    return max(seen) - before
+    with most_bytes() as before:
+        pass
+    with most_bytes() as most:
+        make_learner(model, ranks=ranks, parallel="fsdp")
+    return most[0] - before[0]
 
 
 def test_a_sharded_rank_never_holds_a_base_whole_that_is_in_its_precision(pair, model, tmp_path):
