@@ -275,6 +275,8 @@ def measured(still: dict[str, Any], args: argparse.Namespace) -> list[str]:
     found, scale = asyncio.run(truth(config))
     runs: dict[str, Turns] = {}
     for number, (name, algorithm) in enumerate(ESTIMATORS.items()):
+        if args.only is not None and number not in args.only:
+            continue
         steps = args.batches + args.critic * ("critic" in algorithm)
         folder = play(args.config, still, args.folder / f"estimator-{number}", name, steps)
         runs[name] = read(folder, args.batches, found, scale)
@@ -299,6 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", type=int, default=8, help="that are measured")
     parser.add_argument("--critic", type=int, default=40, help="that critics learn from before")
     parser.add_argument("--batch_size", type=int, help="turns; default: the config's")
+    parser.add_argument("--only", type=int, nargs="+", help="these estimators' numbers, with 0")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(arguments)
     options: dict[str, Any] = {"seed": args.seed, "eval.exploitability.every": 0}

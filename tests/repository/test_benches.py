@@ -25,7 +25,8 @@ SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p
 SMALL = {
     "beside.py": "--in_flight 4 --games 2 --rounds 1",
     "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
-    "credit.py": "runs --config tiny_kuhn --updates 1 --batches 1 --critic 1 --batch_size 64",
+    "credit.py": "runs --config tiny_kuhn --updates 1 --batches 1 --critic 1 --batch_size 64 "
+    "--only 0 7",
     "curve.py": "run --out curve.svg",
     "driver.py": "--actors 1 --in-flight 8 --games 200 --warm 100 --batch 64 --pool 9 --parts",
     "feedback.py": "--in_flight 4 --games 8 --rounds 1 --delay 0.01",
