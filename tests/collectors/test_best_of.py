@@ -18,8 +18,10 @@ from unstable.commands.prepare import prepare
 from unstable.config import ConfigError, GameConfig, RunConfig, parse
 from unstable.games.game import Game
 from unstable.league.evaluation import evaluation_games, evaluation_scores, rated_games
+from unstable.loop.train import train
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_record, read_game
+from unstable.records.reading import read_rows
 from unstable.runtime.candidates import Candidates
 from unstable.runtime.local import LocalActor
 from unstable.types import Answer, GameFailure, GameResult, Observation, PlayerId, Turn
@@ -181,6 +183,34 @@ async def test_a_service_chooses_while_a_run_evaluates_and_is_counted(
     items = [item for request in server.bodies for item in request["items"]]
     assert items and {len(item["turns"]) for item in items} == {1}
     assert {item["env"] for item in items} == {spec.env for spec in specs}
+
+
+async def test_the_metrics_of_a_run_have_what_the_judge_was_asked(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "any")
+    server = Server()
+    usage = {"prompt_tokens": 1000, "completion_tokens": 10}
+    choices = [{"message": {"content": "[[5]]"}}]
+    server.replies = [Reply(body=lambda asked: {"choices": choices, "usage": usage})]
+    args = {"base_url": server.url, "model": "any", "api_key_env": "A_KEY", "price_prompt": 2.0}
+    judge = {"term": "judge", "args": args, "judges": "turn", "cache": "none"}
+    evaluation = {"every": 1, "games": 4, "best_of": {"answers": 4, "judge": judge}}
+    context = context_of(tiny_folder, tmp_path, eval=evaluation, loop={"mode": "sync", "steps": 2})
+    try:
+        await train(context)
+        (actor,) = context.actors
+        assert isinstance(actor, LocalActor)
+        left = actor._candidates.take_asked().counts["best_of.eval"]
+        await actor.close()
+    finally:
+        server.close()
+    rows = read_rows(context.folder.metrics)
+    assert rows[0]["judge/best_of.eval/calls"] == 0
+    calls = sum(row["judge/best_of.eval/calls"] for row in rows)
+    assert calls > 0 and calls + left["calls"] == len(server.bodies)
+    spend = sum(row["judge/best_of.eval/spend"] for row in rows)
+    assert spend == pytest.approx(calls * 1000 * 2.0 / 1e6)
 
 
 async def test_a_judge_that_fails_costs_its_game(tiny_folder: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.helpers.endpoint import Reply, Server
 from tests.helpers.judged import counts, judged
 from unstable.config import ConfigError, RewardConfig
 from unstable.rewards.oracles.asking import Asking
-from unstable.rewards.oracles.base import Answer, Call, Oracle, Question
+from unstable.rewards.oracles.base import Call, Oracle, Question, ValueOrError
 from unstable.rewards.oracles.cache import Cache
 from unstable.rewards.terms import Rewards
 from unstable.types import GameFailure, GameResult, Turn
@@ -303,7 +303,7 @@ class Echo(Oracle):
     def questions(self, result: GameResult, game: GameResult, judged: Any) -> list[Question]:
         return [Question(game.spec.game_id, game, judged)]
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[Answer]:
+    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
         asked = [question.content for question in questions]
         self.batches.append(asked)
         await call(lambda: asyncio.sleep(self.waits(asked[0])))

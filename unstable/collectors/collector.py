@@ -12,7 +12,7 @@ from unstable.collectors.branches import Explore, Forks, play_branches, sampled_
 from unstable.collectors.exploring import Explorer
 from unstable.collectors.isolation import ForkServer, IsolatedGameError, Job, play_isolated
 from unstable.collectors.play import PlayerFactory, contained, play_game, players_of
-from unstable.collectors.players.best_of import Judge
+from unstable.collectors.players.best_of import JudgeAnswer
 from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.model import adapter_name
 from unstable.collectors.watch import task_name
@@ -44,7 +44,7 @@ class Collector:
         config: RunConfig,
         engine: Engine | None,
         tokenizer: Any,
-        judges: Mapping[str, Judge] | None = None,
+        judges: Mapping[str, JudgeAnswer] | None = None,
     ) -> None:
         """`judges` are as `PlayerFactory` has them."""
         assert isinstance(config.actors.games_in_flight, int)

@@ -89,7 +89,7 @@ class Explorer:
                 for adapter in (None, *(version.name for version in spec.ensemble))
             )
         )
-        totals = np.array([[sum(logprobs) for logprobs in answers] for answers in scored])
+        totals = np.array([[sum(logprobs) for logprobs in member] for member in scored])
         return totals[1:] - totals[0]  # the base's are the first
 
 

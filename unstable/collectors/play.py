@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from unstable.collectors.players.base import LeftError, LimitedPlayer, OpponentPlayer, Player
-from unstable.collectors.players.best_of import BestOfPlayer, Judge
+from unstable.collectors.players.best_of import BestOfPlayer, JudgeAnswer
 from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer, VotingPlayer
@@ -46,7 +46,7 @@ class PlayerFactory:
         config: RunConfig,
         engine: Engine | None,
         tokenizer: Any,
-        judges: Mapping[str, Judge] | None = None,
+        judges: Mapping[str, JudgeAnswer] | None = None,
     ) -> None:
         self._config = config
         self._engine = engine

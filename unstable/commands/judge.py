@@ -111,10 +111,10 @@ class _Work:
                         self._failed, self._error = self._failed + 1, each.error
                     else:
                         file.write(judged_record(each[0].spec.game_id, each[1]))
-                await self._count(rewards)
-            await self._count(rewards)
+                self._count(rewards)
+            self._count(rewards)
 
-    async def _count(self, rewards: Rewards) -> None:
+    def _count(self, rewards: Rewards) -> None:
         for term, counts in rewards.take_asked().counts.items():
             self._counts.setdefault(term, Counter()).update(counts)
 

@@ -40,8 +40,7 @@ class RewardConfig(Section):
     judges: Literal["auto", "turn", "seat"] = Field(
         "auto",
         description="what an oracle judges: each turn (auto of a teacher), or a seat's whole "
-        "trajectory (auto of the others); a "
-        "function says it by its second argument",
+        "trajectory (auto of the others); a function says it by its second argument",
     )
     at_once: PositiveInt = Field(
         16, description="calls of an async term in flight at a time, shared out over the actors"

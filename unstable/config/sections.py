@@ -209,6 +209,11 @@ class ActorsConfig(Section):
             )
         return self
 
+    @property
+    def sharing(self) -> int:
+        """Among how many actors calls at once are shared out; one, as long as none are resolved."""
+        return 1 if self.num == "auto" else self.num
+
 
 class LoopConfig(Section):
     """How long play and learning go on, and in which order."""

@@ -144,8 +144,11 @@ async def measure_held_out(context: Context, version: int) -> None:
 async def compare_credit(context: Context, batch: SealedBatch, update: Update) -> Update:
     """The update, with how its advantages correlate with the true ones of what was sampled.
 
-    Of the samples of the newest version that was measured, if the batch has any.
+    Of the samples of the newest version that was measured, if the batch has any; recorded ones are
+    of another run's versions.
     """
+    if batch.recorded:
+        return update
     version = context.measured
     oldest = min(each.version for group in batch.groups for each in group)
     if version < oldest or context.config.eval.exploitability.samples:

@@ -28,7 +28,7 @@ from unstable.config import ORACLES, ConfigError, RewardConfig, shown
 from unstable.config.plugins import check_call, faults_to, target_or, time_limit
 from unstable.rewards.beside import Beside
 from unstable.rewards.oracles.asking import Asking, Pending
-from unstable.rewards.oracles.base import Engine, Silence
+from unstable.rewards.oracles.base import ChatEngine, Silence
 from unstable.rewards.oracles.function import FunctionOracle
 from unstable.rewards.oracles.kinds import make_oracle
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
@@ -69,7 +69,8 @@ def expert(result: GameResult, turn: Turn) -> float | None:
     sampled = turn.answer.sampled
     if sampled is None:
         return None
-    return 0.0 if sampled.move is None else sampled.moves[sampled.move].expert
+    move = sampled.move
+    return 0.0 if move is None else sampled.moves[move].expert
 
 
 BUILT_IN: dict[str, Callable[..., Any]] = {
@@ -191,7 +192,7 @@ class Rewards:
             term.asking is not None and term.judges == "turn" for term in self._terms.values()
         )
 
-    def serve(self, engine: Engine) -> None:
+    def serve(self, engine: ChatEngine) -> None:
         """Have judges ask the actor's engine, where the config says so."""
         for asking in self._asked.values():
             asking.oracle.serve(engine)

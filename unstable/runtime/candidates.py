@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from unstable.collectors.players.best_of import Judge
+from unstable.collectors.players.best_of import JudgeAnswer
 from unstable.config import ConfigError, GameConfig, RunConfig
-from unstable.rewards.oracles.base import Engine, Silence
+from unstable.rewards.oracles.base import ChatEngine, Silence
 from unstable.rewards.terms import Rewards
 from unstable.types import BASE, Answer, GameResult, GameSpec, Observation, SeatSpec, Turn
 from unstable.types.tallies import Asked
@@ -16,8 +16,9 @@ class Candidates:
 
     def __init__(self, config: RunConfig, cache: Callable[[str], Path] | None = None) -> None:
         """`cache` is as `Rewards` has it. Raises `ConfigError` for a judge that is none."""
+        among = config.actors.sharing
         self._rewards = {
-            place: Rewards([judge], places=[f"{place}.best_of.judge"], cache=cache)
+            place: Rewards([judge], among=among, places=[f"{place}.best_of.judge"], cache=cache)
             for place, judge in config.candidate_judges.items()
         }
 
@@ -31,7 +32,7 @@ class Candidates:
                 )
             rewards.check(silence)
 
-    def serve(self, engine: Engine) -> None:
+    def serve(self, engine: ChatEngine) -> None:
         """Have them ask the actor's engine, where the config says so."""
         for rewards in self._rewards.values():
             rewards.serve(engine)
@@ -49,12 +50,12 @@ class Candidates:
             {name: means for each in taken for name, means in each.means.items()},
         )
 
-    def judges(self) -> dict[str, Judge]:
+    def judges(self) -> dict[str, JudgeAnswer]:
         """What values an answer, by place."""
         return {place: _judge(rewards) for place, rewards in self._rewards.items()}
 
 
-def _judge(rewards: Rewards) -> Judge:
+def _judge(rewards: Rewards) -> JudgeAnswer:
     async def judge(game: GameConfig, observation: Observation, answer: Answer) -> float | None:
         turn = Turn(seat=observation.seat, index=0, answer=answer, invalid=False, seconds=0.0)
         nobody = SeatSpec(player=BASE, temperature=1.0)

@@ -32,9 +32,8 @@ START_S = 120.0
 def judging(config: RunConfig, folder: RunFolder) -> Rewards:
     """The config's terms, as one of a run's actors asks them."""
     terms = config.buffer.rewards
-    among = config.actors.num if isinstance(config.actors.num, int) else 1
     apart = Judge(terms)
-    return Rewards(terms, among=max(1, among), apart=apart, cache=folder.answers)
+    return Rewards(terms, among=config.actors.sharing, apart=apart, cache=folder.answers)
 
 
 class Judge:

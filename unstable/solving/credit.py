@@ -60,10 +60,9 @@ def correlation(credits: Credits, turns: Sequence[Credited]) -> float | None:
     if not pairs:
         return None
     given, true = np.array(pairs).T
-    spread = float(given.std() * true.std())
-    if spread < LEAST_SPREAD:
+    if given.std() * true.std() < LEAST_SPREAD:
         return None
-    return float(((given - given.mean()) * (true - true.mean())).mean()) / spread
+    return float(np.corrcoef(given, true)[0, 1])
 
 
 def credit(tree: Tree, policy: Policy, *, forfeits: bool) -> dict[Shown, Credit]:

@@ -229,7 +229,8 @@ class PlayMetrics:
         fixed = [part(opponent.key) for opponent in config.opponents.fixed]
         alone = ["alone"] if any(len(game.sides) == 1 for game in config.games) else []
         self._labels = [*alone, "self", "others", "past", "fixed", *fixed]
-        oracles = {each.key: each.oracle for each in config.buffer.rewards if each.oracle}
+        asked = [*config.buffer.rewards, *config.candidate_judges.values()]
+        oracles = {each.key: each.oracle for each in asked if each.oracle}
         self._judges = {
             key: oracle for key, oracle in oracles.items() if isinstance(oracle, JudgeOracle)
         }

@@ -1,6 +1,7 @@
 """Means with 95 % intervals: of scores, which have a range, and of pay-offs, which have none."""
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -120,12 +121,10 @@ def correlation(first: Sequence[float], second: Sequence[float]) -> Interval | N
     count = len(first)
     if count < 4:
         return None
-    one, other = mean(first), mean(second)
-    products = [(a - one) * (b - other) for a, b in zip(first, second, strict=True)]
-    spread = math.sqrt(sum((a - one) ** 2 for a in first) * sum((b - other) ** 2 for b in second))
-    if not spread:
+    try:
+        found = max(-1.0, min(1.0, statistics.correlation(first, second)))
+    except statistics.StatisticsError:
         return None
-    found = max(-1.0, min(1.0, sum(products) / spread))
     if abs(found) > 1 - 1e-12:
         return Interval(found, found, found)
     half = Z / math.sqrt(count - 3)

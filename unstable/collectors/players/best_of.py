@@ -11,7 +11,7 @@ from unstable.games.game import Game
 from unstable.types import Answer, Observation
 from unstable.types.seeds import derive_seed
 
-Judge = Callable[[GameConfig, Observation, Answer], Awaitable[float | None]]
+JudgeAnswer = Callable[[GameConfig, Observation, Answer], Awaitable[float | None]]
 """What an answer to an observation of a game would be worth; None: nothing can be said of it."""
 
 
@@ -26,7 +26,7 @@ class BestOfPlayer:
 
     player: Player
     answers: int
-    judge: Judge
+    judge: JudgeAnswer
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         """The best answer."""

@@ -1,8 +1,8 @@
 """Distillation on the policy's own turns: nothing is learned but what a teacher does there.
 
-Of another policy it is the divergence that the learner adds (GKD, https://arxiv.org/abs/2306.13649),
-of a game's expert the cross-entropy to its exact mix of the legal moves: DAgger whose data are the
-policy's own games, https://arxiv.org/abs/1011.0686.
+Of another policy it is the divergence that the learner adds (GKD,
+https://arxiv.org/abs/2306.13649); of a game's expert the cross-entropy to its exact mix of the
+legal moves: DAgger whose data are the policy's own games, https://arxiv.org/abs/1011.0686.
 """
 
 import numpy as np

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from unstable.config import RewardConfig, one_line
 from unstable.config.plugins import faults_to
-from unstable.rewards.oracles.base import Answer, Oracle, OracleError, Question
+from unstable.rewards.oracles.base import Oracle, OracleError, Question, ValueOrError
 from unstable.rewards.oracles.cache import Cache, digest
 from unstable.rewards.oracles.calling import Caller
 from unstable.types import GameResult, Turn
@@ -205,7 +205,7 @@ class Asking:
     async def _answer(self, batch: list[_Waiting]) -> None:
         """Answer questions together, and let those know that wait."""
         faults: list[BaseException] = []
-        answers: Sequence[Answer] = []
+        answers: Sequence[ValueOrError] = []
         with faults_to(faults.append):
             answers = await self.oracle.answer([each.question for each in batch], self._call)
             if len(answers) != len(batch):
@@ -226,7 +226,7 @@ class Asking:
             except OSError as error:
                 self._say(error)
 
-    def _checked(self, answer: Answer) -> Found:
+    def _checked(self, answer: ValueOrError) -> Found:
         if answer is None:
             return None
         if isinstance(answer, Exception):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from unstable.types import GameResult, Turn
 
 T = TypeVar("T")
-Answer = float | None | Exception
+ValueOrError = float | None | Exception
 """A value, None where the question does not apply, or why there is no answer to it."""
 Silence = Callable[[str], str | None]
 """Why nothing answers at a URL; None where anything does."""
@@ -75,7 +75,7 @@ class Reply(NamedTuple):
     reply_tokens: int
 
 
-class Engine(Protocol):
+class ChatEngine(Protocol):
     """The actor's own engine, as a judge asks it."""
 
     name: str
@@ -123,14 +123,14 @@ class Oracle:
         """
         raise NotImplementedError
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[Answer]:
+    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
         """An answer to each question; raises where none of them has one."""
         raise NotImplementedError
 
     def check(self, silence: Silence) -> None:
         """Raise `ConfigError` where it cannot be asked from here; loads no model."""
 
-    def serve(self, engine: Engine) -> None:
+    def serve(self, engine: ChatEngine) -> None:
         """Take the actor's engine, if this oracle asks it."""
 
     async def close(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from unstable.rewards.oracles.base import Answer, Call, Oracle, Question
+from unstable.rewards.oracles.base import Call, Oracle, Question, ValueOrError
 from unstable.rewards.oracles.telling import item
 from unstable.types import GameResult, Turn
 
@@ -38,7 +38,7 @@ class FunctionOracle(Oracle):
         seen = {"seed": game.spec.seed, **item(game, judged)} if self._kept else None
         return [Question(seen, game, judged)]
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[Answer]:
+    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
         games, judged = [q.game for q in questions], [q.judged for q in questions]
         if not self._together:
             return [await call(lambda: self._function(games[0], judged[0], **self._args))]

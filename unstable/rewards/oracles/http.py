@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unstable.config import HTTPOracle, hide_secrets, shown
-from unstable.rewards.oracles.base import Answer, Call, Oracle, OracleError, Question, Silence
+from unstable.rewards.oracles.base import Call, Oracle, OracleError, Question, Silence, ValueOrError
 from unstable.rewards.oracles.service import Service
 from unstable.rewards.oracles.telling import item
 from unstable.types import GameResult, Turn
@@ -35,7 +35,7 @@ class HTTPService(Oracle):
     ) -> Sequence[Question]:
         return [Question(item(game, judged), game, judged)]
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[Answer]:
+    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
         body = {"items": [question.content for question in questions]}
 
         async def ask() -> list[Any]:
@@ -60,7 +60,7 @@ class HTTPService(Oracle):
                 self._service.complain(f"sent {shown(value)}; a value is a number or null")
         return values
 
-    def _answer(self, value: Any) -> Answer:
+    def _answer(self, value: Any) -> ValueOrError:
         if _is_error(value):
             text = hide_secrets(shown(value["error"]))
             return OracleError(f"reward term {self.name}: {self._config.url} says {text}")

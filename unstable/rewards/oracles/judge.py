@@ -16,14 +16,14 @@ from typing import Any
 from unstable.config import JudgeOracle, shown
 from unstable.config.rewards import judge_adapter
 from unstable.rewards.oracles.base import (
-    Answer,
     Call,
-    Engine,
+    ChatEngine,
     Oracle,
     OracleError,
     Question,
     Reply,
     Silence,
+    ValueOrError,
 )
 from unstable.rewards.oracles.cache import files_of
 from unstable.rewards.oracles.service import Service
@@ -63,7 +63,7 @@ class Judge(Oracle):
     def __init__(self, name: str, field: str, config: JudgeOracle) -> None:
         super().__init__(name, field, batch=1)
         self._config = config
-        self._engine: Engine | None = None
+        self._engine: ChatEngine | None = None
         self._service: Service | None = None
         if config.engine is None:
             url = f"{config.base_url.rstrip('/')}/chat/completions"
@@ -99,7 +99,7 @@ class Judge(Oracle):
             found.append(Question(content, game, judged, flipped=own != pair[0]))
         return found
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[Answer]:
+    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
         decide = self._grade if self._config.mode == "absolute" else self._compare
         return [await decide(question.content, call) for question in questions]
 
@@ -107,7 +107,7 @@ class Judge(Oracle):
         if self._service is not None:
             self._service.check(f"{self.field}.args", silence)
 
-    def serve(self, engine: Engine) -> None:
+    def serve(self, engine: ChatEngine) -> None:
         if self._config.engine is not None:
             self._engine = engine
 

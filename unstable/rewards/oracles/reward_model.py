@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from unstable.config import ConfigError, RewardModelOracle, shown
-from unstable.rewards.oracles.base import Answer, Call, Oracle, Question, Silence
+from unstable.rewards.oracles.base import Call, Oracle, Question, Silence, ValueOrError
 from unstable.rewards.oracles.cache import files_of
 from unstable.rewards.oracles.telling import filled, places
 from unstable.types import GameResult, Turn
@@ -44,7 +44,7 @@ class RewardModel(Oracle):
             content = {"chat": [words["rules"], words["transcript"]]}
         return [Question(content, game, judged)]
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[Answer]:
+    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"reward term {self.name}")
         thread, contents = self._thread, [question.content for question in questions]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unstable.config import TeacherOracle, shown
-from unstable.rewards.oracles.base import Answer, Call, Oracle, Question, Silence
+from unstable.rewards.oracles.base import Call, Oracle, Question, Silence, ValueOrError
 from unstable.rewards.oracles.service import Service
 from unstable.types import GameResult, SampledTokens, Turn
 
@@ -41,7 +41,7 @@ class Teacher(Oracle):
         own = {"ids": [*sampled.prompt_ids, *sampled.token_ids], "own": math.fsum(sampled.logprobs)}
         return [Question(own, game, judged)]
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[Answer]:
+    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
         (question,) = questions
         assert isinstance(question.judged, Turn) and question.judged.answer.sampled is not None
         answer, sampled = question.judged.answer, question.judged.answer.sampled
