@@ -1,13 +1,15 @@
 """Several ranks are one: gradients, metrics and files, however the samples are shared out."""
 
+import gc
 import json
 import math
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.helpers.learners import (
     VOCAB,
@@ -308,44 +311,33 @@ def test_a_sharded_rank_holds_a_part_of_the_base(pair, model):
     assert max(sharded) < 0.6 * whole[0]
 
 
-MOST_BYTES = """
-import re, select, sys
-most = 0
-print("ready", flush=True)
-over = False
-while not over:
-    status = open(f"/proc/{sys.argv[1]}/status").read()
-    most = max(most, 1024 * int(re.search(r"RssAnon:\\s+(\\d+)", status)[1]))
-    over = bool(select.select([sys.stdin], [], [], 0.001)[0])
-print(most)
-"""
-"""Prints the most memory of a process alone, until its input ends; mapped files are the cache's."""
+class MostBytes(TorchDispatchMode):
+    """The most memory of this process alone (mapped files are the cache's).
 
-
-@contextmanager
-def most_bytes():
-    """A list that has, after the block, the most bytes that this process had in it.
-
-    Another process looks: a thread of this one would wait while the model is loaded.
+    It looks after every operation: a thread or another process misses the peak of a busy machine.
     """
-    found: list[int] = []
-    command = [sys.executable, "-c", MOST_BYTES, str(os.getpid())]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as watching:
-        assert watching.stdout.readline() == "ready\n"
-        yield found
-        watching.stdin.close()
-        found.append(int(watching.stdout.read()))
+
+    def __init__(self):
+        super().__init__()
+        gc.collect()
+        self.most = self.start = own_bytes()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.most = max(self.most, own_bytes())
+        return result
+
+
+def own_bytes():
+    return 1024 * int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 
 
 def loading_bytes(ranks, small, model):
     """By how much this process's own memory grew at most while it loaded its part of the model."""
     make_learner(small, ranks=ranks, parallel="fsdp")  # what libraries take the first time
-    with most_bytes() as before:
-        pass
-    with most_bytes() as most:
+    with MostBytes() as seen:
         make_learner(model, ranks=ranks, parallel="fsdp")
-    return most[0] - before[0]
+    return seen.most - seen.start
 
 
 def test_a_sharded_rank_never_holds_a_base_whole_that_is_in_its_precision(pair, model, tmp_path):
