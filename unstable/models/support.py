@@ -1,0 +1,37 @@
+"""How a model is scored and served here: packed where that is exact, else padded."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+PACKED = frozenset(
+    "apertus arcee cohere cohere2 ernie4_5 exaone4 gemma gemma2 gemma3_text glm glm4 gpt_oss "
+    "granite granitemoe helium llama ministral mistral mixtral nemotron olmo olmo2 olmo3 olmoe "
+    "phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 starcoder2".split()
+)
+"""Types of models whose tokens see each other by transformers' attention interface alone.
+
+`tests/models/test_families.py` compares each of them with the model's own forward.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """By which path a model goes, and why not by the faster one."""
+
+    path: Literal["packed", "padded"]
+    reason: str = ""  # of "padded", in a few words
+
+
+def support_of(config: "PretrainedConfig") -> Support:
+    """The path of a model, by its config alone.
+
+    packed: samples share one row and the prefixes that they have in common; attention is our own.
+    padded: the model's own forward, a row a sample, with nothing shared; slower, exact for all.
+    """
+    kind = config.get_text_config().model_type
+    if kind in PACKED:
+        return Support(path="packed")
+    return Support(path="padded", reason=f"{kind} is not among the models that can be packed")
