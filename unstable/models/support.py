@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-PACKED = frozenset(
-    "apertus arcee cohere cohere2 ernie4_5 exaone4 gemma gemma2 gemma3_text glm glm4 gpt_oss "
-    "granite granitemoe helium llama ministral mistral mixtral nemotron olmo olmo2 olmo3 olmoe "
-    "phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 starcoder2".split()
-)
+_PACKED = """
+apertus arcee cohere cohere2 ernie4_5 exaone4 gemma gemma2 gemma3_text glm glm4 gpt_oss granite
+granitemoe helium llama ministral mistral mixtral nemotron olmo olmo2 olmo3 olmoe phi phi3
+phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 starcoder2 split
+"""
+PACKED = frozenset(_PACKED.split())
 """Types of models whose tokens see each other by transformers' attention interface alone.
 
 `tests/models/test_families.py` compares each of them with the model's own forward.

@@ -1,0 +1,145 @@
+"""A tiny random model of each family of causal models, made from its config class."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from tests.helpers.models import tiny_tokenizer
+
+VOCAB = 132
+"""Of `tests.helpers.models.tiny_tokenizer`."""
+
+WINDOW = 8
+"""Tokens that a sliding layer sees: fewer than any prompt has."""
+
+_WITH_LORA = """
+afmoe apertus arcee bamba cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4
+falcon_h1 gemma gemma2 gemma3_text glm glm4 glm4_moe gpt_oss granite granitemoe granitemoehybrid
+granitemoeshared hunyuan_v1_dense hunyuan_v1_moe jamba lfm2 lfm2_moe llama longcat_flash
+minicpm3 minimax_m2 mistral mixtral nemotron nemotron_h olmo olmo2 olmo3 opt phi phi3 phimoe
+qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3
+"""
+WITH_LORA = frozenset(_WITH_LORA.split())
+"""Types that vLLM serves with LoRA, by its table of supported models."""
+
+_OTHERS = """
+biogpt bloom cwm diffllama dots1 falcon falcon_mamba flex_olmo gemma3n_text gemma4_text gpt2
+gpt_bigcode gpt_neox gptj helium jetmoe kimi_linear llama4_text mamba mamba2 minimax ministral
+nanochat olmo_hybrid olmoe persimmon recurrent_gemma rwkv stablelm starcoder2 xglm youtu zamba2
+"""
+FAMILIES = WITH_LORA | frozenset(_OTHERS.split())
+"""All types that are tried."""
+
+_SPREAD = 0.15
+"""Standard deviation of weights, at least."""
+
+_SMALL: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 32),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"), 48),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 24),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads"), 4),
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("max_position_embeddings", "n_positions"), 512),
+    **dict.fromkeys(("mamba_d_state", "state_size"), 8),
+    **dict.fromkeys(("linear_num_value_heads", "mamba_n_heads"), 4),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 16),
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim"), 8),
+    **dict.fromkeys(("n_group", "topk_group", "mamba_n_groups", "first_k_dense_replace"), 1),
+    "vocab_size": VOCAB,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "v_head_dim": 16,
+    "num_experts_per_tok": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 0,
+    "sliding_window": WINDOW,
+    "mamba_d_head": 16,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 8,
+    "time_step_rank": 4,
+    "linear_num_key_heads": 2,
+    "num_nextn_predict_layers": 0,
+}
+"""Sizes by the names that configs give them; a config takes those that it has."""
+
+_WINDOWS = {"layer_types": ["sliding_attention", "full_attention"]}
+_LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
+_LATENT = {"head_dim": 8, "num_key_value_heads": 4}
+_OF_ITS_OWN: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("afmoe", "cohere2", "exaone4", "exaone_moe", "gemma3_text"), _WINDOWS),
+    **dict.fromkeys(("ministral", "olmo3"), _WINDOWS),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _LINEAR),
+    **dict.fromkeys(("deepseek_v3", "glm4_moe_lite", "longcat_flash", "youtu"), _LATENT),
+    "bamba": {"attn_layer_indices": [1]},
+    "codegen": {"rotary_dim": 4},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8},
+        "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "dots1": {"n_shared_experts": 1, "routed_scaling_factor": 1.0},
+    "falcon_h1": {"mamba_d_ssm": 64},
+    "gemma3n_text": {
+        **_WINDOWS,
+        **{"num_kv_shared_layers": 0, "vocab_size_per_layer_input": VOCAB},
+        **{"hidden_size_per_layer_input": 8, "laurel_rank": 4},
+        "activation_sparsity_pattern": [0.0, 0.0],
+    },
+    "gemma4_text": {
+        **_WINDOWS,
+        **{"global_head_dim": 16, "num_kv_shared_layers": 0},
+        **{"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB},
+    },
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": WINDOW},
+    "gptj": {"rotary_dim": 4},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+    "helium": {"head_dim": 8},
+    "jamba": {
+        **{"attn_layer_period": 2, "attn_layer_offset": 1},
+        **{"expert_layer_period": 2, "expert_layer_offset": 1},
+        **{"mamba_dt_rank": 4, "use_mamba_kernels": False},
+    },
+    "kimi_linear": {**_LINEAR, "head_dim": 8},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8},
+    "nemotron_h": {
+        **{"layer_types": [*_LINEAR["layer_types"], "mlp"], "num_hidden_layers": 3},
+        **{"mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 1, "ssm_state_size": 8},
+        "chunk_size": 8,
+    },
+    "phi": {"partial_rotary_factor": 0.5},
+    "zamba2": {
+        **{"layer_types": ["linear_attention", "hybrid"], "hybrid_layer_ids": [1]},
+        **{"num_mem_blocks": 1, "mamba_headdim": 16, "n_mamba_heads": 4, "mamba_ngroups": 1},
+        "attention_head_dim": 16,
+    },
+}
+_FIXED = {"falcon": ("head_dim",), "gemma4_text": ("head_dim",)}
+"""Sizes that a config has and does not take."""
+
+
+def make_family(kind: str, seed: int = 0) -> PreTrainedModel:
+    """A model of this type in fp32, in evaluation mode, to whose answers all of a prompt matters."""
+    cls = type(AutoConfig.for_model(kind))
+    default = cls()
+    names = [name for name in _SMALL if name not in _FIXED.get(kind, ()) and hasattr(default, name)]
+    sizes = {name: _SMALL[name] for name in names}
+    torch.manual_seed(seed)
+    config = cls(**{**sizes, **_OF_ITS_OWN.get(kind, {})})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for weight in model.parameters():
+        if weight.dim() > 1 and 0 < weight.std() < _SPREAD:  # as they are made, layers say little
+            weight.data *= _SPREAD / weight.std()
+    return model.eval().requires_grad_(False)
+
+
+def save_family(kind: str, folder: Path) -> Path:
+    """The model and a tokenizer in `folder`, in Hugging Face form."""
+    make_family(kind).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
