@@ -124,7 +124,7 @@ _FIXED = {"falcon": ("head_dim",), "gemma4_text": ("head_dim",)}
 
 
 def make_family(kind: str, seed: int = 0) -> PreTrainedModel:
-    """A model of this type in fp32, in evaluation mode, to whose answers all of a prompt matters."""
+    """A model of this type in fp32, in evaluation mode; all of a prompt matters to its answers."""
     cls = type(AutoConfig.for_model(kind))
     default = cls()
     names = [name for name in _SMALL if name not in _FIXED.get(kind, ()) and hasattr(default, name)]

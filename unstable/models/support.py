@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 _PACKED = """
 apertus arcee cohere cohere2 ernie4_5 exaone4 gemma gemma2 gemma3_text glm glm4 gpt_oss granite
 granitemoe helium llama ministral mistral mixtral nemotron olmo olmo2 olmo3 olmoe phi phi3
-phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 starcoder2 split
+phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 starcoder2
 """
 PACKED = frozenset(_PACKED.split())
 """Types of models whose tokens see each other by transformers' attention interface alone.
