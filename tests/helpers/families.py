@@ -74,7 +74,8 @@ _OF_ITS_OWN: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("afmoe", "cohere2", "exaone4", "exaone_moe", "gemma3_text"), _WINDOWS),
     **dict.fromkeys(("ministral", "olmo3"), _WINDOWS),
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _LINEAR),
-    **dict.fromkeys(("deepseek_v3", "glm4_moe_lite", "longcat_flash", "youtu"), _LATENT),
+    **dict.fromkeys(("deepseek_v3", "longcat_flash", "youtu"), _LATENT),
+    **dict.fromkeys(("deepseek_v2", "minicpm3"), {"num_key_value_heads": 4}),
     "bamba": {"attn_layer_indices": [1]},
     "codegen": {"rotary_dim": 4},
     "dbrx": {
@@ -103,7 +104,7 @@ _OF_ITS_OWN: dict[str, dict[str, Any]] = {
         **{"expert_layer_period": 2, "expert_layer_offset": 1},
         **{"mamba_dt_rank": 4, "use_mamba_kernels": False},
     },
-    "kimi_linear": {**_LINEAR, "head_dim": 8},
+    "kimi_linear": {**_LINEAR, **_LATENT},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8},
@@ -123,14 +124,14 @@ _FIXED = {"falcon": ("head_dim",), "gemma4_text": ("head_dim",)}
 """Sizes that a config has and does not take."""
 
 
-def make_family(kind: str, seed: int = 0) -> PreTrainedModel:
+def make_family(kind: str, **changes: Any) -> PreTrainedModel:
     """A model of this type in fp32, in evaluation mode; all of a prompt matters to its answers."""
     cls = type(AutoConfig.for_model(kind))
     default = cls()
     names = [name for name in _SMALL if name not in _FIXED.get(kind, ()) and hasattr(default, name)]
     sizes = {name: _SMALL[name] for name in names}
-    torch.manual_seed(seed)
-    config = cls(**{**sizes, **_OF_ITS_OWN.get(kind, {})})
+    torch.manual_seed(0)
+    config = cls(**{**sizes, **_OF_ITS_OWN.get(kind, {}), **changes})
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for weight in model.parameters():
         if weight.dim() > 1 and 0 < weight.std() < _SPREAD:  # as they are made, layers say little
@@ -138,8 +139,8 @@ def make_family(kind: str, seed: int = 0) -> PreTrainedModel:
     return model.eval().requires_grad_(False)
 
 
-def save_family(kind: str, folder: Path) -> Path:
-    """The model and a tokenizer in `folder`, in Hugging Face form."""
-    make_family(kind).save_pretrained(folder)
+def save_family(kind: str, folder: Path, **changes: Any) -> Path:
+    """The model, with other sizes where they are given, and a tokenizer in Hugging Face form."""
+    make_family(kind, **changes).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
