@@ -167,9 +167,9 @@ def load_decoder(config: ModelConfig) -> "Decoder | None":
 
 
 def load_model(
-    config: ModelConfig, *, attention: str = "sdpa", device: "torch.device | str" = "cpu"
+    config: ModelConfig, *, attention: str | None = "sdpa", device: "torch.device | str" = "cpu"
 ) -> "PreTrainedModel":
-    """The frozen base model in evaluation mode; `attention` is its implementation.
+    """The frozen base model in evaluation mode; `attention` is its implementation, None its best.
 
     On the CPU, or, where it is quantized, on `device`, layer by layer.
     """
@@ -188,6 +188,15 @@ def load_model(
     # What adapters name as their base: the name that a person gave, not this machine's path.
     model.name_or_path = model.config.name_or_path = config.name
     return model.eval().requires_grad_(False)
+
+
+def decoder_of(model: "PreTrainedModel") -> "PreTrainedModel":
+    """The part of a causal model that makes the last hidden states."""
+    from transformers import PreTrainedModel
+
+    # Of some models transformers finds the whole, or a layer of the head.
+    found = (model.get_decoder(), getattr(model, "model", None), model.base_model)
+    return next(each for each in found if isinstance(each, PreTrainedModel) and each is not model)
 
 
 def stop_token_ids(

@@ -1,17 +1,21 @@
 """A model's shape: what memory estimates need, read from its config without any weights."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unstable.config import AdapterConfig, ConfigError, ModelConfig
-from unstable.models.base import load_config
+from unstable.models.base import decoder_of, load_config
 from unstable.models.known import KNOWN
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedModel
+
+UNBOUNDED = 1 << 20
+"""Tokens of a model that does not say how many it takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,7 @@ class Linear:
     name: str
     inputs: int
     outputs: int
+    spared: bool = False  # all-linear leaves it alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +51,7 @@ class ModelShape:
     def lora_linears(self, targets: str | list[str]) -> list[Linear]:
         """The layers that `model.adapter.targets` names, by PEFT's rules."""
         if targets == "all-linear":
-            return list(self.linears)
+            return [linear for linear in self.linears if not linear.spared]
         if isinstance(targets, str):
             return [linear for linear in self.linears if re.fullmatch(targets, linear.name)]
         ends = tuple(f".{target}" for target in targets)
@@ -72,10 +77,11 @@ def _read_shape(name: str) -> ModelShape:
     config = load_config(ModelConfig(name=name))
     try:
         return shape_of(config)
-    except (AttributeError, ValueError) as error:
+    except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise ConfigError(
-            f"model.name = {name!r}: is not a decoder of Llama's kind "
-            f"({str(error).splitlines()[0]}); use one, such as Llama, Mistral or Qwen3"
+            f"model.name = {name!r}: is no causal language model that transformers can build "
+            f"({reason}); use another"
         ) from None
 
 
@@ -86,22 +92,94 @@ def shape_of(config: "PretrainedConfig") -> ModelShape:
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    head = model.get_output_embeddings()
+    linears = tuple(linears_of(model))
     text = config.get_text_config()
-    head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    head = model.get_output_embeddings()
+    hidden = _number(text, "hidden_size", "d_model") or head.weight.shape[1]
+    heads = _number(text, "num_attention_heads")  # none where tokens never see each other directly
+    head_size = _number(text, "head_dim") or (hidden // heads if heads else 0)
+    key_heads = _number(text, "num_key_value_heads") or heads
     return ModelShape(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        layers=text.num_hidden_layers,
-        hidden=text.hidden_size,
-        intermediate=text.intermediate_size,
-        queries=text.num_attention_heads * head_size,
-        keys=text.num_key_value_heads * head_size,
-        vocabulary=text.vocab_size,
-        max_length=text.max_position_embeddings,
+        layers=_number(text, "num_hidden_layers", "decoder_layers") or _longest_list(model),
+        hidden=hidden,
+        intermediate=_number(text, "intermediate_size")
+        or max((linear.outputs for linear in linears), default=4 * hidden),
+        queries=heads * head_size,
+        keys=key_heads * head_size,
+        vocabulary=_number(text, "vocab_size") or head.weight.shape[0],
+        max_length=_number(text, "max_position_embeddings", "n_positions", "max_seq_len")
+        or UNBOUNDED,
         normalized_heads=any(name.endswith("q_norm") for name, _ in model.named_modules()),
-        linears=tuple(
-            Linear(name=name, inputs=module.in_features, outputs=module.out_features)
-            for name, module in model.named_modules()
-            if isinstance(module, torch.nn.Linear) and module is not head
-        ),
+        linears=linears,
     )
+
+
+def _number(config: "PretrainedConfig", *names: str) -> int:
+    """What the config says under one of the names, of a list the largest; 0 where it is silent."""
+    for name in names:
+        try:
+            value: Any = getattr(config, name, None)
+        except RuntimeError:  # it differs by layer, of which transformers gives no largest one
+            continue
+        numbers = value if isinstance(value, list | tuple) else [value]
+        if found := [each for each in numbers if isinstance(each, int) and each > 0]:
+            return max(found)
+    return 0
+
+
+def _longest_list(model: "PreTrainedModel") -> int:
+    """Modules in the longest list of the model: its layers."""
+    from torch import nn
+
+    return max((len(m) for m in model.modules() if isinstance(m, nn.ModuleList)), default=1)
+
+
+def linears_of(model: "PreTrainedModel") -> Iterator[Linear]:
+    """The layers of the model that can carry a LoRA; the head is none of them.
+
+    Spared are those of other parts than the decoder; those that send tokens to experts, where a
+    small change is a large one of what is computed; those that are read without being called, so
+    that a LoRA would have no effect; and those whose names PEFT takes for experts'.
+    """
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    modules = dict(model.named_modules())
+    decoder = set(decoder_of(model).modules())
+    head, experts = model.get_output_embeddings(), _names_of_experts(model.config.model_type)
+    for name, module in modules.items():
+        if isinstance(module, nn.Linear) and module is not head:
+            sizes = module.in_features, module.out_features
+        elif isinstance(module, Conv1D):
+            sizes = module.weight.shape[0], module.weight.shape[1]
+        else:
+            continue
+        parent, _, last = name.rpartition(".")
+        kinds = type(module).__name__.lower(), type(modules[parent]).__name__.lower()
+        spared = module not in decoder or last in experts or _routes(last, kinds)
+        spared = spared or _is_read(last, kinds[1])
+        yield Linear(name=name, inputs=sizes[0], outputs=sizes[1], spared=spared)
+
+
+def _routes(name: str, kinds: tuple[str, str]) -> bool:
+    """Whether a layer, of its own and its parent's class, chooses among experts, or weighs them."""
+    if any("router" in kind or kind.endswith("gating") for kind in kinds):
+        return True
+    return name in ("router", "shared_expert_gate") or (name == "gate" and "moe" in kinds[1])
+
+
+def _is_read(name: str, parent: str) -> bool:
+    """Whether it belongs to a Mamba mixer, whose kernels take the weights of these layers."""
+    return name in ("dt_proj", "out_proj") and ("mixer" in parent or "mamba" in parent)
+
+
+def _names_of_experts(kind: str) -> frozenset[str]:
+    """Names that PEFT gives to the experts of a type of model, whatever else is named so.
+
+    They were layers once and are parameters now, and PEFT loads old adapters for them.
+    """
+    from peft.utils import transformers_weight_conversion as conversion
+
+    family = conversion._MODEL_TO_CONVERSION_PATTERN.get(kind, "")
+    return frozenset(conversion._MOE_TARGET_MODULE_MAPPING.get(family, ()))
