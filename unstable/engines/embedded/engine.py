@@ -1,9 +1,9 @@
 """The embedded engine: serves any number of adapters of one model on a processor, without vLLM.
 
-Requests are batched continuously: each step computes the next token of every running request and the
-uncached part of every new prompt. How it does is the business of a `Forward`: packed into one row
-with attention of our own, where a prompt's prefix that any slot holds under the same adapter is
-copied, or by the model's own cache.
+Requests are batched continuously: each step computes the next token of every running request and
+the uncached part of every new prompt. `forward.py` says how: in one row with attention of our own,
+where a prompt's prefix that any slot holds under the same adapter is copied, or with the model's
+own cache.
 """
 
 import asyncio

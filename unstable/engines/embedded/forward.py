@@ -21,9 +21,7 @@ class Forward(Protocol):
 
     table: SlotTable
 
-    def logits(
-        self, slots_R: Ints, adapters_R: Ints, placements: Sequence[Placement]
-    ) -> Tensor:
+    def logits(self, slots_R: Ints, adapters_R: Ints, placements: Sequence[Placement]) -> Tensor:
         """Logits [R, V] after the last of each slot's ids, of slots sorted by adapter.
 
         `adapters_R` are the numbers of their adapters; `placements` say how the new ones began.
