@@ -26,7 +26,7 @@ WITH_LORA = frozenset(_WITH_LORA.split())
 
 _OTHERS = """
 biogpt bloom cwm diffllama dots1 falcon falcon_mamba flex_olmo gemma3n_text gemma4_text gpt2
-gpt_bigcode gpt_neox gptj helium jetmoe kimi_linear llama4_text mamba mamba2 minimax ministral
+gpt_bigcode gpt_neox gptj helium jetmoe llama4_text mamba mamba2 minimax ministral
 nanochat olmo_hybrid olmoe persimmon recurrent_gemma rwkv stablelm starcoder2 xglm youtu zamba2
 """
 FAMILIES = WITH_LORA | frozenset(_OTHERS.split())
@@ -104,7 +104,6 @@ _OF_ITS_OWN: dict[str, dict[str, Any]] = {
         **{"expert_layer_period": 2, "expert_layer_offset": 1},
         **{"mamba_dt_rank": 4, "use_mamba_kernels": False},
     },
-    "kimi_linear": {**_LINEAR, **_LATENT},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8},

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
-from tests.helpers.families import family_model
+from tests.helpers.scored_families import family_model
 from unstable.learners.model.head import Head
 from unstable.learners.model.logprobs import Aim, selected_logprobs
 

@@ -167,7 +167,7 @@ def load_decoder(config: ModelConfig) -> "Decoder | None":
 
 
 def load_model(
-    config: ModelConfig, *, attention: str | None = "sdpa", device: "torch.device | str" = "cpu"
+    config: ModelConfig, *, attention: str | None = None, device: "torch.device | str" = "cpu"
 ) -> "PreTrainedModel":
     """The frozen base model in evaluation mode; `attention` is its implementation, None its best.
 
