@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from tests.engines.test_embedded import (
+from tests.helpers.embedded import (
     RULES,
     SIZES,
     VOCAB,
@@ -136,7 +136,7 @@ def lora_of(model: PreTrainedModel, name: str, seed: int) -> Adapter:
     random = torch.Generator().manual_seed(seed)
     pairs = {}
     for layer, module in linears_of(model).items():
-        outputs, inputs = module.weight.shape  # type: ignore[union-attr, operator, misc]
+        outputs, inputs = module.weight.shape
         if isinstance(module, Conv1D):
             inputs, outputs = outputs, inputs
         a, b = ((RANK, inputs), (outputs, RANK))

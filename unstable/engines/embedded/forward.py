@@ -32,10 +32,10 @@ class Forward(Protocol):
 
 
 def make_forward(
-    model: PreTrainedModel, lora: GroupedLora, num_slots: int, max_length: int
+    model: PreTrainedModel, lora: GroupedLora, num_slots: int, max_length: int, *, packed: bool
 ) -> Forward:
-    """By slots where the model's type can be packed and proves so, else by cohorts."""
-    if support_of(model.config).path == "packed":
+    """By slots if `packed` and where the model's type allows it and proves so; else by cohorts."""
+    if packed and support_of(model.config).path == "packed":
         try:
             return SlotForward(model, lora, num_slots, max_length)
         except ValueError as error:
