@@ -61,8 +61,9 @@ def _check_states(model: PreTrainedModel, rows: list[list[int]]) -> None:
 def _check_logits(model: PreTrainedModel, ids: list[int]) -> None:
     alone = torch.tensor([ids], device=model.device)
     states_TD = decoder_of(model)(input_ids=alone, use_cache=False).last_hidden_state[0]
-    logits_TV, _ = Head.of(model).logits(states_TD, torch.ones(len(ids), device=model.device))
-    gap = _gap(logits_TV, model(input_ids=alone, use_cache=False).logits[0])
+    logprobs_TV, _ = Head.of(model).logprobs(states_TD, torch.ones(len(ids), device=model.device))
+    logits_TV = model(input_ids=alone, use_cache=False).logits[0]
+    gap = _gap(logprobs_TV, logits_TV.float().log_softmax(-1))
     if not gap < _WITHIN.get(states_TD.dtype, _WITHIN_ELSE):
         raise _refused(model, "its logits are more than a linear layer of its last hidden states")
 
