@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unstable.config import ModelConfig
 from unstable.models.base import load_config
 from unstable.models.known import KNOWN
+from unstable.models.shape import shape_of
 from unstable.models.support import support_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def _read(name: str) -> CacheSize | None:
 def cache_size(config: "PretrainedConfig") -> CacheSize:
     """As the model fills its cache on torch's meta device, where nothing is computed.
 
-    Nothing for a model whose cache is none of transformers', which is served without one.
+    Nothing for a model whose cache is none of transformers', which is served without one; keys and
+    values of all layers for one that needs more than that device can do.
     """
     import torch
     from transformers import AutoModelForCausalLM, DynamicCache
@@ -68,8 +70,11 @@ def cache_size(config: "PretrainedConfig") -> CacheSize:
         try:
             with torch.inference_mode():
                 model(input_ids=ids, use_cache=True, **{name: cache})
-        except (AttributeError, TypeError):  # of a cache that it does not know
+        except (AttributeError, TypeError, ValueError):  # of a cache that it does not know
             return CacheSize(token=0, request=0)
+        except (NotImplementedError, RuntimeError):
+            shape = shape_of(config)
+            return CacheSize(token=2 * shape.layers * shape.keys, request=0)
         sizes.append(sum(_elements(cache)))
     (short, long), (size, larger) = _LENGTHS, sizes
     token = (larger - size) // (long - short)
