@@ -7,7 +7,8 @@ from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.policy import Policy
 from unstable.learners.ranks import Ranks, shard
 from unstable.models.adapters import attach_lora
-from unstable.models.base import load_model
+from unstable.models.base import load_config, load_model
+from unstable.models.support import support_of
 from unstable.types import Adapter
 from unstable.types.seeds import derive_seed
 
@@ -20,7 +21,8 @@ def load_policy(
     Raises `ConfigError` for a model that cannot be scored and an adapter that does not fit.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    base = load_model(model, attention=ATTENTION, device=device)
+    packed = support_of(load_config(model)).path == "packed"
+    base = load_model(model, attention=ATTENTION if packed else None, device=device)
     peft_model = attach_lora(base, model.adapter, derive_seed(seed, "lora"))
     policy = Policy(peft_model)
     if adapter is not None:
