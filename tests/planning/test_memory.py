@@ -22,6 +22,7 @@ from transformers import (
 
 from tests.helpers.learners import token_sample
 from tests.helpers.machines import QWEN
+from tests.helpers.models import hollow_files
 from unstable.config import AdapterConfig, ConfigError, ModelConfig
 from unstable.engines.embedded.needs import embedded_memory
 from unstable.engines.vllm.needs import vllm_memory
@@ -104,7 +105,7 @@ def test_the_shape_is_read_where_the_model_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(QWEN, tmp_path / "models/x")
-    (tmp_path / "models/x/model.safetensors").touch()
+    hollow_files(tmp_path / "models/x")
     monkeypatch.setenv("HOME", str(tmp_path))
     model = ModelConfig(name="~/models/x")
     check_model(model)
