@@ -1,8 +1,16 @@
 """What the embedded engine needs: a processor's memory."""
 
 from unstable.config import AdapterConfig
+from unstable.models.cache_size import CacheSize, read_cache_size
 from unstable.models.shape import ModelShape
-from unstable.planning.memory import DTYPE_BYTES, PROCESS, EngineMemory, cache_bytes, weight_bytes
+from unstable.planning.memory import (
+    DTYPE_BYTES,
+    FP32,
+    PROCESS,
+    EngineMemory,
+    cache_bytes,
+    weight_bytes,
+)
 from unstable.planning.needs import EngineNeeds, EngineSetup
 
 
@@ -19,6 +27,8 @@ class EmbeddedNeeds(EngineNeeds):
             setup.dtype,
             adapters=adapters,
             quantize=config.model.quantize,
+            cache=read_cache_size(config.model),
+            requests=setup.max_requests,
         )
 
 
@@ -32,15 +42,23 @@ def embedded_memory(
     *,
     adapters: int,
     quantize: str = "none",
+    cache: CacheSize | None = None,
+    requests: int = 0,
 ) -> EngineMemory:
-    """What an embedded engine takes of a processor's memory."""
+    """What an embedded engine takes of a processor's memory.
+
+    With a `cache` of the model's own, which grows by copies, it counts twice; a request's states,
+    which may be in fp32, are there from its beginning.
+    """
     size = DTYPE_BYTES[dtype]
+    states = {} if cache is None else {"states": 2 * FP32 * requests * cache.request}
     return EngineMemory(
         fixed={
             "weights": weight_bytes(shape, dtype, quantize),
             f"{adapters} LoRAs": size * adapters * shape.lora_parameters(adapter),
+            **states,
             "process": PROCESS,
         },
-        token_bytes=cache_bytes(shape, dtype),
+        token_bytes=max(1, cache_bytes(shape, dtype) if cache is None else 2 * size * cache.token),
         asleep=0,
     )
