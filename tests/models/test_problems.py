@@ -14,6 +14,7 @@ import pytest
 from unstable.config import ConfigError, ModelConfig
 from unstable.models.base import check_model
 from unstable.models.describe import model_line
+from unstable.models.problems import table
 
 Spoil = Callable[[Path], object]
 """Makes a mistake in a model's folder."""
@@ -53,7 +54,7 @@ MISTAKES: list[tuple[str, Spoil, str]] = [
     ("no json", lambda f: (f / "config.json").write_text("{"), "its config.json is no JSON (..."),
     ("no object", lambda f: (f / "config.json").write_text("[]"), "its config.json is no JSON obj"),
     ("no type", sets(model_type=None), "its config.json has no model_type; give"),
-    ("unknown type", sets(model_type="no_such"), "its model_type 'no_such' is unknown to this"),
+    ("unknown type", sets(model_type="no_such"), "for its model_type 'no_such' transformers"),
     ("remote code", sets(**REMOTE), "needs code that comes with it (auto_map, model_type 'my_mod"),
     ("encoder", sets(model_type="bert", architectures=["BertForMaskedLM"]), "...no head for text"),
     ("classifier", sets(architectures=["LlamaForSequenceClassification"]), "...no head for text"),
@@ -61,9 +62,9 @@ MISTAKES: list[tuple[str, Spoil, str]] = [
     (
         "pictures alone",
         sets(model_type="vit", architectures=None),
-        "...'vit' is no causal lang",
+        "for its model_type 'vit' trans",
     ),
-    ("pictures too", sets(**VISION), "its model_type 'gemma3' with vision_config is no causal"),
+    ("pictures too", sets(**VISION), "for its model_type 'gemma3' with vision_config"),
     ("dtype", sets(dtype="float7"), "its config.json says dtype = 'float7', which is none; write"),
     (
         "quantized",
@@ -116,15 +117,23 @@ def test_added_tokens_beyond_the_embedding_are_no_mistake(
     check_model(ModelConfig(name=str(folder)))
 
 
+def test_transformers_tables_are_read_as_they_are() -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING as METHODS
+
+    assert table("models/auto/modeling_auto.py", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES") == CLASSES
+    assert table("quantizers/auto.py", "AUTO_QUANTIZATION_CONFIG_MAPPING").keys() == METHODS.keys()
+
+
 def test_a_mistake_in_json_is_found_without_torch(tiny_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)
-    cut_weights(folder)
+    sets(quantization_config={"quant_method": "mine"})(folder)
     code = (
         "import sys\nfrom unstable.config import ConfigError, ModelConfig\n"
         "from unstable.models.base import check_model\n"
         f"try: check_model(ModelConfig(name={str(folder)!r}))\n"
-        "except ConfigError as error: print('damaged' in str(error), 'torch' in sys.modules)"
+        "except ConfigError as error: print('quant_method' in str(error), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]

@@ -1,11 +1,15 @@
 """What is wrong with a model, found in JSON and headers alone, before anything is loaded.
 
-Each mistake is a `ConfigError` of one line, within a second, and only what transformers has to be
-asked for (`check_class`) takes as long as its import.
+Each mistake is a `ConfigError` of one line, within a second: neither torch nor transformers is
+imported.
 """
 
+import ast
+import importlib.metadata
+import importlib.util
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -77,27 +81,20 @@ def check_class(content: Mapping[str, Any], name: str) -> None:
 
     Code that comes with a model is never run.
     """
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
     place, kind = f"model.name = {shown(name)}", content["model_type"]
-    found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    found = table("models/auto/modeling_auto.py", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES").get(kind)
     if found is None and content.get("auto_map"):
         raise ConfigError(
             f"{place}: needs code that comes with it (auto_map, model_type {shown(kind)}), which "
             "is never run; give a model that transformers has"
         )
-    if found is None and kind not in CONFIG_MAPPING_NAMES:
-        raise ConfigError(
-            f"{place}: its model_type {shown(kind)} is unknown to this transformers; install a "
-            "newer one, or give another model"
-        )
     senses = [field for field in ("vision_config", "audio_config") if content.get(field)]
-    if found is None or (senses and str(found).endswith("ForConditionalGeneration")):
+    if found is None or (senses and found.endswith("ForConditionalGeneration")):
         has = f" with {senses[0]}" if senses else ""
         raise ConfigError(
-            f"{place}: its model_type {shown(kind)}{has} is no causal language model of text; give "
-            "one that is"
+            f"{place}: for its model_type {shown(kind)}{has} transformers "
+            f"{importlib.metadata.version('transformers')} has no causal language model of text; "
+            "give another model, or install a newer transformers if that has one"
         )
     _check_quantized(content.get("quantization_config"), place)
 
@@ -105,16 +102,32 @@ def check_class(content: Mapping[str, Any], name: str) -> None:
 def _check_quantized(given: Any, place: str) -> None:
     if not given:
         return
-    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING as KNOWN
-
     method = given.get("quant_method") if isinstance(given, dict) else None
     in_bits = isinstance(given, dict) and (given.get("load_in_4bit") or given.get("load_in_8bit"))
-    known = {each.removesuffix("_4bit").removesuffix("_8bit") for each in KNOWN}
+    methods = table("quantizers/auto.py", "AUTO_QUANTIZATION_CONFIG_MAPPING")
+    known = {each.removesuffix("_4bit").removesuffix("_8bit") for each in methods}
     if str(getattr(method, "value", method)) not in known and not in_bits:
         raise ConfigError(
             f"{place}: its {CONFIG} says quantization_config.quant_method = {shown(method)}, which "
             "transformers does not know; give the model without it, and set model.quantize"
         )
+
+
+@lru_cache
+def table(file: str, name: str) -> dict[str, str]:
+    """One of transformers' own tables as it stands in a file: to import that takes seconds."""
+    found = importlib.util.find_spec("transformers")
+    assert found is not None and found.origin is not None, "it is a dependency"
+    tree = ast.parse((Path(found.origin).parent / file).read_text(encoding="utf-8"))
+    (value,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+    )
+    if isinstance(value, ast.Dict):
+        return {ast.literal_eval(key): "" for key in value.keys if key is not None}
+    assert isinstance(value, ast.Call), "an OrderedDict of pairs"
+    return dict(ast.literal_eval(value.args[0]))
 
 
 def _json_object(path: Path, place: str) -> dict[str, Any]:
