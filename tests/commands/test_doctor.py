@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.helpers.machines import QWEN, VERSIONS, machine
+from tests.helpers.models import hollow_files
 from unstable.cli import run
 from unstable.commands.doctor import examine
 from unstable.commands.prepare import check
@@ -25,7 +26,7 @@ def qwen(tmp_path: Path) -> RunConfig:
     """The 24 GB config of a model with a config and no weights that could be loaded."""
     folder = tmp_path / "qwen3-1.7b"
     shutil.copytree(QWEN, folder)
-    (folder / "model.safetensors").touch()
+    hollow_files(folder)
     return load("qwen3_24gb", {"model.name": str(folder), "loop.steps": 3, "learner.num": 1})
 
 

@@ -3,6 +3,7 @@
 import copy
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -60,6 +61,12 @@ def tiny_tokenizer() -> TokenizersBackend:
     tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
+
+
+def hollow_files(folder: Path) -> None:
+    """Weights without a tensor and a tokenizer without a word, beside a config: enough to plan."""
+    (folder / "model.safetensors").write_bytes(save({}))
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {}}}')
 
 
 def random_adapter(model: PreTrainedModel, name: str, seed: int, rank: int = 4) -> Adapter:

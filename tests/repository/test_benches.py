@@ -32,6 +32,7 @@ SMALL = {
     "feedback.py": "--in_flight 4 --games 8 --rounds 1 --delay 0.01",
     "fit.py": "--games 200 --versions 5 --players 3 --rounds 1",
     "gate.py": "--places 32 --games 2000 --rounds 1",
+    "gemma.sh": "worlds 1 -- --learner.batch_size 64",
     "gpu_hour.py": "--state hour --dry --only doctor prefix",
     "judging.py": "--model tiny --sample 2 --threads 1",
     "league_worth.py": "outputs/worth",
@@ -99,6 +100,7 @@ def test_a_bench_runs(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         program = [sys.executable, "-m", f"bench.{script.removesuffix('.py')}"]
     environment = {
         **{"PYTHONPATH": str(BENCH.parent), "OMP_NUM_THREADS": "1", "GAMES": "2"},
+        **{"MODEL": "tiny", "NUMBER": "64", "EPOCHS": "1", "STEPS": "1"},
         "UNSTABLE": str(Path(sys.executable).with_name("unstable")),
     }
     done = subprocess.run(

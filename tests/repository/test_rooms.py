@@ -37,7 +37,8 @@ ALLOWED = {
     "report": Allowed({"vl_convert"}, BASE | {"records"}),
     "prompts": Allowed(set(), BASE),
     "models": Allowed(
-        MODEL | {"tokenizers", "huggingface_hub", "torchao", "bitsandbytes"}, BASE | {"records"}
+        MODEL | {"tokenizers", "huggingface_hub", "torchao", "bitsandbytes", "gguf", "jinja2"},
+        BASE | {"records"},
     ),
     "league": Allowed({"trueskill"}, BASE),
     "rewards": Allowed({"httpx", "torch", "transformers"}, BASE),

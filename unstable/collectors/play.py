@@ -58,7 +58,7 @@ class PlayerFactory:
             key: PromptBuilder(
                 tokenizer,
                 prompt_style(game),
-                config.model.chat_template,
+                config.model.template_arguments,
                 config.sampling.max_prompt_tokens,
             )
             for key, game in config.game_by_key.items()

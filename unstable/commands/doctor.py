@@ -9,6 +9,7 @@ from unstable.commands.prepare import check, machines_for
 from unstable.config import ConfigError, RunConfig, one_line
 from unstable.config.apart import apart
 from unstable.engines.needs import NEEDS
+from unstable.models.describe import model_line
 from unstable.planning.capacity import capacity, capacity_rows
 from unstable.planning.elsewhere import nodes_named
 from unstable.planning.machine import Machine, together
@@ -72,6 +73,7 @@ def examine(
 
 def _plan_lines(config: RunConfig, machines: Sequence[Machine]) -> Iterator[str]:
     chosen = plan(config, machines, NEEDS)
+    yield f"{'model':<9}{model_line(config.model, chosen.dtype)}"
     yield chosen.text()
     if found := capacity(config, chosen):
         yield from (f"{name:<9}{value}" for name, value in capacity_rows(found))

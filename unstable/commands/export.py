@@ -142,7 +142,7 @@ def _prompts(
                 "style": style.name,
                 "parser": style.parser,
                 "request": style.request,
-                "chat_template": config.model.chat_template,
+                "chat_template": config.model.template_arguments,
                 "max_tokens": config.sampling.max_tokens,
                 "temperature": config.sampling.temperature,
                 "stop_token_ids": stops,

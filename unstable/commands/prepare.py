@@ -21,8 +21,10 @@ from unstable.games.services import (
 from unstable.league.matchmaking import Matchmaker
 from unstable.models.archive import made_for, misfit, unpack_newer
 from unstable.models.base import check_model, model_path
+from unstable.models.describe import model_line
 from unstable.models.hub import cache_folder, silence
 from unstable.models.inspection import check_opponents, check_start
+from unstable.models.templates import PLAIN, template_text
 from unstable.planning.machine import Machine, this_machine, together
 from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
@@ -79,11 +81,15 @@ def machines_for(config: RunConfig) -> list[Machine]:
 def settle(config: RunConfig) -> RunConfig:
     """The config with what its envs decide: teams, and the form of actions.
 
-    A command asks nothing about a game before that, or `check`, has found its env. Raises
-    `ConfigError` for an env that is not there or cannot be made.
+    A file with a chat template becomes its text, which the run so keeps. A command asks nothing
+    about a game before that, or `check`, has found its env. Raises `ConfigError` for an env that is
+    not there or cannot be made.
     """
     games = [settled(game, f"games.{index}") for index, game in enumerate(config.games)]
-    return config.updated({"games": games})
+    template = config.model.chat_template
+    if isinstance(template, str) and template != PLAIN:
+        template = template_text(config.model) or template
+    return config.updated({"games": games, "model.chat_template": template})
 
 
 def alone(config: RunConfig) -> RunConfig:
@@ -93,10 +99,12 @@ def alone(config: RunConfig) -> RunConfig:
 
 
 def show_plan(resolved: Resolved) -> None:
-    """Print on stderr the plan, where there is something in it that a person should know.
+    """Print on stderr which model is loaded, and the plan where a person should know of it.
 
     And which games are put in another prompt style than their own, or have a known defect.
     """
+    line = model_line(resolved.config.model, resolved.plan.dtype)
+    print(f"{'model':<9}{line}", file=sys.stderr)
     if resolved.machine.gpus or resolved.plan.notes:
         print(resolved.plan.text(), file=sys.stderr)
     for index, game in enumerate(resolved.config.games):

@@ -125,7 +125,7 @@ def _check_stop_token(config: RunConfig, tokenizer: Any) -> None:
     """What answers are trained to end with must be what engines stop at."""
     game = config.games[0]
     prompts = PromptBuilder(
-        tokenizer, prompt_style(game), config.model.chat_template, max_prompt_tokens=1
+        tokenizer, prompt_style(game), config.model.template_arguments, max_prompt_tokens=1
     )
     if prompts.stop_token_id not in named_stop_token_ids(config.model, tokenizer):
         token = tokenizer.decode([prompts.stop_token_id])

@@ -140,7 +140,7 @@ def gather(config: RunConfig, tokenizer: Any) -> World:
         prompts = PromptBuilder(
             tokenizer,
             prompt_style(game),
-            config.model.chat_template,
+            config.model.template_arguments,
             config.sampling.max_prompt_tokens,
         )
         status(f"playing {config.world.games:,} random games of {game.key}")

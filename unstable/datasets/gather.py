@@ -83,7 +83,7 @@ def own_pairs(config: RunConfig, tokenizer: Any) -> list[PairExample]:
 
 def _prompts(config: RunConfig, game: GameConfig, tokenizer: Any) -> PromptBuilder:
     limit = config.sampling.max_prompt_tokens
-    return PromptBuilder(tokenizer, prompt_style(game), config.model.chat_template, limit)
+    return PromptBuilder(tokenizer, prompt_style(game), config.model.template_arguments, limit)
 
 
 def _source(data: DataConfig, config: RunConfig, tokenizer: Any, field: str) -> Iterator[Example]:

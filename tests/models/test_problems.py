@@ -1,0 +1,152 @@
+"""A mistake about a model is one line with a remedy, found in files that nobody has loaded."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unstable.config import ConfigError, ModelConfig
+from unstable.models.base import check_model
+from unstable.models.describe import model_line
+from unstable.models.problems import table
+
+Spoil = Callable[[Path], object]
+"""Makes a mistake in a model's folder."""
+
+
+def sets(**fields: Any) -> Spoil:
+    """Other fields in its config.json; None takes one out."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / "config.json"
+        content = json.loads(path.read_text()) | fields
+        kept = {name: value for name, value in content.items() if value is not None}
+        path.write_text(json.dumps(kept))
+
+    return spoil
+
+
+def cut_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def without_tokenizer(folder: Path) -> None:
+    for path in folder.glob("*token*"):
+        path.unlink()
+
+
+def names_a_shard(folder: Path) -> None:
+    index = {"weight_map": {"a": "model-1.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+VISION = {"vision_config": {"hidden_size": 8}, "model_type": "gemma3"}
+REMOTE = {"model_type": "my_model", "auto_map": {"AutoConfig": "code.Config"}}
+MISTAKES: list[tuple[str, Spoil, str]] = [
+    ("no config", lambda f: (f / "config.json").unlink(), "the folder has no config.json; give"),
+    ("no json", lambda f: (f / "config.json").write_text("{"), "its config.json is no JSON (..."),
+    ("no object", lambda f: (f / "config.json").write_text("[]"), "its config.json is no JSON obj"),
+    ("no type", sets(model_type=None), "its config.json has no model_type; give"),
+    ("unknown type", sets(model_type="no_such"), "for its model_type 'no_such' transformers"),
+    ("remote code", sets(**REMOTE), "needs code that comes with it (auto_map, model_type 'my_mod"),
+    ("encoder", sets(model_type="bert", architectures=["BertForMaskedLM"]), "...no head for text"),
+    ("classifier", sets(architectures=["LlamaForSequenceClassification"]), "...no head for text"),
+    ("two stacks", sets(model_type="t5", is_encoder_decoder=True), "...says is_encoder_decoder"),
+    (
+        "pictures alone",
+        sets(model_type="vit", architectures=None),
+        "for its model_type 'vit' trans",
+    ),
+    ("pictures too", sets(**VISION), "for its model_type 'gemma3' with vision_config"),
+    ("dtype", sets(dtype="float7"), "its config.json says dtype = 'float7', which is none; write"),
+    (
+        "quantized",
+        sets(quantization_config={"quant_method": "mine"}),
+        "...quantization_config.quant_method = 'mine', which transformers does not know; give",
+    ),
+    ("no tokenizer", without_tokenizer, "the folder has no tokenizer; put the model's tokenizer"),
+    ("a small embedding", sets(vocab_size=100), "...ids up to 131, and the embedding 100 rows"),
+    ("cut weights", cut_weights, "its model.safetensors is damaged (it has "),
+    (
+        "no header",
+        lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 40),
+        "its model.safetensors is damaged (its header is cut off); get it again",
+    ),
+    ("a shard", names_a_shard, "its model-1.safetensors is missing; put it there"),
+    (
+        "no weights",
+        lambda f: (f / "model.safetensors").unlink(),
+        "the folder has no weights; put the model's *.safetensors there",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "spoil", "line"), MISTAKES, ids=[name for name, *_ in MISTAKES])
+def test_a_mistake_is_one_line(
+    name: str, spoil: Spoil, line: str, tiny_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    check_model(ModelConfig(name=str(folder)))
+    spoil(folder)
+    with pytest.raises(ConfigError) as error:
+        check_model(ModelConfig(name=str(folder)))
+    said = str(error.value)
+    assert len(said.splitlines()) == 1 and ";" in said
+    expected = f"model.name = '{folder}': {line}"
+    assert re.match(".*".join(map(re.escape, expected.split("..."))), said), said
+
+
+def test_added_tokens_beyond_the_embedding_are_no_mistake(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """As Gemma's of a picture is, which the models of text have no row for."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["added_tokens"].append({"id": 500, "content": "<image>"})
+    content["model"]["vocab"]["<image>"] = 500
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    check_model(ModelConfig(name=str(folder)))
+
+
+def test_transformers_tables_are_read_as_they_are() -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING as METHODS
+
+    assert table("models/auto/modeling_auto.py", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES") == CLASSES
+    assert table("quantizers/auto.py", "AUTO_QUANTIZATION_CONFIG_MAPPING").keys() == METHODS.keys()
+
+
+def test_a_mistake_in_json_is_found_without_torch(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    sets(quantization_config={"quant_method": "mine"})(folder)
+    code = (
+        "import sys\nfrom unstable.config import ConfigError, ModelConfig\n"
+        "from unstable.models.base import check_model\n"
+        f"try: check_model(ModelConfig(name={str(folder)!r}))\n"
+        "except ConfigError as error: print('quant_method' in str(error), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
+def test_the_line_says_what_is_loaded(tiny_folder: Path, tmp_path: Path) -> None:
+    line = model_line(ModelConfig(name=str(tiny_folder)), "float32")
+    assert line == (
+        f"{tiny_folder}: llama, packed; 0 M parameters in float32; 2 layers of 32, a vocabulary of "
+        "132"
+    )
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny_folder, bare)
+    (bare / "chat_template.jinja").unlink()
+    assert "has no chat template, the plain one" in model_line(ModelConfig(name=str(bare)), "x")
+    assert "gemma3_text" in model_line(ModelConfig(name="gemma3-270m"), "bfloat16")

@@ -1,0 +1,40 @@
+"""What is about to be loaded, in a line, before it is."""
+
+from pathlib import Path
+
+from unstable.config import ModelConfig
+from unstable.models.base import model_path
+from unstable.models.shape import known_config, read_shape
+from unstable.models.support import support_of
+from unstable.models.templates import PLAIN, has_own_template
+from unstable.models.wheels import WHEELS
+
+
+def model_line(model: ModelConfig, dtype: str) -> str:
+    """Name, type, path with its reason, size and precision; and whose chat template it is put in.
+
+    Reads configs alone. Raises `ConfigError` as `read_shape` does.
+    """
+    config, shape = known_config(model.name), read_shape(model)
+    support = support_of(config)
+    path = support.path + (f" ({support.reason})" if support.reason else "")
+    precision = dtype if model.quantize == "none" else f"{dtype}, linear layers in {model.quantize}"
+    parts = [
+        f"{model.name}: {config.get_text_config().model_type}, {path}",
+        f"{shape.parameters / 1e6:,.0f} M parameters in {precision}",
+        f"{shape.layers} layers of {shape.hidden}, a vocabulary of {shape.vocabulary:,}",
+    ]
+    return "; ".join([*parts, *_template_words(model)])
+
+
+def _template_words(model: ModelConfig) -> list[str]:
+    if model.chat_template == PLAIN:
+        return ["put in the plain chat template"]
+    if isinstance(model.chat_template, str):
+        return ["put in the chat template of model.chat_template"]
+    if model.name in WHEELS:
+        has_own = WHEELS[model.name].has_template
+    else:
+        folder = Path(model_path(model))
+        has_own = has_own_template(folder) if folder.is_dir() else True
+    return [] if has_own else ["its tokenizer has no chat template, the plain one is used"]

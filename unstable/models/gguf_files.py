@@ -1,0 +1,239 @@
+"""GGUF files: what one says of itself, and the folder in Hugging Face form that is made of it.
+
+transformers reads them. What it would need seconds or a whole load for is read from the file's own
+header here: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+import contextlib
+import hashlib
+import io
+import math
+import mmap
+import shutil
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unstable.config import ConfigError, shown
+from unstable.models.hub import cache_folder
+from unstable.records.files import new_folder, one_process
+
+SUFFIX = ".gguf"
+_MAGIC = int.from_bytes(b"GGUF", "little")
+_NUMBERS = dict(enumerate(["B", "b", "H", "h", "I", "i", "f", "?"])) | {10: "Q", 11: "q", 12: "d"}
+_TEXT, _LIST = 8, 9  # the other kinds of values
+_ALIGNMENT = 32  # bytes; a file may name another
+_SPARE_BYTES = 200_000_000  # of disk, besides the weights
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError)
+"""What transformers raises at files that are not as it expects them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a GGUF file says of itself."""
+
+    architecture: str  # as llama.cpp names it
+    has_tokenizer: bool
+    adds_bos: bool | None  # whether its tokenizer begins a text with BOS; None: it does not say
+    elements: int  # of all tensors
+
+
+def find_gguf(folder: Path) -> Path | None:
+    """The GGUF file in a folder; None where there is none.
+
+    Raises `ConfigError` where there are several. A projector of images is not counted.
+    """
+    files = sorted(path for path in folder.glob(f"*{SUFFIX}") if "mmproj" not in path.name)
+    if len(files) > 1:
+        raise ConfigError(
+            f"model.name = {shown(str(folder))}: holds {len(files)} GGUF files; name one of them, "
+            f"such as {files[0]}"
+        )
+    return files[0] if files else None
+
+
+def check_gguf(path: Path, name: str) -> None:
+    """Raise `ConfigError` where a file cannot be unpacked; reads no weights.
+
+    `name` is `model.name`.
+    """
+    place = f"model.name = {shown(name)}"
+    header = _header([path], name)
+    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+
+    known = {each.replace("_", "") for each in GGUF_CONFIG_MAPPING} - {"general", "tokenizer"}
+    if header.architecture.replace("-", "").replace("_", "") not in known:
+        raise ConfigError(
+            f"{place}: transformers reads no GGUF of the architecture {header.architecture!r}; "
+            "give the model's folder in Hugging Face form"
+        )
+    if not header.has_tokenizer:
+        raise ConfigError(f"{place}: has no tokenizer in it; give a GGUF file that has one")
+
+
+def unpacked_gguf(path: Path, name: str) -> Path:
+    """Folder of the dequantized file in the user's cache, made on first use."""
+    status = path.stat()
+    known_by = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
+    key = hashlib.sha256(known_by.encode()).hexdigest()[:12]
+    return unpacked([path], cache_folder() / f"{path.stem[:80]}-{key}", name)
+
+
+def unpacked(parts: Sequence[Path], folder: Path, name: str) -> Path:
+    """`folder`, into which the file that the parts make is dequantized if it is not there.
+
+    Raises `ConfigError` where that cannot be.
+    """
+    if folder.is_dir():
+        return folder
+    place = f"model.name = {shown(name)}: cannot be unpacked into {folder.parent}"
+    remedy = "make room there, or set XDG_CACHE_HOME to another folder"
+    header = _header(parts, name)
+    joined = sum(part.stat().st_size for part in parts) if len(parts) > 1 else 0
+    needed = 2 * header.elements + joined + _SPARE_BYTES
+    free = shutil.disk_usage(folder.parent).free
+    if free < needed:
+        lack = f"it takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} are free"
+        raise ConfigError(f"{place} ({lack}); {remedy}")
+    try:
+        with one_process(folder):
+            if not folder.is_dir():
+                # On stderr: what `unstable config` prints must stay YAML.
+                print(f"unpacking {name} into {folder.parent}, once", file=sys.stderr)
+                with new_folder(folder) as scratch:
+                    _dequantize(_joined(parts, scratch.parent), header, scratch)
+    except OSError as error:
+        raise ConfigError(f"{place} ({error.strerror or error}); {remedy}") from None
+    except _UNREADABLE as error:
+        problem = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise ConfigError(
+            f"model.name = {shown(name)}: transformers cannot read this GGUF file ({problem}); "
+            "give the model's folder in Hugging Face form"
+        ) from None
+    return folder
+
+
+def _joined(parts: Sequence[Path], scratch: Path) -> Path:
+    if len(parts) == 1:
+        return parts[0]
+    whole = scratch / f"whole{SUFFIX}"
+    with whole.open("wb") as file:
+        for part in parts:
+            with part.open("rb") as piece:
+                shutil.copyfileobj(piece, file)
+    return whole
+
+
+def _dequantize(weights: Path, header: Header, folder: Path) -> None:
+    import torch
+    import transformers
+
+    source = {"pretrained_model_name_or_path": str(weights.parent), "gguf_file": weights.name}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
+    if header.adds_bos:  # which transformers does not read
+        tokenizer.add_bos_token = True  # type: ignore[misc]
+    tokenizer.save_pretrained(folder)
+    # Newer releases keep the weights packed unless asked not to; older ones always unpack them.
+    options: dict[str, Any] = {}
+    if hasattr(transformers, "GgufConfig"):
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    with contextlib.redirect_stderr(io.StringIO()):  # progress bars, of no use to anybody
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            **source, **options, dtype=torch.bfloat16
+        )
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    with contextlib.redirect_stderr(io.StringIO()):
+        model.save_pretrained(folder)
+
+
+def _header(parts: Sequence[Path], name: str) -> Header:
+    try:
+        return read_header(parts)
+    except (OSError, ValueError, struct.error) as error:
+        raise ConfigError(
+            f"model.name = {shown(name)}: is a damaged GGUF file ({error}); get it again"
+        ) from None
+
+
+def read_header(parts: Sequence[Path]) -> Header:
+    """What the file says that the parts make; raises `ValueError` or `struct.error` for no GGUF.
+
+    For one that ends too early, too. All but the weights is in the first part.
+    """
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    size = sum(part.stat().st_size for part in parts)
+    if not size:
+        raise ValueError("it is empty")
+    with parts[0].open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        cursor = _Cursor(data)
+        magic, release = cursor.number("I"), cursor.number("I")
+        if magic != _MAGIC or release not in (2, 3):
+            raise ValueError("it does not begin as one of version 2 or 3 does")
+        tensors, count = cursor.number("Q"), cursor.number("Q")
+        values = dict(cursor.entry() for _ in range(count))
+        elements = end = 0
+        for _ in range(tensors):
+            cursor.text()
+            shape = [cursor.number("Q") for _ in range(cursor.number("I"))]
+            kind, offset = cursor.number("I"), cursor.number("Q")
+            block, size_of_block = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+            elements += math.prod(shape)
+            end = max(end, offset + math.prod(shape) // block * size_of_block)
+        alignment = values.get("general.alignment", _ALIGNMENT)
+        begin = -(-cursor.at // alignment) * alignment
+    if begin + end > size:
+        raise ValueError(f"it has {size} bytes of {begin + end}")
+    return Header(
+        architecture=str(values.get("general.architecture", "")),
+        has_tokenizer="tokenizer.ggml.tokens" in values,
+        adds_bos=values.get("tokenizer.ggml.add_bos_token"),
+        elements=elements,
+    )
+
+
+class _Cursor:
+    """Reads one value after the other."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self.at = 0
+
+    def number(self, form: str) -> Any:
+        (value,) = struct.unpack_from(f"<{form}", self._data, self.at)
+        self.at += struct.calcsize(form)
+        return value
+
+    def text(self) -> str:
+        size: int = self.number("Q")
+        self.at += size
+        if self.at > len(self._data):
+            raise ValueError("it ends within its header")
+        return self._data[self.at - size : self.at].decode("utf-8", "replace")
+
+    def entry(self) -> tuple[str, Any]:
+        """A name and its value, of a list how many it has."""
+        return self.text(), self._value(self.number("I"))
+
+    def _value(self, kind: int) -> Any:
+        if kind == _TEXT:
+            return self.text()
+        if kind == _LIST:
+            kind, count = self.number("I"), self.number("Q")
+            if kind in (_TEXT, _LIST):
+                for _ in range(count):
+                    self._value(kind)
+            else:
+                self.at += count * struct.calcsize(_number_form(kind))
+            return count
+        return self.number(_number_form(kind))
+
+
+def _number_form(kind: int) -> str:
+    if kind not in _NUMBERS:
+        raise ValueError(f"it has a value of the unknown kind {kind}")
+    return _NUMBERS[kind]

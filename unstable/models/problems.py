@@ -1,0 +1,211 @@
+"""What is wrong with a model, found in JSON and headers alone, before anything is loaded.
+
+Each mistake is a `ConfigError` of one line, within a second: neither torch nor transformers is
+imported.
+"""
+
+import ast
+import importlib.metadata
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from unstable.config import ConfigError, shown
+from unstable.records.files import read_small_json
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+_TOKENIZERS = (
+    *(TOKENIZER, "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt"),
+    *("spiece.model", "tekken.json", "sentencepiece.bpe.model"),
+)
+_HEADS = ("CausalLM", "LMHead", "ConditionalGeneration")
+"""In the names of classes that have a head for text."""
+_DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
+_PICKLED = "pytorch_model*.bin"
+_MOST_HEADER = 100_000_000  # bytes, as safetensors allows itself
+
+
+def check_folder(folder: Path, name: str) -> None:
+    """Raise `ConfigError` where a model in Hugging Face form cannot be used.
+
+    `name` is `model.name`. Weights are not read, only what their files say of themselves.
+    """
+    place = f"model.name = {shown(name)}"
+    content = _json_object(folder / CONFIG, place)
+    check_kind(content, name)
+    _check_weights(folder, place)
+    if not any((folder / file).is_file() for file in _TOKENIZERS):
+        raise ConfigError(
+            f"{place}: the folder has no tokenizer; put the model's {TOKENIZER} there"
+        )
+    _check_vocabulary(folder, content, place)
+    check_class(content, name)
+
+
+def check_kind(content: Mapping[str, Any], name: str) -> None:
+    """Raise `ConfigError` where a `config.json` describes no causal language model of one stack."""
+    place = f"model.name = {shown(name)}"
+    kind = content.get("model_type")
+    if not isinstance(kind, str) or not kind:
+        raise ConfigError(
+            f"{place}: its {CONFIG} has no model_type; give the folder of a language model"
+        )
+    if content.get("is_encoder_decoder"):
+        raise ConfigError(
+            f"{place}: its {CONFIG} says is_encoder_decoder (model_type {shown(kind)}); give a "
+            "causal language model, a decoder alone"
+        )
+    classes = content.get("architectures") or []
+    has_head = any(head in str(each) for each in classes for head in _HEADS)
+    tied = content.get("tie_word_embeddings") and str(classes[:1]).endswith("Model']")
+    if classes and not has_head and not tied:
+        raise ConfigError(
+            f"{place}: its {CONFIG} says architectures = {shown(classes)}, which has no head for "
+            "text; give a causal language model"
+        )
+    for field in ("dtype", "torch_dtype"):
+        dtype = content.get(field)
+        if dtype is not None and str(dtype).removeprefix("torch.") not in _DTYPES:
+            raise ConfigError(
+                f"{place}: its {CONFIG} says {field} = {shown(dtype)}, which is none; write one "
+                f"of {', '.join(_DTYPES[:3])} there"
+            )
+
+
+def check_class(content: Mapping[str, Any], name: str) -> None:
+    """Raise `ConfigError` where transformers has no causal language model for a `config.json`.
+
+    Code that comes with a model is never run.
+    """
+    place, kind = f"model.name = {shown(name)}", content["model_type"]
+    found = table("models/auto/modeling_auto.py", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES").get(kind)
+    if found is None and content.get("auto_map"):
+        raise ConfigError(
+            f"{place}: needs code that comes with it (auto_map, model_type {shown(kind)}), which "
+            "is never run; give a model that transformers has"
+        )
+    senses = [field for field in ("vision_config", "audio_config") if content.get(field)]
+    if found is None or (senses and found.endswith("ForConditionalGeneration")):
+        has = f" with {senses[0]}" if senses else ""
+        raise ConfigError(
+            f"{place}: for its model_type {shown(kind)}{has} transformers "
+            f"{importlib.metadata.version('transformers')} has no causal language model of text; "
+            "give another model, or install a newer transformers if that has one"
+        )
+    _check_quantized(content.get("quantization_config"), place)
+
+
+def _check_quantized(given: Any, place: str) -> None:
+    if not given:
+        return
+    method = given.get("quant_method") if isinstance(given, dict) else None
+    in_bits = isinstance(given, dict) and (given.get("load_in_4bit") or given.get("load_in_8bit"))
+    methods = table("quantizers/auto.py", "AUTO_QUANTIZATION_CONFIG_MAPPING")
+    known = {each.removesuffix("_4bit").removesuffix("_8bit") for each in methods}
+    if str(getattr(method, "value", method)) not in known and not in_bits:
+        raise ConfigError(
+            f"{place}: its {CONFIG} says quantization_config.quant_method = {shown(method)}, which "
+            "transformers does not know; give the model without it, and set model.quantize"
+        )
+
+
+@lru_cache
+def table(file: str, name: str) -> dict[str, str]:
+    """One of transformers' own tables as it stands in a file: to import that takes seconds."""
+    found = importlib.util.find_spec("transformers")
+    assert found is not None and found.origin is not None, "it is a dependency"
+    tree = ast.parse((Path(found.origin).parent / file).read_text(encoding="utf-8"))
+    (value,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+    )
+    if isinstance(value, ast.Dict):
+        return {ast.literal_eval(key): "" for key in value.keys if key is not None}
+    assert isinstance(value, ast.Call), "an OrderedDict of pairs"
+    return dict(ast.literal_eval(value.args[0]))
+
+
+def _json_object(path: Path, place: str) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{place}: the folder has no {path.name}; give the folder of a model in Hugging Face "
+            "form"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        problem = str(error).partition("\n")[0][:150]
+        raise ConfigError(
+            f"{place}: its {path.name} is no JSON ({problem}); give the folder of a model"
+        ) from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{place}: its {path.name} is no JSON object; give the folder of a model")
+    return content
+
+
+def _check_weights(folder: Path, place: str) -> None:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files and not any(folder.glob(_PICKLED)):
+        raise ConfigError(
+            f"{place}: the folder has no weights; put the model's *.safetensors there"
+        )
+    index = read_small_json(folder / "model.safetensors.index.json") or {}
+    shards = index.get("weight_map")
+    named = {str(each) for each in shards.values()} if isinstance(shards, dict) else set()
+    if lacking := sorted(named - {file.name for file in files}):
+        raise ConfigError(f"{place}: its {lacking[0]} is missing; put it there")
+    for file in files:
+        if (problem := _damage(file)) is not None:
+            raise ConfigError(f"{place}: its {file.name} is damaged ({problem}); get it again")
+
+
+def _damage(path: Path) -> str | None:
+    """What is wrong with a file in safetensors, by its header and size; None if nothing is."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(_MOST_HEADER, size - 8):
+            return "its header is cut off"
+        try:
+            header = json.loads(file.read(length))
+            header.pop("__metadata__", None)
+            ends = [int(entry["data_offsets"][1]) for entry in header.values()]
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+            return "its header is no JSON of tensors"
+    expected = 8 + length + max(ends, default=0)
+    return None if size == expected else f"it has {size} bytes of {expected}"
+
+
+def _check_vocabulary(folder: Path, content: Mapping[str, Any], place: str) -> None:
+    """Added tokens may lie beyond the embedding: some models never use theirs."""
+    text = content.get("text_config")
+    size = content.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+    path = folder / TOKENIZER
+    if not isinstance(size, int) or not path.is_file():
+        return
+    tokenizer = _json_object(path, place)
+    try:
+        most = max(_ids(tokenizer), default=0)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(
+            f"{place}: its {TOKENIZER} is no tokenizer; give a model with a tokenizer of its own"
+        ) from None
+    if most >= size:
+        raise ConfigError(
+            f"{place}: its {TOKENIZER} has ids up to {most}, and the embedding {size} rows "
+            f"(vocab_size); give the model with the tokenizer that it was made with"
+        )
+
+
+def _ids(tokenizer: Mapping[str, Any]) -> Iterator[int]:
+    """Ids of its vocabulary, less those that were added."""
+    added = {each["content"] for each in tokenizer.get("added_tokens") or []}
+    words = tokenizer["model"].get("vocab", {})
+    if isinstance(words, list):  # of a unigram model: pairs of a word and its score
+        words = {each[0]: index for index, each in enumerate(words)}
+    return (int(index) for word, index in words.items() if word not in added)
