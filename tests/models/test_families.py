@@ -1,0 +1,160 @@
+"""Every family of causal models: engine and learner say what the model's own forward says."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.helpers.families import FAMILIES, VOCAB, make_family, save_family
+from tests.helpers.loop import make_context
+from tests.helpers.models import random_adapter
+from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.learners.model.load import load_policy
+from unstable.learners.ranks import ALONE
+from unstable.loop.train import train
+from unstable.models.adapters import attach_lora
+from unstable.models.base import load_model
+from unstable.models.support import support_of
+from unstable.records.reading import read_rows
+from unstable.types import Adapter, Completion, GameResult, Segment, TokenSample
+
+LOGPROBS, GRADIENTS = 1e-4, 1e-4
+LORA = AdapterConfig(rank=2, alpha=4)
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+def plain(folder: Path, adapter: Adapter | None) -> torch.nn.Module:
+    """The model as transformers and PEFT have it, with the adapter trainable."""
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    model = model.eval().requires_grad_(False)
+    if adapter is None:
+        return model
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load
+
+    wrapped = attach_lora(model, LORA, 0)
+    set_peft_model_state_dict(wrapped, load(adapter.weights))
+    return wrapped.eval()
+
+
+def logprobs_of(model: torch.nn.Module, sample: TokenSample) -> Tensor:
+    """Log-probabilities [N] of a sample's tokens, by one forward of the sample alone."""
+    ids = torch.tensor([[*sample.prompt_ids, *sample.token_ids]])
+    logits = model(input_ids=ids, use_cache=False).logits[0].float()
+    rows = logits[len(sample.prompt_ids) - 1 : -1].log_softmax(-1)
+    return rows.gather(1, torch.tensor(sample.token_ids)[:, None])[:, 0]
+
+
+def make_samples() -> list[TokenSample]:
+    """Unlike lengths, two with a long prefix in common; all are longer than a window."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(4, VOCAB, (40,), generator=generator).tolist()
+    parts = [(ids[:12], ids[12:15]), (ids[:10] + ids[20:24], ids[24:29]), (ids[30:39], ids[39:])]
+    return [
+        TokenSample(prompt_ids=prompt, segments=(Segment(token_ids=answer),))
+        for prompt, answer in parts
+    ]
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm().clamp_min(1e-12))
+
+
+def check_learner(folder: Path, adapter: Adapter, samples: list[TokenSample]) -> None:
+    reference = plain(folder, adapter)
+    expected = torch.cat([logprobs_of(reference, sample) for sample in samples])
+    weights = torch.linspace(-1, 2, len(expected))
+    (expected * weights).sum().backward()
+    trained = [each for each in reference.parameters() if each.requires_grad]
+
+    config = ModelConfig(name=str(folder), dtype="float32", adapter=LORA)
+    policy = load_policy(config, LearnerConfig(), 0, adapter, ALONE)
+    found = policy(policy.inputs(samples)).logprobs_N
+    assert (found - expected).abs().max() <= LOGPROBS
+    (found * weights).sum().backward()
+    mine = policy.trained.parameters
+    assert [each.shape for each in mine] == [each.shape for each in trained]
+    gradients = [torch.cat([_gradient(each) for each in some]) for some in (mine, trained)]
+    assert gradients[1].norm() > 0
+    assert relative(*gradients) <= GRADIENTS
+
+
+def _gradient(parameter: torch.nn.Parameter) -> Tensor:
+    """Flat; experts that no token was sent to have none."""
+    return torch.zeros_like(parameter).ravel() if parameter.grad is None else parameter.grad.ravel()
+
+
+def check_engine(folder: Path, adapter: Adapter, samples: list[TokenSample]) -> None:
+    config = ModelConfig(name=str(folder), dtype="float32", adapter=LORA)
+    names = [adapter.name, None, adapter.name]
+
+    async def ask() -> tuple[list[Completion], list[list[float]]]:
+        engine = EmbeddedEngine(load_model(config), [], max_requests=4, max_length=64)
+        await engine.load(adapter)
+        answers = [
+            engine.generate(
+                sample.prompt_ids, adapter=name, temperature=1.0, max_tokens=6, seed=seed
+            )
+            for seed, (sample, name) in enumerate(zip(samples, names, strict=True))
+        ]
+        answered = await asyncio.gather(*answers)
+        first = samples[0]
+        scored = await engine.score(first.prompt_ids, [first.token_ids], adapter=adapter.name)
+        await engine.close()
+        return answered, scored
+
+    answered, ((*scored,),) = asyncio.run(ask())
+    models = {adapter.name: plain(folder, adapter), None: plain(folder, None)}
+    with torch.no_grad():
+        for sample, name, answer in zip(samples, names, answered, strict=True):
+            segment = Segment(token_ids=answer.token_ids)
+            whole = TokenSample(prompt_ids=sample.prompt_ids, segments=(segment,))
+            expected = logprobs_of(models[name], whole)
+            assert (torch.tensor(answer.logprobs) - expected).abs().max() <= LOGPROBS
+        expected = logprobs_of(models[adapter.name], samples[0])
+    assert (torch.tensor(scored) - expected).abs().max() <= LOGPROBS
+
+
+def parity(result: GameResult, seat: int) -> float:
+    """A reward that differs by game, whatever a model that knows nothing says."""
+    return float(result.spec.game_id % 2)
+
+
+async def check_run(folder: Path, run_dir: Path) -> None:
+    """One update of a run: what was played is scored as it was sampled, and is learned from."""
+    context = make_context(
+        folder,
+        run_dir,
+        buffer={"rewards": [{"term": f"{__name__}:parity"}]},
+        learner={"batch_size": 8, "learning_rate": 1e-3},
+        eval={"every": 0},
+        loop={"mode": "sync", "steps": 1},
+    )
+    assert await train(context) == "all updates made"
+    row = read_rows(context.folder.metrics)[-1]
+    assert abs(row["learn/mismatch_kl"]) < LOGPROBS
+    assert row["learn/grad_norm"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+async def test_a_family_is_served_scored_and_trained_exactly(kind: str, tmp_path: Path) -> None:
+    folder = save_family(kind, tmp_path / "model")
+    adapter = random_adapter(make_family(kind), "main@1", seed=1, rank=LORA.rank)
+    samples = make_samples()
+    check_learner(folder, adapter, samples)
+    await asyncio.to_thread(check_engine, folder, adapter, samples)
+    await check_run(folder, tmp_path / "run")
+
+
+def test_the_page_names_each_family_with_its_path() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.M)
+    paths = {kind: support_of(AutoConfig.for_model(kind)).path for kind in FAMILIES}
+    assert dict(rows) == paths
