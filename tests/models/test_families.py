@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel, set_peft_model_state_dict
+from safetensors.torch import load
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.helpers.families import FAMILIES, VOCAB, make_family, save_family
 from tests.helpers.loop import make_context
 from tests.helpers.models import random_adapter
+from tests.helpers.recorded_versions import KINDS, parity, recorded, run_of
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.learners.model.load import load_policy
@@ -21,7 +24,7 @@ from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
 from unstable.models.support import support_of
 from unstable.records.reading import read_rows
-from unstable.types import Adapter, Completion, GameResult, Segment, TokenSample
+from unstable.types import Adapter, Completion, Segment, TokenSample
 
 LOGPROBS, GRADIENTS = 1e-4, 1e-4
 LORA = AdapterConfig(rank=2, alpha=4)
@@ -36,9 +39,6 @@ def plain(folder: Path, adapter: Adapter | None) -> torch.nn.Module:
     model = model.eval().requires_grad_(False)
     if adapter is None:
         return model
-    from peft import set_peft_model_state_dict
-    from safetensors.torch import load
-
     wrapped = attach_lora(model, LORA, 0)
     set_peft_model_state_dict(wrapped, load(adapter.weights))
     return wrapped.eval()
@@ -122,17 +122,12 @@ def check_engine(folder: Path, adapter: Adapter, samples: list[TokenSample]) -> 
     assert (torch.tensor(scored) - expected).abs().max() <= LOGPROBS
 
 
-def parity(result: GameResult, seat: int) -> float:
-    """A reward that differs by game, whatever a model that knows nothing says."""
-    return float(result.spec.game_id % 2)
-
-
 async def check_run(folder: Path, run_dir: Path) -> None:
     """One update of a run: what was played is scored as it was sampled, and is learned from."""
     context = make_context(
         folder,
         run_dir,
-        buffer={"rewards": [{"term": f"{__name__}:parity"}]},
+        buffer={"rewards": [{"term": f"{parity.__module__}:parity"}]},
         learner={"batch_size": 8, "learning_rate": 1e-3},
         eval={"every": 0},
         loop={"mode": "sync", "steps": 1},
@@ -152,6 +147,23 @@ async def test_a_family_is_served_scored_and_trained_exactly(kind: str, tmp_path
     check_learner(folder, adapter, samples)
     await asyncio.to_thread(check_engine, folder, adapter, samples)
     await check_run(folder, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+async def test_peft_loads_a_version_that_says_what_the_run_recorded(
+    kind: str, tmp_path: Path
+) -> None:
+    folder = await run_of(kind, tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    wearing = PeftModel.from_pretrained(model, folder.checkpoint(1)).eval()
+    with torch.no_grad():
+        for turn in recorded(folder, 1):
+            segment = Segment(token_ids=turn.token_ids)
+            sample = TokenSample(prompt_ids=turn.prompt_ids, segments=(segment,))
+            assert logprobs_of(wearing, sample).tolist() == pytest.approx(
+                turn.logprobs, abs=LOGPROBS
+            )
 
 
 def test_the_page_names_each_family_with_its_path() -> None:
