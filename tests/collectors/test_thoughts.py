@@ -57,7 +57,9 @@ def player(engine: EmbeddedEngine, made: PromptBuilder, **changes: Any) -> Model
     return ModelPlayer(**fields | changes)
 
 
-def play(made: PromptBuilder, seed: int = 3, config: GameConfig = FREE, **changes: Any) -> GameResult:
+def play(
+    made: PromptBuilder, seed: int = 3, config: GameConfig = FREE, **changes: Any
+) -> GameResult:
     seats = tuple(
         SeatSpec(player=PlayerId.policy(0), temperature=0.8, group_id=seat) for seat in range(2)
     )
@@ -162,7 +164,9 @@ async def test_only_a_thought_that_is_open_is_ended(opens, said, ends):
         assert len(segments) == len(engine.asked) == 1
         return
     inserted = CLOSE if ends else []
-    assert [segment.token_ids for segment in segments if not segment.scored] == [CLOSE][: len(inserted)]
+    assert [segment.token_ids for segment in segments if not segment.scored] == [CLOSE][
+        : len(inserted)
+    ]
     first, second = engine.asked
     assert second["prompt_ids"] == [9, 9, *segments[0].token_ids, *inserted]
     assert (first["max_tokens"], second["max_tokens"]) == (18, MOST - 18 - len(inserted))
@@ -198,7 +202,9 @@ async def test_a_seat_is_shown_its_own_earlier_thoughts_and_no_other():
     for index, request in enumerate(engine.requests):
         shown = TOKENIZER.decode(request["prompt_ids"])
         seen = {letter for letter in "abcde" if f"secret {letter}" in shown}
-        assert seen == {letter for n, letter in enumerate("abcde") if n < index and (n - index) % 2 == 0}
+        assert seen == {
+            letter for n, letter in enumerate("abcde") if n < index and (n - index) % 2 == 0
+        }
         assert "secret" not in result.turns[index].answer.observation
 
 

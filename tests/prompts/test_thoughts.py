@@ -55,7 +55,10 @@ def test_tags_are_found_where_the_tokenizer_or_its_template_has_them():
 def test_a_thought_and_the_rest_of_an_answer(text, thought, rest):
     assert split_thought(text) == (thought, rest)
     other = text.replace("think>", "mull>")
-    assert split_thought(other, Tags("<mull>", "</mull>")) == (thought.replace("think", "mull"), rest)
+    assert split_thought(other, Tags("<mull>", "</mull>")) == (
+        thought.replace("think", "mull"),
+        rest,
+    )
 
 
 PIECES = st.lists(st.sampled_from(["a", "[4]", "<think>", "</think>", "<thi", "nk>"]), max_size=8)

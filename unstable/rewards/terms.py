@@ -61,9 +61,7 @@ def length(result: GameResult, turn: Turn, of: Part = "answer", free: int = 0) -
     return float(max(0, _tokens(turn, of) - free))
 
 
-def overlong(
-    result: GameResult, turn: Turn, most: int, buffer: int, of: Part = "answer"
-) -> float:
+def overlong(result: GameResult, turn: Turn, most: int, buffer: int, of: Part = "answer") -> float:
     """0 up to `most - buffer` sampled tokens, from there down to -1 at `most`, in a line.
 
     The soft overlong punishment of DAPO (Yu et al., 2025, arXiv:2503.14476, equation 13).

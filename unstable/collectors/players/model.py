@@ -116,8 +116,12 @@ async def sample_answer(
             f"({len(before) - think_budget} tokens) it leaves no token for the action; set "
             f"sampling.max_tokens to more than {len(before)}"
         )
-    rest = await ask(prompt_ids + before, left, derive_seed(seed, "after the budget"))
-    return (*segments, rest)
+    return (*segments, await ask(prompt_ids + before, left, seed_after_budget(seed)))
+
+
+def seed_after_budget(seed: int) -> int:
+    """What decides the tokens of an answer after `think_budget` ones, by the answer's seed."""
+    return derive_seed(seed, "after the budget")
 
 
 def answer_of(prompts: PromptBuilder, observation: str, sampled: SampledTokens) -> Answer:
