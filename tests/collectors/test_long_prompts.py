@@ -63,4 +63,4 @@ def test_a_games_own_bound_clears_half_of_its_events_at_once() -> None:
     for own in starts:
         changes = sum(one != other for one, other in zip(own, own[1:], strict=False))
         assert len(own) > 30
-        assert 2 <= changes <= 6  # event by event it would be more than thirty
+        assert 1 <= changes <= 6  # event by event it would be more than thirty

@@ -61,8 +61,9 @@ class RewardConfig(Section):
     term: str = Field(
         "outcome",
         description="outcome, format, invalid_move, length (tokens), overlong (-1 to 0 near a "
-        "limit), expert (how likely it makes the move), an oracle (http, judge, reward_model, teacher), or module:function of (result, turn) for "
-        "a turn's reward, of (result, seat) for a whole trajectory's; it may be async",
+        "limit), expert (how likely it makes the move), an oracle (http, judge, reward_model, "
+        "teacher), or module:function of (result, turn) for a turn's reward, of (result, seat) for "
+        "a whole trajectory's; it may be async",
     )
     name: RunName | None = Field(None, description="name in metrics and files; default: the term")
     weight: float = Field(1.0, description="what the term's raw value is multiplied by")

@@ -6,7 +6,6 @@ and its halves are encoded separately. Any other text is encoded as it is.
 """
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -28,7 +28,7 @@ def cut_points(sizes: Sequence[int], step: int) -> list[int]:
 
 
 def left_out(sizes: Sequence[int], room: int, fits: Callable[[int], bool]) -> int:
-    """How many of the oldest items are left out, of which all are too long, in steps of half `room`.
+    """How many of the oldest items are left out, in steps of half `room`: all are too long.
 
     `fits` says whether the others then fit. Where they do only without all of them, by the steps,
     as few are left out as have to be.
