@@ -1,4 +1,4 @@
-"""Prompts that lose old events keep the beginning that an engine has cached, until the next step."""
+"""Prompts that lose old events keep the beginning that an engine has cached, until a step."""
 
 from collections.abc import Callable
 

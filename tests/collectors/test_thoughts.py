@@ -21,6 +21,7 @@ from unstable.records.games import game_record, read_game
 from unstable.rewards.terms import Rewards
 from unstable.types import (
     Completion,
+    FinishReason,
     GameResult,
     GameSpec,
     PlayerId,
@@ -93,6 +94,7 @@ def test_a_thought_is_ended_at_its_budget_and_what_is_sampled_stays_exact():
     assert len(result.turns) == 8 and len(forced) >= 6
     for turn in forced:
         tokens = turn.answer.sampled
+        assert tokens is not None
         begun, inserted, rest = tokens.segments
         assert inserted == Segment(token_ids=ending, scored=False)
         assert len(begun.token_ids) == BUDGET
@@ -131,7 +133,7 @@ class Told:
         self.asked.append({"prompt_ids": prompt_ids, **request})
         ids = [*TOKENIZER.encode(self.texts.pop(0), add_special_tokens=False), 0]
         kept = ids[: request["max_tokens"]]
-        reason = "stop" if len(kept) == len(ids) else "length"
+        reason: FinishReason = "stop" if len(kept) == len(ids) else "length"
         return Completion(
             token_ids=kept, logprobs=[-1.0] * len(kept), finish_reason=reason, adapter=None
         )
@@ -149,7 +151,8 @@ class Told:
     ],
 )
 async def test_only_a_thought_that_is_open_is_ended(opens, said, ends):
-    engine, made = Told(said, "[4]"), prompts(opens, budget=BUDGET)
+    engine: Any = Told(said, "[4]")
+    made = prompts(opens, budget=BUDGET)
     segments = await sample_answer(
         engine,
         made,
@@ -174,10 +177,11 @@ async def test_only_a_thought_that_is_open_is_ended(opens, said, ends):
 
 
 async def test_what_ends_a_thought_has_to_leave_room_for_the_action():
+    engine: Any = Told("hm, and hm again")
     made = prompts(budget=BUDGET, ending="Enough.")
     with pytest.raises(ConfigError, match="set sampling.max_tokens to more than 27") as raised:
         await sample_answer(
-            Told("hm, and hm again"),
+            engine,
             made,
             [9],
             adapter=None,

@@ -281,11 +281,11 @@ def test_empty_parts_leave_no_gap():
     assert prompt.text == f"The rules.\n\n{STYLES['answer'].request}"
 
 
-EVENTS = st.lists(st.text("ab", min_size=1, max_size=30), max_size=12)
+SHORT_EVENTS = st.lists(st.text("ab", min_size=1, max_size=30), max_size=12)
 
 
 @QUIET
-@given(EVENTS, st.integers(0, 200))
+@given(SHORT_EVENTS, st.integers(0, 200))
 def test_the_oldest_events_are_left_out_until_it_fits(events, spare):
     bare = builder().build(observation(events=[]))
     whole = builder().build(observation(events=events))

@@ -222,7 +222,9 @@ class RemoteLearner:
     async def _save(self, version: int) -> None:
         place, first = self._folder.checkpoint(version), self._places[0]
         there = place.relative_to(self._folder.root).as_posix()
-        if (self._deaths or self._halvings) and place.exists():  # the learner died as it had written it
+        if (
+            self._deaths or self._halvings
+        ) and place.exists():  # the learner died as it had written it
             return
         agent = first.node.agent if isinstance(first, Place) and first in self._afar else None
         if agent is not None and self._deaths:

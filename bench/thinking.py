@@ -1,0 +1,222 @@
+"""What a few tokens of thought are worth to a tiny model, at equal size, examples and updates.
+
+    python -m bench.thinking [--seeds 0 1 2] [--steps 600] [--games 128] [--threads 1]
+
+Nim of piles of 7, 6 and 5 in the compact form. Two models of the same fresh weights learn by
+maximum likelihood what the expert plays in one half of all positions: one its moves alone, the
+other with a thought before each: the piles in binary, their nim-sum, the pile to take from and the
+size that it is left with. They are then asked in the other half of the positions that can be won
+(the share of answers that win, at temperature 1), and play the expert and the random player
+through engine, prompts and parser of any run, from every side in turn. A perfect player scores 0.5
+against the expert. The thinking model plays once more with its thoughts ended after 8 tokens.
+"""
+
+import argparse
+import asyncio
+import itertools
+import random
+import tempfile
+from collections.abc import Sequence
+from functools import reduce
+from operator import xor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from unstable.collectors.players.model import sample_answer
+from unstable.commands.prepare import prepare
+from unstable.commands.world import World, learn
+from unstable.config import RunConfig, load
+from unstable.datasets.world import SyntheticExample, constant_texts
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.games.game import Game
+from unstable.games.services import prompt_style
+from unstable.models.base import load_tokenizer
+from unstable.models.tiny import make_model, make_tokenizer
+from unstable.prompts import THINK, PromptBuilder, write_answer
+from unstable.records.folder import RunFolder
+from unstable.runtime.local import LocalActor
+from unstable.types import BASE, WORTH, GameFailure, GameSpec, PlayerId, SeatSpec, TokenSample
+from unstable.types.intervals import mean_interval
+from unstable.types.seeds import derive_seed
+
+START = [7, 6, 5]
+CUT = 8
+"""Tokens after which a thought is ended in the last row."""
+
+
+class Position(NamedTuple):
+    """Piles that are not all empty, with what an expert plays."""
+
+    prompt_ids: list[int]
+    legal: list[str]
+    best: list[str]
+    piles: tuple[int, ...]
+
+
+def positions(config: RunConfig, prompts: PromptBuilder) -> list[Position]:
+    """All positions of the game, in an order of the seed's."""
+    game = Game(config.games[0], seed=0)
+    found = []
+    for piles in itertools.product(*(range(size + 1) for size in START)):
+        if any(piles):
+            game.env.raw.state.game_state["piles"] = [*piles]
+            ids = prompts.build(game.observe()).ids
+            best = [*game.expert_moves()]
+            found.append(Position(ids, game.legal_moves(), best, piles))
+    random.Random(f"{config.seed} positions").shuffle(found)
+    return found
+
+
+def thought(piles: Sequence[int], move: str) -> str:
+    """The piles in binary, their nim-sum, the pile of a move and what it leaves.
+
+    >>> thought([3, 4, 5], "[0 2]")
+    '011 100 101 010 0 001'
+    """
+    pile, take = map(int, move.strip("[]").split())
+    sizes = [*piles, reduce(xor, piles)]
+    return " ".join([*(f"{size:03b}" for size in sizes), f"{pile} {piles[pile] - take:03b}"])
+
+
+def examples(
+    known: Sequence[Position], prompts: PromptBuilder, *, thinks: bool
+) -> list[SyntheticExample]:
+    """Each position with the expert's moves as answers, after a thought if it `thinks`."""
+    made = []
+    for each in known:
+        answers = []
+        for move in each.best:
+            said = f"{THINK.open}{thought(each.piles, move)}{THINK.close}" if thinks else ""
+            answers.append(prompts.encode_answer(said + write_answer(prompts, move)))
+        made.append(SyntheticExample(each.prompt_ids, answers))
+    return made
+
+
+def config_of(folder: str | None, seed: int, steps: int, budget: int | None = None) -> RunConfig:
+    """A small world's config; with a folder, of play with the model in it."""
+    own = {} if folder is None else {"model.name": folder, "model.init": "fresh"}
+    return load(
+        "world",
+        {
+            "games": [{"env": "Nim-v0", "prompt": "compact", "args": {"piles": START}}],
+            "sampling": {"max_tokens": 32, "thoughts": {"budget": budget}},
+            "world": {"steps": steps, "legal": 1.0, "questions": 0.0, "batch_size": 64},
+            "actors": {"num": 1, "games_in_flight": 64, "engine": "embedded"},
+            "seed": seed,
+            **own,
+        },
+    )
+
+
+async def winning(config: RunConfig, model: Any, asked: Sequence[Position]) -> list[float]:
+    """Of each position that can be won: whether the answer does, at temperature 1."""
+    tokenizer = load_tokenizer(config.model)
+    prompts = _prompts(config, tokenizer)
+    engine = EmbeddedEngine(model, [tokenizer.eos_token_id], max_requests=64, max_length=256)
+    budget = config.sampling.thoughts.budget
+
+    async def one(index: int, position: Position) -> float:
+        segments = await sample_answer(
+            engine,
+            prompts,
+            position.prompt_ids,
+            adapter=None,
+            temperature=1.0,
+            max_tokens=config.sampling.max_tokens,
+            think_budget=budget,
+            seed=derive_seed(config.seed, "asked", index),
+        )
+        answer = TokenSample(prompt_ids=position.prompt_ids, segments=segments)
+        return float(prompts.read_answer(answer.token_ids).action.text in position.best)
+
+    found = await asyncio.gather(*(one(index, each) for index, each in enumerate(asked)))
+    await engine.close()
+    return found
+
+
+async def scores(config: RunConfig, opponent: str, games: int) -> list[float]:
+    """The base model's result of each game against the opponent, from every side in turn."""
+    resolved = prepare(config).config
+    with tempfile.TemporaryDirectory() as scratch:
+        run = RunFolder(Path(scratch))
+        actor = await LocalActor.start(resolved, run, run.root / "engine.log")
+        specs = [_spec(resolved.games[0].key, opponent, number) for number in range(games)]
+        results = [result async for result in actor.play(specs)]
+        await actor.close()
+    found = []
+    for result in results:
+        assert not isinstance(result, GameFailure), result.error
+        seat = [each.player for each in result.spec.seats].index(BASE)
+        found.append(WORTH[result.standing(seat)])
+    return found
+
+
+def _spec(env: str, opponent: str, number: int) -> GameSpec:
+    players = [BASE, PlayerId(opponent)]
+    seats = players[:: -1 if number % 2 else 1]
+    return GameSpec(
+        game_id=number,
+        purpose="eval",
+        env=env,
+        seed=number // 2,
+        seats=tuple(SeatSpec(player=player, temperature=1.0) for player in seats),
+    )
+
+
+def _prompts(config: RunConfig, tokenizer: Any) -> PromptBuilder:
+    style, sampling = prompt_style(config.games[0]), config.sampling
+    return PromptBuilder(tokenizer, style, {}, sampling.max_prompt_tokens, sampling.thoughts)
+
+
+def compare(seed: int, steps: int, games: int, folder: Path) -> dict[str, list[list[float]]]:
+    """Of each kind of player: whether it wins unseen positions, and its results in games."""
+    config = config_of(None, seed, steps)
+    tokenizer = make_tokenizer([*constant_texts(config.games), *THINK])
+    prompts = _prompts(config, tokenizer)
+    known = positions(config, prompts)
+    half = len(known) // 2
+    asked = [each for each in known[half:] if reduce(xor, each.piles)]
+    found = {}
+    for name, thinks in (("moves alone", False), ("with thoughts", True)):
+        size = config.world
+        model = make_model(
+            tokenizer, hidden=size.hidden, layers=size.layers, heads=size.heads, seed=seed
+        )
+        learn(model, World(examples(known[:half], prompts, thinks=thinks), []), config)
+        place = str(folder / f"{seed} {name}")
+        model.save_pretrained(place)
+        tokenizer.save_pretrained(place)
+        ways = {name: None} | ({f"thoughts ended after {CUT} tokens": CUT} if thinks else {})
+        for way, budget in ways.items():
+            played = config_of(place, seed, steps, budget)
+            wins = asyncio.run(winning(played, model, asked))
+            against = (asyncio.run(scores(played, name, games)) for name in ("expert", "random"))
+            found[way] = [wins, *against]
+    return found
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=600, help="updates of each model")
+    parser.add_argument("--games", type=int, default=128, help="against each opponent")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| seed | | unseen positions won | score against expert | against random |")
+    print("|---|---|---|---|---|")
+    for seed in arguments.seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            found = compare(seed, arguments.steps, arguments.games, Path(folder))
+        for way, columns in found.items():
+            cells = [mean_interval(values, 0.0, 1.0) for values in columns]
+            shown = " | ".join(
+                f"{each.mean:.2f} ({each.low:.2f} to {each.high:.2f})" for each in cells
+            )
+            print(f"| {seed} | {way} | {shown} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
