@@ -1,8 +1,8 @@
 """What a few tokens of thought are worth to a tiny model, at equal size, examples and updates.
 
-    python -m bench.thinking [--seeds 0 1 2] [--steps 600] [--games 128] [--threads 1]
+    python -m bench.thinking [--seeds 0 1 2] [--steps 900] [--games 128]
 
-Nim of piles of 7, 6 and 5 in the compact form. Two models of the same fresh weights learn by
+Nim of piles of 7, 6, 5 and 3 in the compact form. Two models of the same fresh weights learn by
 maximum likelihood what the expert plays in one half of all positions: one its moves alone, the
 other with a thought before each: the piles in binary, their nim-sum, the pile to take from and the
 size that it is left with. They are then asked in the other half of the positions that can be won
@@ -17,7 +17,9 @@ import itertools
 import random
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import reduce
+from multiprocessing import get_context
 from operator import xor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +30,6 @@ from unstable.collectors.players.model import sample_answer
 from unstable.commands.prepare import prepare
 from unstable.commands.world import World, learn
 from unstable.config import RunConfig, load
-from unstable.datasets.world import SyntheticExample, constant_texts
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
@@ -41,7 +42,10 @@ from unstable.types import BASE, WORTH, GameFailure, GameSpec, PlayerId, SeatSpe
 from unstable.types.intervals import mean_interval
 from unstable.types.seeds import derive_seed
 
-START = [7, 6, 5]
+START = [7, 6, 5, 3]
+OPPONENTS = ("expert", "random")
+ASKED = 512
+"""Unseen positions that a model is asked in, at most."""
 CUT = 8
 """Tokens after which a thought is ended in the last row."""
 
@@ -53,6 +57,13 @@ class Position(NamedTuple):
     legal: list[str]
     best: list[str]
     piles: tuple[int, ...]
+
+
+class Taught(NamedTuple):
+    """A prompt, and the answers that are right, as `unstable world` draws from them."""
+
+    prompt_ids: list[int]
+    answers: list[list[int]]
 
 
 def positions(config: RunConfig, prompts: PromptBuilder) -> list[Position]:
@@ -73,16 +84,14 @@ def thought(piles: Sequence[int], move: str) -> str:
     """The piles in binary, their nim-sum, the pile of a move and what it leaves.
 
     >>> thought([3, 4, 5], "[0 2]")
-    '011 100 101 010 0 001'
+    '0111001010100001'
     """
     pile, take = map(int, move.strip("[]").split())
     sizes = [*piles, reduce(xor, piles)]
-    return " ".join([*(f"{size:03b}" for size in sizes), f"{pile} {piles[pile] - take:03b}"])
+    return "".join([*(f"{size:03b}" for size in sizes), f"{pile}{piles[pile] - take:03b}"])
 
 
-def examples(
-    known: Sequence[Position], prompts: PromptBuilder, *, thinks: bool
-) -> list[SyntheticExample]:
+def examples(known: Sequence[Position], prompts: PromptBuilder, *, thinks: bool) -> list[Any]:
     """Each position with the expert's moves as answers, after a thought if it `thinks`."""
     made = []
     for each in known:
@@ -90,7 +99,7 @@ def examples(
         for move in each.best:
             said = f"{THINK.open}{thought(each.piles, move)}{THINK.close}" if thinks else ""
             answers.append(prompts.encode_answer(said + write_answer(prompts, move)))
-        made.append(SyntheticExample(each.prompt_ids, answers))
+        made.append(Taught(each.prompt_ids, answers))
     return made
 
 
@@ -170,29 +179,41 @@ def _prompts(config: RunConfig, tokenizer: Any) -> PromptBuilder:
     return PromptBuilder(tokenizer, style, {}, sampling.max_prompt_tokens, sampling.thoughts)
 
 
-def compare(seed: int, steps: int, games: int, folder: Path) -> dict[str, list[list[float]]]:
-    """Of each kind of player: whether it wins unseen positions, and its results in games."""
-    config = config_of(None, seed, steps)
-    tokenizer = make_tokenizer([*constant_texts(config.games), *THINK])
+class Job(NamedTuple):
+    """One model to make and to try."""
+
+    seed: int
+    thinks: bool
+    steps: int
+    games: int
+
+
+def compared(job: Job) -> dict[str, list[list[float]]]:
+    """By how it plays: whether it wins unseen positions, and its results in games."""
+    torch.set_num_threads(1)
+    config = config_of(None, job.seed, job.steps)
+    brief = Game(config.games[0], seed=0).observe().brief
+    tokenizer = make_tokenizer([f"{brief}\n", *THINK])
     prompts = _prompts(config, tokenizer)
     known = positions(config, prompts)
     half = len(known) // 2
-    asked = [each for each in known[half:] if reduce(xor, each.piles)]
+    asked = [each for each in known[half:] if reduce(xor, each.piles)][:ASKED]
+    size = config.world
+    model = make_model(
+        tokenizer, hidden=size.hidden, layers=size.layers, heads=size.heads, seed=job.seed
+    )
+    learn(model, World(examples(known[:half], prompts, thinks=job.thinks), []), config)
+    ways: dict[str, int | None] = {"moves alone": None}
+    if job.thinks:
+        ways = {"with thoughts": None, f"thoughts ended after {CUT} tokens": CUT}
     found = {}
-    for name, thinks in (("moves alone", False), ("with thoughts", True)):
-        size = config.world
-        model = make_model(
-            tokenizer, hidden=size.hidden, layers=size.layers, heads=size.heads, seed=seed
-        )
-        learn(model, World(examples(known[:half], prompts, thinks=thinks), []), config)
-        place = str(folder / f"{seed} {name}")
-        model.save_pretrained(place)
-        tokenizer.save_pretrained(place)
-        ways = {name: None} | ({f"thoughts ended after {CUT} tokens": CUT} if thinks else {})
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
         for way, budget in ways.items():
-            played = config_of(place, seed, steps, budget)
+            played = config_of(folder, job.seed, job.steps, budget)
             wins = asyncio.run(winning(played, model, asked))
-            against = (asyncio.run(scores(played, name, games)) for name in ("expert", "random"))
+            against = [asyncio.run(scores(played, name, job.games)) for name in OPPONENTS]
             found[way] = [wins, *against]
     return found
 
@@ -201,21 +222,21 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=600, help="updates of each model")
+    parser.add_argument("--steps", type=int, default=900, help="updates of each model")
     parser.add_argument("--games", type=int, default=128, help="against each opponent")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    print("| seed | | unseen positions won | score against expert | against random |")
+    parser.add_argument("--processes", type=int, default=2, help="models made at once")
+    given = parser.parse_args()
+    ways = [(seed, thinks) for seed in given.seeds for thinks in (True, False)]
+    jobs = [Job(seed, thinks, given.steps, given.games) for seed, thinks in ways]
+    with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
+        found = list(pool.map(compared, jobs))
+    print("| seed | | unseen positions won | score against expert | score against random |")
     print("|---|---|---|---|---|")
-    for seed in arguments.seeds:
-        with tempfile.TemporaryDirectory() as folder:
-            found = compare(seed, arguments.steps, arguments.games, Path(folder))
-        for way, columns in found.items():
+    for job, ways_of_job in zip(jobs, found, strict=True):
+        for way, columns in ways_of_job.items():
             cells = [mean_interval(values, 0.0, 1.0) for values in columns]
-            shown = " | ".join(
-                f"{each.mean:.2f} ({each.low:.2f} to {each.high:.2f})" for each in cells
-            )
-            print(f"| {seed} | {way} | {shown} |", flush=True)
+            shown = [f"{each.mean:.2f} ({each.low:.2f} to {each.high:.2f})" for each in cells]
+            print(f"| {job.seed} | {way} | {' | '.join(shown)} |")
 
 
 if __name__ == "__main__":
