@@ -19,14 +19,16 @@ from hypothesis import strategies as st
 from tests.helpers.screens import PseudoTerminal
 from tests.helpers.terminals import listing, make_run, run_config, typed
 from unstable.cli import run
+from unstable.collectors.players.model import seed_after_budget
 from unstable.commands.audit.rounding import distance, rounding
 from unstable.config import ConfigError
 from unstable.engines.embedded.sampling import uniforms
 from unstable.engines.make import make_engine
+from unstable.engines.probe import BOUNDS
 from unstable.records.files import read_lines, write_lines
 from unstable.records.folder import RunFolder
 from unstable.records.games import Record, read_game
-from unstable.types import GameResult, SampledTokens
+from unstable.types import GameResult, SampledTokens, Segment
 
 TRAIN, EVAL = ("--purpose", "train"), ("--purpose", "eval")
 
@@ -197,6 +199,55 @@ async def test_rounding_explains_what_was_sampled_next_to_a_boundary_alone(
         assert await explained(token_id, "float32") == (miss if miss <= 0.00025 else None)
     assert await explained(now.token_ids[0], "bfloat16", place=len(now.token_ids)) is None
     await engine.close()
+
+
+async def test_rounding_knows_the_seed_of_what_follows_a_forced_end(tiny_folder: Path) -> None:
+    config = run_config(tiny_folder)
+    engine, _ = await make_engine(config, tiny_folder / "engine.log")
+    options: Any = {"adapter": None, "temperature": 0.7, "max_tokens": 8}
+    begun = await engine.generate([7, 8, 9], seed=1, **options)
+    inserted = Segment(token_ids=[5, 6], scored=False)
+    before = [7, 8, 9, *begun.token_ids, 5, 6]
+    rest = await engine.generate(before, seed=seed_after_budget(1), **options)
+    segments = (begun, inserted, rest)
+    now = SampledTokens(prompt_ids=[7, 8, 9], segments=segments, temperature=0.7, version=0)
+    right = rest.token_ids[1]
+    scored = await engine.score(
+        [*before, rest.token_ids[0]], [[t] for t in range(132)], adapter=None
+    )
+    number = float(uniforms(np.array([seed_after_budget(1) % 2**64], np.uint64), np.array([1]))[0])
+    for token_id in (right - 1, right + 1):
+        changed = replace(rest, token_ids=[rest.token_ids[0], token_id, 5])
+        then = replace(now, segments=(begun, inserted, changed))
+        found = await rounding(engine, None, then, now, 1, vocabulary=132, dtype="bfloat16")
+        miss = distance([each[0] for each in scored], 0.7, token_id, number)
+        assert found == (miss if miss <= BOUNDS["bfloat16"].mean / 4 else None)
+    other = replace(now, segments=(begun, replace(inserted, token_ids=[5, 7]), rest))
+    assert await rounding(engine, None, other, now, 1, vocabulary=132, dtype="bfloat16") is None
+    await engine.close()
+
+
+def test_a_game_with_thoughts_that_were_ended_is_audited(
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Several segments an answer, and prompts that hold earlier thoughts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    model = tmp_path / "model"
+    shutil.copytree(tiny_folder, model)
+    template = model / "chat_template.jinja"
+    template.write_text(template.read_text() + "{% if add_generation_prompt %}<think>{% endif %}")
+    sampling = {"max_tokens": 24, "thoughts": {"budget": 8, "keep": 40, "ending": "Now."}}
+    folder = make_run(tmp_path / "run", model, sampling=sampling)
+    records = rows(folder, "train")
+    segments = [len(t["sampled"]["segments"]) for r in records for t in r["turns"] if t["sampled"]]
+    assert segments.count(3) > len(segments) / 2
+    for record in records[:2]:
+        assert run(["replay", "run", str(record["game"]), *TRAIN]) == 0
+        assert "sampled the same tokens again" in capfd.readouterr().out
 
 
 @given(

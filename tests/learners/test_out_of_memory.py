@@ -19,7 +19,8 @@ from tests.helpers.learners import (
     trained,
 )
 from tests.helpers.tracking import lines, make_tracker, printed
-from unstable.config import ModelConfig
+from unstable.config import LearnerConfig, ModelConfig
+from unstable.learners.micro_batches import BeginAgainError
 from unstable.types import Update
 
 ROOMY = 3
@@ -155,9 +156,26 @@ def test_ranks_that_shard_the_base_do_not_repeat_alone(model):
     learner = learner_of(model)
     learner.micro_batches.together = True
     failed = run_out(learner)
-    with pytest.raises(torch.OutOfMemoryError, match="lower learner.micro_batch_size"):
+    with pytest.raises(BeginAgainError, match="lower learner.micro_batch_size"):
         learner.update(make_batch(samples()))
     assert failed == [1]
+
+
+def test_bounds_that_begin_again_are_halved_ones():
+    auto, sized = LearnerConfig(), LearnerConfig(micro_batch_size=6)
+    both = LearnerConfig(micro_batch_size=6, micro_batch_tokens=100)
+    assert auto.with_smaller_micro_batches(0) is auto
+    whole = auto.micro_batch_limits(on_gpu=True)[1]
+    assert whole is not None
+    for halvings in (1, 2, 30):
+        tokens = max(1, whole // 2**halvings)
+        made = [each.with_smaller_micro_batches(halvings) for each in (auto, sized, both)]
+        size = max(1, 6 // 2**halvings)
+        assert [each.micro_batch_limits(on_gpu=True) for each in made] == [
+            (None, tokens),
+            (size, None),
+            (size, max(1, 100 // 2**halvings)),
+        ]
 
 
 def test_a_person_is_shown_it(tmp_path):

@@ -81,6 +81,20 @@ class Troubled(Algorithm):
         return Loss(-gains_N.sum(), torch.ones_like(tokens.logprobs_N))
 
 
+class Crowded(Algorithm):
+    """A user's algorithm for which rank 1 has memory for few tokens only."""
+
+    def loss(self, tokens: Tokens) -> Loss:
+        together = torch.distributed.is_initialized() and torch.distributed.get_rank() == 1
+        if together and len(tokens.logprobs_N) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        gains_N = tokens.advantages_N * tokens.logprobs_N / tokens.normalizers_N
+        return Loss(-gains_N.sum(), torch.ones_like(tokens.logprobs_N))
+
+    def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
+        return rewards_S
+
+
 def troubled(model: ModelConfig, trouble: str, version: int) -> RunConfig:
     """Two ranks of an algorithm with that trouble."""
     args = {"trouble": trouble, "version": version}
@@ -174,6 +188,35 @@ async def test_the_error_of_one_rank_is_raised_and_ends_all(
     with pytest.raises(ZeroDivisionError, match="rank 1 has a fault of its own"):
         await asyncio.wait_for(remote.update(sealed_batch(batch_of(0))), timeout=300)
     assert_ended(family)
+
+
+@pytest.mark.slow
+async def test_ranks_that_share_a_model_go_on_where_the_card_of_one_was_full(
+    ray: None, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 stands in a gather that rank 1 does not come to; both begin again, and catch up."""
+    monkeypatch.setattr(learner_ranks, "GRACE_S", 0.5)
+    options = {"algorithm": {"name": f"{__name__}:Crowded"}, "micro_batch_size": 4}
+    config = config_of(model, learner={"num": RANKS, "parallel": "fsdp", **options})
+    remote = RemoteLearner(config, RunFolder(tmp_path), HERE, threads=RANKS)
+    alone = Learner(config.model, config.learner, updates=8, max_tokens=16, seed=config.seed)
+    await remote.start()
+    family = rank_processes()
+    samples = [sample.tokens for sample in batch_of(0).samples]
+    assert (await remote.imitate(samples)).version == alone.imitate(samples).version == 1
+    for version in (1, 2):
+        batch = batch_of(version)
+        update = await asyncio.wait_for(remote.update(sealed_batch(batch)), timeout=120)
+        expected = alone.update(batch)
+        assert update.version == expected.version == version + 1
+        for name in ("learn/loss", "learn/grad_norm"):
+            assert update.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-3)
+    assert_ended(family)
+    again = rank_processes()
+    assert len(again) == RANKS and not {p.pid for p in again} & {p.pid for p in family}
+    scored = np.concatenate(await remote.logprobs(samples))
+    assert scored == pytest.approx(np.concatenate(alone.logprobs(samples)), abs=1e-4)
+    learner_ranks.end(remote._ranks)
 
 
 @pytest.mark.parametrize("share", ["sleep", "split"])

@@ -80,6 +80,30 @@ def test_a_tiny_model_learns_on_the_processor_where_it_plays() -> None:
     assert planned(machine(1), large).learners == at(("0",))
 
 
+def test_a_32b_model_with_answers_of_8k_tokens_on_eight_cards_of_80_gb() -> None:
+    here = machine(8, 80.0, cores=64, memory_bytes=512 * 10**9, free_bytes=500 * 10**9)
+    options = {
+        "model.name": "Qwen/Qwen3-32B",
+        "sampling.max_tokens": 8192,
+        "sampling.max_prompt_tokens": 4096,
+        "learner": {"parallel": "fsdp", "num": 4},
+    }
+    with pytest.raises(ConfigError, match="73.7 GB.*set actors.tensor_parallel to 2$"):
+        planned(here, options)
+    chosen = planned(here, options | {"actors.tensor_parallel": 2})
+    assert chosen.actors == at(("0", "1"), ("2", "3"))
+    assert chosen.learners == at(("4",), ("5",), ("6",), ("7",))
+    assert chosen.gradient_checkpointing
+    assert chosen.micro_batch_tokens is not None and chosen.micro_batch_tokens >= 8192 + 4096
+    engine, learner = chosen.uses
+    # A quarter of the base; whole are two of 64 layers, and the root: embedding and output layer.
+    base, root = 2 * 32_762_123_264, 2 * 2 * 151_936 * 5120
+    assert learner.parts["weights"] == pytest.approx(base / 4 + (base - root) / 32 + root, rel=1e-3)
+    assert sum(learner.parts.values()) <= learner.limit_bytes < 80e9
+    room = next(name for name in engine.parts if "cached tokens" in name)
+    assert int(room.split()[0].replace(",", "")) > 16 * (8192 + 4096)
+
+
 @pytest.mark.parametrize(("cards", "actors"), [(2, 1), (4, 3), (8, 7)])
 def test_actors_get_the_cards_that_the_learner_leaves(cards: int, actors: int) -> None:
     chosen = planned(machine(cards, 80.0), LARGE | {"learner.num": 1})

@@ -15,7 +15,7 @@ from unstable.prompts import (
     PromptBuilder,
     PromptStyle,
     load_style,
-    strip_reasoning,
+    split_thought,
 )
 from unstable.types import Observation
 
@@ -124,8 +124,8 @@ def test_any_answer_is_parsed(text, parser):
 @QUIET
 @given(st.text(), st.text())
 def test_reasoning_is_removed(secret, answer):
-    cleaned = strip_reasoning(f"<think>{secret}</think>{answer}")
-    assert cleaned == strip_reasoning(answer)
+    cleaned = split_thought(f"<think>{secret}</think>{answer}")[1]
+    assert cleaned == split_thought(answer)[1]
 
 
 @pytest.mark.parametrize("parser", BUILT_IN)
@@ -262,7 +262,7 @@ def test_answers_are_read_alike_when_they_come_again():
     built = builder()
     for text in ("[4]", "[4]", "a longer answer than is kept", "[4]"):
         ids = [*TINY.encode(text), 0]
-        assert built.read_answer(ids) == (text, built.style.read_action(text))
+        assert built.read_answer(ids)[:2] == (text, built.style.read_action(text))
         assert built.decode(ids) == text
 
 
@@ -281,8 +281,11 @@ def test_empty_parts_leave_no_gap():
     assert prompt.text == f"The rules.\n\n{STYLES['answer'].request}"
 
 
+SHORT_EVENTS = st.lists(st.text("ab", min_size=1, max_size=30), max_size=12)
+
+
 @QUIET
-@given(st.lists(st.text("ab", min_size=1, max_size=30), max_size=12), st.integers(0, 200))
+@given(SHORT_EVENTS, st.integers(0, 200))
 def test_the_oldest_events_are_left_out_until_it_fits(events, spare):
     bare = builder().build(observation(events=[]))
     whole = builder().build(observation(events=events))
@@ -290,8 +293,34 @@ def test_the_oldest_events_are_left_out_until_it_fits(events, spare):
     prompt = builder(max_prompt_tokens=limit).build(observation(events=events))
     assert len(prompt.ids) <= limit
     assert len(prompt.ids) + prompt.cut_tokens == len(whole.ids)
-    kept = next(k for k in range(len(events) + 1) if build_length(events[k:]) <= limit)
-    assert prompt.ids == builder().build(observation(events=events[kept:])).ids
+    kept = [events[k:] for k in range(len(events) + 1) if build_length(events[k:]) <= limit]
+    assert prompt.ids in [builder().build(observation(events=each)).ids for each in kept]
+    if prompt.cut_tokens and kept[0]:  # no more is cleared at once than half of the room
+        room = limit - len(builder().build(observation(events=[], board="")).ids)
+        left = len(prompt.ids) - len(bare.ids)
+        assert left + max(map(len, events)) + 2 >= room // 2 - len("The board.\n\n")
+
+
+@QUIET
+@given(st.lists(st.integers(1, 30), min_size=5, max_size=60), st.integers(150, 400))
+def test_the_prompts_of_a_growing_game_begin_alike_except_at_steps(sizes, room):
+    """Each event is cut off at most once in a while: half of the room lies between two steps."""
+    texts = [f"{number:02}" + "x" * size for number, size in enumerate(sizes)]
+    bare = builder().build(observation(events=[], board=""))
+    prompts = builder(max_prompt_tokens=len(bare.ids) + len("The board.\n\n") + room)
+    built = [
+        prompts.build(observation(events=texts[:count])).text for count in range(len(texts) + 1)
+    ]
+    events = [text.split("\n\n")[1].split("\n") if "x" in text else [] for text in built]
+    steps = [0]
+    for count, (before, now) in enumerate(zip(events, events[1:], strict=False), 1):
+        if now[:1] != before[:1] and before:
+            steps.append(count)
+        else:
+            assert now == [*before, texts[count - 1]]
+    for first, second in zip(steps[1:], steps[2:], strict=False):
+        grown = sum(len(text) + 1 for text in texts[first:second])
+        assert grown + 2 * 33 >= room // 2
 
 
 def build_length(events: list[str]) -> int:

@@ -45,6 +45,7 @@ SMALL = {
     "report.py": "--games 100",
     "rollout.py": "--engine embedded --model tiny --games 2 --in_flight 2 --rounds 1",
     "small_worlds.sh": "tiny_nim worlds 1 -- --steps 1 --learner.batch_size 64 --eval.every 0",
+    "thinking.py": "--seeds 0 --steps 2 --games 2",
     "tiny_play.py": "--turns 32 --in_flight 8 --rounds 1 --steps 20",
     "tracking.py": "--games 32 --in-flight 16 --rounds 1",
 }

@@ -5,13 +5,15 @@ import re
 import signal
 import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.helpers.builders import game
-from unstable.config import ConfigError, RewardConfig
-from unstable.rewards.terms import Rewards
-from unstable.types import GameFailure, GameResult, Reward, Turn
+from tests.helpers.builders import completion, game, sampled, turn
+from unstable.config import ConfigError, RewardConfig, load
+from unstable.rewards.terms import BUILT_IN, Rewards
+from unstable.types import Completion, GameFailure, GameResult, Reward, Segment, Turn
 
 
 def first_turn_bonus(result: GameResult, turn: Turn, size: float = 1.0) -> float | None:
@@ -40,6 +42,60 @@ def test_terms_are_kept_raw_and_weighted_and_add_up() -> None:
     assert refused.reward == -1.0
     assert trajectory.reward == -2.5
     assert (trajectory.outcome, trajectory.forfeit) == (-1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("term", "args", "expected"),
+    [
+        ("length", {}, [0, 5, 7, 12]),
+        ("length", {"free": 6}, [0, 0, 1, 6]),
+        ("length", {"of": "thought"}, [0, 3, 4, 9]),
+        ("length", {"of": "action", "free": 2}, [0, 0, 1, 1]),
+        ("overlong", {"most": 10, "buffer": 4}, [0, 0, -0.25, -1]),
+        ("overlong", {"most": 9, "buffer": 8}, [0, -0.5, -0.75, -1]),
+        ("overlong", {"most": 9, "buffer": 9, "of": "thought"}, [0, -3 / 9, -4 / 9, -1]),
+    ],
+)
+def test_terms_of_length_by_hand(
+    term: str, args: dict[str, Any], expected: Sequence[float]
+) -> None:
+    """Of four turns: a program's, and answers of 5, 7 and 12 sampled tokens, 3, 4 and 9 a thought.
+
+    The last one's thought was ended: what was inserted is not counted.
+    """
+    inserted = Segment(token_ids=[7] * 5, scored=False)
+    made = [
+        None,
+        replace(sampled(), segments=(_answer(5),), thought=3),
+        replace(sampled(), segments=(_answer(7),), thought=4),
+        replace(sampled(), segments=(_answer(9), inserted, _answer(3)), thought=9),
+    ]
+    turns = [turn(index, 0, "main@1", sampled=each) for index, each in enumerate(made)]
+    config = RewardConfig(term=term, args=args)
+    assert [BUILT_IN[term](game(), each, **config.args) for each in turns] == pytest.approx(
+        expected
+    )
+
+
+def _answer(count: int) -> Completion:
+    return completion(token_ids=[5] * count, logprobs=[-1.0] * count)
+
+
+@pytest.mark.parametrize(
+    ("term", "args", "line"),
+    [
+        ("length", {"of": "though"}, "args.of"),
+        ("length", {"most": 3}, "args: unknown key 'most'"),
+        ("overlong", {"most": 3}, "args.buffer"),
+        ("overlong", {"most": 3, "buffer": 4}, "buffer = 4 is more than most = 3"),
+    ],
+)
+def test_wrong_arguments_of_terms_of_length_are_named(
+    term: str, args: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args") as raised:
+        load("tiny", {"buffer.rewards": [{"term": term, "args": args}]})
+    assert line in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_a_term_of_the_users_may_leave_a_turn_out() -> None:

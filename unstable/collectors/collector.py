@@ -67,7 +67,7 @@ class Collector:
                 config.groups.explore,
                 engine,
                 self.prompts,
-                max_tokens=config.sampling.max_tokens,
+                sampling=config.sampling,
                 seed=config.seed,
             ).answers
         self._trust = Trust()

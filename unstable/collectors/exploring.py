@@ -15,8 +15,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from unstable.collectors.players.model import answer_of
-from unstable.config import ExploreConfig
+from unstable.collectors.players.model import answer_of, sample_answer
+from unstable.config import ExploreConfig, SamplingConfig
 from unstable.engines.base import Engine
 from unstable.prompts import PromptBuilder
 from unstable.types import Answer, GameSpec, SampledTokens, Turn
@@ -35,11 +35,11 @@ class Explorer:
         engine: Engine,
         prompts: Mapping[str, PromptBuilder],
         *,
-        max_tokens: int,
+        sampling: SamplingConfig,
         seed: int,
     ) -> None:
         self._config, self._engine, self._prompts = config, engine, prompts
-        self._max_tokens, self._seed = max_tokens, seed
+        self._sampling, self._seed = sampling, seed
 
     async def answers(self, spec: GameSpec, turn: Turn) -> list[Answer]:
         """An answer for each of the branches of a game that is forked at `turn`.
@@ -58,23 +58,26 @@ class Explorer:
     async def _sample(self, spec: GameSpec, turn: Turn, asked: SampledTokens) -> list[Answer]:
         """Different answers to the turn's prompt, in the order in which they were sampled."""
         prompts = self._prompts[spec.env]
-        completions = await asyncio.gather(
+        found = await asyncio.gather(
             *(
-                self._engine.generate(
+                sample_answer(
+                    self._engine,
+                    prompts,
                     asked.prompt_ids,
                     adapter=spec.seats[turn.seat].player.name,
                     temperature=asked.temperature,
-                    max_tokens=self._max_tokens,
+                    max_tokens=self._sampling.max_tokens,
+                    think_budget=self._sampling.thoughts.budget,
                     seed=derive_seed(self._seed, "candidate", spec.game_id, index),
                 )
                 for index in range(self._config.candidates)
             )
         )
         answers: dict[tuple[int, ...], Answer] = {}
-        for completion in completions:
-            sampled = replace(asked, segments=(completion,))
+        for segments in found:
+            sampled = replace(asked, segments=segments, thought=0)
             answers.setdefault(
-                tuple(completion.token_ids),
+                tuple(sampled.token_ids),
                 answer_of(prompts, turn.answer.observation, sampled),
             )
         return list(answers.values())

@@ -60,6 +60,7 @@ class PlayerFactory:
                 prompt_style(game),
                 config.model.template_arguments,
                 config.sampling.max_prompt_tokens,
+                config.sampling.thoughts,
             )
             for key, game in config.game_by_key.items()
             if engine is not None
@@ -97,6 +98,7 @@ class PlayerFactory:
             prompts=self.prompts[game.key],
             temperature=seat.temperature,
             max_tokens=self._config.sampling.max_tokens,
+            think_budget=self._config.sampling.thoughts.budget,
             moves=self._config.moves_kept if seat.trained and purpose == "train" else "none",
         )
         if seat.votes > 1:
@@ -217,7 +219,7 @@ async def play_game(
     while not game.done:
         try:
             given = first if len(turns) == len(shared) else None
-            turn = await _take_turn(game, spec, players, len(turns), run_seed, given)
+            turn = await _take_turn(game, spec, players, turns, run_seed, given)
         except LeftError as left:
             game.cut_off(str(left))
             break
@@ -247,13 +249,14 @@ async def _take_turn(
     game: Game,
     spec: GameSpec,
     players: Sequence[Player],
-    index: int,
+    turns: Sequence[Turn],
     run_seed: int,
     given: Answer | None,
 ) -> Turn:
     """The seat to move is asked, unless its answer is given, and the env is given its action."""
     observation, asked = game.observe(), perf_counter()
-    seat = observation.seat
+    seat, index = observation.seat, len(turns)
+    observation = replace(observation, answers=_own_answers(spec, seat, turns))
     answer = given or await players[seat].act(
         observation, game, turn_seed(run_seed, spec, seat, index)
     )
@@ -267,6 +270,12 @@ async def _take_turn(
         cut_characters=game.take_cut() + answer.cut_characters + cut,
     )
     return Turn(seat=seat, index=index, answer=answer, invalid=step.invalid, seconds=seconds)
+
+
+def _own_answers(spec: GameSpec, seat: int, turns: Sequence[Turn]) -> tuple[str, ...]:
+    """What the seat's own player has answered: an opener's thoughts, say, are not the seat's."""
+    own, first = spec.seats[seat].player, spec.opening
+    return tuple(t.answer.text for t in turns[first:] if t.seat == seat and t.player == own)
 
 
 def turn_seed(run_seed: int, spec: GameSpec, seat: int, index: int) -> int:

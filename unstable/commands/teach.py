@@ -127,9 +127,8 @@ def _positions(config: RunConfig, lesson: int = 1, times: int = 1) -> list[list[
     tokenizer, positions = load_tokenizer(config.model), list[list[Example]]()
     limit, number = config.sampling.max_prompt_tokens, times * POSITIONS
     for game in config.games:
-        prompts = PromptBuilder(
-            tokenizer, prompt_style(game), config.model.template_arguments, limit
-        )
+        template, thoughts = config.model.template_arguments, config.sampling.thoughts
+        prompts = PromptBuilder(tokenizer, prompt_style(game), template, limit, thoughts)
         positions += random_positions(game, prompts, number=number, most=MOVES, seed=lesson - 1)
     return positions
 

@@ -142,6 +142,7 @@ def gather(config: RunConfig, tokenizer: Any) -> World:
             prompt_style(game),
             config.model.template_arguments,
             config.sampling.max_prompt_tokens,
+            config.sampling.thoughts,
         )
         status(f"playing {config.world.games:,} random games of {game.key}")
         play += random_play(game, prompts, config.world.games, config.seed)

@@ -76,7 +76,7 @@ from unstable.config.preferences import (
 )
 from unstable.config.reading import CONFIGS, dump, load, parse
 from unstable.config.regularization import Divergence, TeacherConfig
-from unstable.config.rewards import RewardConfig
+from unstable.config.rewards import Part, RewardConfig
 from unstable.config.run import RunConfig
 from unstable.config.sections import (
     ENGINES,
@@ -84,6 +84,7 @@ from unstable.config.sections import (
     ClusterConfig,
     ExploreConfig,
     ModelConfig,
+    SamplingConfig,
 )
 from unstable.config.supervised import (
     DataConfig,
@@ -93,3 +94,4 @@ from unstable.config.supervised import (
     SFTConfig,
     WorldConfig,
 )
+from unstable.config.thoughts import ThoughtsConfig

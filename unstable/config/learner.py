@@ -117,6 +117,17 @@ class LearnerConfig(Section):
             return None, self.micro_batch_tokens or _TOKENS
         return _SAMPLES, self.micro_batch_tokens
 
+    def with_smaller_micro_batches(self, halvings: int) -> Self:
+        """The same with bounds that were halved so often, of tokens too where no size is given."""
+        size, tokens = self.micro_batch_size, self.micro_batch_tokens
+        if size == "auto":
+            tokens = tokens or _TOKENS
+        else:
+            size = max(1, size >> halvings)
+        tokens = tokens and max(1, tokens >> halvings)
+        limits = {"micro_batch_size": size, "micro_batch_tokens": tokens}
+        return self.model_copy(update=limits) if halvings else self
+
     @model_validator(mode="after")
     def _enough_for_steps(self) -> Self:
         if self.batch_size < self.steps_per_batch:

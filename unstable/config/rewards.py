@@ -25,14 +25,45 @@ def judge_adapter(term: str) -> str:
     return f"judge:{term}"
 
 
+Part = Literal["answer", "thought", "action"]
+"""Of a turn's sampled tokens: all, those of its thought, or those after it."""
+
+
+class LengthTerm(Section):
+    """Arguments of `length`, whose value is a number of tokens."""
+
+    of: Part = Field("answer", description="what is counted: the answer, its thought, or the rest")
+    free: NonNegativeInt = Field(0, description="tokens that cost nothing")
+
+
+class OverlongTerm(Section):
+    """Arguments of `overlong`, whose value falls from 0 to -1 over the last tokens of a length."""
+
+    of: Part = Field("answer", description="what is counted: the answer, its thought, or the rest")
+    most: PositiveInt = Field(description="tokens from which on it is -1, as sampling.max_tokens")
+    buffer: PositiveInt = Field(description="tokens before that over which it falls")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.buffer > self.most:
+            raise ValueError(
+                f"buffer = {self.buffer} is more than most = {self.most}; set it to at most that"
+            )
+        return self
+
+
+_ARGS: dict[str, type[Section]] = {**ORACLES, "length": LengthTerm, "overlong": OverlongTerm}
+
+
 class RewardConfig(Section):
     """A reward term."""
 
     term: str = Field(
         "outcome",
-        description="outcome, format, invalid_move, length, expert (how likely it makes the move), "
-        "an oracle (http, judge, reward_model, teacher), or module:function of (result, turn) for "
-        "a turn's reward, of (result, seat) for a whole trajectory's; it may be async",
+        description="outcome, format, invalid_move, length (tokens), overlong (-1 to 0 near a "
+        "limit), expert (how likely it makes the move), an oracle (http, judge, reward_model, "
+        "teacher), or module:function of (result, turn) for a turn's reward, of (result, seat) for "
+        "a whole trajectory's; it may be async",
     )
     name: RunName | None = Field(None, description="name in metrics and files; default: the term")
     weight: float = Field(1.0, description="what the term's raw value is multiplied by")
@@ -68,8 +99,10 @@ class RewardConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.term in _ARGS:
+            self._read_args()
         if self.term in ORACLES:
-            oracle = self._read_oracle()
+            oracle = self.oracle
             if self.judges == "turn" and getattr(oracle, "mode", None) == "pairwise":
                 raise ValueError(
                     "judges = 'turn', but args.mode = 'pairwise' compares whole plays; set judges "
@@ -81,11 +114,11 @@ class RewardConfig(Section):
             self.refuse("judges", "is an oracle's; a function says it by its second argument")
         return self
 
-    def _read_oracle(self) -> OracleConfig:
+    def _read_args(self) -> Section:
         from unstable.config.reading import one_line  # which reads whole configs
 
         try:
-            return ORACLES[self.term].model_validate(self.args)
+            return _ARGS[self.term].model_validate(self.args)
         except ValidationError as error:
             line = one_line(error, self.args)
             joint = ": " if line.startswith("unknown key") else "."
@@ -105,7 +138,9 @@ class RewardConfig(Section):
     @cached_property
     def oracle(self) -> OracleConfig | None:
         """The settings of an oracle; None: the term is none."""
-        return self._read_oracle() if self.term in ORACLES else None
+        found = self._read_args() if self.term in ORACLES else None
+        assert found is None or isinstance(found, OracleConfig)
+        return found
 
 
 class BestOfConfig(Section):

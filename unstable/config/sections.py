@@ -19,6 +19,7 @@ from unstable.config.base import (
     Switch,
     nearest,
 )
+from unstable.config.thoughts import ThoughtsConfig
 
 _PACKAGE = Path(__file__).parent.parent
 ENGINES = sorted(path.parent.name for path in _PACKAGE.glob("engines/*/start.py"))
@@ -75,7 +76,9 @@ class SamplingConfig(Section):
     temperature: PositiveFloat = Field(1.0, description="sampling temperature in training")
     max_tokens: PositiveInt = Field(16, description="longest answer of a turn, in tokens")
     max_prompt_tokens: PositiveInt = Field(
-        2048, description="longest prompt; the oldest events are left out (and counted) to fit"
+        2048,
+        description="longest prompt; of a longer one the oldest events are left out (and counted), "
+        "half of their room at once",
     )
     moves: Literal["auto", "none", "legal", "expert"] = Field(
         "auto",
@@ -83,6 +86,22 @@ class SamplingConfig(Section):
         "the legal ones as answers, or also how likely an expert makes each; auto: what the "
         "algorithm needs",
     )
+    thoughts: ThoughtsConfig = ThoughtsConfig()
+
+    @model_validator(mode="after")
+    def _has_room(self) -> Self:
+        budget, keep = self.thoughts.budget, self.thoughts.keep
+        if budget is not None and budget >= self.max_tokens:
+            raise ValueError(
+                f"thoughts.budget = {budget} leaves no token for the action out of max_tokens = "
+                f"{self.max_tokens}; set sampling.max_tokens to more"
+            )
+        if keep >= self.max_prompt_tokens:
+            raise ValueError(
+                f"thoughts.keep = {keep} leaves no token for the position out of "
+                f"max_prompt_tokens = {self.max_prompt_tokens}; set sampling.thoughts.keep to less"
+            )
+        return self
 
 
 class ExploreConfig(Section):

@@ -83,7 +83,8 @@ def own_pairs(config: RunConfig, tokenizer: Any) -> list[PairExample]:
 
 def _prompts(config: RunConfig, game: GameConfig, tokenizer: Any) -> PromptBuilder:
     limit = config.sampling.max_prompt_tokens
-    return PromptBuilder(tokenizer, prompt_style(game), config.model.template_arguments, limit)
+    template, thoughts = config.model.template_arguments, config.sampling.thoughts
+    return PromptBuilder(tokenizer, prompt_style(game), template, limit, thoughts)
 
 
 def _source(data: DataConfig, config: RunConfig, tokenizer: Any, field: str) -> Iterator[Example]:

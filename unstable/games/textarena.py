@@ -231,8 +231,13 @@ class _View:
 
     def _add_event(self, text: str) -> None:
         self._events.append(text)
-        while len(self._events) > 1 and sum(map(len, self._events)) > MAX_EVENTS:
-            self.cut_characters += len(self._events.pop(0))
+        length = sum(map(len, self._events))
+        if length <= MAX_EVENTS:
+            return
+        # Half of them at once: so the next prompts begin alike until there are too many again.
+        while len(self._events) > 1 and length > MAX_EVENTS // 2:
+            oldest = len(self._events.pop(0))
+            length, self.cut_characters = length - oldest, self.cut_characters + oldest
             self._board_place = max(self._board_place - 1, 0)
 
     def observation(self) -> Observation:

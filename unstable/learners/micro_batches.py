@@ -18,6 +18,13 @@ from unstable.types import TokenSample
 log = logging.getLogger(__name__)
 
 
+class BeginAgainError(torch.OutOfMemoryError):
+    """A rank of a sharded model has no memory for a pass in which the others wait for it.
+
+    All of them can begin again with half of the micro-batches.
+    """
+
+
 class MicroBatch(NamedTuple):
     """Indices of samples that go through together; `counts` is false for a repeat of no weight."""
 
@@ -74,18 +81,18 @@ class MicroBatches:
 
         The pass then begins anew. Not to be called while the error is handled: it holds the frames
         of the pass, and so its tensors. Raises `torch.OutOfMemoryError`, with a remedy, where
-        nothing is left to halve.
+        nothing is left to halve, and `BeginAgainError` where other ranks stand in the same pass.
         """
         reason = error.partition("\n")[0]
-        if self.fullest == 1 or self.together:
-            remedy = (
-                "lower learner.micro_batch_size or learner.micro_batch_tokens"
-                if self.together
-                else "set learner.gradient_checkpointing to on, or lower sampling.max_prompt_tokens"
-            )
+        full = f"the learner's GPU is full with micro-batches of {self._limits}"
+        if self.fullest == 1:
             raise torch.OutOfMemoryError(
-                f"the learner's GPU is full with micro-batches of {self._limits}; {remedy} "
-                f"({reason})"
+                f"{full}; set learner.gradient_checkpointing to on, or lower "
+                f"sampling.max_prompt_tokens ({reason})"
+            )
+        if self.together:
+            raise BeginAgainError(
+                f"{full}; lower learner.micro_batch_size or learner.micro_batch_tokens ({reason})"
             )
         self.size = self.size and max(1, self.size // 2)
         self.max_tokens = self.max_tokens and max(1, self.max_tokens // 2)

@@ -234,6 +234,10 @@ def smaller(config: RunConfig) -> Iterator[tuple[str, object]]:
         while (left := left // 2) >= least:
             yield path, left
     yield "actors.enforce_eager", True
+    if actors.engines_per_gpu in ("auto", 1):
+        for span in (2, 4, 8):
+            if span > actors.tensor_parallel:
+                yield "actors.tensor_parallel", span
 
 
 def changed(config: RunConfig, path: str, value: object) -> RunConfig:

@@ -13,6 +13,6 @@ from unstable.prompts.styles import (
     in_form,
     load_style,
     observation_text,
-    strip_reasoning,
 )
 from unstable.prompts.text import MAX_CHARACTERS, MAX_EVENTS, TokenStrings, shorten
+from unstable.prompts.thoughts import THINK, AnswerText, Tags, find_tags, split_thought

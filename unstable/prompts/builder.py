@@ -6,16 +6,17 @@ and its halves are encoded separately. Any other text is encoded as it is.
 """
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from unstable.config import ConfigError
+from unstable.config import ConfigError, ThoughtsConfig
+from unstable.prompts.cutting import left_out
 from unstable.prompts.styles import Action, PromptStyle
 from unstable.prompts.text import UNKNOWN
+from unstable.prompts.thoughts import AnswerText, Tags, find_tags
 from unstable.types import Observation
 
 _MARGIN = 32  # characters of the rules that follow the start whose ids are re-used
@@ -23,23 +24,38 @@ _KEPT_IDS = 2**20  # ids of prompts that are kept for when the same comes again
 _SHORT_ANSWER = 16  # ids of an answer that is read once, however often it comes
 _MARK = "\ue000"  # a character that no template has
 _QUOTED = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"")
+_NOTHING_NEW: dict[str, Any] = {"events": [], "board": "", "notice": "", "position": ""}
+_EARLIER = "Your earlier thoughts, oldest first:"
 _BREAK = "\ufdd0"  # its two sides are encoded separately; Unicode keeps it out of all text
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A turn's prompt: what the engine is given, and the user text in it."""
+    """A turn's prompt: what the engine is given, and the user text in it, less earlier thoughts."""
 
     ids: list[int]  # one list for all prompts that are alike: not to be changed
     text: str
-    cut_tokens: int  # of the oldest events, left out so that the prompt fits
+    cut_tokens: int  # of the oldest events and thoughts, left out so that the prompt fits
+
+
+class Reading(NamedTuple):
+    """What is made of an answer's ids. Reading("<think>a</think>[4]", Action("[4]", True), 3)"""
+
+    text: str
+    action: Action
+    thought: int  # of the ids, how many are the thought, its closing tag included
 
 
 class PromptBuilder:
     """Makes prompts with a tokenizer's chat template."""
 
     def __init__(
-        self, tokenizer: Any, style: PromptStyle, chat_template: dict, max_prompt_tokens: int
+        self,
+        tokenizer: Any,
+        style: PromptStyle,
+        chat_template: dict,
+        max_prompt_tokens: int,
+        thoughts: ThoughtsConfig | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._encoder = TextEncoder(tokenizer)
@@ -48,37 +64,65 @@ class PromptBuilder:
         self._start_ids = lru_cache(maxsize=256)(self._encode_start)
         self._around = lru_cache(maxsize=16)(self._find_around)
         self._read_short = lru_cache(maxsize=4096)(self._read)
+        self._size = lru_cache(maxsize=4096)(self._count)
         self._move_ids = lru_cache(maxsize=4096)(self._encode_move)
         self._kept: dict[str, list[int]] = {}  # prompts' ids by the user text
         self._room = _KEPT_IDS
+        self._thoughts = thoughts or ThoughtsConfig()
+        own = self._thoughts.tags
+        tags = find_tags(tokenizer) if own == "auto" else Tags(*own)
         opening = self._chat([{"role": "user", "content": "?"}])
-        self.style = replace(style, opened=opening.rstrip().endswith("<think>"))
+        self.style = replace(style, tags=tags, opened=opening.rstrip().endswith(tags.open))
+        self._answers = AnswerText(tokenizer, tags, [*map(self._encoder.ids, tags)])
 
     def build(self, observation: Observation) -> Prompt:
-        """The prompt, less the oldest events if it would be too long; ValueError if it still is."""
+        """The prompt, less the oldest events if it would be too long; ValueError if it still is.
+
+        Half of the room for events is cleared at once, as `cutting` says.
+        """
         rules, text = observation.rules, self.style.render(observation)
-        if (kept_ids := self._kept.get(text)) is not None:
-            return Prompt(kept_ids, text, 0)
-        ids = self._turn_ids(rules, text)
+        thoughts, lost = self._earlier(observation) if self._thoughts.keep else ("", 0)
+        whole = self.style.render(observation, thoughts) if thoughts else text
+        if (kept_ids := self._kept.get(whole)) is not None:
+            return Prompt(kept_ids, text, lost)
+        ids = self._turn_ids(rules, whole)
         if len(ids) <= self._max_prompt_tokens:
-            self._keep(text, ids)
-            return Prompt(ids, text, 0)
+            self._keep(whole, ids)
+            return Prompt(ids, text, lost)
 
-        def without(left_out: int) -> str:
-            return self.style.render(replace(observation, events=observation.events[left_out:]))
+        def ids_without(count: int) -> list[int]:
+            shorter = replace(observation, events=observation.events[count:])
+            return self._turn_ids(rules, self.style.render(shorter, thoughts))
 
-        def fits(left_out: int) -> bool:
-            return len(self._turn_ids(rules, without(left_out))) <= self._max_prompt_tokens
+        def fits(count: int) -> bool:
+            return len(ids_without(count)) <= self._max_prompt_tokens
 
-        fewest = bisect_left(range(len(observation.events)), True, key=fits)
-        shorter = without(fewest)
-        kept = self._turn_ids(rules, shorter)
+        # Of what stays in every prompt of the game, so that the steps are the same in all of them.
+        fixed = self._turn_ids(rules, self.style.render(replace(observation, **_NOTHING_NEW)))
+        sizes = [self._size(event) for event in observation.events]
+        count = left_out(sizes, self._max_prompt_tokens - len(fixed), fits)
+        kept = ids_without(count)
         if len(kept) > self._max_prompt_tokens:
             raise ValueError(
                 f"sampling.max_prompt_tokens = {self._max_prompt_tokens}: the prompt has "
                 f"{len(kept)} tokens even without its events; raise it"
             )
-        return Prompt(kept, shorter, len(ids) - len(kept))
+        text = self.style.render(replace(observation, events=observation.events[count:]))
+        return Prompt(kept, text, lost + len(ids) - len(kept))
+
+    def _earlier(self, observation: Observation) -> tuple[str, int]:
+        """The seat's own newest thoughts as a part of the user text, and the tokens left out."""
+        split = (self.style.split(answer)[0].strip() for answer in observation.answers)
+        thoughts = [thought for thought in split if thought]
+        sizes = [self._size(thought) for thought in thoughts]
+        keep = self._thoughts.keep
+        lost = left_out(sizes, keep, lambda count: sum(sizes[count:]) <= keep)
+        shown = [_EARLIER, *thoughts[lost:]] if thoughts[lost:] else []
+        return "\n\n".join(shown), sum(sizes[:lost])
+
+    def _count(self, text: str) -> int:
+        """Tokens that a text has by itself, with what stands between it and the next one."""
+        return len(self._encoder.encode([text])) + 1
 
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         """Ids of any chat, up to where its answer begins."""
@@ -90,8 +134,8 @@ class PromptBuilder:
         Where the style has reasoning, the two tags around it are the model's own; else they are
         text like all the rest.
         """
-        opening = "" if self.style.opened else "<think>"
-        reason, closing, rest = text.removeprefix(opening).rpartition("</think>")
+        opening = "" if self.style.opened else self.style.tags.open
+        reason, closing, rest = text.removeprefix(opening).rpartition(self.style.tags.close)
         has_reasoning = self.style.reasoning or self.style.opened
         if has_reasoning and closing and text.startswith(opening):
             parts = (reason, rest)
@@ -110,15 +154,26 @@ class PromptBuilder:
     def _encode_move(self, action: str) -> list[int]:
         return self.encode_answer(write_answer(self, action))
 
-    def read_answer(self, token_ids: list[int]) -> tuple[str, Action]:
-        """The text of sampled ids, and the action in it by the style's parser."""
+    def encode_ending(self) -> list[int]:
+        """Ids of what ends a thought that is as long as its budget: `ending`, the closing tag."""
+        close = self.style.tags.close
+        return self._encoder.encode([self._thoughts.ending], lambda texts: texts[0] + close)
+
+    def is_thinking(self, token_ids: Sequence[int]) -> bool:
+        """Whether an answer that goes on after these ids is in a thought."""
+        text, tags = self.decode(token_ids), self.style.tags
+        begun = tags.open + text if self.style.opened else text
+        return tags.open in begun.rpartition(tags.close)[2]
+
+    def read_answer(self, token_ids: list[int]) -> Reading:
+        """The text of an answer's ids, and the action in it by the style's parser."""
         if len(token_ids) > _SHORT_ANSWER:
             return self._read(token_ids)
         return self._read_short(tuple(token_ids))
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of sampled ids, less the tokens that only mark something."""
-        return self._tokenizer.decode([*token_ids], skip_special_tokens=True)
+        """The text of an answer's ids, less the tokens that only mark something."""
+        return self._answers.text(token_ids)
 
     @cached_property
     def stop_token_id(self) -> int:
@@ -204,9 +259,10 @@ class PromptBuilder:
         ids = encode(start)
         return ids if ids + encode(rest) == encode(start + rest) else None
 
-    def _read(self, token_ids: Sequence[int]) -> tuple[str, Action]:
-        text = self.decode(token_ids)
-        return text, self.style.read_action(text)
+    def _read(self, token_ids: Sequence[int]) -> Reading:
+        text, is_opened = self.decode(token_ids), self.style.opened
+        thought = self._answers.thought_length(token_ids, text, is_opened=is_opened)
+        return Reading(text, self.style.read_action(text), thought)
 
 
 def write_answer(prompts: PromptBuilder, action: str, reason: str = "") -> str:
@@ -220,7 +276,7 @@ def write_answer(prompts: PromptBuilder, action: str, reason: str = "") -> str:
     for form in forms:
         answer = f"{reason}\n\n{form}" if reason else form
         if prompts.style.opened:
-            answer = f"{reason}\n</think>\n\n{form}"
+            answer = f"{reason}\n{prompts.style.tags.close}\n\n{form}"
         if prompts.style.read_action(answer) == (action, True):
             return answer
     raise ConfigError(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from unstable.config import GameConfig
 from unstable.config.plugins import load_target
+from unstable.prompts.thoughts import THINK, Tags, split_thought
 from unstable.types import Observation
 
 _MAX_UNPARSED = 200  # characters of an answer without an action that are passed on as one
@@ -77,12 +78,6 @@ def in_form(action: str, form: str) -> str:
     return action[1:-1].strip() if form == "bare" and _BRACKETS.fullmatch(action) else action
 
 
-def strip_reasoning(text: str) -> str:
-    """The text without `<think>...</think>`, also where either of the two tags is missing."""
-    answer = text.rpartition("</think>")[2]
-    return answer.partition("<think>")[0]
-
-
 def observation_text(observation: Observation) -> str:
     """The observation as text: rules, events, board and notice, a blank line between them."""
     parts = (observation.rules, "\n".join(observation.events), observation.board)
@@ -110,6 +105,7 @@ class PromptStyle:
     parser: str = "brackets"  # a name of `PARSERS`, or a module:function(text) -> str | None
     opened: bool = False  # the chat template opens the reasoning, so an answer holds only its end
     form: str = "brackets"  # how the env takes an action (brackets, bare); `raw` gives it as it is
+    tags: Tags = THINK  # what begins and ends a thought, whether the style asks for one or not
 
     def of_game(self, game: GameConfig) -> "PromptStyle":
         """The style as a game is played in: with its parser, in the form that its env takes."""
@@ -119,14 +115,19 @@ class PromptStyle:
             style = replace(style, request=request.replace("[action]", "action"), parser="boxed")
         return style if game.parser == "auto" else replace(style, parser=game.parser)
 
-    def render(self, observation: Observation) -> str:
-        """The user text."""
-        return "\n\n".join(part for part in (self.body(observation), self.request) if part)
+    def render(self, observation: Observation, thoughts: str = "") -> str:
+        """The user text, with the seat's own earlier thoughts, if any, before the request."""
+        parts = (self.body(observation), thoughts, self.request)
+        return "\n\n".join(part for part in parts if part)
 
     def messages(self, text: str) -> list[dict[str, str]]:
         """The chat of a turn with this user text."""
         user = {"role": "user", "content": text}
         return [{"role": "system", "content": self.system}, user] if self.system else [user]
+
+    def split(self, text: str) -> tuple[str, str]:
+        """The thought in an answer, which is private, and the rest, which holds the action."""
+        return split_thought(self.tags.open + text if self.opened else text, self.tags)
 
     def read_action(self, text: str) -> Action:
         """The action in an answer, by the style's parser.
@@ -135,7 +136,7 @@ class PromptStyle:
         its parser is strict (exact, bare, plain): there, whatever stands beside an action makes it
         none.
         """
-        answer = strip_reasoning(f"<think>{text}" if self.opened else text).strip()
+        answer = self.split(text)[1].strip()
         action = (PARSERS.get(self.parser) or load_target(self.parser))(answer)
         if action is not None:
             found = in_form(action, self.form) if self.parser in _BRACKETING else action

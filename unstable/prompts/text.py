@@ -13,7 +13,7 @@ MAX_CHARACTERS = 20_000
 """Of what a game says at once, of an action, of an endpoint's reply."""
 MAX_EVENTS = 12_000
 """Characters of what happened in a game, about 3,000 tokens: of more, the oldest events are left
-out; the last is kept."""
+out, half of them at once; the last is kept."""
 
 
 def shorten(text: str) -> tuple[str, int]:

@@ -147,6 +147,7 @@ def _sampled_record(tokens: SampledTokens) -> Record:
         "prompt_ids": tokens.prompt_ids,
         "segments": [_segment_record(segment) for segment in tokens.segments],
         **({"moves": [list(move) for move in tokens.moves]} if tokens.moves else {}),
+        **({"thought": tokens.thought} if tokens.thought else {}),
     }
 
 

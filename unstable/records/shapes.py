@@ -141,7 +141,7 @@ _SAMPLED = _fields(
         "prompt_ids": _IDS,
         "segments": _list(_SEGMENT, least=1),
     },
-    {"moves": _list(_MOVE)},
+    {"moves": _list(_MOVE), "thought": _COUNT},
     only=True,
 )
 _REWARD = _fields({"raw": _FIGURE, "weighted": _FIGURE}, only=True)

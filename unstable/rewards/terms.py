@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from unstable.config import ORACLES, ConfigError, RewardConfig, shown
+from unstable.config import ORACLES, ConfigError, Part, RewardConfig, shown
 from unstable.config.plugins import check_call, faults_to, target_or, time_limit
 from unstable.rewards.beside import Beside
 from unstable.rewards.oracles.asking import Asking, Pending
@@ -56,9 +56,27 @@ def invalid_move(result: GameResult, turn: Turn) -> float:
     return float(turn.invalid)
 
 
-def length(result: GameResult, turn: Turn) -> float:
-    """Number of sampled tokens; give it a small negative weight."""
-    return float(turn.answer.sampled.num_scored) if turn.answer.sampled else 0.0
+def length(result: GameResult, turn: Turn, of: Part = "answer", free: int = 0) -> float:
+    """Number of sampled tokens beyond `free`; give it a small negative weight."""
+    return float(max(0, _tokens(turn, of) - free))
+
+
+def overlong(result: GameResult, turn: Turn, most: int, buffer: int, of: Part = "answer") -> float:
+    """0 up to `most - buffer` sampled tokens, from there down to -1 at `most`, in a line.
+
+    The soft overlong punishment of DAPO (Yu et al., 2025, arXiv:2503.14476, equation 13).
+    """
+    return -min(1.0, max(0, _tokens(turn, of) - (most - buffer)) / buffer)
+
+
+def _tokens(turn: Turn, of: Part) -> int:
+    """Number of sampled tokens of the answer, of its thought or of the rest; 0 of a program's."""
+    sampled = turn.answer.sampled
+    if sampled is None:
+        return 0
+    if of == "thought":
+        return sampled.thought
+    return sampled.num_scored - (sampled.thought if of == "action" else 0)
 
 
 def expert(result: GameResult, turn: Turn) -> float | None:
@@ -78,6 +96,7 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "format": action_format,
     "invalid_move": invalid_move,
     "length": length,
+    "overlong": overlong,
     "expert": expert,
 }
 

@@ -45,11 +45,18 @@ class DiedError(RunFailedError):
     """The learner's process has died."""
 
 
+class FullError(DiedError):
+    """A card of ranks that share a model was full; they can go on with smaller micro-batches."""
+
+
 class LearnerProcess:
     """What a rank's process runs: a `LocalLearner`."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, threads: int, index: int) -> None:
-        self._config = config
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, threads: int, index: int, halvings: int = 0
+    ) -> None:
+        learner = config.learner.with_smaller_micro_batches(halvings)
+        self._config = config.model_copy(update={"learner": learner})
         self._folder = folder
         self._threads = threads
         self._index = index
@@ -104,7 +111,8 @@ class RemoteLearner:
     What is not defined here is a method of `LocalLearner`, called of all ranks at once. The death
     or error of a rank is an error of the call that met it, and the end of all ranks: the others
     would wait for it. There is a rank at each of `places`; `threads` are shared out. With a crew
-    it is started again after a death, `RESTARTS` times.
+    it is started again after a death, `RESTARTS` times. Ranks that share a model are where a card
+    was full, with half of the micro-batches, as long as there is something to halve.
     """
 
     def __init__(
@@ -120,8 +128,9 @@ class RemoteLearner:
         self._waits = waits or Waits()
         self._crew, self._places = crew, places
         self._threads = max(1, threads // len(places))
-        self._journal = Journal(may_restart=crew is not None)
-        self._deaths = 0
+        is_sharded = config.learner.parallel == "fsdp" and len(places) > 1
+        self._journal = Journal(may_restart=crew is not None or is_sharded)
+        self._deaths = self._halvings = 0
         self._restarting = asyncio.Lock()
         # At a node it is known only later which files there are.
         self._ranks: Sequence[Process] = () if crew is not None else self._made()
@@ -131,7 +140,7 @@ class RemoteLearner:
         return [
             Process(
                 LearnerProcess,
-                (*self._at(place), self._threads, index),
+                (*self._at(place), self._threads, index, self._halvings),
                 place,
                 threads=self._threads,
                 variables=allocator(place.placement if isinstance(place, Place) else place),
@@ -213,7 +222,9 @@ class RemoteLearner:
     async def _save(self, version: int) -> None:
         place, first = self._folder.checkpoint(version), self._places[0]
         there = place.relative_to(self._folder.root).as_posix()
-        if self._deaths and place.exists():  # the learner died as it had written it
+        if (
+            self._deaths or self._halvings
+        ) and place.exists():  # the learner died as it had written it
             return
         agent = first.node.agent if isinstance(first, Place) and first in self._afar else None
         if agent is not None and self._deaths:
@@ -285,22 +296,32 @@ class RemoteLearner:
             if self._ranks is not dead:
                 return
             while True:
-                if self._crew is None or self._deaths == RESTARTS:
+                if isinstance(death, FullError):
+                    self._halvings += 1
+                elif self._crew is None or self._deaths == RESTARTS:
                     raise death
-                self._deaths += 1
+                else:
+                    self._deaths += 1
                 log.warning("the learner is started again: %s", death)
-                last = "from the beginning"
-                if self._journal.version is not None:
-                    last = f"from version {self._journal.version}"
-                self._crew.say(f"the learner died and is started again {last}")
-                places = [each for each in self._places if isinstance(each, Place)]
-                self._places = await self._crew.learner_places(places)
+                if self._crew is None:
+                    self._ranks = self._made()
+                else:
+                    self._places = await self._crew.learner_places(self._told(self._crew, death))
                 try:
                     await self.start()
                     await self._catch_up()
                     return
                 except DiedError as another:
                     death = another
+
+    def _told(self, crew: Crew, death: "DiedError") -> list[Place]:
+        """The places of the ranks, once the user knows that they begin again."""
+        last = "from the beginning"
+        if self._journal.version is not None:
+            last = f"from version {self._journal.version}"
+        what = "was full" if isinstance(death, FullError) else "died"
+        crew.say(f"the learner {what} and is started again {last}")
+        return [each for each in self._places if isinstance(each, Place)]
 
     async def _catch_up(self) -> None:
         """Come to where the dead one was: what is on file, then all that it was asked since."""
@@ -338,6 +359,8 @@ class RemoteLearner:
             if method != "save" or isinstance(error, RayActorError):
                 end(ranks)
             await asyncio.gather(*calls, return_exceptions=True)
+            if full := next(filter(_is_full, known), None):
+                raise FullError(str(getattr(full, "cause", full))) from full
             death = next((e for e in known if isinstance(e, RayActorError)), None)
             if death is None:
                 raise error from None
@@ -345,6 +368,13 @@ class RemoteLearner:
                 f"the learner's process has died in '{method}'; if its log does not say why, "
                 f"{MEMORY}: lower learner.micro_batch_size or actors.num; {again(self._folder)}"
             ) from death
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether a rank has said that all of them can begin again with smaller micro-batches."""
+    from unstable.learners.micro_batches import BeginAgainError  # torch takes seconds
+
+    return isinstance(getattr(error, "cause", error), BeginAgainError)
 
 
 def end(ranks: Sequence[Process]) -> None:

@@ -210,6 +210,7 @@ class LocalActor:
                 prompts=self.collector.prompts[game],
                 temperature=1.0,
                 max_tokens=config.sampling.max_tokens,
+                think_budget=config.sampling.thoughts.budget,
             )
             asked = config.eval.exploitability
             self._exploiters[game] = Exploiter(

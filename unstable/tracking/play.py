@@ -31,6 +31,9 @@ MEANS = [
     "game_length",
     "prompt_length",
     "completion_length",
+    "thought_length",
+    "action_length",
+    "thought_ended_share",
     "format_share",
     "invalid_share",
     "length_share",
@@ -132,7 +135,13 @@ class PlayTally(NamedTuple):
         seconds = sum(turn.seconds for turn in trained)
         characters = sum(len(turn.answer.text) for turn in trained)
         self._add("collect/prompt_length", sum(len(each.prompt_ids) for each in sampled), number)
-        self._add("collect/completion_length", sum(each.num_scored for each in sampled), number)
+        tokens = sum(each.num_scored for each in sampled)
+        thoughts = sum(each.thought for each in sampled)
+        ended = sum(each.has_inserted for each in sampled)
+        self._add("collect/completion_length", tokens, number)
+        self._add("collect/thought_length", thoughts, number)
+        self._add("collect/action_length", tokens - thoughts, number)
+        self._add("collect/thought_ended_share", ended, number)
         self._add("collect/format_share", sum(turn.answer.formatted for turn in trained), number)
         self._add("collect/invalid_share", sum(turn.invalid for turn in trained), number)
         self._add("collect/length_share", cut_off, number)

@@ -88,6 +88,7 @@ class SampledTokens(TokenSample):
     version: int | None  # of the policy that answered; None: no version of it
     prompt_cut: int = 0  # tokens of old events left out of the prompt so that it fits
     moves: tuple[Move, ...] = ()  # the position's legal ones, where the run keeps them
+    thought: int = 0  # of the sampled tokens, how many are a thought, its closing tag included
 
     @property
     def completions(self) -> list[Completion]:
@@ -108,6 +109,20 @@ class SampledTokens(TokenSample):
     def logprobs(self) -> list[float]:
         """One per scored token, of exactly the distribution that it was sampled from."""
         return _joined(completion.logprobs for completion in self.completions)
+
+    def num_scored_of(self, count: int) -> int:
+        """How many of the answer's first `count` tokens were sampled."""
+        scored = begun = 0
+        for segment in self.segments:
+            size = len(segment.token_ids)
+            scored += min(size, max(0, count - begun)) if segment.scored else 0
+            begun += size
+        return scored
+
+    @property
+    def has_inserted(self) -> bool:
+        """Whether something was inserted: today that is what ends a thought at its budget."""
+        return not all(segment.scored for segment in self.segments)
 
     @property
     def move(self) -> int | None:

@@ -102,6 +102,7 @@ class Observation:
     notice: str  # why the seat's last move was refused, else empty
     brief: str = ""  # rules and request, short, the same in every turn; only for the compact style
     position: str = ""  # all that changes from turn to turn, as short as can be; only for it too
+    answers: tuple[str, ...] = ()  # the seat's own earlier ones, private, thoughts included
 
 
 @dataclass(slots=True, kw_only=True)

@@ -131,6 +131,7 @@ def _packed(trajectory: Trajectory) -> bytes:
             each.tokens.version,
             each.tokens.temperature,
             each.tokens.prompt_cut,
+            each.tokens.thought,
             each.tokens.prompt_ids,
             [_plain(segment) for segment in each.tokens.segments],
             [tuple(move) for move in each.tokens.moves],
@@ -154,6 +155,7 @@ def _sample(
     version: int | None,
     temperature: float,
     prompt_cut: int,
+    thought: int,
     prompt_ids: list[int],
     segments: list[tuple[Any, ...]],
     moves: list[tuple[Any, ...]],
@@ -166,6 +168,7 @@ def _sample(
         version=version,
         prompt_cut=prompt_cut,
         moves=tuple(Move(*move) for move in moves),
+        thought=thought,
     )
     return Sample(turn=turn, tokens=tokens, rewards=_rewards(rewards))
 

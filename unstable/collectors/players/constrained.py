@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from unstable.collectors.players.model import ModelPlayer, legal_answers
 from unstable.engines.base import Engine
 from unstable.games.game import Game
-from unstable.types import Completion, TopLogprobs
+from unstable.types import Completion, Segment, TopLogprobs
 from unstable.types.seeds import derive_seed
 
 
@@ -23,7 +23,7 @@ class ConstrainedPlayer(ModelPlayer):
     longer than `max_tokens`.
     """
 
-    async def _complete(self, prompt_ids: list[int], game: Game, seed: int) -> Completion:
+    async def _segments(self, prompt_ids: list[int], game: Game, seed: int) -> tuple[Segment, ...]:
         moves = game.legal_moves()
         answers = legal_answers(self.prompts, moves, self.max_tokens)
         token_ids: list[int] = []
@@ -51,13 +51,14 @@ class ConstrainedPlayer(ModelPlayer):
             logprobs.append(logprob)
             top_logprobs.append(top)
             answers = [answer for answer in answers if answer[place] == token_id]
-        return Completion(
+        completion = Completion(
             token_ids=token_ids,
             logprobs=logprobs,
             finish_reason="stop",
             adapter=self.adapter,
             top_logprobs=top_logprobs if is_recorded else None,
         )
+        return (completion,)
 
 
 async def answer_probabilities(

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
-from unstable.config import FixedOpponent, GameConfig, MovesKept
+from unstable.config import ConfigError, FixedOpponent, GameConfig, MovesKept
 from unstable.engines.base import Engine
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder
@@ -19,6 +19,7 @@ from unstable.types import (
     PlayerId,
     SampledTokens,
     SeatSpec,
+    Segment,
 )
 from unstable.types.seeds import derive_seed
 
@@ -33,15 +34,15 @@ class ModelPlayer:
     prompts: PromptBuilder
     temperature: float
     max_tokens: int
+    think_budget: int | None = None  # tokens after which an open thought is ended
     moves: MovesKept = "none"  # what its turns keep of the position's moves
 
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         """What the model answers to the prompt of the observation."""
         prompt = self.prompts.build(observation)
-        completion = await self._complete(prompt.ids, game, seed)
         sampled = SampledTokens(
             prompt_ids=prompt.ids,
-            segments=(completion,),
+            segments=await self._segments(prompt.ids, game, seed),
             temperature=self.temperature,
             version=self.version,
             prompt_cut=prompt.cut_tokens,
@@ -61,25 +62,77 @@ class ModelPlayer:
         shares = (expert.get(action, 0.0) for action in legal)
         return tuple(map(Move, answers, shares))
 
-    async def _complete(self, prompt_ids: list[int], game: Game, seed: int) -> Completion:
-        return await self.engine.generate(
+    async def _segments(self, prompt_ids: list[int], game: Game, seed: int) -> tuple[Segment, ...]:
+        """The answer to a prompt, as it was sampled; `game` is at the turn."""
+        return await sample_answer(
+            self.engine,
+            self.prompts,
             prompt_ids,
             adapter=self.adapter,
             temperature=self.temperature,
             max_tokens=self.max_tokens,
+            think_budget=self.think_budget,
             seed=seed,
         )
 
 
+async def sample_answer(
+    engine: Engine,
+    prompts: PromptBuilder,
+    prompt_ids: list[int],
+    *,
+    adapter: str | None,
+    temperature: float,
+    max_tokens: int,
+    think_budget: int | None,
+    seed: int,
+) -> tuple[Segment, ...]:
+    """An answer of `max_tokens`, what is inserted included, in which a thought has its end in time.
+
+    Where it is still in a thought after `think_budget` tokens, what ends one is inserted, as in s1
+    (Muennighoff et al., 2025, arXiv:2501.19393). What is sampled after so many tokens has a seed of
+    its own. Raises as `Engine.generate` does, and `ConfigError` where what is inserted leaves no
+    room.
+    """
+
+    def ask(ids: list[int], most: int, seed: int) -> Awaitable[Completion]:
+        return engine.generate(
+            ids, adapter=adapter, temperature=temperature, max_tokens=most, seed=seed
+        )
+
+    if think_budget is None:
+        return (await ask(prompt_ids, max_tokens, seed),)
+    begun = await ask(prompt_ids, think_budget, seed)
+    if begun.finish_reason == "stop":
+        return (begun,)
+    segments: list[Segment] = [begun]
+    if prompts.is_thinking(begun.token_ids):
+        segments.append(Segment(token_ids=prompts.encode_ending(), scored=False))
+    before = [token for segment in segments for token in segment.token_ids]
+    left = max_tokens - len(before)
+    if left < 1:
+        raise ConfigError(
+            f"sampling.thoughts.budget = {think_budget}: with what ends a thought "
+            f"({len(before) - think_budget} tokens) it leaves no token for the action; set "
+            f"sampling.max_tokens to more than {len(before)}"
+        )
+    return (*segments, await ask(prompt_ids + before, left, seed_after_budget(seed)))
+
+
+def seed_after_budget(seed: int) -> int:
+    """What decides the tokens of an answer after `think_budget` ones, by the answer's seed."""
+    return derive_seed(seed, "after the budget")
+
+
 def answer_of(prompts: PromptBuilder, observation: str, sampled: SampledTokens) -> Answer:
     """What was sampled for an observation, as text and as an action."""
-    text, action = prompts.read_answer(sampled.token_ids)
+    text, action, thought = prompts.read_answer(sampled.token_ids)
     return Answer(
         observation=observation,
         text=text,
         action=action.text,
         formatted=action.formatted,
-        sampled=sampled,
+        sampled=replace(sampled, thought=sampled.num_scored_of(thought)) if thought else sampled,
     )
 
 

@@ -187,10 +187,7 @@ class Audit:
         """How far off the recorded tokens are, where rounding explains them; else None."""
         config, engine = self.served.config, self.served.engine
         assert engine is not None, "a model has answered"
-        if (
-            self.served.players.is_constrained(self.found.result.spec.purpose)
-            or len(then.segments) > 1
-        ):
+        if self.served.players.is_constrained(self.found.result.spec.purpose):
             return None  # each of its requests has a seed of its own
         opponent = config.fixed_opponents.get(self.again[who].name)
         return await rounding(

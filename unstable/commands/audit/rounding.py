@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from unstable.collectors.players.model import seed_after_budget
 from unstable.engines.base import Engine
 from unstable.engines.probe import BOUNDS
 from unstable.types import SampledTokens
@@ -36,6 +37,9 @@ async def rounding(
     place = next((index for index, (one, other) in pairs if one != other), None)
     if place is None:  # one goes on where the other ends, which no token decides
         return None
+    drawn = _number(then, place, seed)
+    if drawn is None:
+        return None
     beginning = [*then.prompt_ids, *then.token_ids[:place]]
     every_token = [[token_id] for token_id in range(vocabulary)]
     scored = await engine.score(beginning, every_token, adapter=adapter)
@@ -45,7 +49,7 @@ async def rounding(
     if then.temperature == 0:
         gap = float(logprobs_V.max() - logprobs_V[token_id])
         return gap if gap <= bound else None
-    gap = distance(logprobs_V, then.temperature, token_id, _number(seed, place))
+    gap = distance(logprobs_V, then.temperature, token_id, drawn)
     # A logit that is off by e moves a boundary between probabilities by e / 4 at most.
     return gap if gap <= bound / 4 else None
 
@@ -65,8 +69,15 @@ def distance(
     return round(max(low - number, number - ends_V[token_id], 0.0), 9)
 
 
-def _number(seed: int, place: int) -> float:
-    """What decides the token at a place of an answer."""
+def _number(answer: SampledTokens, place: int, seed: int) -> float | None:
+    """What decided the token at a place of an answer; None where it was inserted there."""
     from unstable.engines.embedded.sampling import uniforms  # torch takes seconds
 
-    return float(uniforms(np.array([seed % 2**64], dtype=np.uint64), np.array([place]))[0])
+    begun = 0
+    for index, segment in enumerate(answer.segments):
+        if place < begun + len(segment.token_ids):
+            own = seed_after_budget(seed) if index else seed
+            drawn = uniforms(np.array([own % 2**64], dtype=np.uint64), np.array([place - begun]))
+            return float(drawn[0]) if segment.scored else None
+        begun += len(segment.token_ids)
+    return None

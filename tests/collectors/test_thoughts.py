@@ -1,0 +1,227 @@
+"""Thoughts in play: a real model's are ended at their budget, exactly, and stay the seat's own."""
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.models import tiny_model, tiny_tokenizer
+from tests.helpers.players import Recorder, model_player
+from unstable.collectors.play import play_game
+from unstable.collectors.players.model import ModelPlayer, sample_answer
+from unstable.config import ConfigError, GameConfig, InvalidMovesConfig, ThoughtsConfig
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.games.game import Game
+from unstable.prompts import STYLES, PromptBuilder
+from unstable.records.files import json_line
+from unstable.records.games import game_record, read_game
+from unstable.rewards.terms import Rewards
+from unstable.types import (
+    Completion,
+    FinishReason,
+    GameResult,
+    GameSpec,
+    PlayerId,
+    SampledTokens,
+    SeatSpec,
+    Segment,
+)
+
+TOKENIZER = tiny_tokenizer()
+BUDGET, MOST = 12, 40
+CLOSE = TOKENIZER.encode("</think>", add_special_tokens=False)
+FREE = GameConfig(events="all", max_turns=8, invalid_moves=InvalidMovesConfig(allowed=99))
+
+
+def prompts(opens: bool = True, limit: int = 4000, **thoughts: Any) -> PromptBuilder:
+    """Of a template that begins a thought, unless it does not."""
+    tokenizer = tiny_tokenizer()
+    if opens:
+        tokenizer.chat_template += "{% if add_generation_prompt %}<think>{% endif %}"
+    config = ThoughtsConfig(**thoughts)
+    return PromptBuilder(tokenizer, STYLES["think"], {}, limit, config)
+
+
+def player(engine: EmbeddedEngine, made: PromptBuilder, **changes: Any) -> ModelPlayer:
+    fields: dict[str, Any] = {
+        "engine": engine,
+        "adapter": None,
+        "version": 0,
+        "prompts": made,
+        "temperature": 0.8,
+        "max_tokens": MOST,
+        "think_budget": BUDGET,
+    }
+    return ModelPlayer(**fields | changes)
+
+
+def play(
+    made: PromptBuilder, seed: int = 3, config: GameConfig = FREE, **changes: Any
+) -> GameResult:
+    seats = tuple(
+        SeatSpec(player=PlayerId.policy(0), temperature=0.8, group_id=seat) for seat in range(2)
+    )
+    spec = GameSpec(game_id=7, purpose="train", env="TicTacToe-v0", seed=11, seats=seats)
+
+    async def main() -> GameResult:
+        engine = EmbeddedEngine(tiny_model(), [0], max_requests=4)
+        try:
+            own = player(engine, made, **changes)
+            return await play_game(spec, config, [own, own], run_seed=seed)
+        finally:
+            await engine.close()
+
+    return asyncio.run(main())
+
+
+def plain_logprobs(tokens: SampledTokens) -> list[float]:
+    """Of each token of the answer, by one plain forward over prompt and answer."""
+    with torch.no_grad():
+        ids = torch.tensor([[*tokens.prompt_ids, *tokens.token_ids]])
+        logits = tiny_model()(input_ids=ids).logits[0, len(tokens.prompt_ids) - 1 : -1]
+    scores = (logits / tokens.temperature).log_softmax(-1)
+    return scores.gather(1, torch.tensor(tokens.token_ids)[:, None])[:, 0].tolist()
+
+
+def test_a_thought_is_ended_at_its_budget_and_what_is_sampled_stays_exact():
+    made = prompts(budget=BUDGET, ending="Time is up.")
+    ending = TOKENIZER.encode("Time is up.", add_special_tokens=False) + CLOSE
+    result = play(made)
+    forced = [turn for turn in result.turns if len(turn.answer.sampled.segments) == 3]
+    assert len(result.turns) == 8 and len(forced) >= 6
+    for turn in forced:
+        tokens = turn.answer.sampled
+        assert tokens is not None
+        begun, inserted, rest = tokens.segments
+        assert inserted == Segment(token_ids=ending, scored=False)
+        assert len(begun.token_ids) == BUDGET
+        assert len(tokens.token_ids) <= MOST
+        if rest.finish_reason == "length":
+            assert len(tokens.token_ids) == MOST
+        assert tokens.thought == BUDGET and tokens.has_inserted
+        assert tokens.num_scored == BUDGET + len(rest.token_ids)
+        expected = plain_logprobs(tokens)
+        scored = expected[:BUDGET] + expected[BUDGET + len(ending) :]
+        assert tokens.logprobs == pytest.approx(scored, abs=1e-4)
+        assert "Time is up.</think>" in turn.answer.text
+        secret = turn.answer.text.partition("Time is up.")[0]
+        assert secret not in turn.answer.action
+    record = json.loads(json_line(game_record(result, [], 0, None)))
+    assert read_game("a line", record).turns == result.turns
+    rewards = Rewards([])
+    opened = [sample for each in rewards.trajectories(result) for sample in each.samples]
+    assert sum(sample.tokens.thought for sample in opened) >= 6 * BUDGET
+
+
+def test_the_same_seed_ends_the_same_thoughts_alike():
+    made = prompts(budget=BUDGET)
+    first, again, other = play(made), play(made), play(made, seed=4)
+    assert [t.answer.sampled for t in first.turns] == [t.answer.sampled for t in again.turns]
+    assert [t.answer.text for t in first.turns] != [t.answer.text for t in other.turns]
+
+
+class Told:
+    """An engine that samples the text that it was told, in as many tokens as it may."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts, self.asked = list(texts), list[dict]()
+
+    async def generate(self, prompt_ids, **request) -> Completion:
+        self.asked.append({"prompt_ids": prompt_ids, **request})
+        ids = [*TOKENIZER.encode(self.texts.pop(0), add_special_tokens=False), 0]
+        kept = ids[: request["max_tokens"]]
+        reason: FinishReason = "stop" if len(kept) == len(ids) else "length"
+        return Completion(
+            token_ids=kept, logprobs=[-1.0] * len(kept), finish_reason=reason, adapter=None
+        )
+
+
+@pytest.mark.parametrize(
+    ("opens", "said", "ends"),
+    [
+        (True, "hm</think>[4]", None),  # it has stopped in time
+        (True, "hm</think>so [4] it is", False),  # the thought has ended, the answer goes on
+        (True, "hm, and hm again, and again", True),
+        (False, "no thought at all, none", False),
+        (False, "<think>hm, and hm, hm", True),
+        (False, "<think>h</think>, [4]", False),
+    ],
+)
+async def test_only_a_thought_that_is_open_is_ended(opens, said, ends):
+    engine: Any = Told(said, "[4]")
+    made = prompts(opens, budget=BUDGET)
+    segments = await sample_answer(
+        engine,
+        made,
+        [9, 9],
+        adapter=None,
+        temperature=1.0,
+        max_tokens=MOST,
+        think_budget=18,
+        seed=5,
+    )
+    if ends is None:
+        assert len(segments) == len(engine.asked) == 1
+        return
+    inserted = CLOSE if ends else []
+    assert [segment.token_ids for segment in segments if not segment.scored] == [CLOSE][
+        : len(inserted)
+    ]
+    first, second = engine.asked
+    assert second["prompt_ids"] == [9, 9, *segments[0].token_ids, *inserted]
+    assert (first["max_tokens"], second["max_tokens"]) == (18, MOST - 18 - len(inserted))
+    assert first["seed"] == 5 != second["seed"]
+
+
+async def test_what_ends_a_thought_has_to_leave_room_for_the_action():
+    engine: Any = Told("hm, and hm again")
+    made = prompts(budget=BUDGET, ending="Enough.")
+    with pytest.raises(ConfigError, match="set sampling.max_tokens to more than 27") as raised:
+        await sample_answer(
+            engine,
+            made,
+            [9],
+            adapter=None,
+            temperature=1.0,
+            max_tokens=20,
+            think_budget=BUDGET,
+            seed=5,
+        )
+    assert "\n" not in str(raised.value)
+
+
+async def test_a_seat_is_shown_its_own_earlier_thoughts_and_no_other():
+    said = [f"<think>secret {letter}</think>\\boxed{{[{n}]}}" for n, letter in enumerate("abcde")]
+    engine = Recorder(*said)
+    seats = tuple(
+        SeatSpec(player=PlayerId.policy(seat), temperature=0.7, group_id=1) for seat in (0, 1)
+    )
+    spec = GameSpec(game_id=0, purpose="train", env="TicTacToe-v0", seed=11, seats=seats)
+    own = model_player(engine, style="think", parser="boxed", prompts=prompts(False, keep=400))
+    result = await play_game(spec, FREE.updated({"max_turns": 5}), [own, own], 5)
+    assert [turn.answer.action for turn in result.turns] == [f"[{n}]" for n in range(5)]
+    for index, request in enumerate(engine.requests):
+        shown = TOKENIZER.decode(request["prompt_ids"])
+        seen = {letter for letter in "abcde" if f"secret {letter}" in shown}
+        assert seen == {
+            letter for n, letter in enumerate("abcde") if n < index and (n - index) % 2 == 0
+        }
+        assert "secret" not in result.turns[index].answer.observation
+
+
+def test_prompts_with_earlier_thoughts_are_made_again_to_the_id():
+    """As an audit does: by the recorded answers alone, in an env that is played again."""
+    made = prompts(budget=BUDGET, keep=60, ending=".")
+    result = play(made)
+    game = Game(FREE, result.spec.seed)
+    for index, turn in enumerate(result.turns):
+        own = [t.answer.text for t in result.turns[:index] if t.seat == turn.seat]
+        observation = replace(game.observe(), answers=tuple(own))
+        prompt = prompts(budget=BUDGET, keep=60, ending=".").build(observation)
+        assert prompt.ids == turn.answer.sampled.prompt_ids
+        assert prompt.cut_tokens == turn.answer.sampled.prompt_cut
+        game.step(turn.answer.action)
+    assert any(turn.answer.sampled.prompt_cut for turn in result.turns)
