@@ -25,7 +25,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from unstable.config import GameConfig, ModelConfig
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model, load_tokenizer
 from unstable.prompts import STYLES
@@ -38,7 +38,7 @@ NAMES = ("main@0", "main@1", "main@2")
 def random_adapter(peft_model: PeftModel, name: str, seed: int) -> Adapter:
     """An adapter whose B is not zero, as after some training."""
     random = torch.Generator().manual_seed(seed)
-    fresh = Trained(peft_model).export(name)
+    fresh = TrainedLora(peft_model).export(name)
     weights = {
         key: torch.randn(value.shape, generator=random) * 0.01
         for key, value in load(fresh.weights).items()
@@ -183,7 +183,7 @@ def main() -> None:
     peft_model = attach_lora(copy.deepcopy(base), config.adapter, seed=0).eval()
     engine = EmbeddedEngine(base, stop_token_ids=(), max_requests=args.requests)
     adapters = [random_adapter(peft_model, name, seed) for seed, name in enumerate(NAMES)]
-    Trained(peft_model).load(adapters[0])
+    TrainedLora(peft_model).load(adapters[0])
     tokenizer = load_tokenizer(config)
     games = [game_prompts(tokenizer, seed) for seed in range(args.games)]
     with asyncio.Runner() as runner:

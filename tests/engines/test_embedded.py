@@ -38,7 +38,7 @@ from unstable.engines.embedded.attention import SlotCache, Step, _together
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.engines.embedded.sampling import restrict, sample, uniforms
 from unstable.engines.embedded.slots import Copy, Placement, SlotTable
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
 from unstable.types import Adapter, Completion
@@ -84,7 +84,7 @@ def adapters_of(family: str) -> list[Adapter]:
 def with_peft(model: PreTrainedModel, adapter: Adapter) -> torch.nn.Module:
     config = AdapterConfig(rank=RANK, alpha=2 * RANK)
     peft_model = attach_lora(copy.deepcopy(model), config, seed=0)
-    Trained(peft_model).load(adapter)
+    TrainedLora(peft_model).load(adapter)
     return peft_model.eval()
 
 

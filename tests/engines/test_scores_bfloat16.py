@@ -15,7 +15,7 @@ from unstable.config import AdapterConfig, ModelConfig, parse
 from unstable.engines.base import Engine
 from unstable.engines.make import make_engine
 from unstable.engines.probe import BOUNDS, probe_adapters
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
 from unstable.models.shape import read_shape
@@ -46,7 +46,7 @@ def plainly(
     found = {}
     for name, adapter in adapters.items():
         if adapter is not None:
-            Trained(model).load(adapter)
+            TrainedLora(model).load(adapter)
         logprobs: list[float] = []
         for ids in CONTINUATIONS:
             logits = model(torch.tensor([[*PROMPT, *ids]], device=device), use_cache=False).logits

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, TokenizersBackend
 
 from unstable.config import AdapterConfig
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.types import Adapter, Completion, TopLogprobs
 
@@ -65,7 +65,7 @@ def tiny_tokenizer() -> TokenizersBackend:
 def random_adapter(model: PreTrainedModel, name: str, seed: int, rank: int = 4) -> Adapter:
     """An adapter that changes the model's answers: A and B are both random."""
     lora = AdapterConfig(rank=rank, alpha=2 * rank)
-    exported = Trained(attach_lora(copy.deepcopy(model), lora, seed)).export(name)
+    exported = TrainedLora(attach_lora(copy.deepcopy(model), lora, seed)).export(name)
     generator = torch.Generator().manual_seed(seed)
     shapes = {key: value.shape for key, value in sorted(load(exported.weights).items())}
     tensors = {key: 0.1 * torch.randn(shape, generator=generator) for key, shape in shapes.items()}

@@ -15,7 +15,7 @@ from unstable.learners.model import attention
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.packing import COPIES_PER_TOKEN, MIN_SHARED, gathered, pack_samples
 from unstable.learners.model.policy import Policy
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.learners.ranks import ALONE
 from unstable.models.adapters import attach_lora
 from unstable.types import Segment, TokenSample
@@ -49,7 +49,7 @@ ADAPTER = random_adapter(tiny_model(), "random", seed=1)
 def adapted(attention):
     model = tiny_model(attention=attention)
     peft_model = attach_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
-    Trained(peft_model).load(ADAPTER)
+    TrainedLora(peft_model).load(ADAPTER)
     return peft_model
 
 

@@ -3,11 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from unstable.config import AnyCriticConfig, CriticConfig
 from unstable.learners.advantages import (
@@ -46,8 +45,7 @@ class Critic(ABC):
         self.config = config
         self.policy = policy
         self.metrics: dict[str, float | None] = {}  # before the update
-        model = cast(PreTrainedModel, policy.model.get_base_model())
-        width = model.get_output_embeddings().in_features
+        width = policy.causal_model.get_output_embeddings().in_features
         self.head = nn.Linear(width, 1, device=policy.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)

@@ -13,7 +13,8 @@ from unstable.config import ConfigError
 from unstable.learners.model.logprobs import Aim, selected_logprobs
 from unstable.learners.model.lora import fuse_lora
 from unstable.learners.model.packing import Pack, gathered
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import Trained, TrainedLora
+from unstable.learners.model.whole import TrainedWhole
 
 # Attributes that change logits or attention in ways that this scorer does not compute.
 _LOGIT_CHANGES = (
@@ -44,20 +45,29 @@ class Scores(NamedTuple):
 class Policy(nn.Module):
     """A causal language model loaded with `attention.ATTENTION`, part `trained`, that scores packs.
 
-    Inner modules are never called from outside. Raises `ConfigError` for a model whose logits
+    What is trained is its LoRA, or all of it in `dtype` where it has none. Inner modules are never called from outside. Raises `ConfigError` for a model whose logits
     are more than a bias-free linear layer of its last hidden states.
     """
 
-    def __init__(self, model: PeftModel) -> None:
+    def __init__(
+        self, model: PeftModel | PreTrainedModel, dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__()
         self.model = model
-        _check_scorable(self._causal_model)
-        fuse_lora(model)
-        self.trained = Trained(model)
+        _check_scorable(self.causal_model)
+        self.trained: Trained
+        if isinstance(model, PeftModel):
+            fuse_lora(model)
+            self.trained = TrainedLora(model)
+        else:
+            self.trained = TrainedWhole(model, dtype)
 
     @property
-    def _causal_model(self) -> PreTrainedModel:
-        return cast(PreTrainedModel, self.model.get_base_model())
+    def causal_model(self) -> PreTrainedModel:
+        """The base."""
+        model = self.model
+        base = model.get_base_model() if isinstance(model, PeftModel) else model
+        return cast(PreTrainedModel, base)
 
     @property
     def device(self) -> torch.device:
@@ -70,7 +80,7 @@ class Policy(nn.Module):
 
         Recomputing, compiling and sharding are done layer by layer.
         """
-        model = self._causal_model
+        model = self.causal_model
         layers: list[nn.Module] = [
             module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
         ]
@@ -85,7 +95,7 @@ class Policy(nn.Module):
     def recompute_activations(self) -> None:
         """Keep each layer's input alone and run the layer again in backward."""
         options = {"use_reentrant": False, "preserve_rng_state": False}
-        self._causal_model.gradient_checkpointing_enable(options)
+        self.causal_model.gradient_checkpointing_enable(options)
         for layer in self.layers:
             layer.training = True  # or transformers would not; what may have dropout stays as is
 
@@ -102,7 +112,8 @@ class Policy(nn.Module):
         With `entropy` entropies have a gradient. `aims` hold the `hidden_ND` of other policies,
         from which the divergences are.
         """
-        causal_model, pack = self._causal_model, pack.to(self.device)
+        self.trained.refresh()
+        causal_model, pack = self.causal_model, pack.to(self.device)
         hidden_1TD = causal_model.get_decoder()(
             input_ids=pack.ids_T[None],
             position_ids=pack.positions_T[None],
