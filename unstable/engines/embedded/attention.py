@@ -9,7 +9,7 @@ key-value heads, G queries per such head, H = K G, D head size, M positions that
 for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,13 +27,66 @@ _SPARSE = 4  # slots per single token from which on the tokens' slots are gather
 _ROOM = 128  # positions by which the cache grows
 
 
-class _Block(NamedTuple):
+class _Rule(NamedTuple):
+    """How a layer turns products of queries and keys into weights."""
+
+    scaling: float
+    window: int | None  # the last positions that a token sees, its own among them; None: all
+    cap: float | None  # scores are cap * tanh(score / cap)
+    sinks: Tensor | None  # [K, G], scores of a key without a value
+
+
+class _View(NamedTuple):
+    """The first position that anybody sees through a window, and what is added from it on."""
+
+    first: int
+    bias: Tensor
+
+
+class _Seen:
+    """Which of the positions below `length` are seen: by a token of position p those up to p."""
+
+    def __init__(self, positions: Tensor, first: int, length: int) -> None:
+        self.length = length
+        self._positions = positions  # of the tokens, [..., 1]
+        self._first = first  # the lowest of them
+        self._views: dict[int | None, _View] = {}
+
+    def through(self, window: int | None) -> _View:
+        """The bias [..., M] from the first position on; layers of equal windows share it."""
+        if window not in self._views:
+            first = 0 if window is None else max(0, self._first + 1 - window)
+            places = torch.arange(first, self.length)
+            hidden = places > self._positions
+            if window is not None:
+                hidden |= places <= self._positions - window
+            self._views[window] = _View(first, _bias(hidden))
+        return self._views[window]
+
+
+class _Block:
     """Positions [start, stop) of a slot, whose tokens are packed from `offset` on."""
 
-    slot: int
-    start: int
-    stop: int
-    offset: int
+    def __init__(self, slot: int, start: int, stop: int, offset: int) -> None:
+        self.slot, self.start, self.stop, self.offset = slot, start, stop, offset
+        self.seen = _Seen(torch.arange(start, stop)[:, None], start, stop)
+
+    def attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, rule: _Rule, future: Tensor
+    ) -> Tensor:
+        """Causal attention of the block's tokens [C, K, G, D]; `future` hides later ones."""
+        count, _, groups, _ = queries.shape
+        first, bias = (0, None) if rule.window is None else self.seen.through(rule.window)
+        rows = queries.permute(1, 2, 0, 3).flatten(1, 2)  # [K, G C, D]
+        scores = (rows @ keys[self.slot, :, :, first : self.stop]).float()
+        scores = _scaled(scores, rule).unflatten(1, (groups, count))
+        if bias is None:
+            scores[..., -count:].add_(future[:count, :count])
+        else:
+            scores.add_(bias)
+        weights = _weights(scores, rule, 2).to(queries.dtype).flatten(1, 2)
+        mixed = weights @ values[self.slot, :, first : self.stop]
+        return mixed.unflatten(1, (groups, count)).permute(2, 0, 1, 3)
 
 
 class _Singles:
@@ -44,20 +97,21 @@ class _Singles:
         self.first, last = int(slots.min()), int(slots.max())
         self.offsets = torch.from_numpy(offsets_B)
         self.rows = slots - self.first  # of each single in the range
-        self.length = int(positions.max()) + 1
         # A slot of the range without a token repeats one: its answer is dropped.
         size = last + 1 - self.first
         self.sources = self.offsets[:1].expand(size).index_put((self.rows,), self.offsets)
-        limits = torch.zeros(size, dtype=torch.long).index_put((self.rows,), positions)
-        self.bias = _bias(torch.arange(self.length) > limits[:, None])[:, None, None]
+        limits = positions[:1].expand(size).index_put((self.rows,), positions)
+        lowest, highest = int(positions_B.min()), int(positions_B.max())
+        self.seen = _Seen(limits[:, None, None, None], lowest, highest + 1)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, rule: _Rule) -> Tensor:
         """Of the tokens among [T, K, G, D], in their order, as batched products over the range."""
         slots = slice(self.first, self.first + len(self.sources))
-        scores = queries[self.sources] @ keys[slots, :, :, : self.length]  # [S, K, G, M]
-        scores = scores.float().mul_(scaling).add_(self.bias)
-        weights = scores.softmax(-1).to(queries.dtype)
-        return (weights @ values[slots, :, : self.length])[self.rows]
+        first, bias = self.seen.through(rule.window)
+        places = slice(first, self.seen.length)
+        scores = (queries[self.sources] @ keys[slots, :, :, places]).float()  # [S, K, G, M]
+        weights = _weights(_scaled(scores, rule).add_(bias), rule, 1).to(queries.dtype)
+        return (weights @ values[slots, :, places])[self.rows]
 
 
 class _Short:
@@ -71,18 +125,20 @@ class _Short:
         self.sources = torch.from_numpy(offsets_B[:, None] + places_BC)  # [B, C]
         self.real = torch.from_numpy(np.flatnonzero(real_BC))
         self.offsets = self.sources.flatten()[self.real]
-        self.length = int((starts_B + sizes_B).max())
         positions = torch.from_numpy(starts_B[:, None] + places_BC)
-        self.bias = _bias(torch.arange(self.length) > positions[..., None])[:, None, None]
+        lowest, length = int(starts_B.min()), int((starts_B + sizes_B).max())
+        self.seen = _Seen(positions[:, None, None, :, None], lowest, length)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, rule: _Rule) -> Tensor:
         """Of the tokens among [T, K, G, D], in the order of `offsets`."""
         rows = queries[self.sources].permute(0, 2, 3, 1, 4)  # [B, K, G, C, D]
         size = rows.shape[2:4]
-        scores = rows.flatten(2, 3) @ keys[self.slots, :, :, : self.length]
-        scores = scores.float().mul_(scaling).unflatten(2, size).add_(self.bias)
-        weights = scores.softmax(-1).to(queries.dtype).flatten(2, 3)
-        mixed = (weights @ values[self.slots, :, : self.length]).unflatten(2, size)
+        first, bias = self.seen.through(rule.window)
+        places = slice(first, self.seen.length)
+        scores = (rows.flatten(2, 3) @ keys[self.slots, :, :, places]).float()
+        scores = _scaled(scores, rule).unflatten(2, size).add_(bias)
+        weights = _weights(scores, rule, 2).to(queries.dtype).flatten(2, 3)
+        mixed = (weights @ values[self.slots, :, places]).unflatten(2, size)
         return mixed.permute(0, 3, 1, 2, 4).flatten(0, 1)[self.real]
 
 
@@ -123,10 +179,19 @@ class Step:
 
 
 class SlotCache:
-    """Keys and values of every layer and slot. Room grows with the longest slot that was needed."""
+    """Keys and values of every layer and slot. Room grows with the longest slot that was needed.
 
-    def __init__(self, num_slots: int, max_length: int) -> None:
+    `windows` holds how many of the last positions a token sees, its own among them, by layer; it
+    sees all of them in the others.
+    """
+
+    def __init__(
+        self, num_slots: int, max_length: int, windows: Mapping[int, int] | None = None
+    ) -> None:
         self.max_length = max_length
+        self._windows = {
+            layer: window for layer, window in (windows or {}).items() if window < max_length
+        }
         self._num_slots = num_slots
         self._room = 0
         # Keys are [S, K, D, M], values [S, K, M, D]: products over the first M need no copy.
@@ -148,7 +213,15 @@ class SlotCache:
                 longer[0][..., :known], longer[1][:, :, :known] = keys, values
 
     def attend(
-        self, layer: int, step: Step, query: Tensor, key: Tensor, value: Tensor, scaling: float
+        self,
+        layer: int,
+        step: Step,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Store the step's keys and values [1, K, T, D]; attend [1, H, T, D] -> [1, T, H, D]."""
         new_keys, new_values = key[0].transpose(0, 1), value[0].transpose(0, 1)  # [T, K, D]
@@ -158,25 +231,16 @@ class SlotCache:
         values[step.slots_T, :, step.positions_T] = new_values
         _copy(keys, values, step.after)
         queries = query[0].transpose(0, 1).unflatten(1, (keys.shape[1], -1))  # [T, K, G, D]
+        if sinks is not None:
+            sinks = sinks.float().unflatten(0, queries.shape[1:3])
+        rule = _Rule(scaling, self._windows.get(layer), cap, sinks)
         mixed = queries.new_empty((*queries.shape[:3], values.shape[-1]))
         for block in step.blocks:
             rows = slice(block.offset, block.offset + block.stop - block.start)
-            mixed[rows] = self._attend_block(block, queries[rows], keys, values, scaling)
+            mixed[rows] = block.attend(queries[rows], keys, values, rule, self._future)
         for batch in step.batches:
-            mixed[batch.offsets] = batch.attend(queries, keys, values, scaling)
+            mixed[batch.offsets] = batch.attend(queries, keys, values, rule)
         return mixed.flatten(1, 2)[None]
-
-    def _attend_block(
-        self, block: _Block, queries: Tensor, keys: Tensor, values: Tensor, scaling: float
-    ) -> Tensor:
-        """Causal attention of consecutive tokens [C, K, G, D] of a slot up to each of them."""
-        count, heads, groups, _ = queries.shape
-        rows = queries.permute(1, 2, 0, 3).flatten(1, 2)  # [K, G C, D]
-        scores = (rows @ keys[block.slot, :, :, : block.stop]).float().mul_(scaling)
-        scores.unflatten(1, (groups, count))[..., -count:].add_(self._future[:count, :count])
-        weights = scores.softmax(-1).to(queries.dtype)
-        mixed = weights @ values[block.slot, :, : block.stop]
-        return mixed.unflatten(1, (groups, count)).permute(2, 0, 1, 3)
 
     def _allocate(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Empty room for keys and values as those of tokens [T, K, D]."""
@@ -252,6 +316,23 @@ def _bias(hidden: Tensor) -> Tensor:
     return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
+def _scaled(scores: Tensor, rule: _Rule) -> Tensor:
+    """Scores in fp32, in place, before any is hidden."""
+    scores.mul_(rule.scaling)
+    return scores if rule.cap is None else scores.div_(rule.cap).tanh_().mul_(rule.cap)
+
+
+def _weights(scores: Tensor, rule: _Rule, axes: int) -> Tensor:
+    """Softmax over the last of the axes [..., K, G, (C,) M], `axes` of them after G.
+
+    A sink takes its part of what is given out (https://arxiv.org/abs/2309.17453).
+    """
+    if rule.sinks is None:
+        return scores.softmax(-1)
+    sinks = rule.sinks[(..., *[None] * axes)].expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]
+
+
 def _attention(
     module: nn.Module,
     query: Tensor,
@@ -262,22 +343,18 @@ def _attention(
     slot_step: Step,
     slot_cache: SlotCache,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in every attention layer, with the step among the model's kwargs."""
-    if softcap is not None or s_aux is not None:
-        raise ValueError("its attention has capped scores or sinks")
-    if sliding_window is not None and sliding_window < slot_cache.max_length:
-        raise ValueError(
-            f"its attention slides over {sliding_window} tokens, "
-            f"fewer than the engine's max_length of {slot_cache.max_length}"
-        )
+    """What transformers calls in every attention layer, with the step among the model's kwargs.
+
+    Windows are the cache's: not every model with windows names them here.
+    """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = int(module.layer_idx)  # type: ignore[arg-type]
-    return slot_cache.attend(layer, slot_step, query, key, value, scale), None
+    mixed = slot_cache.attend(layer, slot_step, query, key, value, scale, softcap, s_aux)
+    return mixed, None
 
 
 AttentionInterface.register(ATTENTION, _attention)

@@ -1,8 +1,9 @@
 """The embedded engine: serves any number of adapters of one model on a processor, without vLLM.
 
-Requests are batched continuously: each step is one forward over the next token of every running
-request and the uncached part of every new prompt, packed into one row and sorted by adapter. A
-prompt's prefix that any slot holds under the same adapter is copied, not computed.
+Requests are batched continuously: each step computes the next token of every running request and the
+uncached part of every new prompt. How it does is the business of a `Forward`: packed into one row
+with attention of our own, where a prompt's prefix that any slot holds under the same adapter is
+copied, or by the model's own cache.
 """
 
 import asyncio
@@ -13,22 +14,19 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from unstable.engines.base import check_request
-from unstable.engines.embedded.attention import ATTENTION, SlotCache, Step
-from unstable.engines.embedded.lora import GroupedLora, RowGroup
+from unstable.engines.embedded.forward import make_forward
+from unstable.engines.embedded.lora import GroupedLora
 from unstable.engines.embedded.requests import Request, Running
 from unstable.engines.embedded.sampling import restrict, sample, score, top_logprobs, uniforms
-from unstable.engines.embedded.slots import Ints, Placement, SlotTable
+from unstable.engines.embedded.slots import Ints, Placement
 from unstable.engines.scoring import check_scoring, score_all
 from unstable.types import Adapter, Completion
 
 _STEP_TOKENS = 1024  # uncached prompt tokens of one step, unless a single prompt has more
 _SETTLE_PASSES = 8  # of the event loop between steps, so that answered games can ask again
-_PROBE_LENGTHS = (16, 12)  # tokens of the sequences that a new model is tried on
-_PROBE_TOLERANCE = 0.5  # of the logits' spread; bfloat16 was seen to make 0.2, a mask's fault 3.7
 
 
 class EmbeddedEngine:
@@ -38,7 +36,6 @@ class EmbeddedEngine:
     in flight, since attention also passes over idle slots between busy ones. Prompt and answer
     together have at most `max_length` tokens. A forward blocks the event loop. The same requests in
     the same order get the same answers to the bit; in other company they differ only by rounding.
-    Raises `ValueError` for a model whose attention it cannot compute.
     """
 
     def __init__(
@@ -51,18 +48,18 @@ class EmbeddedEngine:
         top_logprobs: int = 0,
     ) -> None:
         config = model.config.get_text_config()
-        self._max_length = min(max_length, config.max_position_embeddings)
+        # A model without positions, as Mamba, names no longest sequence.
+        longest = getattr(config, "max_position_embeddings", None)
+        self._max_length = min(max_length, longest or max_length)
         self._vocab_size = config.vocab_size
-        self._model = model
-        self._own_attention = config._attn_implementation
         self._stops_V = np.zeros(self._vocab_size, dtype=bool)
         self._stops_V[
             [token_id for token_id in stop_token_ids if token_id < len(self._stops_V)]
         ] = 1
         self._top_logprobs = top_logprobs
-        self._table = SlotTable(max_requests, self._max_length)
-        self._cache = SlotCache(max_requests, self._max_length)
         self._lora = GroupedLora(model)
+        self._forward = make_forward(model, self._lora, max_requests, self._max_length)
+        self._table = self._forward.table
         self._waiting: deque[Request] = deque()
         self._running = Running(max_requests, self._max_length)
         self._work = asyncio.Event()
@@ -80,7 +77,6 @@ class EmbeddedEngine:
             ),
             0.0,
         )
-        self._take_over()
 
     async def load(self, weights: Adapter) -> None:
         """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
@@ -195,7 +191,8 @@ class EmbeddedEngine:
             self._task.cancel()
             await asyncio.wait([self._task])
         self._failure = self._failure or RuntimeError("the engine is closed")
-        self._give_back()
+        self._lora.detach()
+        self._forward.close()
 
     @property
     def _in_flight(self) -> list[Request]:
@@ -233,21 +230,14 @@ class EmbeddedEngine:
 
     @torch.inference_mode()
     def _step(self) -> None:
-        """One forward over all that runs or can begin, and one token for each of them."""
+        """One token for each request that runs or can begin."""
         began = time.perf_counter()
         placements = self._admit()
         running, table = self._running, self._table
         slots = np.fromiter(running.requests, np.int64)
         slots = slots[np.lexsort((slots, running.adapters[slots]))]
-        step = Step(
-            slots,
-            table.computed[slots],
-            table.length[slots],
-            before=[p.before for p in placements if p.before],
-            after=[p.after for p in placements if p.after],
-        )
-        ids = table.ids[step.slots_T.numpy(), step.positions_T.numpy()]
-        logits = self._forward(torch.from_numpy(ids), step, self._row_groups(slots, step))
+        computed = int((table.length[slots] - table.computed[slots]).sum())
+        logits = self._forward.logits(slots, running.adapters[slots], placements)
         table.computed[slots] = table.length[slots]
         requests = [running.requests[slot] for slot in slots.tolist()]
         scores = score(logits, [request.next_ids for request in requests])
@@ -266,7 +256,7 @@ class EmbeddedEngine:
                 request.top_logprobs.append(at_token)
         self._record(slots, np.array(token_ids), logprobs, scores)
         seconds = time.perf_counter() - began
-        decoded = (len(slots) - len(placements)) / len(ids)
+        decoded = (len(slots) - len(placements)) / computed
         self._counts["decode_steps"] += 1
         self._counts["sampled_tokens"] += len(slots)
         self._counts["prefill_seconds"] += seconds * (1 - decoded)
@@ -293,34 +283,6 @@ class EmbeddedEngine:
         for placement in placements:
             self._table.computed[placement.slot] = placement.start
         return placements
-
-    def _row_groups(self, slots: Ints, step: Step) -> list[RowGroup]:
-        """The packed rows of each adapter, of slots sorted by adapter; the base has no group."""
-        numbers = self._running.adapters[slots]
-        stops = step.last.numpy() + 1
-        edges = np.flatnonzero(np.diff(numbers, append=-1)).tolist()
-        groups, first = [], 0
-        for edge in edges:
-            last = int(stops[edge])
-            adapter = self._running.requests[int(slots[edge])].adapter
-            if adapter is not None:
-                groups.append(RowGroup(first, last, adapter))
-            first = last
-        return groups
-
-    def _forward(self, ids_T: Tensor, step: Step, groups: Sequence[RowGroup]) -> Tensor:
-        """Logits [R, V] after the last token of each of the step's R segments."""
-        self._cache.reserve(step.length)
-        self._lora.groups = groups
-        output = self._model(
-            input_ids=ids_T[None],
-            position_ids=step.positions_T[None],
-            use_cache=False,
-            logits_to_keep=step.last,
-            slot_step=step,
-            slot_cache=self._cache,
-        )
-        return output.logits[0]
 
     def _record(
         self,
@@ -352,42 +314,3 @@ class EmbeddedEngine:
             self._release(slot)
             if not request.answer.done():
                 request.answer.set_result(answer)
-
-    def _take_over(self) -> None:
-        """Let the model attend to slots, and prove that two packed sequences come out the same."""
-        name = type(self._model).__name__
-        try:
-            expected, actual = self._probe()
-        except (TypeError, ValueError) as error:
-            self._give_back()
-            raise ValueError(f"the embedded engine cannot serve {name}: {error}") from None
-        if not (actual - expected).abs().mean() <= _PROBE_TOLERANCE * expected.std():
-            self._give_back()
-            raise ValueError(
-                f"the embedded engine cannot serve {name}: its attention over a packed row differs "
-                "from its own; use a model with plain causal attention, or another engine"
-            )
-
-    @torch.inference_mode()
-    def _probe(self) -> tuple[Tensor, Tensor]:
-        """Last logits [R, V] of short sequences by the model's own attention, and by ours.
-
-        Its own is the plain one, which rounds as ours does.
-        """
-        lengths = [
-            min(each, self._max_length) for each in _PROBE_LENGTHS[: len(self._table.length)]
-        ]
-        ids = [torch.arange(length) % self._vocab_size for length in lengths]
-        self._model.set_attn_implementation("eager")
-        own = [self._model(input_ids=row[None], use_cache=False).logits[0, -1] for row in ids]
-        self._model.set_attn_implementation(ATTENTION)
-        stops = np.array(lengths)
-        step = Step(np.arange(len(lengths)), np.zeros_like(stops), stops)
-        ours = self._forward(torch.cat(ids), step, ())
-        if self._cache.num_layers == 0:
-            raise ValueError("it does not use transformers' attention interface")
-        return torch.stack(own).float(), ours.float()
-
-    def _give_back(self) -> None:
-        self._lora.detach()
-        self._model.set_attn_implementation(self._own_attention)

@@ -1,17 +1,20 @@
-"""Many adapters on one base model at once: each packed row gets its own low-rank products."""
+"""Many adapters on one base model at once: each token gets the low-rank products of its own."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from unstable.engines.adapters import fitting_pairs
+from unstable.engines.embedded.slots import Ints
 from unstable.types import Adapter
 
 
 class RowGroup(NamedTuple):
-    """Packed rows [start, stop) that belong to one adapter."""
+    """Tokens [start, stop) of a forward that belong to one adapter."""
 
     start: int
     stop: int
@@ -21,8 +24,9 @@ class RowGroup(NamedTuple):
 class GroupedLora:
     """LoRA by forward hooks on the model's linear layers (Hu et al., arxiv.org/abs/2106.09685).
 
-    y[rows] += (x[rows] A^T) (scale B^T) in the base model's dtype. Before a forward, `groups` says
-    which rows are whose; rows of no group are the base model's.
+    y[rows] += (x[rows] A^T) (scale B^T) in the base model's dtype. Before a forward, `group` says
+    which tokens are whose. A layer may see them as [1, T, D], [B, L, D] or [N, D], or several rows
+    of each, as [B, L, H, D].
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -31,17 +35,21 @@ class GroupedLora:
         self._linears = {
             name: module
             for name, module in model.named_modules()
-            if isinstance(module, nn.Linear) and module is not head
+            if isinstance(module, nn.Linear | Conv1D) and module is not head
         }
         self._sizes = {
-            name: (linear.in_features, linear.out_features)
+            name: (linear.nx, linear.nf)
+            if isinstance(linear, Conv1D)
+            else (linear.in_features, linear.out_features)
             for name, linear in self._linears.items()
         }
         self._weights: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
         self._numbers: dict[str, int] = {}  # of the adapters, from 1, in the order they came in
+        self._names: dict[int, str] = {}  # by number
         self._next_number = 1
         self._hooks: list[Any] = []
-        self.groups: Sequence[RowGroup] = ()
+        self._tokens = 0  # of the forward at hand
+        self._groups: Sequence[RowGroup] = ()
 
     def __contains__(self, name: str) -> bool:
         return name in self._numbers
@@ -49,6 +57,22 @@ class GroupedLora:
     def number(self, name: str | None) -> int:
         """An adapter's own number; 0 for the base model."""
         return 0 if name is None else self._numbers[name]
+
+    def group(self, numbers_R: Ints, stops_R: Ints) -> None:
+        """Whose tokens the next forward has: those up to `stops_R` belong to adapter `numbers_R`.
+
+        Segments of one adapter should lie side by side.
+        """
+        self._tokens = int(stops_R[-1])
+        edges = np.flatnonzero(np.diff(numbers_R, append=-1))
+        stops = stops_R[edges].tolist()
+        self._groups = [
+            RowGroup(start, stop, self._names[number])
+            for start, stop, number in zip(
+                [0, *stops[:-1]], stops, numbers_R[edges].tolist(), strict=True
+            )
+            if number
+        ]
 
     def add(self, adapter: Adapter) -> None:
         """Hold an adapter; `ValueError` if its name is taken or it does not fit the model."""
@@ -62,11 +86,12 @@ class GroupedLora:
             up = (b.T.float() * scale).to(self._dtype).contiguous()
             self._layer(module)[adapter.name] = (down, up)
         self._numbers[adapter.name] = self._next_number
+        self._names[self._next_number] = adapter.name
         self._next_number += 1
 
     def remove(self, name: str) -> None:
         """Forget an adapter."""
-        del self._numbers[name]
+        del self._names[self._numbers.pop(name)]
         for weights in self._weights.values():
             weights.pop(name, None)
 
@@ -83,10 +108,13 @@ class GroupedLora:
 
         def add_products(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
             inputs, outputs = args[0].flatten(0, -2), output.view(-1, output.shape[-1])
-            for start, stop, adapter in self.groups:
+            each, rest = divmod(len(inputs), self._tokens)  # rows of a token
+            assert rest == 0, f"{module} sees other rows than the tokens"
+            for start, stop, adapter in self._groups:
                 if adapter in weights:
                     down, up = weights[adapter]
-                    outputs[start:stop].addmm_(inputs[start:stop] @ down, up)
+                    rows = slice(start * each, stop * each)
+                    outputs[rows].addmm_(inputs[rows] @ down, up)
 
         self._hooks.append(self._linears[module].register_forward_hook(add_products))
         self._weights[module] = weights

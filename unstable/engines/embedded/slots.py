@@ -49,10 +49,12 @@ class SlotTable:
     """Token ids of each slot: `ids[slot, :length]` known, `[:computed]` with keys and values.
 
     Slots of an adapter are listed in the order of their ids. The longest prefix that new ids share
-    with any of them they share with a neighbour of their own place in the list.
+    with any of them they share with a neighbour of their own place in the list. Unless it `shares`
+    every prompt is computed whole.
     """
 
-    def __init__(self, num_slots: int, max_length: int) -> None:
+    def __init__(self, num_slots: int, max_length: int, *, shares: bool = True) -> None:
+        self._shares = shares
         self.ids = np.zeros((num_slots, max_length), dtype=np.int64)
         self.clear()
 
@@ -122,7 +124,7 @@ class SlotTable:
         That only counts for an idle slot. Of equal sequences it is the one that is there longest:
         the others may be copies of it. If no slot shares any it is -1, with 0.
         """
-        entries = self._lists.get(adapter, [])
+        entries = self._lists.get(adapter, []) if self._shares else []
         place = bisect_left(entries, (key,))
         best = -1, 0, False
         for entry in (*entries[place : place + 1], *entries[max(place - 1, 0) : place]):

@@ -1,0 +1,147 @@
+"""Logits by the model's own forward and cache: exact for every architecture, nothing shared.
+
+Rows of a forward have equal lengths, so that nothing is padded: what a model makes of padding, its
+states of convolutions and recurrences above all, need not be known.
+"""
+
+import inspect
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import Cache, PreTrainedModel
+
+from unstable.engines.embedded.lora import GroupedLora
+from unstable.engines.embedded.slots import Ints, Placement, SlotTable
+
+log = logging.getLogger(__name__)
+_CACHE_NAMES = ("past_key_values", "cache_params")
+_BATCH_TOKENS = 4096  # of one forward, unless a single sequence has more
+_PROBE_LENGTHS = (12, 9)  # tokens that are cached of the sequences that a new model is tried on
+_PROBE_TOLERANCE = {torch.float32: 0.02, torch.bfloat16: 0.5}  # of the logits' spread
+
+
+@dataclass(slots=True)
+class _Cohort:
+    """Requests of equal length, row by row of their cache, sorted by adapter."""
+
+    slots: Ints
+    cache: Cache | None = None
+
+
+class CohortForward:
+    """A forward for each cohort: prompts of equal length that begin together share a cache.
+
+    Where a model's cache cannot be used so, whole sequences are computed anew for each token.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, lora: GroupedLora, num_slots: int, max_length: int
+    ) -> None:
+        self.table = SlotTable(num_slots, max_length, shares=False)
+        self._model = model
+        self._lora = lora
+        self._cohorts: list[_Cohort] = []
+        takes = inspect.signature(model.forward).parameters
+        self._options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+        self._cache_name = next((name for name in _CACHE_NAMES if name in takes), None)
+        if not self._proves_cache(max_length):
+            self._cache_name = None
+            log.warning(
+                "%s: its cache cannot be used for several requests; each token computes its whole "
+                "sequence anew, which is much slower",
+                type(model).__name__,
+            )
+
+    def logits(self, slots_R: Ints, adapters_R: Ints, placements: Sequence[Placement]) -> Tensor:
+        """One forward for each cohort."""
+        del placements  # all of them begin at 0
+        held = self.table.computed[slots_R] > 0
+        if self._cache_name is None:
+            held[:] = False
+        self._keep(slots_R[held])
+        self._cohorts += self._begin(slots_R[~held])
+        rows = np.zeros(len(self.table.length), dtype=np.int64)
+        rows[slots_R] = np.arange(len(slots_R))
+        rows_of = [rows[cohort.slots] for cohort in self._cohorts]
+        found = [
+            self._advance(cohort, adapters_R[own])
+            for cohort, own in zip(self._cohorts, rows_of, strict=True)
+        ]
+        return torch.cat(found)[torch.from_numpy(np.concatenate(rows_of).argsort())]
+
+    def close(self) -> None:
+        """Drop the caches."""
+        self._cohorts.clear()
+
+    def _keep(self, slots: Ints) -> None:
+        """Drop the rows of all other slots, whose requests have ended."""
+        for cohort in self._cohorts:
+            stay = np.isin(cohort.slots, slots)
+            if cohort.cache is not None and 0 < stay.sum() < len(stay):
+                cohort.cache.reorder_cache(torch.from_numpy(np.flatnonzero(stay)))
+            cohort.slots = cohort.slots[stay]
+        self._cohorts = [cohort for cohort in self._cohorts if len(cohort.slots)]
+
+    def _begin(self, slots: Ints) -> Iterator[_Cohort]:
+        """New cohorts of these slots."""
+        lengths = self.table.length[slots]
+        for length in np.unique(lengths).tolist():
+            equal = slots[lengths == length]
+            most = max(1, _BATCH_TOKENS // length)
+            for first in range(0, len(equal), most):
+                yield _Cohort(equal[first : first + most])
+
+    def _advance(self, cohort: _Cohort, adapters_B: Ints) -> Tensor:
+        """The last logits [B, V] of a cohort's rows, whose cache goes on to there."""
+        table, one = self.table, cohort.slots[0]
+        start = 0 if cohort.cache is None else table.computed[one]
+        ids = torch.from_numpy(table.ids[cohort.slots, start : table.length[one]])
+        logits, cohort.cache = self._forward(ids, cohort.cache, adapters_B)
+        return logits
+
+    def _forward(
+        self, ids_BL: Tensor, cache: Cache | None, adapters_B: Ints
+    ) -> tuple[Tensor, Cache | None]:
+        """Last logits [B, V], and the cache with these tokens in it."""
+        rows, length = ids_BL.shape
+        self._lora.group(adapters_B, length * np.arange(1, rows + 1))
+        name = self._cache_name
+        cached = {} if name is None else {name: cache}
+        output = self._model(
+            input_ids=ids_BL, use_cache=name is not None, **cached, **self._options
+        )
+        return output.logits[:, -1], None if name is None else output[name]
+
+    @torch.inference_mode()
+    def _proves_cache(self, max_length: int) -> bool:
+        """Whether two cohorts in turn, one of which loses a row, come out as whole sequences do."""
+        if self._cache_name is None:
+            return False
+        first, second = (max(1, min(length, max_length - 1)) for length in _PROBE_LENGTHS)
+        vocabulary = self._model.config.get_text_config().vocab_size
+        ids = torch.arange(2 * (first + 1)).view(2, -1) % vocabulary
+        other = ids[:1, : second + 1] + 1
+        base = np.zeros(2, dtype=np.int64)
+        try:
+            _, large = self._forward(ids[:, :first], None, base)
+            _, small = self._forward(other[:, :second], None, base[:1])
+            if not (isinstance(large, Cache) and isinstance(small, Cache)):
+                return False
+            large.reorder_cache(torch.tensor([1]))
+            found = [
+                self._forward(ids[1:, first:], large, base[:1])[0],
+                self._forward(other[:, second:], small, base[:1])[0],
+            ]
+        except Exception as error:  # whatever a model makes of what it was not written for
+            log.info("%s: %s", type(self._model).__name__, error)
+            return False
+        whole = [
+            self._model(input_ids=row, use_cache=False).logits[:, -1] for row in (ids[1:], other)
+        ]
+        expected, actual = torch.cat(whole).float(), torch.cat(found).float()
+        tolerance = _PROBE_TOLERANCE[self._model.dtype]
+        return bool((actual - expected).abs().mean() <= tolerance * expected.std())

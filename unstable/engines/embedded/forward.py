@@ -1,0 +1,49 @@
+"""The two ways to compute a step's logits, and which of them a model takes."""
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from unstable.engines.embedded.cohort_forward import CohortForward
+from unstable.engines.embedded.lora import GroupedLora
+from unstable.engines.embedded.slot_forward import SlotForward
+from unstable.engines.embedded.slots import Ints, Placement, SlotTable
+from unstable.models.support import support_of
+
+log = logging.getLogger(__name__)
+
+
+class Forward(Protocol):
+    """How the next token's logits are computed of all that runs."""
+
+    table: SlotTable
+
+    def logits(
+        self, slots_R: Ints, adapters_R: Ints, placements: Sequence[Placement]
+    ) -> Tensor:
+        """Logits [R, V] after the last of each slot's ids, of slots sorted by adapter.
+
+        `adapters_R` are the numbers of their adapters; `placements` say how the new ones began.
+        """
+
+    def close(self) -> None:
+        """Leave the model as it was."""
+
+
+def make_forward(
+    model: PreTrainedModel, lora: GroupedLora, num_slots: int, max_length: int
+) -> Forward:
+    """By slots where the model's type can be packed and proves so, else by cohorts."""
+    if support_of(model.config).path == "packed":
+        try:
+            return SlotForward(model, lora, num_slots, max_length)
+        except ValueError as error:
+            log.warning(
+                "%s: %s; prompts of equal length are served together instead, which is slower",
+                type(model).__name__,
+                error,
+            )
+    return CohortForward(model, lora, num_slots, max_length)

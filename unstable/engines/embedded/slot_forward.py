@@ -1,0 +1,100 @@
+"""Logits by attention of our own: all that runs is one packed row, and prefixes are shared."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from unstable.engines.embedded.attention import ATTENTION, SlotCache, Step
+from unstable.engines.embedded.lora import GroupedLora
+from unstable.engines.embedded.slots import Ints, Placement, SlotTable
+
+_PROBE_LENGTHS = (16, 12)  # tokens of the sequences that a new model is tried on
+_PROBE_TOLERANCE = 0.5  # of the logits' spread; bfloat16 was seen to make 0.2, a mask's fault 3.7
+
+
+class SlotForward:
+    """Takes the model's attention over until `close`; `ValueError` where it differs from its own.
+
+    A step's tokens lie in one row, [1, T], segment after segment.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, lora: GroupedLora, num_slots: int, max_length: int
+    ) -> None:
+        self.table = SlotTable(num_slots, max_length)
+        self._cache = SlotCache(num_slots, max_length, windows_of(model))
+        self._model = model
+        self._lora = lora
+        self._own_attention = model.config.get_text_config()._attn_implementation
+        try:
+            self._prove()
+        except (TypeError, ValueError) as error:
+            self.close()
+            raise ValueError(str(error)) from None
+
+    def logits(self, slots_R: Ints, adapters_R: Ints, placements: Sequence[Placement]) -> Tensor:
+        """One forward over what is not computed yet of each slot."""
+        table = self.table
+        step = Step(
+            slots_R,
+            table.computed[slots_R],
+            table.length[slots_R],
+            before=[p.before for p in placements if p.before],
+            after=[p.after for p in placements if p.after],
+        )
+        ids = table.ids[step.slots_T.numpy(), step.positions_T.numpy()]
+        return self._forward(torch.from_numpy(ids), step, adapters_R)
+
+    def close(self) -> None:
+        """Give the model its own attention back."""
+        self._model.set_attn_implementation(self._own_attention)
+
+    def _forward(self, ids_T: Tensor, step: Step, adapters_R: Ints) -> Tensor:
+        self._cache.reserve(step.length)
+        self._lora.group(adapters_R, step.last.numpy() + 1)
+        output = self._model(
+            input_ids=ids_T[None],
+            position_ids=step.positions_T[None],
+            use_cache=False,
+            logits_to_keep=step.last,
+            slot_step=step,
+            slot_cache=self._cache,
+        )
+        return output.logits[0]
+
+    @torch.inference_mode()
+    def _prove(self) -> None:
+        """Raise `ValueError` unless short sequences come out as by the model's own attention.
+
+        Its own is the plain one, which rounds as ours does.
+        """
+        lengths = [
+            min(each, self._cache.max_length)
+            for each in _PROBE_LENGTHS[: len(self.table.length)]
+        ]
+        vocabulary = self._model.config.get_text_config().vocab_size
+        ids = [torch.arange(length) % vocabulary for length in lengths]
+        self._model.set_attn_implementation("eager")
+        own = [self._model(input_ids=row[None], use_cache=False).logits[0, -1] for row in ids]
+        expected = torch.stack(own).float()
+        self._model.set_attn_implementation(ATTENTION)
+        stops = np.array(lengths)
+        step = Step(np.arange(len(stops)), np.zeros_like(stops), stops)
+        actual = self._forward(torch.cat(ids), step, np.zeros_like(stops)).float()
+        if self._cache.num_layers == 0:
+            raise ValueError("it does not use transformers' attention interface")
+        if not (actual - expected).abs().mean() <= _PROBE_TOLERANCE * expected.std():
+            raise ValueError("its attention over a packed row differs from its own")
+
+
+def windows_of(model: PreTrainedModel) -> dict[int, int]:
+    """How many of the last positions a token sees, its own among them, by layer with a window.
+
+    As transformers' cache has it, for which the config alone decides.
+    """
+    layers = DynamicCache(config=model.config).layers
+    windows = {index: getattr(layer, "sliding_window", None) for index, layer in enumerate(layers)}
+    return {index: window for index, window in windows.items() if window is not None}
