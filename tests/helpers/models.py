@@ -72,6 +72,25 @@ def random_adapter(model: PreTrainedModel, name: str, seed: int, rank: int = 4) 
     return Adapter(name=name, weights=save(tensors), config=exported.config)
 
 
+def random_whole(model: PreTrainedModel, name: str, seed: int) -> Adapter:
+    """A version whose weights all differ from the model's, by half of their spread or so."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {
+        key: weight.float() + 0.3 * weight.std() * torch.randn(weight.shape, generator=generator)
+        + 0.1 * torch.randn(weight.shape, generator=generator) * (weight.dim() == 1)
+        for key, weight in model.named_parameters()
+    }
+    return Adapter(name=name, weights=save(tensors, metadata={"format": "pt"}), config={})
+
+
+def with_weights(model: PreTrainedModel, whole: Adapter) -> PreTrainedModel:
+    """A copy of the model with a version's weights, by transformers' own loading."""
+    plain = copy.deepcopy(model)
+    lacking, odd = plain.load_state_dict(load(whole.weights), strict=False)
+    assert not odd and all(key == "lm_head.weight" for key in lacking)
+    return plain
+
+
 def heed_interrupts() -> None:
     """For `Popen(preexec_fn=...)`: what a shell starts in the background ignores Ctrl-C, what nohup
     starts SIGHUP, and so do its children, tests and their processes among them."""
