@@ -42,7 +42,7 @@ def write_merged(model: ModelConfig, adapter: Adapter, folder: Path) -> None:
     Generation ends where the run's engines end an answer. Raises `ConfigError` for an adapter that
     cannot be merged.
     """
-    with _without_bars():
+    with without_bars():
         base = load_model(model.model_copy(update={"quantize": "none"}))
         if adapter.is_whole:
             replace_weights(base, adapter)
@@ -59,7 +59,8 @@ def write_merged(model: ModelConfig, adapter: Adapter, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _without_bars() -> Iterator[None]:
+def without_bars() -> Iterator[None]:
+    """No progress of transformers is shown meanwhile."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

@@ -138,7 +138,8 @@ def _rounded(master: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
 def _hand_over(computed: Tensor, master: nn.Parameter) -> None:
     """Add a gradient that has just come in to the master's."""
     gradient, computed.grad = computed.grad, None
-    assert gradient is not None
+    if gradient is None:  # of a backward that has none for it
+        return
     if isinstance(gradient, DTensor):
         gradient = gradient.to_local()
     if master.grad is None:
