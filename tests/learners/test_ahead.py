@@ -14,9 +14,9 @@ from tests.helpers.learners import (
     tokens_of,
     trained,
 )
-from unstable.learners import passes, scoring
 from unstable.learners.ahead import made_ahead
 from unstable.learners.micro_batches import MicroBatches
+from unstable.learners.model import policy
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +46,8 @@ def test_packs_made_ahead_are_those_made_when_they_are_needed(model, monkeypatch
         makers.append(threading.current_thread().name)
         return made(given)
 
-    made = passes.pack_samples
-    for module in (passes, scoring):
-        monkeypatch.setattr(module, "pack_samples", spy)
+    made = policy.pack_samples
+    monkeypatch.setattr(policy, "pack_samples", spy)
     seen = spy_on_gradients(monkeypatch)
     found = []
     for ahead in (False, True):

@@ -18,6 +18,7 @@ from unstable.learners.losses import (
     sequence_mask,
     truncated_weights,
 )
+from unstable.learners.model.head import Head
 from unstable.learners.model.logprobs import selected_logprobs
 
 LOGPROBS = st.lists(
@@ -216,7 +217,7 @@ def test_chunked_logprobs_equal_log_softmax(chunk_rows):
     targets = torch.randint(0, 11, (7,), generator=generator)
     temperatures = torch.tensor([1.0, 0.7, 2.0, 1.0, 0.1, 1.5, 1.0])
     weights = torch.randn(7, generator=generator)
-    logprobs, entropies, _ = selected_logprobs(hidden, head, targets, temperatures, chunk_rows)
+    logprobs, entropies, _ = selected_logprobs(hidden, Head(head), targets, temperatures, chunk_rows)
     expected, expected_entropies = plain_logprobs(hidden, head, targets, temperatures)
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropies, expected_entropies, atol=1e-5, rtol=1e-5)
@@ -233,7 +234,7 @@ def test_chunked_logprobs_pass_gradcheck():
     targets = torch.randint(0, 9, (5,), generator=generator)
     temperatures = torch.tensor([1.0, 0.5, 2.0, 1.0, 0.8], dtype=torch.float64)
     assert torch.autograd.gradcheck(
-        lambda hidden: selected_logprobs(hidden, head, targets, temperatures, 2)[0], (hidden,)
+        lambda hidden: selected_logprobs(hidden, Head(head), targets, temperatures, 2)[0], (hidden,)
     )
 
 
@@ -242,7 +243,7 @@ def test_a_sure_tokens_small_gradient_survives_bfloat16():
     head = torch.randn(300, 64, generator=generator).bfloat16()
     hidden = (0.2 * head[:4]).requires_grad_()  # two of the targets are all but certain
     targets, temperatures = torch.arange(4), torch.ones(4)
-    logprobs, *_ = selected_logprobs(hidden, head, targets, temperatures)
+    logprobs, *_ = selected_logprobs(hidden, Head(head), targets, temperatures)
     assert (logprobs[:2].exp() > 0.998).all()
     (grad,) = torch.autograd.grad(logprobs.sum(), hidden)
     exact = hidden.detach().double().requires_grad_()
@@ -258,7 +259,7 @@ def test_chunked_logprobs_of_a_bfloat16_model_are_summed_in_fp32():
     head = torch.randn(300, 8, generator=generator).bfloat16()
     targets = torch.randint(0, 300, (4,), generator=generator)
     temperatures = torch.ones(4)
-    logprobs, entropies, _ = selected_logprobs(hidden, head, targets, temperatures)
+    logprobs, entropies, _ = selected_logprobs(hidden, Head(head), targets, temperatures)
     assert logprobs.dtype == entropies.dtype == torch.float32
     expected, _ = plain_logprobs(hidden, head, targets, temperatures)
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)

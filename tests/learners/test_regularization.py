@@ -31,6 +31,7 @@ from unstable.config import parse
 from unstable.learners.algorithm import Tokens
 from unstable.learners.batch import FlatBatch
 from unstable.learners.losses import move_loss, sums_after, sums_before
+from unstable.learners.model.head import Head
 from unstable.learners.model.logprobs import Aim, selected_logprobs
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.regularization import (
@@ -66,7 +67,7 @@ def test_entropies_and_kl_have_the_gradients_of_plain_ones(chunk_rows):
     hidden, head, targets, temperatures, reference = rows()
     selected = selected_logprobs(
         hidden,
-        head,
+        Head(head),
         targets,
         temperatures,
         chunk_rows,
@@ -100,12 +101,12 @@ def test_entropies_and_kl_have_the_gradients_of_plain_ones(chunk_rows):
 
 def test_what_is_not_asked_for_has_no_gradient():
     hidden, head, targets, temperatures, reference = rows()
-    plain = selected_logprobs(hidden, head, targets, temperatures)
+    plain = selected_logprobs(hidden, Head(head), targets, temperatures)
     assert not plain.divergences and not plain.entropies_N.requires_grad
     assert [each is None for each in plain.logprobs_N.grad_fn.saved_tensors] == [False, True]
     with torch.no_grad():
         both = selected_logprobs(
-            hidden, head, targets, temperatures, entropy=True, aims={"reference": Aim(reference)}
+            hidden, Head(head), targets, temperatures, entropy=True, aims={"reference": Aim(reference)}
         )
     assert not both.divergences["reference"].requires_grad and not both.entropies_N.requires_grad
 

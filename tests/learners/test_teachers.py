@@ -30,6 +30,7 @@ from tests.helpers.learners import (
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, Divergence, parse
+from unstable.learners.model.head import Head
 from unstable.learners.model.logprobs import Aim, selected_logprobs
 from unstable.learners.model.trained import TrainedLora
 from unstable.learners.regularization import Coefficients, coefficients_at, regularized
@@ -85,7 +86,7 @@ def test_divergences_are_those_of_trl(chosen, values, slopes):
     )
     found = selected_logprobs(
         own.requires_grad_(),
-        head,
+        Head(head),
         torch.tensor([0, 1, 2]),
         three,
         aims={"teacher": Aim(other, divergence, beta)},
@@ -125,7 +126,7 @@ def test_a_reference_and_a_teacher_each_have_their_gradient(chunk_rows):
     for divergence, beta in chosen:
         aims = {"reference": Aim(reference), "teacher": Aim(other, divergence, beta)}
         found = selected_logprobs(
-            hidden, head, targets, temperatures, chunk_rows, entropy=True, aims=aims
+            hidden, Head(head), targets, temperatures, chunk_rows, entropy=True, aims=aims
         )
         own, first, second = (
             (each @ head.T / temperatures[:, None]).log_softmax(-1)
@@ -153,7 +154,7 @@ def test_a_divergence_is_finite_where_probabilities_are_not_written(divergence):
     hidden = torch.tensor([[300.0, 0.0, -300.0]]).requires_grad_()
     aims = {"teacher": Aim(torch.tensor([[200.0, -100.0, -300.0]]), divergence)}
     one = torch.ones(1)
-    found = selected_logprobs(hidden, torch.eye(3), torch.tensor([0]), one, aims=aims)
+    found = selected_logprobs(hidden, Head(torch.eye(3)), torch.tensor([0]), one, aims=aims)
     found.divergences["teacher"].sum().backward()
     assert found.divergences["teacher"].isfinite().all() and hidden.grad.isfinite().all()
 

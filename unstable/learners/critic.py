@@ -17,7 +17,6 @@ from unstable.learners.advantages import (
 from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.frozen import FrozenBatch
 from unstable.learners.losses import value_loss
-from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy, Scores
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
@@ -45,8 +44,7 @@ class Critic(ABC):
         self.config = config
         self.policy = policy
         self.metrics: dict[str, float | None] = {}  # before the update
-        width = policy.causal_model.get_output_embeddings().in_features
-        self.head = nn.Linear(width, 1, device=policy.device)
+        self.head = nn.Linear(policy.width, 1, device=policy.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         optimizer.add_group(self.head.parameters(), config.learning_rate)
@@ -111,7 +109,7 @@ class Critic(ABC):
         with self.in_place():
             if self.own is not None:
                 turns = self.read([frozen.samples[index] for index in chosen])
-                states_SD = self.states(self.policy(pack_samples(turns)))
+                states_SD = self.states(self.policy(self.policy.inputs(turns)))
             loss = weight * value_loss(
                 self.values(states_SD),
                 frozen.values_S[chosen],

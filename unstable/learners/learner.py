@@ -89,7 +89,10 @@ class Learner:
             learner.updates_before * learner.steps_per_update,
         )
         self.micro_batches = MicroBatches.of(
-            learner, ranks, on_gpu=self.policy.device.type == "cuda"
+            learner,
+            ranks,
+            on_gpu=self.policy.device.type == "cuda",
+            padded=self.policy.padded,
         )
         self.scorer = Scorer(self.policy, self.micro_batches)
         algorithm = learner.algorithm
@@ -207,7 +210,7 @@ class Learner:
         """Gradients of this rank's share of a step, with its columns and its part of the loss."""
         self.optimizer.clear()  # of an attempt that memory did not suffice for
         layout = self._layout([frozen.samples[index] for index in chosen_C])
-        passes = Passes(frozen, chosen_C, layout, self.max_tokens)
+        passes = Passes(frozen, chosen_C, layout, self.max_tokens, self.policy)
         columns, total = Columns(layout), torch.zeros(1, device=self.policy.device)
         micro_batches = self.micro_batches(passes.samples, passes.atoms)
         for _, each in made_ahead(micro_batches, passes.make, threaded=self.micro_batches.ahead):
@@ -219,12 +222,12 @@ class Learner:
     ) -> Tensor:
         """A pass's gradients, and its columns; returns its share of the loss of `num_turns`."""
         aims = frozen.aims_at(each.rows_N)
-        scores = self.policy(each.pack, entropy=frozen.entropy, aims=aims)
+        scores = self.policy(each.inputs, entropy=frozen.entropy, aims=aims)
         tokens = frozen.tokens(
             each.rows_N,
             scores,
             normalizers_N=each.normalizers_N,
-            turns_N=each.pack.samples_N,
+            turns_N=each.inputs.samples_N,
             sequences_N=each.sequences_N,
         )
         entropies_N = scores.entropies_N

@@ -31,6 +31,7 @@ class _Atom(NamedTuple):
     indices: list[int]
     first: int  # where they begin a micro-batch
     after: int  # where they follow the atom before them
+    longest: int  # of one sample
 
 
 @dataclass(slots=True)
@@ -38,9 +39,10 @@ class MicroBatches:
     """How a step is cut up, for the ranks too: `size` samples and `max_tokens` tokens at a time.
 
     None of it changes the gradient. A sample that is longer than `max_tokens` goes alone. Tokens
-    count in full or, with `as_held`, as a pack holds them: a shared prompt once. With `together`
-    the ranks have collectives in every pass, so that none can repeat one by itself. With `ahead` a
-    thread makes each pack while the one before it is put through.
+    count in full; with `as_held` as a pack holds them, a shared prompt once; with `padded` as rows
+    of the longest sample's length. With `together` the ranks have collectives in every pass, so
+    that none can repeat one by itself. With `ahead` a thread makes a pass's inputs while the one
+    before it is put through.
     """
 
     size: int | None = None  # None: tokens are the only bound
@@ -48,18 +50,22 @@ class MicroBatches:
     ranks: Ranks = ALONE
     together: bool = False
     as_held: bool = False
+    padded: bool = False
     ahead: bool = False
     halvings: int = 0  # since they were last taken
     fullest: int = 0  # atoms of a micro-batch, when samples were last cut up
 
     @classmethod
-    def of(cls, config: LearnerConfig, ranks: Ranks, *, on_gpu: bool) -> "MicroBatches":
+    def of(
+        cls, config: LearnerConfig, ranks: Ranks, *, on_gpu: bool, padded: bool = False
+    ) -> "MicroBatches":
         """As the config says; a GPU goes by tokens as a pack holds them."""
         return cls(
             *config.micro_batch_limits(on_gpu=on_gpu),
             ranks,
             together=config.parallel == "fsdp" and ranks.count > 1,
-            as_held=on_gpu,
+            as_held=on_gpu and not padded,
+            padded=padded,
             ahead=on_gpu,  # a processor's threads compute
         )
 
@@ -110,15 +116,16 @@ class MicroBatches:
     ) -> list[MicroBatch]:
         """This rank's micro-batches of the samples, as many as any other rank has.
 
-        Samples that share most of their prompts go together, and those of one atom stay together,
-        at the price of a larger micro-batch where an atom alone is too large. A rank with fewer
+        Samples that share most of their prompts go together, where they are padded those of like
+        lengths. Those of one atom stay together, at the price of a larger micro-batch where an atom
+        alone is too large. A rank with fewer
         micro-batches repeats one without weight while it would have to wait anyway, since the
         collectives of a sharded model need all ranks.
         """
-        ordered = _in_prompt_order(samples, range(len(samples)) if atoms is None else atoms)
+        ordered = self._ordered(samples, range(len(samples)) if atoms is None else atoms)
         lengths_S = np.array([sample.length for sample in samples])
         shared_S = np.zeros_like(lengths_S)  # with the prompt before it
-        if self.as_held or self.ranks.count > 1:
+        if not self.padded and (self.as_held or self.ranks.count > 1):
             in_a_row = [index for atom in ordered for index in atom]
             shared_S[in_a_row] = shared_lengths([samples[i].prompt_ids for i in in_a_row])
         owners = [0] * len(ordered)
@@ -129,7 +136,7 @@ class MicroBatches:
         after = _sums(added_S.tolist(), ordered)
         saved = (lengths_S - added_S).tolist()
         measured = [
-            _Atom(atom, saved[atom[0]] + tokens, tokens)
+            _Atom(atom, saved[atom[0]] + tokens, tokens, max(samples[i].length for i in atom))
             for atom, tokens in zip(ordered, after, strict=True)
         ]
         shares: list[list[list[int]]] = []
@@ -145,18 +152,31 @@ class MicroBatches:
         shortest = ordered[lengths.index(min(lengths))]
         return own + [MicroBatch(shortest, False)] * lacking
 
+    def _ordered(self, samples: Sequence[TokenSample], atoms: Sequence[int]) -> list[list[int]]:
+        """Indices of each atom's samples, atoms in the order of their first prompts.
+
+        Where they are padded, of their longest samples.
+        """
+        members = _members(atoms)
+        if self.padded:
+            return sorted(members, key=lambda atom: max(samples[i].length for i in atom))
+        return sorted(members, key=lambda atom: samples[atom[0]].prompt_ids)
+
     def _filled(self, atoms: Sequence[_Atom]) -> list[list[int]]:
         """The atoms in micro-batches, each as full as it may be."""
         most = math.inf if self.max_tokens is None else self.max_tokens
         size = math.inf if self.size is None else self.size
         batches: list[list[int]] = []
-        held = number = 0
+        held = number = longest = 0
         for atom in atoms:
             held += atom.after
             number += 1
-            if not batches or held > most or len(batches[-1]) + len(atom.indices) > size:
+            longest = max(longest, atom.longest)
+            samples = len(batches[-1]) + len(atom.indices) if batches else 0
+            tokens = longest * samples if self.padded else held
+            if not batches or tokens > most or samples > size:
                 batches.append([])
-                held, number = atom.first, 1
+                held, number, longest = atom.first, 1, atom.longest
             batches[-1] += atom.indices
             self.fullest = max(self.fullest, number)
         return batches
@@ -167,12 +187,12 @@ def _sums(numbers_S: list[int], ordered: Sequence[list[int]]) -> list[int]:
     return [sum([numbers_S[index] for index in atom]) for atom in ordered]
 
 
-def _in_prompt_order(samples: Sequence[TokenSample], atoms: Sequence[int]) -> list[list[int]]:
-    """Indices of each atom's samples, atoms in the order of their first prompts."""
+def _members(atoms: Sequence[int]) -> list[list[int]]:
+    """Indices of each atom's samples."""
     members: dict[int, list[int]] = {}
     for index, atom in enumerate(atoms):
         members.setdefault(atom, []).append(index)
-    return sorted(members.values(), key=lambda atom: samples[atom[0]].prompt_ids)
+    return list(members.values())
 
 
 def token_normalizers(

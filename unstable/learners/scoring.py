@@ -8,8 +8,7 @@ from torch import Tensor
 from unstable.learners.ahead import made_ahead
 from unstable.learners.columns import Columns, Layout
 from unstable.learners.micro_batches import MicroBatch, MicroBatches
-from unstable.learners.model.packing import Pack, pack_samples
-from unstable.learners.model.policy import Policy, Scores
+from unstable.learners.model.policy import Inputs, Policy, Scores
 from unstable.types import TokenSample
 
 _Wanted = tuple[Sequence[int], Callable[[Scores], Tensor]]
@@ -82,16 +81,16 @@ class Scorer:
         """This rank's share of what is wanted."""
         read = [Columns(Layout(sizes, self._policy.device)) for sizes, _ in wanted]
 
-        def make(micro_batch: MicroBatch) -> tuple[list[Tensor], Pack]:
+        def make(micro_batch: MicroBatch) -> tuple[list[Tensor], Inputs]:
             indices = micro_batch.indices
-            pack = pack_samples([samples[index] for index in indices])
+            inputs = self._policy.inputs([samples[index] for index in indices])
             rows = [columns.layout.rows(indices) for columns in read]
-            return rows, pack.to(self._policy.device)
+            return rows, inputs.to(self._policy.device)
 
         micro_batches = self._micro_batches(samples)
         threaded = self._micro_batches.ahead
-        for (_, counts), (places, pack) in made_ahead(micro_batches, make, threaded=threaded):
-            scores = self._policy(pack)
+        for (_, counts), (places, inputs) in made_ahead(micro_batches, make, threaded=threaded):
+            scores = self._policy(inputs)
             for columns, rows, (_, figures) in zip(read, places, wanted, strict=True):
                 columns.put(rows, {"read": figures(scores)}, counts)
         return read

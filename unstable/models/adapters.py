@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unstable.config import AdapterConfig, ConfigError, RunConfig
+from unstable.models.shape import spared
 from unstable.records.files import write_synced
 from unstable.types import Adapter
 
@@ -29,10 +30,12 @@ def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "
     import torch
     from peft import LoraConfig, get_peft_model
 
+    left_alone = sorted(spared(model)) if config.targets == "all-linear" else []
     lora = LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
         target_modules=config.targets,
+        exclude_modules=left_alone or None,
         task_type="CAUSAL_LM",
         base_model_name_or_path=model.config.name_or_path,
     )

@@ -167,9 +167,9 @@ def load_decoder(config: ModelConfig) -> "Decoder | None":
 
 
 def load_model(
-    config: ModelConfig, *, attention: str = "sdpa", device: "torch.device | str" = "cpu"
+    config: ModelConfig, *, attention: str | None = "sdpa", device: "torch.device | str" = "cpu"
 ) -> "PreTrainedModel":
-    """The frozen base model in evaluation mode; `attention` is its implementation.
+    """The frozen base model in evaluation mode; `attention` is its implementation, None its best.
 
     On the CPU, or, where it is quantized, on `device`, layer by layer.
     """

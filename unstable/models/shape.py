@@ -1,6 +1,7 @@
 """A model's shape: what memory estimates need, read from its config without any weights."""
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +12,11 @@ from unstable.models.base import load_config
 from unstable.models.known import KNOWN
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
+
+UNBOUNDED = 1 << 20
+"""Tokens of a model that does not say how many it takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +26,7 @@ class Linear:
     name: str
     inputs: int
     outputs: int
+    spared: bool = False  # by all-linear, as `spared` says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +52,7 @@ class ModelShape:
     def lora_linears(self, targets: str | list[str]) -> list[Linear]:
         """The layers that `model.adapter.targets` names, by PEFT's rules."""
         if targets == "all-linear":
-            return list(self.linears)
+            return [linear for linear in self.linears if not linear.spared]
         if isinstance(targets, str):
             return [linear for linear in self.linears if re.fullmatch(targets, linear.name)]
         ends = tuple(f".{target}" for target in targets)
@@ -76,10 +82,11 @@ def _read_shape(name: str) -> ModelShape:
     config = load_config(ModelConfig(name=name))
     try:
         return shape_of(config)
-    except (AttributeError, ValueError) as error:
+    except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise ConfigError(
-            f"model.name = {name!r}: is not a decoder of Llama's kind "
-            f"({str(error).splitlines()[0]}); use one, such as Llama, Mistral or Qwen3"
+            f"model.name = {name!r}: is no causal language model that transformers can build "
+            f"({reason}); use another"
         ) from None
 
 
@@ -101,25 +108,90 @@ def _on_meta(config: "PretrainedConfig") -> "PreTrainedModel":
 
 def shape_of(config: "PretrainedConfig") -> ModelShape:
     """The shape of a model with this config."""
-    import torch
-
     model = _on_meta(config)
-    head = model.get_output_embeddings()
+    linears = tuple(_linears(model))
     text = config.get_text_config()
-    head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    head = model.get_output_embeddings()
+    hidden = _number(text, "hidden_size", "d_model") or head.weight.shape[1]
+    heads = _number(text, "num_attention_heads")  # none where tokens never see each other directly
+    head_size = _number(text, "head_dim") or (hidden // heads if heads else 0)
+    key_heads = _number(text, "num_key_value_heads") or heads
     return ModelShape(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        layers=text.num_hidden_layers,
-        hidden=text.hidden_size,
-        intermediate=text.intermediate_size,
-        queries=text.num_attention_heads * head_size,
-        keys=text.num_key_value_heads * head_size,
-        vocabulary=text.vocab_size,
-        max_length=text.max_position_embeddings,
+        layers=_number(text, "num_hidden_layers", "decoder_layers") or _longest_list(model),
+        hidden=hidden,
+        intermediate=_number(text, "intermediate_size")
+        or max((linear.outputs for linear in linears), default=4 * hidden),
+        queries=heads * head_size,
+        keys=key_heads * head_size,
+        vocabulary=_number(text, "vocab_size") or head.weight.shape[0],
+        max_length=_number(text, "max_position_embeddings", "n_positions", "max_seq_len")
+        or UNBOUNDED,
         normalized_heads=any(name.endswith("q_norm") for name, _ in model.named_modules()),
-        linears=tuple(
-            Linear(name=name, inputs=module.in_features, outputs=module.out_features)
-            for name, module in model.named_modules()
-            if isinstance(module, torch.nn.Linear) and module is not head
-        ),
+        linears=linears,
     )
+
+
+def _number(config: "PretrainedConfig", *names: str) -> int:
+    """What the config says under one of the names, of a list the largest; 0 where it is silent."""
+    for name in names:
+        value = getattr(config, name, None)
+        numbers = [each for each in value if each] if isinstance(value, list | tuple) else [value]
+        if numbers and all(isinstance(each, int) for each in numbers):
+            return int(max(numbers))
+    return 0
+
+
+def _longest_list(model: "PreTrainedModel") -> int:
+    """Modules in the longest list of the model: its layers."""
+    from torch import nn
+
+    return max((len(m) for m in model.modules() if isinstance(m, nn.ModuleList)), default=1)
+
+
+def _linears(model: "PreTrainedModel") -> Iterator[Linear]:
+    """The layers of the model that can carry a LoRA; the head is none of them."""
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    head, left_alone = model.get_output_embeddings(), spared(model)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module is not head:
+            sizes = module.in_features, module.out_features
+        elif isinstance(module, Conv1D):
+            sizes = module.weight.shape[0], module.weight.shape[1]
+        else:
+            continue
+        yield Linear(name=name, inputs=sizes[0], outputs=sizes[1], spared=name in left_alone)
+
+
+def spared(model: "PreTrainedModel") -> set[str]:
+    """Names of the linear layers that "all-linear" leaves alone.
+
+    They send tokens to experts, and a small change of them is a large one of what is computed; or
+    the model reads their weight without calling them, so that a LoRA would have no effect.
+    """
+    from torch import nn
+
+    modules = dict(model.named_modules())
+    return {
+        name
+        for name, module in modules.items()
+        if isinstance(module, nn.Linear) and (_routes(name, modules) or _is_read(name, modules))
+    }
+
+
+def _routes(name: str, modules: "Mapping[str, nn.Module]") -> bool:
+    """Whether a layer chooses among experts, or weighs them."""
+    parent, _, last = name.rpartition(".")
+    kinds = [type(modules[each]).__name__.lower() for each in (name, parent)]
+    if any("router" in kind or "gating" in kind for kind in kinds):
+        return True
+    return last in ("router", "shared_expert_gate") or (last == "gate" and "moe" in kinds[1])
+
+
+def _is_read(name: str, modules: "Mapping[str, nn.Module]") -> bool:
+    """Whether it belongs to a Mamba mixer, whose kernels take the weights of these layers."""
+    parent, _, last = name.rpartition(".")
+    kind = type(modules[parent]).__name__.lower()
+    return last in ("dt_proj", "out_proj") and ("mixer" in kind or "mamba" in kind)

@@ -7,7 +7,8 @@ from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.policy import Policy
 from unstable.learners.ranks import Ranks, shard
 from unstable.models.adapters import attach_lora
-from unstable.models.base import load_model, resolve_dtype
+from unstable.models.base import load_config, load_model, resolve_dtype
+from unstable.models.support import support_of
 from unstable.types import Adapter
 from unstable.types.seeds import derive_seed
 
@@ -22,12 +23,14 @@ def load_policy(
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     sharded = learner.parallel == "fsdp" and ranks.count > 1
+    packed = support_of(load_config(model)).path == "packed"
+    attention = ATTENTION if packed else None
     if model.adapter == "none":  # whose masters are fp32, on their device from the start
-        base = load_model(model.model_copy(update={"dtype": "float32"}), attention=ATTENTION)
+        base = load_model(model.model_copy(update={"dtype": "float32"}), attention=attention)
         dtype = torch.float32 if sharded else resolve_dtype(model.dtype)
         policy = Policy(base if sharded else base.to(device), dtype)
     else:
-        base = load_model(model, attention=ATTENTION, device=device)
+        base = load_model(model, attention=attention, device=device)
         policy = Policy(attach_lora(base, model.adapter, derive_seed(seed, "lora")))
     if adapter is not None:
         policy.trained.load(adapter)

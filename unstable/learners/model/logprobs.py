@@ -1,21 +1,21 @@
 """Log-probabilities of chosen tokens over a large vocabulary, without ever holding all logits."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from unstable.config import Divergence
+from unstable.learners.model.head import Head
 
 CHUNK_ROWS = 256
 """Rows whose logits are held at a time: 50 MB in fp32 at 49k words."""
 
 
 class Aim(NamedTuple):
-    """Another policy's distributions q, which the policy's own p are compared with.
+    """Another policy's distributions q, which the policy's own p are compared with; a constant.
 
     reverse: KL(p || q). forward: KL(q || p). jsd: the generalised Jensen-Shannon divergence
     beta KL(q || m) + (1 - beta) KL(p || m) with m = beta q + (1 - beta) p, of GKD,
@@ -25,6 +25,7 @@ class Aim(NamedTuple):
     hidden_ND: Tensor  # its last hidden states
     divergence: Divergence = "reverse"
     beta: float = 0.5
+    head: Head | None = None  # None: the policy's, which is then not trained
 
     def rows(self, rows: slice | Tensor) -> "Aim":
         """That of some rows."""
@@ -41,7 +42,7 @@ class Selected(NamedTuple):
 
 def selected_logprobs(
     hidden_ND: Tensor,
-    head_VD: Tensor,
+    head: Head,
     targets_N: Tensor,
     temperatures_N: Tensor,
     chunk_rows: int = CHUNK_ROWS,
@@ -51,19 +52,44 @@ def selected_logprobs(
 ) -> Selected:
     """Logprobs of the targets, entropies, and divergences from where the aims' states lead.
 
-    The logits hidden @ head.T are divided by the temperature; the softmax is taken in fp32, or in
-    float64 where the inputs are. Only `hidden_ND` gets a gradient: from the logprobs, with
-    `entropy` from the entropies, and from the divergences.
+    The head's logits are divided by the temperature; the softmax is taken in fp32, or in float64
+    where the inputs are. `hidden_ND` gets a gradient, and so do the head's weight and bias where
+    they require one: from the logprobs, with `entropy` from the entropies, and from the
+    divergences.
     """
     aims = aims or {}
+    assert not head.trained or all(aim.head is not None for aim in aims.values())
     chunk_rows = max(1, chunk_rows // (1 + len(aims)))  # a row has logits for each aim too
-    logprobs_N, entropies_N, *divergences = _SelectedLogprobs.apply(
-        hidden_ND, head_VD, targets_N, temperatures_N, chunk_rows, entropy, tuple(aims.values())
+    function = _OfTrainedHead if head.trained and torch.is_grad_enabled() else _OfHead
+    logprobs_N, entropies_N, *divergences = function.apply(
+        hidden_ND,
+        head.weight_VD,
+        head.bias_V,
+        _Rest(head, targets_N, temperatures_N, chunk_rows, entropy, tuple(aims.values())),
     )
     return Selected(logprobs_N, entropies_N, dict(zip(aims, divergences, strict=True)))
 
 
-class _SelectedLogprobs(torch.autograd.Function):
+class _Rest(NamedTuple):
+    """What gets no gradient."""
+
+    head: Head
+    targets_N: Tensor
+    temperatures_N: Tensor
+    chunk_rows: int
+    entropy: bool  # whether entropies have a gradient
+    aims: tuple[Aim, ...]
+
+    def chunks(self, hidden_ND: Tensor) -> Iterator[tuple[slice, "_Chunk"]]:
+        """Some rows at a time; once without any where there are none."""
+        for start in range(0, max(1, len(hidden_ND)), self.chunk_rows):
+            rows = slice(start, start + self.chunk_rows)
+            aims = [aim.rows(rows) for aim in self.aims]
+            given = (hidden_ND[rows], self.targets_N[rows], self.temperatures_N[rows])
+            yield rows, _Chunk(self.head, *given, aims)
+
+
+class _OfHead(torch.autograd.Function):
     """Forward keeps each wanted figure's derivative, a row as large as the hidden state.
 
     It is (d figure / d logits) @ head / temperature, so neither logits nor hidden states are kept,
@@ -72,31 +98,17 @@ class _SelectedLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden_ND: Tensor,
-        head_VD: Tensor,
-        targets_N: Tensor,
-        temperatures_N: Tensor,
-        chunk_rows: int,
-        entropy: bool,
-        aims: tuple[Aim, ...],
+        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, rest: _Rest
     ) -> tuple[Tensor | None, ...]:
-        needs_grad = ctx.needs_input_grad[0]
-        chunks = []
-        for start in range(0, max(1, len(hidden_ND)), chunk_rows):
-            rows = slice(start, start + chunk_rows)
-            others = [aim.rows(rows) for aim in aims]
-            chunks.append(
-                _score(
-                    (hidden_ND[rows], head_VD, targets_N[rows], temperatures_N[rows], others),
-                    slopes=needs_grad,
-                    entropy_slopes=needs_grad and entropy,
-                )
-            )
-        columns = [_joined(parts) for parts in zip(*chunks, strict=True)]
-        figures, derivatives = columns[: 2 + len(aims)], columns[2 + len(aims) :]
+        wanted = ctx.needs_input_grad[0]
+        scored = [
+            chunk.derived(entropy=rest.entropy) if wanted else chunk.score()
+            for _, chunk in rest.chunks(hidden_ND)
+        ]
+        columns = [_joined(parts) for parts in zip(*scored, strict=True)]
+        figures, derivatives = columns[: 2 + len(rest.aims)], columns[2 + len(rest.aims) :]
         ctx.save_for_backward(*derivatives)
-        if not entropy:
+        if not rest.entropy:
             ctx.mark_non_differentiable(figures[1])
         return tuple(figures)
 
@@ -107,46 +119,116 @@ class _SelectedLogprobs(torch.autograd.Function):
             if derivatives_ND is not None:
                 part_ND = (grad_N[:, None] * derivatives_ND).to(derivatives_ND.dtype)
                 total_ND = part_ND if total_ND is None else total_ND.add_(part_ND)
-        return total_ND, *[None] * 6
+        return total_ND, None, None, None
 
 
-_Rows = tuple[Tensor, Tensor, Tensor, Tensor, list[Aim]]
-"""Hidden states, head, targets, temperatures and the aims."""
+class _OfTrainedHead(torch.autograd.Function):
+    """Forward keeps the hidden states; backward computes the logits again, chunk by chunk."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, rest: _Rest
+    ) -> tuple[Tensor | None, ...]:
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V)
+        ctx.rest = rest
+        scored = [chunk.score() for _, chunk in rest.chunks(hidden_ND)]
+        figures = [_joined(parts) for parts in zip(*scored, strict=True)]
+        if not rest.entropy:
+            ctx.mark_non_differentiable(figures[1])
+        return tuple(figures)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients_N: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_ND, weight_VD, bias_V = ctx.saved_tensors
+        precision = torch.promote_types(weight_VD.dtype, torch.float32)  # of sums, at least fp32
+        grad_VD = torch.zeros_like(weight_VD, dtype=precision)
+        grad_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=precision)
+        states_ND = []
+        for rows, chunk in ctx.rest.chunks(hidden_ND):
+            gradients = [grad_N[rows] for grad_N in gradients_N]
+            slopes_NV = chunk.total(gradients, entropy=ctx.rest.entropy).to(weight_VD.dtype)
+            states_ND.append((slopes_NV @ weight_VD).to(hidden_ND.dtype))
+            grad_VD += slopes_NV.T @ chunk.hidden_ND.to(weight_VD.dtype)
+            if grad_V is not None:
+                grad_V += slopes_NV.sum(0)
+        of_bias = None if grad_V is None else grad_V.to(weight_VD.dtype)
+        return torch.cat(states_ND), grad_VD.to(weight_VD.dtype), of_bias, None
 
 
-def _score(rows: _Rows, *, slopes: bool, entropy_slopes: bool) -> tuple[Tensor | None, ...]:
-    """A chunk's logprobs, entropies and divergences, and the derivatives of each, where wanted.
+_Take = Callable[[int, Tensor, int], None]
+"""Takes a figure's index, its slopes [N, V] by the logits over temperatures, and their sign."""
 
-    d logprob / d logit_j = [j = target] - p_j; d entropy = -p_j (log p_j + entropy).
-    """
-    hidden_ND, head_VD, targets_N, temperatures_N, aims = rows
 
-    def logprobs(states_ND: Tensor) -> Tensor:
-        # Divided by fp32 temperatures, logits of a lower precision become fp32.
-        return (F.linear(states_ND, head_VD) / temperatures_N[:, None]).log_softmax(-1)
+class _Chunk:
+    """Some rows: their figures, and the figures' slopes."""
 
-    def derivative(slopes_NV: Tensor, sign: int = 1) -> Tensor:
-        products_ND = slopes_NV.to(head_VD.dtype) @ head_VD
-        return (products_ND / (sign * temperatures_N[:, None])).to(hidden_ND.dtype)
+    def __init__(
+        self,
+        head: Head,
+        hidden_ND: Tensor,
+        targets_N: Tensor,
+        temperatures_N: Tensor,
+        aims: list[Aim],
+    ) -> None:
+        self.hidden_ND = hidden_ND
+        self._head, self._targets_N, self._temperatures_N = head, targets_N, temperatures_N
+        self._aims = aims
+        self._bends_NV: Tensor | None = None  # what a soft cap multiplies slopes by
 
-    logprobs_NV = logprobs(hidden_ND)
-    p_NV = logprobs_NV.exp()
-    divergences, of_divergences = [], []
-    of_entropies = of_logprobs = None
-    for aim in aims:
-        other_NV = logprobs(aim.hidden_ND.to(head_VD.dtype))
-        divergence_N, slopes_NV = _divergence(logprobs_NV, p_NV, other_NV, aim)
-        divergences.append(divergence_N)
-        of_divergences.append(derivative(slopes_NV) if slopes else None)
-    logprobs_N = logprobs_NV.gather(1, targets_N[:, None])[:, 0]
-    entropies_N = -torch.linalg.vecdot(p_NV, logprobs_NV)
-    if entropy_slopes:
-        of_entropies = derivative(logprobs_NV.add_(entropies_N[:, None]).mul_(p_NV), sign=-1)
-    if slopes:
-        # As one product, so that what a likely target leaves over is not lost to rounding.
-        p_NV[torch.arange(len(targets_N), device=targets_N.device), targets_N] -= 1
-        of_logprobs = derivative(p_NV, sign=-1)
-    return logprobs_N, entropies_N, *divergences, of_logprobs, of_entropies, *of_divergences
+    def score(self, take: _Take | None = None, *, entropy: bool = False) -> tuple[Tensor, ...]:
+        """Logprobs, entropies and divergences; `take` is given the slopes of each.
+
+        Of entropies with `entropy` alone. d logprob / d logit_j = [j = target] - p_j; d entropy =
+        -p_j (log p_j + entropy). What is given is written over afterwards.
+        """
+        logits_NV, self._bends_NV = self._head.logits(self.hidden_ND, self._temperatures_N)
+        logprobs_NV = logits_NV.log_softmax(-1)
+        p_NV = logprobs_NV.exp()
+        divergences = []
+        for index, aim in enumerate(self._aims, 2):
+            logits_NV, _ = (aim.head or self._head).logits(aim.hidden_ND, self._temperatures_N)
+            other_NV = logits_NV.log_softmax(-1)
+            divergence_N, slopes_NV = _divergence(logprobs_NV, p_NV, other_NV, aim)
+            divergences.append(divergence_N)
+            if take is not None:
+                take(index, slopes_NV, 1)
+        targets_N = self._targets_N
+        logprobs_N = logprobs_NV.gather(1, targets_N[:, None])[:, 0]
+        entropies_N = -torch.linalg.vecdot(p_NV, logprobs_NV)
+        if take is not None and entropy:
+            take(1, logprobs_NV.add_(entropies_N[:, None]).mul_(p_NV), -1)
+        if take is not None:
+            # As one product, so that what a likely target leaves over is not lost to rounding.
+            p_NV[torch.arange(len(targets_N), device=targets_N.device), targets_N] -= 1
+            take(0, p_NV, -1)
+        return logprobs_N, entropies_N, *divergences
+
+    def derived(self, *, entropy: bool) -> tuple[Tensor | None, ...]:
+        """The figures, and after them the derivative [N, D] of each by the hidden states."""
+        derivatives: list[Tensor | None] = [None] * (2 + len(self._aims))
+        weight_VD = self._head.weight_VD
+
+        def take(index: int, slopes_NV: Tensor, sign: int) -> None:
+            products_ND = self._bent(slopes_NV).to(weight_VD.dtype) @ weight_VD
+            divisors_N1 = self._head.divisors(sign * self._temperatures_N)
+            derivatives[index] = (products_ND / divisors_N1).to(self.hidden_ND.dtype)
+
+        return *self.score(take, entropy=entropy), *derivatives
+
+    def total(self, gradients_N: Sequence[Tensor], *, entropy: bool) -> Tensor:
+        """The figures' slopes [N, V] by h W' + b, times their gradients and summed up."""
+        totals: list[Tensor] = []
+
+        def take(index: int, slopes_NV: Tensor, sign: int) -> None:
+            part_NV = slopes_NV * (sign * gradients_N[index])[:, None]
+            totals[:] = [totals[0].add_(part_NV) if totals else part_NV]
+
+        self.score(take, entropy=entropy)
+        return self._bent(totals[0]) / self._head.divisors(self._temperatures_N)
+
+    def _bent(self, slopes_NV: Tensor) -> Tensor:
+        """Slopes by what goes into the soft cap, of those by what comes out of it."""
+        return slopes_NV if self._bends_NV is None else slopes_NV * self._bends_NV
 
 
 def _divergence(

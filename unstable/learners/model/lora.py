@@ -36,20 +36,21 @@ def fuse_lora(model: PeftModel) -> None:
             vars(module)["forward"] = MethodType(_forward, module)
 
 
-def _forward(module: Any, inputs_1TD: Tensor) -> Tensor:
-    base = module.base_layer
-    a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
-    outputs_TF = lora_linear(inputs_1TD[0], base.weight, base.bias, a, b, module.scaling["default"])
-    return outputs_TF[None]
+def _forward(module: Any, inputs: Tensor) -> Tensor:
+    return _with_lora(module, inputs, module.base_layer.weight)
 
 
-def _quantized_forward(module: Any, inputs_1TD: Tensor) -> Tensor:
-    base = module.base_layer
+def _quantized_forward(module: Any, inputs: Tensor) -> Tensor:
+    return _with_lora(module, inputs, partial(dense_weight, module.base_layer))
+
+
+def _with_lora(module: Any, inputs: Tensor, weight_FD: Tensor | Callable[[], Tensor]) -> Tensor:
+    """The layer's outputs [..., F] of inputs [..., D]."""
     a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
-    outputs_TF = lora_linear(
-        inputs_1TD[0], partial(dense_weight, base), base.bias, a, b, module.scaling["default"]
-    )
-    return outputs_TF[None]
+    scale = module.scaling["default"]
+    inputs_TD = inputs.reshape(-1, inputs.shape[-1])
+    outputs_TF = lora_linear(inputs_TD, weight_FD, module.base_layer.bias, a, b, scale)
+    return outputs_TF.view(*inputs.shape[:-1], outputs_TF.shape[-1])
 
 
 def lora_linear(

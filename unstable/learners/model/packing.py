@@ -47,12 +47,19 @@ class Shape(NamedTuple):
         """Whether the segments' keys are their own tokens and no others."""
         return self.num_queries == self.num_keys
 
-    def mask(self, device: torch.device) -> Tensor | None:
-        """What each query attends to, bool [queries, keys]; None where all or causal says it."""
-        if self.alone or self.num_queries == 1:
-            return None
+    def mask(self, window: int | None, device: torch.device) -> Tensor:
+        """What each query attends to, bool [queries, keys]: itself and the keys before it.
+
+        With a window only that many, itself among them.
+        """
+        last = self.num_keys - self.num_queries  # key of the first query
         ones = torch.ones(self.num_queries, self.num_keys, dtype=torch.bool, device=device)
-        return ones.tril(self.num_keys - self.num_queries)
+        seen = ones.tril(last)
+        return seen if window is None else seen.triu(last - window + 1)
+
+    def sees_all(self, window: int | None) -> bool:
+        """Whether no key before a query is outside of the window."""
+        return window is None or self.num_keys <= window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +83,15 @@ class Segments:
         return not all(shape.alone for shape in self.shapes)
 
     @cached_property
-    def masks(self) -> list[Tensor | None]:
-        """A mask a shape, made when a layer first asks: kernels that know bounds never do."""
-        return [shape.mask(self.keys_K.device) for shape in self.shapes]
+    def _masks(self) -> dict[tuple[Shape, int | None], Tensor]:
+        return {}
+
+    def mask(self, shape: Shape, window: int | None) -> Tensor:
+        """`Shape.mask`, made when a layer first asks: kernels that know bounds never do."""
+        key = shape, None if shape.sees_all(window) else window
+        if key not in self._masks:
+            self._masks[key] = shape.mask(key[1], self.keys_K.device)
+        return self._masks[key]
 
     def to(self, device: torch.device) -> "Segments":
         """The same on `device`."""
@@ -102,6 +115,16 @@ class Pack:
     temperatures_N: Tensor  # that their logits are divided by
     samples_N: Tensor  # index of the sample that each belongs to
     states_S: Tensor  # index in T of each sample's last prompt token
+
+    def arguments(self) -> dict[str, Any]:
+        """What the decoder is called with."""
+        return {
+            "input_ids": self.ids_T[None],
+            "position_ids": self.positions_T[None],
+            # Without it transformers looks for sequences in the positions, which a GPU waits for.
+            "attention_mask": torch.ones_like(self.ids_T, dtype=torch.bool)[None],
+            "segments": self.segments,
+        }
 
     def to(self, device: torch.device) -> "Pack":
         """The same on `device`."""
@@ -133,22 +156,44 @@ def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED
     assert all(sample.prompt_ids for sample in samples)
     # The last token predicts nothing that is scored, so it is no input.
     tree = _Tree([sample.prompt_ids + sample.token_ids[:-1] for sample in samples], min_shared)
-    ends_S = tree.starts_S + np.array([len(sample.prompt_ids) for sample in samples]) - 1
-    runs = [(index, *run) for index, sample in enumerate(samples) for run in _scored_runs(sample)]
-    samples_R, offsets_R, counts_R = np.array(runs, np.int64).reshape(-1, 3).T
-    temperatures_S = np.array([sample.temperature for sample in samples], np.float32)
-    samples_N = np.repeat(samples_R, counts_R)
-    targets = chain.from_iterable(sample.scored_ids for sample in samples)
+    scored = Scored.of(samples, tree.starts_S)
     return Pack(
         ids_T=torch.from_numpy(tree.ids_T),
         positions_T=torch.from_numpy(tree.positions_T),
         segments=tree.segments(),
-        predictors_N=torch.from_numpy(tree.keys_K[spans(ends_S[samples_R] + offsets_R, counts_R)]),
-        targets_N=torch.from_numpy(np.fromiter(targets, np.int64)),
-        temperatures_N=torch.from_numpy(temperatures_S[samples_N]),
-        samples_N=torch.from_numpy(samples_N),
-        states_S=torch.from_numpy(tree.keys_K[ends_S]),
+        predictors_N=torch.from_numpy(tree.keys_K[scored.predictors_N]),
+        targets_N=torch.from_numpy(scored.targets_N),
+        temperatures_N=torch.from_numpy(scored.temperatures_N),
+        samples_N=torch.from_numpy(scored.samples_N),
+        states_S=torch.from_numpy(tree.keys_K[scored.ends_S]),
     )
+
+
+class Scored(NamedTuple):
+    """The N tokens of samples that are scored, where each sample's inputs stand in a row."""
+
+    predictors_N: Ints  # where the input before each stands
+    targets_N: Ints
+    temperatures_N: NDArray[np.float32]
+    samples_N: Ints
+    ends_S: Ints  # where each sample's last prompt token stands
+
+    @classmethod
+    def of(cls, samples: Sequence[TokenSample], starts_S: Ints) -> "Scored":
+        """Those of samples whose inputs begin at these places."""
+        ends_S = starts_S + np.array([len(sample.prompt_ids) for sample in samples]) - 1
+        runs = [(index, *run) for index, each in enumerate(samples) for run in _scored_runs(each)]
+        samples_R, offsets_R, counts_R = np.array(runs, np.int64).reshape(-1, 3).T
+        temperatures_S = np.array([sample.temperature for sample in samples], np.float32)
+        samples_N = np.repeat(samples_R, counts_R)
+        targets = chain.from_iterable(sample.scored_ids for sample in samples)
+        return cls(
+            predictors_N=spans(ends_S[samples_R] + offsets_R, counts_R),
+            targets_N=np.fromiter(targets, np.int64),
+            temperatures_N=temperatures_S[samples_N],
+            samples_N=samples_N,
+            ends_S=ends_S,
+        )
 
 
 def _scored_runs(sample: TokenSample) -> list[tuple[int, int]]:

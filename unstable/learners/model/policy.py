@@ -1,32 +1,34 @@
 """The trained model as one module, so that what wraps modules (FSDP2) has one to wrap."""
 
-from collections.abc import Mapping
-from typing import NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import torch
 from peft import PeftModel
+from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from unstable.config import ConfigError
+from unstable.learners.model.attention import ATTENTION
+from unstable.learners.model.checks import check_padded
+from unstable.learners.model.head import Head
 from unstable.learners.model.logprobs import Aim, selected_logprobs
 from unstable.learners.model.lora import fuse_lora
-from unstable.learners.model.packing import Pack, gathered
+from unstable.learners.model.packing import Pack, gathered, pack_samples
+from unstable.learners.model.padding import Padded, pad_samples
 from unstable.learners.model.trained import Trained, TrainedLora
 from unstable.learners.model.whole import TrainedWhole
+from unstable.types import TokenSample
 
-# Attributes that change logits or attention in ways that this scorer does not compute.
-_LOGIT_CHANGES = (
-    "final_logit_softcapping",
-    "attn_logit_softcapping",
-    "logits_scaling",
-    "logit_scale",
-)
+Inputs = Pack | Padded
+"""Samples as a policy is called with them."""
 
 
 class Scores(NamedTuple):
-    """What the model says of a pack of S samples with N tokens that are scored."""
+    """What the model says of S samples with N tokens that are scored."""
 
     logprobs_N: Tensor  # fp32, with a gradient
     entropies_N: Tensor  # fp32, with one where it was asked for
@@ -43,10 +45,12 @@ class Scores(NamedTuple):
 
 
 class Policy(nn.Module):
-    """A causal language model loaded with `attention.ATTENTION`, part `trained`, that scores packs.
+    """A causal language model, part `trained`, that scores samples.
 
-    What is trained is its LoRA, or all of it in `dtype` where it has none. Inner modules are never called from outside. Raises `ConfigError` for a model whose logits
-    are more than a bias-free linear layer of its last hidden states.
+    One that is loaded with `attention.ATTENTION` takes packs; any other computes by its own
+    forward, and takes padded rows. What is trained is its LoRA, or all of it, computed with in
+    `dtype`, where it has none. Inner modules are never called from outside. Raises `ConfigError`
+    for a model that would be scored wrongly.
     """
 
     def __init__(
@@ -54,24 +58,50 @@ class Policy(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        _check_scorable(self.causal_model)
+        _check_head(self._causal_model)
         self.trained: Trained
         if isinstance(model, PeftModel):
             fuse_lora(model)
             self.trained = TrainedLora(model)
         else:
             self.trained = TrainedWhole(model, dtype)
+        if self.padded:
+            check_padded(self._causal_model, self._decoder)
 
     @property
-    def causal_model(self) -> PreTrainedModel:
-        """The base."""
+    def _causal_model(self) -> PreTrainedModel:
         model = self.model
         base = model.get_base_model() if isinstance(model, PeftModel) else model
         return cast(PreTrainedModel, base)
 
     @property
+    def _decoder(self) -> nn.Module:
+        """What makes the last hidden states."""
+        model: Any = self._causal_model
+        found = [model.get_decoder(), getattr(model, "model", None), model.base_model]
+        # Of some models transformers finds the whole, or a layer of the head.
+        return next(
+            each for each in found if isinstance(each, PreTrainedModel) and each is not model
+        )
+
+    @property
+    def padded(self) -> bool:
+        """Whether samples are rows, of which nothing is shared, and not packs."""
+        kind: str = self._causal_model.config._attn_implementation
+        return kind != ATTENTION
+
+    def inputs(self, samples: Sequence[TokenSample]) -> Inputs:
+        """The samples as `forward` takes them, on the CPU; any thread may call it."""
+        return pad_samples(samples) if self.padded else pack_samples(samples)
+
+    @property
+    def width(self) -> int:
+        """Elements of a last hidden state."""
+        return Head.of(self._causal_model).weight_VD.shape[1]
+
+    @property
     def device(self) -> torch.device:
-        """Where the trained parameters are, and packs are put through."""
+        """Where the trained parameters are, and samples are put through."""
         return self.trained.parameters[0].device
 
     @property
@@ -80,7 +110,7 @@ class Policy(nn.Module):
 
         Recomputing, compiling and sharding are done layer by layer.
         """
-        model = self.causal_model
+        model = self._causal_model
         layers: list[nn.Module] = [
             module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
         ]
@@ -95,66 +125,61 @@ class Policy(nn.Module):
     def recompute_activations(self) -> None:
         """Keep each layer's input alone and run the layer again in backward."""
         options = {"use_reentrant": False, "preserve_rng_state": False}
-        self.causal_model.gradient_checkpointing_enable(options)
+        self._causal_model.gradient_checkpointing_enable(options)
         for layer in self.layers:
             layer.training = True  # or transformers would not; what may have dropout stays as is
+            if self.padded:  # the layers themselves may have dropout too
+                vars(layer)["forward"] = partial(_evaluated, layer, layer.forward)
 
     def compile_layers(self) -> None:
-        """Compile the layers, once for all of them and for packs of any size."""
+        """Compile the layers, once for all of them and for inputs of any size."""
         for layer in self.layers:
             layer.compile(dynamic=True)
 
     def forward(
-        self, pack: Pack, *, entropy: bool = False, aims: Mapping[str, Aim] | None = None
+        self, inputs: Inputs, *, entropy: bool = False, aims: Mapping[str, Aim] | None = None
     ) -> Scores:
-        """Score the pack's tokens, wherever the pack lies.
+        """Score the samples' tokens, wherever the inputs lie.
 
         With `entropy` entropies have a gradient. `aims` hold the `hidden_ND` of other policies,
         from which the divergences are.
         """
         self.trained.refresh()
-        causal_model, pack = self.causal_model, pack.to(self.device)
-        hidden_1TD = causal_model.get_decoder()(
-            input_ids=pack.ids_T[None],
-            position_ids=pack.positions_T[None],
-            use_cache=False,
-            segments=pack.segments,
-        ).last_hidden_state
-        hidden_ND = gathered(hidden_1TD[0], pack.predictors_N)
+        inputs = inputs.to(self.device)
+        output = self._decoder(**inputs.arguments(), use_cache=False)
+        hidden_TD = output.last_hidden_state.flatten(0, 1)
+        hidden_ND = gathered(hidden_TD, inputs.predictors_N)
         selected = selected_logprobs(
             hidden_ND,
-            causal_model.get_output_embeddings().weight,
-            pack.targets_N,
-            pack.temperatures_N,
+            Head.of(self._causal_model),
+            inputs.targets_N,
+            inputs.temperatures_N,
             entropy=entropy,
             aims=aims,
         )
         return Scores(
             logprobs_N=selected.logprobs_N,
             entropies_N=selected.entropies_N,
-            states_SD=gathered(hidden_1TD[0], pack.states_S),
+            states_SD=gathered(hidden_TD, inputs.states_S),
             hidden_ND=hidden_ND,
             divergences=selected.divergences,
-            samples_N=pack.samples_N,
+            samples_N=inputs.samples_N,
         )
 
 
-def _check_scorable(model: PreTrainedModel) -> None:
-    config, head = model.config, model.get_output_embeddings()
-    for name in _LOGIT_CHANGES:
-        value = getattr(config, name, None)
-        if value not in (None, 1):
-            raise ConfigError(
-                f"model.name = {config.name_or_path!r}: {name} = {value} is not supported in "
-                "training; use a model without it"
-            )
-    if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or []):
+def _evaluated(layer: nn.Module, forward: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """The forward of a layer that is marked as training for transformers alone, without dropout."""
+    layer.training = False
+    try:
+        return forward(*args, **options)
+    finally:
+        layer.training = True
+
+
+def _check_head(model: PreTrainedModel) -> None:
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Linear) or isinstance(head, LoraLayer):
         raise ConfigError(
-            f"model.name = {config.name_or_path!r}: has layers without full attention, which "
-            "training does not support; use a model with full attention"
-        )
-    if type(head) is not nn.Linear or head.bias is not None:
-        raise ConfigError(
-            f"model.name = {config.name_or_path!r}: its output layer is not linear without bias, "
-            "or has a LoRA; use another model, or leave lm_head out of model.adapter.targets"
+            f"model.name = {model.config.name_or_path!r}: its output layer is not linear, or has a "
+            "LoRA; use another model, or leave lm_head out of model.adapter.targets"
         )

@@ -1,0 +1,77 @@
+"""Whether a model's own forward can be trusted with padded rows, asked of the model itself."""
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from unstable.config import ConfigError
+from unstable.learners.model.head import Head
+from unstable.learners.model.padding import pad_samples
+from unstable.models.quantize import is_quantized
+from unstable.types import TokenSample
+
+_LENGTHS = (7, 4)
+"""Of the rows that are compared: one is padded."""
+_SHORTER = 2
+"""Tokens that are left out at a row's end: what stands before them must not change."""
+_WITHIN = {torch.float32: 1e-3}
+_WITHIN_ELSE = 0.1
+"""Relative to the size of what is compared: rounding alone."""
+
+
+@torch.no_grad()
+def check_padded(model: PreTrainedModel, decoder: nn.Module) -> None:
+    """Raise `ConfigError` where the decoder's states or the head's logits are not the model's.
+
+    The states of padded rows are held against those of each beginning alone, and logits against the
+    model's own. A model on no device, or quantized, is not asked.
+    """
+    if any(tensor.is_meta for tensor in model.parameters()):
+        return
+    if any(is_quantized(module) for module in model.modules()):
+        return
+    text = model.config.get_text_config()
+    rows = [[(3 + 5 * i + n) % text.vocab_size for i in range(n)] for n in _LENGTHS]
+    try:
+        _check_states(model, decoder, rows)
+        _check_logits(model, decoder, rows[0])
+    except (AttributeError, TypeError, ValueError, RuntimeError, IndexError, KeyError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise _refused(model, f"it cannot be called with token ids alone ({reason})") from error
+
+
+def _check_states(model: PreTrainedModel, decoder: nn.Module, rows: list[list[int]]) -> None:
+    padded = pad_samples([TokenSample(prompt_ids=ids, segments=()) for ids in rows]).to(model.device)
+    states_SLD = decoder(**padded.arguments(), use_cache=False).last_hidden_state
+    for left_out in (0, _SHORTER):
+        gaps = []
+        for ids, states_LD in zip(rows, states_SLD, strict=True):
+            alone = torch.tensor([ids[: len(ids) - left_out]], device=model.device)
+            expected_D = decoder(input_ids=alone, use_cache=False).last_hidden_state[0, -1]
+            gaps.append(_gap(states_LD[alone.shape[1] - 1], expected_D))
+        # Of several, since a token that two experts are as good for may go to either.
+        if not min(gaps) < _WITHIN.get(states_SLD.dtype, _WITHIN_ELSE):
+            raise _refused(model, "its tokens depend on what comes after them, or on padding")
+
+
+def _check_logits(model: PreTrainedModel, decoder: nn.Module, ids: list[int]) -> None:
+    alone = torch.tensor([ids], device=model.device)
+    states_TD = decoder(input_ids=alone, use_cache=False).last_hidden_state[0]
+    logits_TV, _ = Head.of(model).logits(states_TD, torch.ones(len(ids), device=model.device))
+    gap = _gap(logits_TV, model(input_ids=alone, use_cache=False).logits[0])
+    if not gap < _WITHIN.get(states_TD.dtype, _WITHIN_ELSE):
+        raise _refused(model, "its logits are more than a linear layer of its last hidden states")
+
+
+def _gap(found: Tensor, expected: Tensor) -> float:
+    """How far they are apart, relative to the latter."""
+    if found.shape != expected.shape:
+        return float("inf")
+    return float((found.float() - expected.float()).norm() / expected.float().norm())
+
+
+def _refused(model: PreTrainedModel, reason: str) -> ConfigError:
+    return ConfigError(
+        f"model.name = {model.config.name_or_path!r}: cannot be trained: {reason}; use another "
+        "model"
+    )
