@@ -94,4 +94,4 @@ def shard(policy: Policy, device: torch.device, dtype: torch.dtype) -> None:
         spread.set_force_sum_reduction_for_comms(True)
         spread.set_gradient_divide_factor(1.0)
     if isinstance(trained, TrainedWhole):
-        trained.share_out()
+        trained.share_out(dtype)

@@ -1,6 +1,7 @@
 """The trained model as one module, so that what wraps modules (FSDP2) has one to wrap."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -98,6 +99,18 @@ class Policy(nn.Module):
     def width(self) -> int:
         """Elements of a last hidden state."""
         return Head.of(self._causal_model).weight_VD.shape[1]
+
+    def head_apart(self) -> Head | None:
+        """The head as it is now, for divergences from it later; None where it is never another."""
+        head = Head.of(self._causal_model)
+        if not head.trained:
+            return None
+        bias_V = head.bias_V
+        return replace(
+            head,
+            weight_VD=self.trained.apart(head.weight_VD),
+            bias_V=None if bias_V is None else self.trained.apart(bias_V),
+        )
 
     @property
     def device(self) -> torch.device:

@@ -36,6 +36,10 @@ class Trained(ABC):
     def refresh(self) -> None:
         """Before a pass: whatever is computed with has the parameters' values of now."""
 
+    def apart(self, computed: Tensor) -> Tensor:
+        """A tensor that the model computes with now, whole, without a gradient."""
+        return computed.detach()
+
     @abstractmethod
     def export(self, name: str) -> Adapter:
         """The values as they stand, under a name of their own.

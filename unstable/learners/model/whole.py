@@ -67,8 +67,17 @@ class TrainedWhole(Trained):
             copy.copy_(master)
         self._rounded_from = versions
 
-    def share_out(self) -> None:
-        """From now on masters are the parts that `fully_shard` has left to this rank."""
+    def apart(self, computed: Tensor) -> Tensor:
+        if isinstance(computed, DTensor):
+            return computed.detach().full_tensor().to(self._dtype)
+        return super().apart(computed)
+
+    def share_out(self, dtype: torch.dtype) -> None:
+        """From now on masters are the parts that `fully_shard` has left to this rank.
+
+        `dtype` is what it rounds them to.
+        """
+        self._dtype = dtype
         spread = self._computed_with
         for index, parameter in enumerate(spread):
             assert isinstance(parameter, DTensor)
