@@ -89,9 +89,9 @@ def shard(policy: Policy, device: torch.device, dtype: torch.dtype) -> None:
             parameter.data = parameter.data.to(device)
         options["ignored_params"] = set(trained.parameters)
     # Embeddings and output layer, which may be one tensor, are the root's.
-    for module in (*policy.layers, policy):
-        spread = fully_shard(module, **options)
-        spread.set_force_sum_reduction_for_comms(True)
-        spread.set_gradient_divide_factor(1.0)
+    spread = [fully_shard(module, **options) for module in (*policy.layers, policy)]
     if isinstance(trained, TrainedWhole):
-        trained.share_out(dtype)
+        for module in spread:
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)
+        trained.share_out(spread, dtype)

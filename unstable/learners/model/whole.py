@@ -23,13 +23,13 @@ class TrainedWhole(Trained):
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
-        self._model = model
         self._dtype = dtype
         self._places = _places(model)
         self._masters = [
             nn.Parameter(parameter.detach().float()) for parameter in self._computed_with
         ]
         self._own: list[Part] = []  # where ranks share the model out, in the memory of FSDP
+        self._spread: Sequence[FSDPModule] = ()
         self._rounded_from: list[int] = []  # versions of the masters that copies are of
         self.put(self._masters)
 
@@ -72,14 +72,14 @@ class TrainedWhole(Trained):
             return computed.detach().full_tensor().to(self._dtype)
         return super().apart(computed)
 
-    def share_out(self, dtype: torch.dtype) -> None:
+    def share_out(self, modules: Sequence[FSDPModule], dtype: torch.dtype) -> None:
         """From now on masters are the parts that `fully_shard` has left to this rank.
 
-        `dtype` is what it rounds them to.
+        `modules` are what it was called with, `dtype` is what it rounds their weights to.
         """
         self._dtype = dtype
-        spread = self._computed_with
-        for index, parameter in enumerate(spread):
+        self._spread = modules
+        for index, parameter in enumerate(self._computed_with):
             assert isinstance(parameter, DTensor)
             self._own.append(Part(parameter.to_local().detach(), parameter))
             parameter.register_post_accumulate_grad_hook(self._receiver(index))
@@ -91,9 +91,8 @@ class TrainedWhole(Trained):
     @torch.no_grad()
     def _exchange(self, parameters: Sequence[nn.Parameter]) -> None:
         """Values that FSDP computes with go into these parameters, and theirs come there."""
-        for module in self._model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()  # what is whole just now is of other values
+        for module in self._spread:
+            module.reshard()  # what is whole just now is of other values
         for own, other in zip(self._own, parameters, strict=True):
             if own is not other:
                 values = own.clone()
