@@ -180,7 +180,7 @@ def main() -> None:
     torch.set_num_threads(1)
     config = ModelConfig()
     base = load_model(config)
-    peft_model = attach_lora(copy.deepcopy(base), config.adapter, seed=0).eval()
+    peft_model = attach_lora(copy.deepcopy(base), config.lora, seed=0).eval()
     engine = EmbeddedEngine(base, stop_token_ids=(), max_requests=args.requests)
     adapters = [random_adapter(peft_model, name, seed) for seed, name in enumerate(NAMES)]
     TrainedLora(peft_model).load(adapters[0])

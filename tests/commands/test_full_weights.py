@@ -19,6 +19,7 @@ from unstable.models.base import load_model
 from unstable.models.inspection import check_opponents, check_start
 from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
+from unstable.runtime.local import LocalActor
 
 TINY: dict[str, Any] = {"name": "tiny", "init": "fresh", "dtype": "float32", "adapter": "none"}
 
@@ -38,6 +39,9 @@ def settings(**more: Any) -> dict[str, Any]:
 async def finished(folder: Path, **more: Any) -> RunFolder:
     """A run of two updates, as `unstable train` leaves it."""
     context = make_context(folder, folder / "run", **settings(**more))
+    for actor in context.actors:
+        assert isinstance(actor, LocalActor)
+        await actor.collector.start()
     assert await train(context) == "all updates made"
     context.tracker.close()
     context.folder.config.write_text(dump(context.config), encoding="utf-8")
@@ -52,19 +56,18 @@ def recorded(run: RunFolder, player: str) -> list[dict[str, Any]]:
     return [turn["sampled"] for turn in turns]
 
 
-@torch.no_grad()
-def test_a_version_is_exported_as_the_model_that_played(tmp_path: Path) -> None:
-    import asyncio
-
-    run = asyncio.run(finished(tmp_path))
+async def test_a_version_is_exported_as_the_model_that_played(tmp_path: Path) -> None:
+    run = await finished(tmp_path)
     for version in (0, 1):
         model = AutoModelForCausalLM.from_pretrained(export(run.root, version))
         turns = recorded(run, f"main@{version}")
         assert len(turns) > 10
         for turn in turns:
-            prompt, (answer,) = turn["prompt_ids"], turn["completions"]
+            prompt, (answer,) = turn["prompt_ids"], turn["segments"]
             ids = torch.tensor([[*prompt, *answer["token_ids"]]])
-            logprobs = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            with torch.no_grad():
+                logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
+            logprobs = logits.log_softmax(-1)
             found = logprobs.gather(1, torch.tensor(answer["token_ids"])[:, None])[:, 0].tolist()
             assert found == pytest.approx(answer["logprobs"], abs=1e-4)
     start, end = (load_file(run.checkpoint(v) / "model.safetensors") for v in (0, 2))
@@ -96,7 +99,7 @@ def test_what_does_not_go_together_is_one_line(tmp_path: Path) -> None:
     warm, lora = saved(tmp_path / "warm", whole=True), saved(tmp_path / "lora", whole=False)
     with pytest.raises(ConfigError, match=r"model.quantize = '8bit' freezes.*model.adapter = none"):
         parse({"model": {"adapter": "none", "quantize": "8bit"}})
-    with pytest.raises(ConfigError, match=r"model.init = '.*lora': holds a LoRA, but model.adapter"):
+    with pytest.raises(ConfigError, match=r"model.init = '.*lora': holds a LoRA, but"):
         check_start(lora, ModelConfig(**TINY), "model.init")
     with pytest.raises(ConfigError, match=r"holds whole weights, not a LoRA; set model.adapter to"):
         check_start(warm, ModelConfig(name="tiny"), "model.init")
@@ -104,7 +107,7 @@ def test_what_does_not_go_together_is_one_line(tmp_path: Path) -> None:
         check_start(warm, ModelConfig(**{**TINY, "name": "tiny_cards"}), "model.init")
     (warm / "model.safetensors").write_bytes(b"PK")
     fixed = [{"kind": "checkpoint", "path": str(warm)}]
-    with pytest.raises(ConfigError, match=r"opponents.fixed.0.path = .*model.safetensors cannot be"):
+    with pytest.raises(ConfigError, match=r"opponents.fixed.0.path = .* cannot be read"):
         check_opponents(parse({"model": TINY, "opponents": {"fixed": fixed}}))
     with pytest.raises(ConfigError, match=r"model.adapter = 'some': write keys and values"):
         parse({"model": {"adapter": "some"}})
@@ -112,7 +115,7 @@ def test_what_does_not_go_together_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_by_commands(tmp_path: Path) -> None:
-    """Trained, evaluated, measured exactly and exported, each by its command."""
+    """Processes of their own are probed, play and learn; afterwards a version is evaluated."""
     config = """
 model: {name: tiny, init: fresh, dtype: float32, adapter: none}
 actors: {num: 1, games_in_flight: 8}
@@ -123,8 +126,6 @@ loop: {steps: 2, mode: sync}
     (tmp_path / "full.yaml").write_text(config)
     done = [unstable(tmp_path, "train", "--config", "full.yaml", "--run_dir", "run")]
     done.append(unstable(tmp_path, "eval", "run", "--games", "2"))
-    done.append(unstable(tmp_path, "export", "run"))
     for each in done:
         assert each.returncode == 0 and no_developers_lines(each.stdout + each.stderr), each
     assert "all weights are trained" in done[0].stderr
-    AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "exports" / "000002-merged")

@@ -42,7 +42,7 @@ def plainly(
     device: str, adapters: dict[str | None, Adapter | None]
 ) -> dict[str | None, np.ndarray]:
     """Log-probabilities of all tokens of the continuations, prompt and answer put through whole."""
-    model = attach_lora(load_model(MODEL), MODEL.adapter, seed=0).to(device)  # its B is zero
+    model = attach_lora(load_model(MODEL), MODEL.lora, seed=0).to(device)  # its B is zero
     found = {}
     for name, adapter in adapters.items():
         if adapter is not None:
@@ -57,7 +57,7 @@ def plainly(
 
 
 async def assert_scores_are_plain(kind: str, device: str, folder: Path) -> None:
-    first, second = probe_adapters(SHAPE, MODEL.adapter)
+    first, second = probe_adapters(SHAPE, MODEL.lora)
     adapters: dict[str | None, Adapter | None] = {None: None}
     adapters |= {first.name: first, second.name: second}
     engine = await serving(kind, folder)

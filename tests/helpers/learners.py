@@ -193,7 +193,7 @@ def trained(learner):
 
 def plain_policy(model):
     """The model with a LoRA of the learner's shape, by transformers and PEFT alone."""
-    return attach_lora(tiny_model(vocab=VOCAB), model.adapter, seed=0)
+    return attach_lora(tiny_model(vocab=VOCAB), model.lora, seed=0)
 
 
 # The tiny model's frozen output layer keeps its logits within 1: hot, it could not be sure.

@@ -76,7 +76,8 @@ def random_whole(model: PreTrainedModel, name: str, seed: int) -> Adapter:
     """A version whose weights all differ from the model's, by half of their spread or so."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {
-        key: weight.float() + 0.3 * weight.std() * torch.randn(weight.shape, generator=generator)
+        key: weight.float()
+        + 0.3 * weight.std() * torch.randn(weight.shape, generator=generator)
         + 0.1 * torch.randn(weight.shape, generator=generator) * (weight.dim() == 1)
         for key, weight in model.named_parameters()
     }

@@ -29,7 +29,7 @@ class Scorer:
     """The learner's policy, asked how likely given answers are."""
 
     def __init__(self, config: ModelConfig) -> None:
-        model = attach_lora(load_model(config, attention=ATTENTION), config.adapter, seed=0)
+        model = attach_lora(load_model(config, attention=ATTENTION), config.lora, seed=0)
         self.policy = Policy(model)
         self._base = TrainedLora(model).export("fresh")  # its B is zero
 
@@ -38,7 +38,7 @@ class Scorer:
         self, answers: Sequence[ProbeAnswer], adapter: Adapter | None, temperature: float = 1.0
     ) -> list[list[float]]:
         """Logprobs of each answer's tokens; None is the base model."""
-        TrainedLora(self.policy.model).load(adapter or self._base)
+        self.policy.trained.load(adapter or self._base)
         samples = [
             TokenSample(
                 prompt_ids=answer.prompt_ids,

@@ -218,9 +218,7 @@ def test_two_ranks_train_all_weights_as_one(pair, model, algorithm, parallel):
     batches = [batch_of(version) for version in (0, 1)]
     options = {"algorithm": algorithm, "epochs": 2, "ema": 0.9, "learning_rate": 1e-3}
     weights, moments, metrics, held = whole_updates(Ranks(), model, batches, **options)
-    both = pair.run(
-        whole_updates, model, batches, micro_batch_size=2, parallel=parallel, **options
-    )
+    both = pair.run(whole_updates, model, batches, micro_batch_size=2, parallel=parallel, **options)
     torch.testing.assert_close(both[0][0], weights, atol=2e-5, rtol=1e-4)
     torch.testing.assert_close(both[0][1], moments, atol=1e-5, rtol=1e-3)
     assert (moments != 0).float().mean() > 0.9

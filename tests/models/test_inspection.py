@@ -194,7 +194,7 @@ def test_a_published_adapter_loads_by_peft_as_the_documents_say(tmp_path, monkey
     documented = 'ln -s "$(unstable model smollm2-135m)" smollm2-135m'
     assert documented in (ROOT / "docs/export.md").read_text(encoding="utf-8")
     config = ModelConfig(name="tiny", dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
-    adapter = TrainedLora(attach_lora(load_model(config), config.adapter, 0)).export("x")
+    adapter = TrainedLora(attach_lora(load_model(config), config.lora, 0)).export("x")
     pack_adapter(adapter, tmp_path / "a.zip", base=describe_base(config, ["TicTacToe-v0"]), card="")
     unpack(tmp_path / "a.zip", tmp_path / "lora")
     monkeypatch.chdir(tmp_path)

@@ -38,9 +38,10 @@ def export(
 ) -> Path:
     """Write a version, or the newest one for None, into a folder that is new or empty; returns it.
 
-    A PEFT adapter or, if `merged` or all weights are trained, whole weights; with tokenizer, prompts and a model card. With
-    `repository` it is pushed to the hub too. Raises `ConfigError` for a run, a version or a folder
-    that cannot be, and `RunFailedError` for what the hub refuses; half a folder is never left.
+    A PEFT adapter or, if `merged` or all weights are trained, whole weights; with tokenizer,
+    prompts and a model card. With `repository` it is pushed to the hub too. Raises `ConfigError`
+    for a run, a version or a folder that cannot be, and `RunFailedError` for what the hub refuses;
+    half a folder is never left.
     """
     folder = RunFolder(run_dir)
     version = checkpoint_of(folder, version)

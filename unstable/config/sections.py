@@ -72,6 +72,12 @@ class ModelConfig(Section):
         """Whether all weights are trained."""
         return self.adapter == "none"
 
+    @property
+    def lora(self) -> AdapterConfig:
+        """The LoRA that is trained, where one is."""
+        assert self.adapter != "none"
+        return self.adapter
+
     @model_validator(mode="after")
     def _quantized_is_frozen(self) -> Self:
         if self.trains_all and self.quantize != "none":

@@ -2,7 +2,7 @@
 
 Every rank is given the whole batch and decides alike, from the seed, what a step is made of; each
 puts its own share through. What crosses a wire is summed in one flat tensor, once an optimizer step
-the gradients of what is trained, with the figures of all tokens, and once a scoring pass its scores.
+the gradients with the figures of all tokens, and once a scoring pass its scores.
 So nothing wraps the model for data parallelism (`DistributedDataParallel` would send gradients
 after every micro-batch and average what has to be added up); `shard` alone has collectives besides.
 """

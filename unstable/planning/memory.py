@@ -161,8 +161,8 @@ def activation_bytes(shape: ModelShape, adapter: AnyAdapter, dtype: str, *, on_g
 
     Counted as in https://arxiv.org/abs/2205.05198: a linear layer keeps its input, once for all
     that read the same tensor, and with a LoRA `rank` values more; a norm keeps its input in fp32,
-    and where its weight is trained what that multiplies; attention keeps queries, keys, values and output; the gated MLP keeps both
-    branches and the activated gate.
+    and where its weight is trained what that multiplies; attention keeps queries, keys, values and
+    output; the gated MLP keeps both branches and the activated gate.
     """
     size = DTYPE_BYTES[dtype]
     inputs = 2 * shape.hidden + shape.queries + shape.intermediate

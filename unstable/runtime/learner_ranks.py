@@ -171,7 +171,7 @@ class RemoteLearner:
         self._waits.processes.update(zip(names, pids, strict=True))
 
     async def hold(self, version: int) -> None:
-        """As `LocalLearner.hold`, of one rank; of trained weights that are spread all give theirs."""
+        """As `LocalLearner.hold`, by one rank; all do where each has a part of what is trained."""
         spread = self._config.model.trains_all and self._config.learner.parallel == "fsdp"
 
         async def hold() -> None:

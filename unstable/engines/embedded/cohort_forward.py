@@ -27,7 +27,7 @@ _PROBE_TOLERANCE = {torch.float32: 0.02, torch.bfloat16: 0.5}  # of the logits' 
 
 @dataclass(slots=True)
 class _Cohort:
-    """Requests of equal length and one model's weights, by row of their cache, sorted by adapter."""
+    """Requests of equal length under one model's weights, by row of the cache, by adapter."""
 
     slots: Ints
     cache: Cache | None = None

@@ -29,8 +29,8 @@ class GroupedLora:
     """LoRA by forward hooks on the model's linear layers (Hu et al., arxiv.org/abs/2106.09685).
 
     y[rows] += (x[rows] A^T) (scale B^T) in the base model's dtype. Before a forward, `group` says
-    which tokens are whose, and puts their weights in place where a version has all of them. A layer may see them as [1, T, D], [B, L, D] or [N, D], or several rows
-    of each, as [B, L, H, D].
+    which tokens are whose, and puts their weights in place where a version has all of them. A layer
+    may see them as [1, T, D], [B, L, D] or [N, D], or several rows of each, as [B, L, H, D].
     """
 
     def __init__(self, model: PreTrainedModel) -> None:

@@ -79,8 +79,7 @@ class SlotForward:
         Its own is the plain one, which rounds as ours does.
         """
         lengths = [
-            min(each, self._cache.max_length)
-            for each in _PROBE_LENGTHS[: len(self.table.length)]
+            min(each, self._cache.max_length) for each in _PROBE_LENGTHS[: len(self.table.length)]
         ]
         vocabulary = self._model.config.get_text_config().vocab_size
         ids = [torch.arange(length) % vocabulary for length in lengths]

@@ -53,9 +53,7 @@ class WholeVersions:
         """Have the model compute with a version's weights, or with the base's."""
         if number == self._in_place:
             return
-        for places, parameter in zip(
-            self._places.values(), self._versions[number], strict=True
-        ):
+        for places, parameter in zip(self._places.values(), self._versions[number], strict=True):
             for module, name in places:
                 module._parameters[name] = parameter  # setattr takes ten times as long
         self._in_place = number

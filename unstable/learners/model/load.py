@@ -27,8 +27,9 @@ def load_policy(
     attention = ATTENTION if packed else None
     if model.adapter == "none":  # whose masters are fp32, on their device from the start
         base = load_model(model.model_copy(update={"dtype": "float32"}), attention=attention)
-        dtype = torch.float32 if sharded else resolve_dtype(model.dtype)
-        policy = Policy(base if sharded else base.to(device), dtype)
+        if not sharded:
+            torch.nn.Module.to(base, device)
+        policy = Policy(base, torch.float32 if sharded else resolve_dtype(model.dtype))
     else:
         base = load_model(model, attention=attention, device=device)
         policy = Policy(attach_lora(base, model.adapter, derive_seed(seed, "lora")))

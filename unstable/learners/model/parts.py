@@ -15,7 +15,7 @@ class Part(nn.Parameter):
 
     def __new__(cls, values: Tensor, of: DTensor) -> Self:
         """A leaf with these values, in their memory."""
-        part: Self = super().__new__(cls, values)  # type: ignore[assignment]
+        part: Self = super().__new__(cls, values)
         part.of = of
         return part
 

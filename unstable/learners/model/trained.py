@@ -33,6 +33,7 @@ class Trained(ABC):
     def put(self, parameters: Sequence[nn.Parameter]) -> None:
         """Have the model compute with these, of the same shapes."""
 
+    @abstractmethod
     def refresh(self) -> None:
         """Before a pass: whatever is computed with has the parameters' values of now."""
 
@@ -72,6 +73,9 @@ class TrainedLora(Trained):
         for (module, name), parameter in zip(self._slots, parameters, strict=True):
             setattr(module, name, parameter)
 
+    def refresh(self) -> None:
+        """Nothing: `lora.rounded` asks for itself."""
+
     def export(self, name: str) -> Adapter:
         # With this option PEFT does not ask a hub whether the vocabulary was changed.
         state = get_peft_model_state_dict(self._model, save_embedding_layers=False)
@@ -94,9 +98,7 @@ def exported(name: str, tensors: dict[str, Tensor], config: dict[str, Any]) -> A
     return Adapter(name=name, weights=save(tensors, metadata=metadata), config=config)
 
 
-def fitting_tensors(
-    weights: Adapter, expected: Mapping[str, Sequence[int]]
-) -> dict[str, Tensor]:
+def fitting_tensors(weights: Adapter, expected: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
     """The tensors of these shapes; raises `ConfigError` where they are others, or not finite."""
     tensors = load(weights.weights)
     given = {key: value.shape for key, value in tensors.items()}

@@ -68,9 +68,10 @@ class TrainedWhole(Trained):
         self._rounded_from = versions
 
     def apart(self, computed: Tensor) -> Tensor:
-        if isinstance(computed, DTensor):
-            return computed.detach().full_tensor().to(self._dtype)
-        return super().apart(computed)
+        values = computed.detach()
+        if isinstance(values, DTensor):
+            return values.full_tensor().to(self._dtype)
+        return values
 
     def share_out(self, modules: Sequence[FSDPModule], dtype: torch.dtype) -> None:
         """From now on masters are the parts that `fully_shard` has left to this rank.
