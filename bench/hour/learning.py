@@ -108,8 +108,8 @@ def prefix(job: Job) -> None:
     samples = [each.tokens for each in _batch(job, count, length, 8, shared).samples]
     policy = _policy(job)
     packs = {
-        "shared": [pack_samples(samples)],
-        "apart": [pack_samples([sample]) for sample in samples],
+        "shared": [policy.inputs(samples)],
+        "apart": [policy.inputs([sample]) for sample in samples],
     }
     found = {name: _gradient(policy, each) for name, each in packs.items()}
     cosine = torch.cosine_similarity(found["shared"], found["apart"], dim=0)
@@ -147,7 +147,7 @@ def masks(job: Job) -> None:
     packed = synced()
     policy(pack).logprobs_N.sum().backward()
     passed = synced()
-    made = [mask.to(device) for mask in pack.segments.masks if mask is not None]
+    made = [shape.mask(None, device) for shape in pack.segments.shapes]
     masked = synced()
     job.note("packing", 1000 * (packed - began), "ms")
     job.note("a pass, forward and backward", 1000 * (passed - packed), "ms")

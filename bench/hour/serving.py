@@ -23,7 +23,6 @@ from unstable.engines.base import Engine
 from unstable.engines.make import make_engine
 from unstable.engines.probe import probe_adapters
 from unstable.learners.model.load import load_policy
-from unstable.learners.model.packing import pack_samples
 from unstable.learners.ranks import ALONE
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.shape import read_shape
@@ -198,7 +197,7 @@ async def _agrees(
         for first in range(0, min(len(answers), 16 * 32), 16):
             part = answers[first : first + 16]
             samples = [TokenSample(prompt_ids=ids, segments=(answer,)) for ids, answer in part]
-            ours = policy(pack_samples(samples)).logprobs_N.cpu().numpy()
+            ours = policy(policy.inputs(samples)).logprobs_N.cpu().numpy()
             theirs = [value for _, answer in part for value in answer.logprobs]
             gaps.append(ours - np.array(theirs))
     ratios = np.exp(np.concatenate(gaps))

@@ -43,7 +43,8 @@ def test_packs_made_ahead_are_those_made_when_they_are_needed(model, monkeypatch
     makers = []
 
     def spy(given):
-        makers.append(threading.current_thread().name)
+        if any(sample.segments for sample in given):  # a critic reads prompts when it steps
+            makers.append(threading.current_thread().name)
         return made(given)
 
     made = policy.pack_samples

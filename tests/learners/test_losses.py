@@ -217,7 +217,9 @@ def test_chunked_logprobs_equal_log_softmax(chunk_rows):
     targets = torch.randint(0, 11, (7,), generator=generator)
     temperatures = torch.tensor([1.0, 0.7, 2.0, 1.0, 0.1, 1.5, 1.0])
     weights = torch.randn(7, generator=generator)
-    logprobs, entropies, _ = selected_logprobs(hidden, Head(head), targets, temperatures, chunk_rows)
+    logprobs, entropies, _ = selected_logprobs(
+        hidden, Head(head), targets, temperatures, chunk_rows
+    )
     expected, expected_entropies = plain_logprobs(hidden, head, targets, temperatures)
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropies, expected_entropies, atol=1e-5, rtol=1e-5)

@@ -6,13 +6,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.helpers.learners import token_sample
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig, ConfigError, LearnerConfig
 from unstable.learners.micro_batches import MicroBatch, MicroBatches
 from unstable.learners.model import attention
-from unstable.learners.model.attention import ATTENTION
+from unstable.learners.model.attention import ATTENTION, Rule
 from unstable.learners.model.packing import COPIES_PER_TOKEN, MIN_SHARED, gathered, pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.learners.model.trained import TrainedLora
@@ -268,13 +269,14 @@ def test_lora_masters_are_fp32_on_a_bfloat16_base():
 
 def test_models_that_would_be_scored_wrongly_are_refused():
     capped = tiny_model()
-    capped.config.final_logit_softcapping = 30.0
-    with pytest.raises(ConfigError, match="final_logit_softcapping = 30.0"):
+    capped.config.final_logit_softcapping = 3.0  # which a Llama's own forward knows nothing of
+    with pytest.raises(ConfigError, match="its logits are more than a linear layer"):
         Policy(attach_lora(capped, AdapterConfig(), 0))
-    sliding = tiny_model()
-    sliding.config.layer_types = ["full_attention", "sliding_attention"]
-    with pytest.raises(ConfigError, match="full attention"):
-        Policy(attach_lora(sliding, AdapterConfig(), 0))
+    both_ways = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("bert", vocab_size=40, hidden_size=24, num_hidden_layers=1)
+    )
+    with pytest.raises(ConfigError, match="depend on what comes after them"):
+        Policy(attach_lora(both_ways.eval(), AdapterConfig(targets=["query"]), 0))
     unmarked = Policy(attach_lora(tiny_model(), AdapterConfig(), 0))
     unmarked.model.get_base_model().model.layers = torch.nn.ModuleList()
     for layer_by_layer in (unmarked.recompute_activations, unmarked.compile_layers):
@@ -291,14 +293,20 @@ def test_micro_batches_keep_like_prompts_together():
     assert MicroBatches(3)(samples) == [MicroBatch([0, 2, 3], True), MicroBatch([1], True)]
 
 
-def varlen_by_hand(query, key, value, query_bounds, key_bounds, *_, scale, enable_gqa=False, **__):
+def varlen_by_hand(
+    query, key, value, query_bounds, key_bounds, *_, scale, window_size, enable_gqa=False
+):
     """What torch's kernel computes, segment by segment."""
+    left, right = window_size
+    assert right == 0
     assert enable_gqa or query.shape[1] == key.shape[1]
     bounds = (pairwise(each.tolist()) for each in (query_bounds, key_bounds))
     outputs = []
     for (q0, q1), (k0, k1) in zip(*bounds, strict=True):
         q, k, v = (x.transpose(0, 1) for x in (query[q0:q1], key[k0:k1], value[k0:k1]))
-        mask = torch.ones(q1 - q0, k1 - k0, dtype=torch.bool).tril(k1 - k0 - (q1 - q0))
+        places = torch.arange(k1 - k0)
+        behind = places[k1 - k0 - (q1 - q0) :, None] - places
+        mask = (behind >= 0) & ((behind <= left) | (left < 0))
         output = F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=enable_gqa)
         outputs.append(output.transpose(0, 1))
     return torch.cat(outputs)
@@ -313,10 +321,11 @@ def heads_of(pack, dtype=torch.float32, seed=0):
     ]
 
 
+@pytest.mark.parametrize("window", [None, 2, 22])
 @pytest.mark.parametrize("shares_heads", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_kernel_with_bounds_has_the_gradients_of_attention_by_shapes(
-    monkeypatch, shares_heads, shared
+    monkeypatch, shares_heads, shared, window
 ):
     seen = []
 
@@ -330,10 +339,10 @@ def test_the_kernel_with_bounds_has_the_gradients_of_attention_by_shapes(
     pack = pack_samples([token_sample([*prefix, 30 + i, i], [4] * (1 + i % 3)) for i in range(6)])
     assert pack.segments.shared == shared
     query, key, value = heads_of(pack)
-    by_bounds = attention._attend_varlen(query, key, value, 0.3, pack.segments)
+    by_bounds = attention._attend_varlen(query, key, value, Rule(0.3, window), pack.segments)
     of_bounds = torch.autograd.grad(by_bounds.square().sum(), (query, key, value))
     q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
-    by_shapes = attention._attend_shapes(q, k, v, 0.3, pack.segments)[None]
+    by_shapes = attention._attend_shapes(q, k, v, Rule(0.3, window), pack.segments)[None]
     of_shapes = torch.autograd.grad(by_shapes.square().sum(), (query, key, value))
     torch.testing.assert_close(by_bounds, by_shapes, atol=1e-5, rtol=1e-5)
     for one, other in zip(of_bounds, of_shapes, strict=True):
@@ -353,7 +362,7 @@ def test_a_prefix_of_64_answers_has_its_gradient_summed_in_fp32(monkeypatch):
     def gradient(dtype, gather=gathered):
         monkeypatch.setattr(attention, "gathered", gather)
         query, key, value = (each.to(dtype) for each in heads_of(pack, torch.bfloat16))
-        output = attention._attend_varlen(query, key, value, 0.3, pack.segments)
+        output = attention._attend_varlen(query, key, value, Rule(0.3), pack.segments)
         grad_output = heads_of(pack, torch.bfloat16, seed=1)[0].transpose(1, 2).to(dtype)
         (grad,) = torch.autograd.grad(output, value, grad_output)
         return grad[0, :, :20].float()

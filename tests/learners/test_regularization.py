@@ -106,7 +106,12 @@ def test_what_is_not_asked_for_has_no_gradient():
     assert [each is None for each in plain.logprobs_N.grad_fn.saved_tensors] == [False, True]
     with torch.no_grad():
         both = selected_logprobs(
-            hidden, Head(head), targets, temperatures, entropy=True, aims={"reference": Aim(reference)}
+            hidden,
+            Head(head),
+            targets,
+            temperatures,
+            entropy=True,
+            aims={"reference": Aim(reference)},
         )
     assert not both.divergences["reference"].requires_grad and not both.entropies_N.requires_grad
 

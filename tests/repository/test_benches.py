@@ -38,6 +38,7 @@ SMALL = {
     "learner.py": "--model tiny --vocab 90 --samples 4 --threads 1 --rounds 1 --only padded ours",
     "learner_tiny.py": "--turns 64 --threads 1 --rounds 1 --algorithms reinforce",
     "orchestration.py": "--games 32 --in-flight 16",
+    "padded.py": "--model tiny --samples 4 --prompt 16 --vocab 90 --rounds 1",
     "pipeline.py": "--updates 2 --cases 4x24gb-1.7b",
     "prompts.py": "--games 1",
     "report.py": "--games 100",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unstable.config import AdapterConfig, ConfigError, RunConfig
-from unstable.models.shape import spared
+from unstable.models.shape import linears_of
 from unstable.records.files import write_synced
 from unstable.types import Adapter
 
@@ -30,12 +30,13 @@ def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "
     import torch
     from peft import LoraConfig, get_peft_model
 
-    left_alone = sorted(spared(model)) if config.targets == "all-linear" else []
+    targets = config.targets
+    if targets == "all-linear":
+        targets = [linear.name for linear in linears_of(model) if not linear.spared]
     lora = LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
-        target_modules=config.targets,
-        exclude_modules=left_alone or None,
+        target_modules=targets,
         task_type="CAUSAL_LM",
         base_model_name_or_path=model.config.name_or_path,
     )
@@ -48,6 +49,11 @@ def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "
                 f"model.adapter.targets = {config.targets!r}: {str(error).splitlines()[0]}; "
                 "name linear layers of the model, or all-linear"
             ) from None
+    if lora.target_parameters:
+        raise ConfigError(
+            f"model.adapter.targets = {config.targets!r}: names experts, which are no linear "
+            "layers; name others, or all-linear"
+        )
     return peft_model
 
 

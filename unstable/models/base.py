@@ -190,6 +190,15 @@ def load_model(
     return model.eval().requires_grad_(False)
 
 
+def decoder_of(model: "PreTrainedModel") -> "PreTrainedModel":
+    """The part of a causal model that makes the last hidden states."""
+    from transformers import PreTrainedModel
+
+    # Of some models transformers finds the whole, or a layer of the head.
+    found = (model.get_decoder(), getattr(model, "model", None), model.base_model)
+    return next(each for each in found if isinstance(each, PreTrainedModel) and each is not model)
+
+
 def stop_token_ids(
     model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"
 ) -> frozenset[int]:

@@ -28,7 +28,7 @@ _UNSERVED = (
     *("use_dora", "use_qalora", "use_bdlora", "lora_bias", "modules_to_save", "rank_pattern"),
     *("alpha_pattern", "layer_replication", "trainable_token_indices", "target_parameters"),
     *("alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config"),
-    *("monteclora_config", "fan_in_fan_out"),
+    "monteclora_config",
 )
 """Settings of PEFT that make more of an adapter than B @ A times one scale."""
 _CHANGE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")

@@ -86,6 +86,7 @@ def replace_weights(model: "PreTrainedModel", whole: Adapter) -> None:
 def add_adapter(model: "PreTrainedModel", adapter: Adapter) -> None:
     """Add scale * B @ A to each weight, in float32, rounded once to the weight's own type."""
     import torch
+    from transformers.pytorch_utils import Conv1D
 
     embedding = model.get_input_embeddings().weight
     with torch.no_grad():
@@ -96,4 +97,7 @@ def add_adapter(model: "PreTrainedModel", adapter: Adapter) -> None:
                     f"--merged: {name} is the embedding too, which the adapter leaves as it is; "
                     "leave --merged out"
                 )
-            weight.copy_(weight.float() + scale * (b.float() @ a.float()))
+            change = scale * (b.float() @ a.float())
+            if isinstance(model.get_submodule(name), Conv1D):  # whose weight is [in, out]
+                change = change.T
+            weight.copy_(weight.float() + change)

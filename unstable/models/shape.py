@@ -1,18 +1,17 @@
 """A model's shape: what memory estimates need, read from its config without any weights."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unstable.config import AdapterConfig, AnyAdapter, ConfigError, ModelConfig
-from unstable.models.base import load_config
+from unstable.models.base import decoder_of, load_config
 from unstable.models.known import KNOWN
 
 if TYPE_CHECKING:
-    from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
 UNBOUNDED = 1 << 20
@@ -26,7 +25,7 @@ class Linear:
     name: str
     inputs: int
     outputs: int
-    spared: bool = False  # by all-linear, as `spared` says
+    spared: bool = False  # all-linear leaves it alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +108,7 @@ def _on_meta(config: "PretrainedConfig") -> "PreTrainedModel":
 def shape_of(config: "PretrainedConfig") -> ModelShape:
     """The shape of a model with this config."""
     model = _on_meta(config)
-    linears = tuple(_linears(model))
+    linears = tuple(linears_of(model))
     text = config.get_text_config()
     head = model.get_output_embeddings()
     hidden = _number(text, "hidden_size", "d_model") or head.weight.shape[1]
@@ -135,10 +134,13 @@ def shape_of(config: "PretrainedConfig") -> ModelShape:
 def _number(config: "PretrainedConfig", *names: str) -> int:
     """What the config says under one of the names, of a list the largest; 0 where it is silent."""
     for name in names:
-        value = getattr(config, name, None)
-        numbers = [each for each in value if each] if isinstance(value, list | tuple) else [value]
-        if numbers and all(isinstance(each, int) for each in numbers):
-            return int(max(numbers))
+        try:
+            value: Any = getattr(config, name, None)
+        except RuntimeError:  # it differs by layer, of which transformers gives no largest one
+            continue
+        numbers = value if isinstance(value, list | tuple) else [value]
+        if found := [each for each in numbers if isinstance(each, int) and each > 0]:
+            return max(found)
     return 0
 
 
@@ -149,49 +151,51 @@ def _longest_list(model: "PreTrainedModel") -> int:
     return max((len(m) for m in model.modules() if isinstance(m, nn.ModuleList)), default=1)
 
 
-def _linears(model: "PreTrainedModel") -> Iterator[Linear]:
-    """The layers of the model that can carry a LoRA; the head is none of them."""
+def linears_of(model: "PreTrainedModel") -> Iterator[Linear]:
+    """The layers of the model that can carry a LoRA; the head is none of them.
+
+    Spared are those of other parts than the decoder; those that send tokens to experts, where a
+    small change is a large one of what is computed; those that are read without being called, so
+    that a LoRA would have no effect; and those whose names PEFT takes for experts'.
+    """
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
-    head, left_alone = model.get_output_embeddings(), spared(model)
-    for name, module in model.named_modules():
+    modules = dict(model.named_modules())
+    decoder = set(decoder_of(model).modules())
+    head, experts = model.get_output_embeddings(), _names_of_experts(model.config.model_type)
+    for name, module in modules.items():
         if isinstance(module, nn.Linear) and module is not head:
             sizes = module.in_features, module.out_features
         elif isinstance(module, Conv1D):
             sizes = module.weight.shape[0], module.weight.shape[1]
         else:
             continue
-        yield Linear(name=name, inputs=sizes[0], outputs=sizes[1], spared=name in left_alone)
+        parent, _, last = name.rpartition(".")
+        kinds = type(module).__name__.lower(), type(modules[parent]).__name__.lower()
+        spared = module not in decoder or last in experts or _routes(last, kinds)
+        spared = spared or _is_read(last, kinds[1])
+        yield Linear(name=name, inputs=sizes[0], outputs=sizes[1], spared=spared)
 
 
-def spared(model: "PreTrainedModel") -> set[str]:
-    """Names of the linear layers that "all-linear" leaves alone.
-
-    They send tokens to experts, and a small change of them is a large one of what is computed; or
-    the model reads their weight without calling them, so that a LoRA would have no effect.
-    """
-    from torch import nn
-
-    modules = dict(model.named_modules())
-    return {
-        name
-        for name, module in modules.items()
-        if isinstance(module, nn.Linear) and (_routes(name, modules) or _is_read(name, modules))
-    }
-
-
-def _routes(name: str, modules: "Mapping[str, nn.Module]") -> bool:
-    """Whether a layer chooses among experts, or weighs them."""
-    parent, _, last = name.rpartition(".")
-    kinds = [type(modules[each]).__name__.lower() for each in (name, parent)]
-    if any("router" in kind or "gating" in kind for kind in kinds):
+def _routes(name: str, kinds: tuple[str, str]) -> bool:
+    """Whether a layer, of its own and its parent's class, chooses among experts, or weighs them."""
+    if any("router" in kind or kind.endswith("gating") for kind in kinds):
         return True
-    return last in ("router", "shared_expert_gate") or (last == "gate" and "moe" in kinds[1])
+    return name in ("router", "shared_expert_gate") or (name == "gate" and "moe" in kinds[1])
 
 
-def _is_read(name: str, modules: "Mapping[str, nn.Module]") -> bool:
+def _is_read(name: str, parent: str) -> bool:
     """Whether it belongs to a Mamba mixer, whose kernels take the weights of these layers."""
-    parent, _, last = name.rpartition(".")
-    kind = type(modules[parent]).__name__.lower()
-    return last in ("dt_proj", "out_proj") and ("mixer" in kind or "mamba" in kind)
+    return name in ("dt_proj", "out_proj") and ("mixer" in parent or "mamba" in parent)
+
+
+def _names_of_experts(kind: str) -> frozenset[str]:
+    """Names that PEFT gives to the experts of a type of model, whatever else is named so.
+
+    They were layers once and are parameters now, and PEFT loads old adapters for them.
+    """
+    from peft.utils import transformers_weight_conversion as conversion
+
+    family = conversion._MODEL_TO_CONVERSION_PATTERN.get(kind, "")
+    return frozenset(conversion._MOE_TARGET_MODULE_MAPPING.get(family, ()))

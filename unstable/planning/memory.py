@@ -141,7 +141,7 @@ def weight_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:
     size = DTYPE_BYTES[dtype]
     if quantize == "none":
         return size * shape.parameters
-    largest = max(linear.inputs * linear.outputs for linear in shape.linears)
+    largest = max((linear.inputs * linear.outputs for linear in shape.linears), default=0)
     dense = shape.parameters - shape.linear_parameters + largest
     return round(QUANTIZED_BYTES[quantize] * shape.linear_parameters) + size * dense
 

@@ -38,13 +38,13 @@ def attend(
     `softcap` bounds the scores (https://arxiv.org/abs/2408.00118); `s_aux` [H] holds a score of
     each head that takes part in the softmax and has no value (https://arxiv.org/abs/2508.10925).
     """
-    plain = softcap is None and s_aux is None
-    if plain and query.is_cuda and query.dtype is torch.bfloat16:
-        return _attend_varlen(query, key, value, scaling, segments, attention_mask), None
+    sinks_H = None if s_aux is None else s_aux.float()
+    rule = Rule(scaling, attention_mask, softcap, sinks_H)
+    if query.is_cuda and not rule.alters_scores and query.dtype is torch.bfloat16:
+        return _attend_varlen(query, key, value, rule, segments), None
     # On a CPU, fp32 is no slower than bfloat16 for segments of this size, and it sums up the
     # gradients of a shared prefix well.
     queries, keys, values = (heads[0].transpose(0, 1).float() for heads in (query, key, value))
-    rule = _Rule(scaling, attention_mask, softcap, None if s_aux is None else s_aux.float())
     outputs_THD = _attend_shapes(queries, keys, values, rule, segments)
     return outputs_THD[None].to(query.dtype), None
 
@@ -57,17 +57,22 @@ def _window(*, local_size: int | None = None, **_: object) -> int | None:
     return local_size
 
 
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
     """How a layer attends."""
 
     scaling: float
-    window: int | None
-    softcap: float | None
-    sinks_H: Tensor | None
+    window: int | None = None
+    softcap: float | None = None
+    sinks_H: Tensor | None = None
+
+    @property
+    def alters_scores(self) -> bool:
+        """Whether scores are more than scaled products, which no kernel computes."""
+        return self.softcap is not None or self.sinks_H is not None
 
 
 def _attend_shapes(
-    query_THD: Tensor, key_TGD: Tensor, value_TGD: Tensor, rule: _Rule, segments: Segments
+    query_THD: Tensor, key_TGD: Tensor, value_TGD: Tensor, rule: Rule, segments: Segments
 ) -> Tensor:
     """Attention of the segments of each shape at once, [T, H, D]."""
     queries = query_THD.split([s.num_segments * s.num_queries for s in segments.shapes])
@@ -76,7 +81,7 @@ def _attend_shapes(
     outputs = []
     for shape, *parts in zip(segments.shapes, queries, keys, values, strict=True):
         q, k, v = (rows.unflatten(0, (shape.num_segments, -1)).transpose(1, 2) for rows in parts)
-        if rule.softcap is not None or rule.sinks_H is not None:
+        if rule.alters_scores:
             output = _attend_plainly(q, k, v, rule, segments.mask(shape, rule.window))
         else:
             whole = shape.sees_all(rule.window)
@@ -93,7 +98,7 @@ def _attend_shapes(
 
 
 def _attend_plainly(
-    query_SHQD: Tensor, key_SGKD: Tensor, value_SGKD: Tensor, rule: _Rule, mask_QK: Tensor
+    query_SHQD: Tensor, key_SGKD: Tensor, value_SGKD: Tensor, rule: Rule, mask_QK: Tensor
 ) -> Tensor:
     """Attention whose scores are bounded or have sinks, which no kernel computes: [S, H, Q, D]."""
     groups = key_SGKD.shape[1]
@@ -115,12 +120,7 @@ def _keys(heads_TGD: Tensor, segments: Segments) -> Tensor:
 
 
 def _attend_varlen(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scaling: float,
-    segments: Segments,
-    window: int | None,
+    query: Tensor, key: Tensor, value: Tensor, rule: Rule, segments: Segments
 ) -> Tensor:
     keys_KGD, values_KGD = (_keys(heads[0].transpose(0, 1), segments) for heads in (key, value))
     options: dict[str, Any] = {"enable_gqa": True} if _SHARES_HEADS else {}
@@ -137,9 +137,9 @@ def _attend_varlen(
         segments.key_bounds,
         max(segments.query_lengths),
         max(segments.key_lengths),
-        scale=scaling,
+        scale=rule.scaling,
         # Keys to the left and right of a query; causal, aligned to a segment's last key.
-        window_size=(-1 if window is None else window - 1, 0),
+        window_size=(-1 if rule.window is None else rule.window - 1, 0),
         **options,
     )
     assert isinstance(output_THD, Tensor)  # and not a tuple, which is for return_aux

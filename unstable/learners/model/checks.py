@@ -1,12 +1,13 @@
 """Whether a model's own forward can be trusted with padded rows, asked of the model itself."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from unstable.config import ConfigError
 from unstable.learners.model.head import Head
 from unstable.learners.model.padding import pad_samples
+from unstable.models.base import decoder_of
 from unstable.models.quantize import is_quantized
 from unstable.types import TokenSample
 
@@ -20,8 +21,8 @@ _WITHIN_ELSE = 0.1
 
 
 @torch.no_grad()
-def check_padded(model: PreTrainedModel, decoder: nn.Module) -> None:
-    """Raise `ConfigError` where the decoder's states or the head's logits are not the model's.
+def check_padded(model: PreTrainedModel) -> None:
+    """Raise `ConfigError` where the states of padded rows or the head's logits are not the model's.
 
     The states of padded rows are held against those of each beginning alone, and logits against the
     model's own. A model on no device, or quantized, is not asked.
@@ -33,15 +34,18 @@ def check_padded(model: PreTrainedModel, decoder: nn.Module) -> None:
     text = model.config.get_text_config()
     rows = [[(3 + 5 * i + n) % text.vocab_size for i in range(n)] for n in _LENGTHS]
     try:
-        _check_states(model, decoder, rows)
-        _check_logits(model, decoder, rows[0])
+        _check_states(model, rows)
+        _check_logits(model, rows[0])
     except (AttributeError, TypeError, ValueError, RuntimeError, IndexError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise _refused(model, f"it cannot be called with token ids alone ({reason})") from error
 
 
-def _check_states(model: PreTrainedModel, decoder: nn.Module, rows: list[list[int]]) -> None:
-    padded = pad_samples([TokenSample(prompt_ids=ids, segments=()) for ids in rows]).to(model.device)
+def _check_states(model: PreTrainedModel, rows: list[list[int]]) -> None:
+    decoder = decoder_of(model)
+    padded = pad_samples([TokenSample(prompt_ids=ids, segments=()) for ids in rows]).to(
+        model.device
+    )
     states_SLD = decoder(**padded.arguments(), use_cache=False).last_hidden_state
     for left_out in (0, _SHORTER):
         gaps = []
@@ -54,11 +58,12 @@ def _check_states(model: PreTrainedModel, decoder: nn.Module, rows: list[list[in
             raise _refused(model, "its tokens depend on what comes after them, or on padding")
 
 
-def _check_logits(model: PreTrainedModel, decoder: nn.Module, ids: list[int]) -> None:
+def _check_logits(model: PreTrainedModel, ids: list[int]) -> None:
     alone = torch.tensor([ids], device=model.device)
-    states_TD = decoder(input_ids=alone, use_cache=False).last_hidden_state[0]
-    logits_TV, _ = Head.of(model).logits(states_TD, torch.ones(len(ids), device=model.device))
-    gap = _gap(logits_TV, model(input_ids=alone, use_cache=False).logits[0])
+    states_TD = decoder_of(model)(input_ids=alone, use_cache=False).last_hidden_state[0]
+    logprobs_TV, _ = Head.of(model).logprobs(states_TD, torch.ones(len(ids), device=model.device))
+    logits_TV = model(input_ids=alone, use_cache=False).logits[0]
+    gap = _gap(logprobs_TV, logits_TV.float().log_softmax(-1))
     if not gap < _WITHIN.get(states_TD.dtype, _WITHIN_ELSE):
         raise _refused(model, "its logits are more than a linear layer of its last hidden states")
 

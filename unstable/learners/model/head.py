@@ -55,19 +55,22 @@ class Head:
             self.bias_V is not None and self.bias_V.requires_grad
         )
 
-    def logits(self, states_ND: Tensor, temperatures_N: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Logits divided by temperatures, and with a cap how much smaller it makes their slopes.
+    def logprobs(self, states_ND: Tensor, temperatures_N: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Log-softmax [N, V] of logits over temperatures, and what a cap multiplies slopes by.
 
-        In the temperatures' precision or, where that is more, the states'.
+        In fp32, or in float64 where the states are.
         """
-        raw_NV = F.linear(states_ND.to(self.weight_VD.dtype), self.weight_VD, self.bias_V)
+        weight_VD, bias_V = self.weight_VD, self.bias_V
+        states_ND = states_ND.to(weight_VD.dtype)
         if self.softcap is None:
             # Divided by fp32 temperatures, logits of a lower precision become fp32.
-            return raw_NV / self.divisors(temperatures_N), None
-        precision = torch.promote_types(raw_NV.dtype, temperatures_N.dtype)
-        bent_NV = (raw_NV.to(precision) * (self.scale / self.softcap)).tanh_()
+            logits_NV = F.linear(states_ND, weight_VD, bias_V) / self.divisors(temperatures_N)
+            return logits_NV.log_softmax(-1), None
+        precision = torch.promote_types(weight_VD.dtype, temperatures_N.dtype)
+        bent_NV = F.linear(states_ND, weight_VD, bias_V).to(precision)
+        bent_NV = bent_NV.mul_(self.scale / self.softcap).tanh_()
         logits_NV = bent_NV * (self.softcap / temperatures_N[:, None])
-        return logits_NV, bent_NV.square_().neg_().add_(1)
+        return logits_NV.log_softmax(-1), bent_NV.square_().neg_().add_(1)
 
     def divisors(self, temperatures_N: Tensor) -> Tensor:
         """What h W' + b is divided by, [N, 1], but for the cap."""

@@ -59,7 +59,8 @@ def selected_logprobs(
     """
     aims = aims or {}
     assert not head.trained or all(aim.head is not None for aim in aims.values())
-    chunk_rows = max(1, chunk_rows // (1 + len(aims)))  # a row has logits for each aim too
+    held = 1 + len(aims) + (head.softcap is not None)  # logits of each row, and what a cap keeps
+    chunk_rows = max(1, chunk_rows // held)
     function = _OfTrainedHead if head.trained and torch.is_grad_enabled() else _OfHead
     logprobs_N, entropies_N, *divergences = function.apply(
         hidden_ND,
@@ -181,13 +182,11 @@ class _Chunk:
         Of entropies with `entropy` alone. d logprob / d logit_j = [j = target] - p_j; d entropy =
         -p_j (log p_j + entropy). What is given is written over afterwards.
         """
-        logits_NV, self._bends_NV = self._head.logits(self.hidden_ND, self._temperatures_N)
-        logprobs_NV = logits_NV.log_softmax(-1)
+        logprobs_NV, self._bends_NV = self._head.logprobs(self.hidden_ND, self._temperatures_N)
         p_NV = logprobs_NV.exp()
         divergences = []
         for index, aim in enumerate(self._aims, 2):
-            logits_NV, _ = (aim.head or self._head).logits(aim.hidden_ND, self._temperatures_N)
-            other_NV = logits_NV.log_softmax(-1)
+            other_NV, _ = (aim.head or self._head).logprobs(aim.hidden_ND, self._temperatures_N)
             divergence_N, slopes_NV = _divergence(logprobs_NV, p_NV, other_NV, aim)
             divergences.append(divergence_N)
             if take is not None:

@@ -22,6 +22,7 @@ from unstable.learners.model.packing import Pack, gathered, pack_samples
 from unstable.learners.model.padding import Padded, pad_samples
 from unstable.learners.model.trained import Trained, TrainedLora
 from unstable.learners.model.whole import TrainedWhole
+from unstable.models.base import decoder_of
 from unstable.types import TokenSample
 
 Inputs = Pack | Padded
@@ -67,23 +68,13 @@ class Policy(nn.Module):
         else:
             self.trained = TrainedWhole(model, dtype)
         if self.padded:
-            check_padded(self._causal_model, self._decoder)
+            check_padded(self._causal_model)
 
     @property
     def _causal_model(self) -> PreTrainedModel:
         model = self.model
         base = model.get_base_model() if isinstance(model, PeftModel) else model
         return cast(PreTrainedModel, base)
-
-    @property
-    def _decoder(self) -> nn.Module:
-        """What makes the last hidden states."""
-        model: Any = self._causal_model
-        found = [model.get_decoder(), getattr(model, "model", None), model.base_model]
-        # Of some models transformers finds the whole, or a layer of the head.
-        return next(
-            each for each in found if isinstance(each, PreTrainedModel) and each is not model
-        )
 
     @property
     def padded(self) -> bool:
@@ -159,7 +150,7 @@ class Policy(nn.Module):
         """
         self.trained.refresh()
         inputs = inputs.to(self.device)
-        output = self._decoder(**inputs.arguments(), use_cache=False)
+        output = decoder_of(self._causal_model)(**inputs.arguments(), use_cache=False)
         hidden_TD = output.last_hidden_state.flatten(0, 1)
         hidden_ND = gathered(hidden_TD, inputs.predictors_N)
         selected = selected_logprobs(

@@ -1,0 +1,86 @@
+"""How much slower padded rows are than packs: one model by both paths.
+
+    OMP_NUM_THREADS=1 python -m bench.padded [--model smollm2-135m] [--rounds 3]
+
+Forward and backward of the same samples, apart and with prompts that begin alike as the turns of a
+game do. The paths take turns; seconds are CPU seconds where there is one thread and no GPU.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from unstable.config import AdapterConfig, ModelConfig
+from unstable.learners.micro_batches import MicroBatches
+from unstable.learners.model.attention import ATTENTION
+from unstable.learners.model.policy import Policy
+from unstable.models.adapters import attach_lora
+from unstable.models.base import load_model
+from unstable.types import Segment, TokenSample
+
+
+def make_samples(number: int, prompt: int, shared: int, vocab: int) -> list[TokenSample]:
+    """Prompts that have `shared` tokens in common, and half to one and a half times `prompt`."""
+    random = np.random.default_rng(0)
+    common = random.integers(10, vocab, shared).tolist()
+    samples = []
+    for _ in range(number):
+        length = int(prompt * random.uniform(0.5, 1.5))
+        own = random.integers(10, vocab, max(4, length - shared)).tolist()
+        answer = Segment(token_ids=random.integers(10, vocab, 8).tolist())
+        samples.append(TokenSample(prompt_ids=common + own, segments=(answer,)))
+    return samples
+
+
+def seconds(policy: Policy, samples: Sequence[TokenSample], max_tokens: int) -> float:
+    """What forward and backward of all samples take."""
+    gpu = policy.device.type == "cuda"
+    clock = time.process_time if torch.get_num_threads() == 1 and not gpu else time.perf_counter
+    cut = MicroBatches(max_tokens=max_tokens, padded=policy.padded, as_held=not policy.padded)
+    started = clock()
+    for indices, _ in cut(samples):
+        scores = policy(policy.inputs([samples[index] for index in indices]))
+        scores.logprobs_N.sum().backward()
+    if gpu:
+        torch.cuda.synchronize()
+    return clock() - started
+
+
+def main(words: Sequence[str] | None = None) -> dict[str, float]:
+    """Measures and prints; the medians' ratios, by whether prompts begin alike."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="smollm2-135m", help="as model.name of a run")
+    parser.add_argument("--samples", type=int, default=32)
+    parser.add_argument("--prompt", type=int, default=200, help="tokens on average")
+    parser.add_argument("--vocab", type=int, default=30_000, help="ids are below this")
+    parser.add_argument("--max_tokens", type=int, default=4096, help="of a micro-batch")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args(words)
+    config = ModelConfig(name=arguments.model, adapter=AdapterConfig())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    policies = {
+        name: Policy(attach_lora(load_model(config, attention=attention), config.adapter, 0))
+        for name, attention in (("packed", ATTENTION), ("padded", "sdpa"))
+    }
+    found = {}
+    for alike, share in (("apart", 0.0), ("alike", 0.75)):
+        shared = int(share * arguments.prompt)
+        samples = make_samples(arguments.samples, arguments.prompt, shared, arguments.vocab)
+        took: dict[str, list[float]] = {name: [] for name in policies}
+        for _ in range(arguments.rounds):
+            for name, policy in policies.items():
+                policy.to(device)
+                seconds(policy, samples[:2], arguments.max_tokens)  # warm
+                took[name].append(seconds(policy, samples, arguments.max_tokens))
+        packed, padded = (statistics.median(took[name]) for name in ("packed", "padded"))
+        found[alike] = padded / packed
+        print(f"{alike}: packed {packed:.2f} s, padded {padded:.2f} s, {padded / packed:.2f} x")
+    return found
+
+
+if __name__ == "__main__":
+    main()
