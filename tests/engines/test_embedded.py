@@ -1,10 +1,7 @@
 """The embedded engine: exact, reproducible, and never wrong about what it has cached."""
 
 import asyncio
-import copy
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from functools import cache
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -15,135 +12,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import Tensor
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
+from tests.helpers.embedded import (
+    BOTH,
+    FAMILIES,
+    RANK,
+    RULES,
+    VOCAB,
+    adapters_of,
+    ask,
+    make_model,
+    plain_logprobs,
+    play_turns,
+    serving,
+    with_peft,
+)
 from tests.helpers.models import assert_top_logprobs, random_adapter, top_logprobs
-from unstable.config import AdapterConfig, ModelConfig
+from unstable.config import ModelConfig
 from unstable.engines.base import Engine
 from unstable.engines.embedded.attention import SlotCache, Step, _together
-from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.engines.embedded.sampling import restrict, sample, uniforms
 from unstable.engines.embedded.slots import Copy, Placement, SlotTable
-from unstable.learners.model.trained import TrainedLora
-from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
-from unstable.types import Adapter, Completion
-
-VOCAB = 96
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
-    "pad_token_id": 0,
-}
-FAMILIES = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=24)),
-    "granite": lambda: GraniteForCausalLM(
-        GraniteConfig(**SIZES, attention_multiplier=0.3, logits_scaling=2.0)
-    ),
-}
-RANK = 4
-RULES = [int(i) for i in np.random.default_rng(0).integers(1, VOCAB, 40)]
-
-
-def make_model(family: str = "llama") -> PreTrainedModel:
-    """A random model whose next token depends strongly on all that came before."""
-    torch.manual_seed(0)
-    model = FAMILIES[family]()
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, mean=float(weight.dim() == 1), std=0.3)
-    return model.eval().requires_grad_(False)
-
-
-@cache
-def adapters_of(family: str) -> list[Adapter]:
-    model = make_model(family)
-    return [random_adapter(model, f"main@{i}", seed=i, rank=RANK) for i in range(3)]
-
-
-def with_peft(model: PreTrainedModel, adapter: Adapter) -> torch.nn.Module:
-    config = AdapterConfig(rank=RANK, alpha=2 * RANK)
-    peft_model = attach_lora(copy.deepcopy(model), config, seed=0)
-    TrainedLora(peft_model).load(adapter)
-    return peft_model.eval()
-
-
-def plain_logprobs(
-    model: torch.nn.Module, prompt_ids: Sequence[int], answer: Completion, temperature: float
-) -> Tensor:
-    ids = torch.tensor([[*prompt_ids, *answer.token_ids]])
-    with torch.no_grad():
-        logits = model(input_ids=ids).logits[0, len(prompt_ids) - 1 : -1]
-    logprobs = (logits.float() / temperature).log_softmax(-1)
-    return logprobs.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
-
-
-@asynccontextmanager
-async def serving(
-    model: PreTrainedModel,
-    adapters: Sequence[Adapter] = (),
-    stop: Sequence[int] = (),
-    **options: int,
-) -> AsyncIterator[Engine]:
-    engine = EmbeddedEngine(model, stop, **options)
-    for adapter in adapters:
-        await engine.load(adapter)
-    try:
-        yield engine
-    finally:
-        await engine.close()
-
-
-async def ask(engine: Engine, prompt_ids: Sequence[int], **request: Any) -> Completion:
-    defaults: dict[str, Any] = {"adapter": None, "temperature": 1.0, "max_tokens": 6, "seed": 0}
-    return await engine.generate(prompt_ids, **(defaults | request))
-
-
-async def play_turns(
-    engine: Engine, names: Sequence[str | None], turns: int, vocab: int, rules: Sequence[int]
-) -> list[tuple[list[int], str | None, float, Completion]]:
-    """Games that run at once, whose later prompts go on from the answer or only share the rules."""
-
-    async def game(seed: int) -> list[tuple[list[int], str | None, float, Completion]]:
-        random = np.random.default_rng(seed)
-        name, temperature = names[seed % len(names)], (0.7, 1.0, 1.6)[seed % 3]
-        history, asked = list(rules), []
-        for turn in range(turns):
-            history = [*history, *random.integers(1, vocab, random.integers(1, 30)).tolist()]
-            answer = await ask(
-                engine,
-                history,
-                adapter=name,
-                temperature=temperature,
-                max_tokens=int(random.integers(1, 9)),
-                seed=100 * seed + turn,
-            )
-            asked.append((history, name, temperature, answer))
-            history = [*history, *answer.token_ids] if seed % 2 else list(rules)
-        return asked
-
-    games = await asyncio.gather(*[game(seed) for seed in range(3 * len(names))])
-    return [turn for played in games for turn in played]
+from unstable.types import Adapter
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -211,8 +102,9 @@ def _scaled(adapter: Adapter, factor: float) -> Adapter:
     return Adapter(name=adapter.name, weights=save(tensors), config=adapter.config)
 
 
-async def test_a_request_samples_the_same_alone_and_in_a_crowd() -> None:
-    model, adapters = make_model(), adapters_of("llama")
+@pytest.mark.parametrize("family", BOTH)
+async def test_a_request_samples_the_same_alone_and_in_a_crowd(family: str) -> None:
+    model, adapters = make_model(family), adapters_of(family)
     names = [None, "main@0", "main@1", "main@2"]
     async with serving(model, adapters, max_requests=7) as engine:
         crowd = await play_turns(engine, names, turns=3, vocab=VOCAB, rules=RULES)
@@ -232,8 +124,9 @@ async def test_a_request_samples_the_same_alone_and_in_a_crowd() -> None:
         np.testing.assert_allclose(alone.logprobs, answer.logprobs, atol=1e-4)
 
 
-async def test_the_same_submissions_give_the_same_bits() -> None:
-    model, adapters = make_model(), adapters_of("llama")
+@pytest.mark.parametrize("family", BOTH)
+async def test_the_same_submissions_give_the_same_bits(family: str) -> None:
+    model, adapters = make_model(family), adapters_of(family)
     runs = []
     for _ in range(2):
         async with serving(model, adapters, max_requests=5) as engine:
@@ -241,14 +134,18 @@ async def test_the_same_submissions_give_the_same_bits() -> None:
     assert runs[0] == runs[1]
 
 
-async def test_seeds_and_only_seeds_make_answers_differ() -> None:
-    async with serving(make_model()) as engine:
+@pytest.mark.parametrize("family", BOTH)
+async def test_seeds_and_only_seeds_make_answers_differ(family: str) -> None:
+    async with serving(make_model(family)) as engine:
         answers = [await ask(engine, RULES, seed=seed, max_tokens=8) for seed in (1, 1, 2)]
     assert answers[0].token_ids == answers[1].token_ids != answers[2].token_ids
 
 
-async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_1() -> None:
-    model = make_model()
+@pytest.mark.parametrize("family", BOTH)
+async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_1(
+    family: str,
+) -> None:
+    model = make_model(family)
     async with serving(model) as engine:
         answer = await ask(engine, RULES, temperature=0)
     expected = plain_logprobs(model, RULES, answer, 1.0)
@@ -258,14 +155,17 @@ async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_
     assert logits[len(RULES) - 1 : -1].argmax(-1).tolist() == answer.token_ids
 
 
-async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_from() -> None:
-    model = make_model()
-    async with serving(make_model(), top_logprobs=3) as engine:
+@pytest.mark.parametrize("family", BOTH)
+async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_from(
+    family: str,
+) -> None:
+    model = make_model(family)
+    async with serving(make_model(family), top_logprobs=3) as engine:
         for temperature, allowed in ((0.7, None), (0.0, None), (1.3, [4, 9])):
             answer = await ask(engine, RULES, temperature=temperature, allowed_token_ids=allowed)
             expected = top_logprobs(model, RULES, answer, temperature, allowed, 3)
             assert_top_logprobs(answer.top_logprobs, expected, within=1e-4)
-    async with serving(make_model()) as engine:
+    async with serving(make_model(family)) as engine:
         assert (await ask(engine, RULES)).top_logprobs is None
 
 
@@ -348,8 +248,9 @@ def test_the_chances_of_neighbouring_seeds_are_even_and_unrelated() -> None:
         assert abs(np.corrcoef(here.ravel(), other.ravel())[0, 1]) < 0.025
 
 
-async def test_requests_for_allowed_tokens_and_others_share_a_batch() -> None:
-    model, allowed = make_model(), [3, 50, 7]
+@pytest.mark.parametrize("family", BOTH)
+async def test_requests_for_allowed_tokens_and_others_share_a_batch(family: str) -> None:
+    model, allowed = make_model(family), [3, 50, 7]
     prompts = [[*RULES, i] for i in range(6)]
     async with serving(model) as engine:
         free = await asyncio.gather(*[ask(engine, prompt) for prompt in prompts])
@@ -375,8 +276,9 @@ async def test_requests_for_allowed_tokens_and_others_share_a_batch() -> None:
     assert len({token for answer in answers[1::2] for token in answer.token_ids}) > 1
 
 
-async def test_answers_end_at_a_stop_token_or_at_max_tokens() -> None:
-    model = make_model()
+@pytest.mark.parametrize("family", BOTH)
+async def test_answers_end_at_a_stop_token_or_at_max_tokens(family: str) -> None:
+    model = make_model(family)
     async with serving(model) as engine:
         whole = await ask(engine, RULES, max_tokens=20, seed=3)
     assert (whole.finish_reason, len(whole.token_ids)) == ("length", 20)
@@ -420,8 +322,9 @@ async def test_the_prefix_used_least_recently_makes_room() -> None:
         assert engine.stats()["cached_prompt_tokens"] == before + 9
 
 
-async def test_a_removed_adapter_leaves_nothing_behind() -> None:
-    model, (first, second, _) = make_model(), adapters_of("llama")
+@pytest.mark.parametrize("family", BOTH)
+async def test_a_removed_adapter_leaves_nothing_behind(family: str) -> None:
+    model, (first, second, _) = make_model(family), adapters_of(family)
     other = Adapter(name=first.name, weights=second.weights, config=second.config)
     async with serving(model, [first]) as engine:
         await ask(engine, RULES, adapter=first.name)
@@ -431,7 +334,7 @@ async def test_a_removed_adapter_leaves_nothing_behind() -> None:
         await engine.load(other)
         answer = await ask(engine, RULES, adapter=first.name)
         assert engine.stats()["cached_prompt_tokens"] == 0
-    expected = plain_logprobs(with_peft(make_model(), second), RULES, answer, 1.0)
+    expected = plain_logprobs(with_peft(make_model(family), second), RULES, answer, 1.0)
     torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=0)
 
 
@@ -448,8 +351,9 @@ async def test_forgotten_prefixes_are_computed_anew() -> None:
         await request
 
 
-async def test_an_adapter_in_use_is_not_removed() -> None:
-    async with serving(make_model(), adapters_of("llama")) as engine:
+@pytest.mark.parametrize("family", BOTH)
+async def test_an_adapter_in_use_is_not_removed(family: str) -> None:
+    async with serving(make_model(family), adapters_of(family)) as engine:
         request = asyncio.create_task(ask(engine, RULES, adapter="main@0"))
         await asyncio.sleep(0)
         with pytest.raises(AssertionError, match="in use"):
@@ -458,21 +362,23 @@ async def test_an_adapter_in_use_is_not_removed() -> None:
         await engine.unload("main@0")
 
 
-async def test_requests_beyond_the_slots_are_served_in_order() -> None:
+@pytest.mark.parametrize("family", BOTH)
+async def test_requests_beyond_the_slots_are_served_in_order(family: str) -> None:
     order = []
 
     async def numbered(engine: Engine, number: int) -> None:
         await ask(engine, [1 + number] * 3, max_tokens=2)
         order.append(number)
 
-    async with serving(make_model(), max_requests=2) as engine:
+    async with serving(make_model(family), max_requests=2) as engine:
         await asyncio.gather(*[numbered(engine, number) for number in range(7)])
     assert order == list(range(7))
 
 
 @pytest.mark.parametrize("steps", [0, 40])
-async def test_a_cancelled_request_frees_its_slot(steps: int) -> None:
-    async with serving(make_model(), max_requests=1) as engine:
+@pytest.mark.parametrize("family", BOTH)
+async def test_a_cancelled_request_frees_its_slot(steps: int, family: str) -> None:
+    async with serving(make_model(family), max_requests=1) as engine:
         running = asyncio.create_task(ask(engine, RULES, max_tokens=900))
         waiting = asyncio.create_task(ask(engine, RULES, max_tokens=900))
         for _ in range(1 + steps):
@@ -485,8 +391,9 @@ async def test_a_cancelled_request_frees_its_slot(steps: int) -> None:
         assert engine.stats()["sampled_tokens"] < 100
 
 
-async def test_a_failed_forward_fails_all_requests_at_once_and_later() -> None:
-    model, (adapter, *_) = make_model(), adapters_of("llama")
+@pytest.mark.parametrize("family", BOTH)
+async def test_a_failed_forward_fails_all_requests_at_once_and_later(family: str) -> None:
+    model, (adapter, *_) = make_model(family), adapters_of(family)
     async with serving(model, [_scaled(adapter, float("nan"))]) as engine:
         answers = await asyncio.gather(
             ask(engine, RULES),
@@ -498,11 +405,12 @@ async def test_a_failed_forward_fails_all_requests_at_once_and_later() -> None:
             await ask(engine, RULES)
 
 
-async def test_close_fails_what_is_in_flight_and_gives_the_model_back() -> None:
-    model = make_model()
+@pytest.mark.parametrize("family", BOTH)
+async def test_close_fails_what_is_in_flight_and_gives_the_model_back(family: str) -> None:
+    model = make_model(family)
     ids = torch.tensor([RULES])
     before = model(input_ids=ids).logits
-    async with serving(model, adapters_of("llama")) as engine:
+    async with serving(model, adapters_of(family)) as engine:
         request = asyncio.create_task(ask(engine, RULES, adapter="main@0", max_tokens=500))
         await asyncio.sleep(0)
     with pytest.raises(RuntimeError, match="closed"):
@@ -557,23 +465,6 @@ async def test_bad_adapters_are_refused_whole() -> None:
             with pytest.raises(ValueError, match=message):
                 await engine.load(bad)
         await engine.load(Adapter(name="other", weights=adapter.weights, config=adapter.config))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=16)), "slides over 16"),
-        (lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8)), "capped scores"),
-    ],
-)
-def test_models_with_other_attention_are_refused(
-    make: Callable[[], PreTrainedModel], message: str
-) -> None:
-    model = make().eval()
-    attention = model.config._attn_implementation
-    with pytest.raises(ValueError, match=f"cannot serve .*{message}"):
-        EmbeddedEngine(model, [])
-    assert model.config._attn_implementation == attention
 
 
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=6)
@@ -689,28 +580,44 @@ def test_copies_that_go_together_do_what_they_do_one_by_one(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @given(
     st.lists(st.tuples(st.integers(0, 90), st.integers(1, 60)), min_size=1, max_size=9),
+    st.sampled_from([None, 1, 5, 40]),
+    st.sampled_from([None, 0.7]),
+    st.booleans(),
     st.integers(0, 2**31),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_attention_over_slots_is_softmax_over_what_came_before(
-    dtype: torch.dtype, segments: list[tuple[int, int]], seed: int
+    dtype: torch.dtype,
+    segments: list[tuple[int, int]],
+    window: int | None,
+    cap: float | None,
+    has_sinks: bool,
+    seed: int,
 ) -> None:
     """Segments of any start and length, alone or together; each slot is filled step by step."""
     shape, random = (2, 3, 8), torch.Generator().manual_seed(seed)
     slots = np.random.default_rng(seed).permutation(60)[: len(segments)]
     starts, sizes = (np.array(column) for column in zip(*segments, strict=True))
-    cache = SlotCache(60, 256)
+    cache = SlotCache(60, 256, {0: window} if window else {})
+    sinks = torch.randn(shape[0] * shape[1], generator=random) if has_sinks else None
+    extras = {"cap": cap, "sinks": sinks}
     filled = [  # before the step at hand, in another that makes the room grow
-        _attended(cache, slots, np.zeros_like(starts), starts + 1, shape, random, dtype),
-        _attended(cache, slots, starts + 1, starts + 1 + sizes, shape, random, dtype),
+        _attended(cache, slots, np.zeros_like(starts), starts + 1, shape, random, dtype, extras),
+        _attended(cache, slots, starts + 1, starts + 1 + sizes, shape, random, dtype, extras),
     ]
     for row in range(len(segments)):
         keys, values = (torch.cat([step[row][part] for step in filled]) for part in (1, 2))
         queries, _, _, actual = filled[1][row]
         for i, query in enumerate(queries.float()):
-            seen = int(starts[row]) + 2 + i
-            scores = torch.einsum("kgd,mkd->kgm", query, keys[:seen].float()) * 0.4
-            expected = torch.einsum("kgm,mkd->kgd", scores.softmax(-1), values[:seen].float())
+            stop = int(starts[row]) + 2 + i
+            seen = slice(max(0, stop - window) if window else 0, stop)
+            scores = torch.einsum("kgd,mkd->kgm", query, keys[seen].float()) * 0.4
+            if cap is not None:
+                scores = cap * torch.tanh(scores / cap)
+            if sinks is not None:
+                scores = torch.cat((scores, sinks.view(*shape[:2], 1)), -1)
+            weights = scores.softmax(-1)[..., : len(keys[seen])]
+            expected = torch.einsum("kgm,mkd->kgd", weights, values[seen].float())
             tolerance = 1e-5 if dtype == torch.float32 else 0.05
             torch.testing.assert_close(actual[i].float(), expected, atol=tolerance, rtol=0)
 
@@ -723,6 +630,7 @@ def _attended(
     shape: tuple[int, int, int],
     random: torch.Generator,
     dtype: torch.dtype,
+    extras: dict[str, Any],
 ) -> list[tuple[Tensor, ...]]:
     """Queries, keys, values and what came of them, of each segment of a step."""
     heads, groups, size = shape
@@ -731,7 +639,7 @@ def _attended(
     count = int((stops - starts).sum())
     query = torch.randn(1, heads * groups, count, size, generator=random).to(dtype)
     key, value = torch.randn(2, 1, heads, count, size, generator=random).to(dtype)
-    mixed = cache.attend(0, step, query, key, value, 0.4)[0].unflatten(1, (heads, groups))
+    mixed = cache.attend(0, step, query, key, value, 0.4, **extras)[0].unflatten(1, (heads, groups))
     queries = query[0].transpose(0, 1).unflatten(1, (heads, groups))
     rows = (queries, key[0].transpose(0, 1), value[0].transpose(0, 1), mixed)
     sizes = (stops - starts).tolist()

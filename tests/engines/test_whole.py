@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.engines.test_embedded import (
+from tests.helpers.embedded import (
+    BOTH,
     RULES,
     VOCAB,
     adapters_of,
@@ -18,17 +19,12 @@ from tests.engines.test_embedded import (
     with_peft,
 )
 from tests.helpers.models import random_whole, tiny_model, with_weights
-from unstable.engines.embedded import engine as embedded
-from unstable.engines.embedded.cohort_forward import CohortForward
 
 
-@pytest.mark.parametrize("way", ["slots", "cohorts"])
-@pytest.mark.parametrize("family", ["llama", "qwen2"])  # the second has tied weights
+@pytest.mark.parametrize("family", ["qwen2", *BOTH])  # the first has tied weights
 async def test_whole_versions_base_and_loras_at_once_are_plain_forwards_of_each(
-    family: str, way: str, monkeypatch: pytest.MonkeyPatch
+    family: str,
 ) -> None:
-    if way == "cohorts":
-        monkeypatch.setattr(embedded, "make_forward", CohortForward)
     model = make_model(family)
     wholes = [random_whole(model, f"main@{number}", seed=number) for number in (7, 8)]
     (lora, *_) = adapters_of(family)
@@ -37,7 +33,7 @@ async def test_whole_versions_base_and_loras_at_once_are_plain_forwards_of_each(
     plain[lora.name] = with_peft(make_model(family), lora)
     async with serving(model, [*wholes, lora], max_requests=5) as engine:
         asked = await play_turns(engine, list(plain), turns=4, vocab=VOCAB, rules=RULES)
-        if way == "slots":
+        if family != "lfm2":
             stats = engine.stats()
             assert stats["cached_prompt_tokens"] > 0.3 * stats["prompt_tokens"]
     apart = 0

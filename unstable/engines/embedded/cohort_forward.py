@@ -8,11 +8,12 @@ import inspect
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Cache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 
 from unstable.engines.embedded.lora import GroupedLora
 from unstable.engines.embedded.slots import Ints, Placement, SlotTable
@@ -47,6 +48,7 @@ class CohortForward:
         self._lora = lora
         self._cohorts: list[_Cohort] = []
         takes = inspect.signature(model.forward).parameters
+        self._takes_positions = "position_ids" in takes
         self._options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         self._cache_name = next((name for name in _CACHE_NAMES if name in takes), None)
         if not self._proves_cache(max_length):
@@ -83,7 +85,7 @@ class CohortForward:
         for cohort in self._cohorts:
             stay = np.isin(cohort.slots, slots)
             if cohort.cache is not None and 0 < stay.sum() < len(stay):
-                cohort.cache.reorder_cache(torch.from_numpy(np.flatnonzero(stay)))
+                _keep_rows(cohort.cache, np.flatnonzero(stay))
             cohort.slots = cohort.slots[stay]
         self._cohorts = [cohort for cohort in self._cohorts if len(cohort.slots)]
 
@@ -101,23 +103,23 @@ class CohortForward:
     def _advance(self, cohort: _Cohort, adapters_B: Ints) -> Tensor:
         """The last logits [B, V] of a cohort's rows, whose cache goes on to there."""
         table, one = self.table, cohort.slots[0]
-        start = 0 if cohort.cache is None else table.computed[one]
+        start = 0 if cohort.cache is None else int(table.computed[one])
         ids = torch.from_numpy(table.ids[cohort.slots, start : table.length[one]])
-        logits, cohort.cache = self._forward(ids, cohort.cache, adapters_B)
-        return logits
+        if self._cache_name is not None and cohort.cache is None:
+            cohort.cache = DynamicCache(config=self._model.config)
+        return self._forward(ids, start, cohort.cache, adapters_B)
 
-    def _forward(
-        self, ids_BL: Tensor, cache: Cache | None, adapters_B: Ints
-    ) -> tuple[Tensor, Cache | None]:
-        """Last logits [B, V], and the cache with these tokens in it."""
+    def _forward(self, ids_BL: Tensor, start: int, cache: Cache | None, adapters_B: Ints) -> Tensor:
+        """Last logits [B, V] of tokens from position `start` on, which a cache then holds too."""
         rows, length = ids_BL.shape
         self._lora.group(adapters_B, length * np.arange(1, rows + 1))
-        name = self._cache_name
-        cached = {} if name is None else {name: cache}
-        output = self._model(
-            input_ids=ids_BL, use_cache=name is not None, **cached, **self._options
-        )
-        return output.logits[:, -1], None if name is None else output[name]
+        options: dict[str, Any] = dict(self._options)
+        if self._takes_positions:  # some models count from 0 unless they are told
+            options["position_ids"] = torch.arange(start, start + length).expand(rows, -1)
+        if cache is not None and self._cache_name is not None:
+            options[self._cache_name] = cache
+        output = self._model(input_ids=ids_BL, use_cache=cache is not None, **options)
+        return output.logits[:, -1]
 
     @torch.inference_mode()
     def _proves_cache(self, max_length: int) -> bool:
@@ -129,22 +131,23 @@ class CohortForward:
         ids = torch.arange(2 * (first + 1)).view(2, -1) % vocabulary
         other = ids[:1, : second + 1] + 1
         base = np.zeros(2, dtype=np.int64)
+        whole = [self._forward(row, 0, None, base[:1]) for row in (ids[1:], other)]
+        large, small = (DynamicCache(config=self._model.config) for _ in range(2))
         try:
-            _, large = self._forward(ids[:, :first], None, base)
-            _, small = self._forward(other[:, :second], None, base[:1])
-            if not (isinstance(large, Cache) and isinstance(small, Cache)):
-                return False
-            large.reorder_cache(torch.tensor([1]))
+            self._forward(ids[:, :first], 0, large, base)
+            self._forward(other[:, :second], 0, small, base[:1])
+            _keep_rows(large, np.array([1]))
             found = [
-                self._forward(ids[1:, first:], large, base[:1])[0],
-                self._forward(other[:, second:], small, base[:1])[0],
+                self._forward(ids[1:, first:], first, large, base[:1]),
+                self._forward(other[:, second:], second, small, base[:1]),
             ]
         except Exception as error:  # whatever a model makes of what it was not written for
             log.info("%s: %s", type(self._model).__name__, error)
             return False
-        whole = [
-            self._model(input_ids=row, use_cache=False).logits[:, -1] for row in (ids[1:], other)
-        ]
         expected, actual = torch.cat(whole).float(), torch.cat(found).float()
         tolerance = _PROBE_TOLERANCE[self._model.dtype]
         return bool((actual - expected).abs().mean() <= tolerance * expected.std())
+
+
+def _keep_rows(cache: Cache, rows: Ints) -> None:
+    cache.reorder_cache(torch.from_numpy(rows))  # type: ignore[arg-type]  # it is a LongTensor

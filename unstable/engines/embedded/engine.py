@@ -1,9 +1,9 @@
 """The embedded engine: serves any number of adapters of one model on a processor, without vLLM.
 
-Requests are batched continuously: each step computes the next token of every running request and the
-uncached part of every new prompt. How it does is the business of a `Forward`: packed into one row
-with attention of our own, where a prompt's prefix that any slot holds under the same adapter is
-copied, or by the model's own cache.
+Requests are batched continuously: each step computes the next token of every running request and
+the uncached part of every new prompt. `forward.py` says how: in one row with attention of our own,
+where a prompt's prefix that any slot holds under the same adapter is copied, or with the model's
+own cache.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ class EmbeddedEngine:
     in flight, since attention also passes over idle slots between busy ones. Prompt and answer
     together have at most `max_length` tokens. A forward blocks the event loop. The same requests in
     the same order get the same answers to the bit; in other company they differ only by rounding.
+    Unless `packed`, a model is served as one that cannot be packed, with its own attention.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class EmbeddedEngine:
         max_requests: int = 64,
         max_length: int = 4096,
         top_logprobs: int = 0,
+        packed: bool = True,
     ) -> None:
         config = model.config.get_text_config()
         # A model without positions, as Mamba, names no longest sequence.
@@ -58,7 +60,9 @@ class EmbeddedEngine:
         ] = 1
         self._top_logprobs = top_logprobs
         self._lora = GroupedLora(model)
-        self._forward = make_forward(model, self._lora, max_requests, self._max_length)
+        self._forward = make_forward(
+            model, self._lora, max_requests, self._max_length, packed=packed
+        )
         self._table = self._forward.table
         self._waiting: deque[Request] = deque()
         self._running = Running(max_requests, self._max_length)

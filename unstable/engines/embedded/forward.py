@@ -21,9 +21,7 @@ class Forward(Protocol):
 
     table: SlotTable
 
-    def logits(
-        self, slots_R: Ints, adapters_R: Ints, placements: Sequence[Placement]
-    ) -> Tensor:
+    def logits(self, slots_R: Ints, adapters_R: Ints, placements: Sequence[Placement]) -> Tensor:
         """Logits [R, V] after the last of each slot's ids, of slots sorted by adapter.
 
         `adapters_R` are the numbers of their adapters; `placements` say how the new ones began.
@@ -34,10 +32,10 @@ class Forward(Protocol):
 
 
 def make_forward(
-    model: PreTrainedModel, lora: GroupedLora, num_slots: int, max_length: int
+    model: PreTrainedModel, lora: GroupedLora, num_slots: int, max_length: int, *, packed: bool
 ) -> Forward:
-    """By slots where the model's type can be packed and proves so, else by cohorts."""
-    if support_of(model.config).path == "packed":
+    """By slots if `packed` and where the model's type allows it and proves so; else by cohorts."""
+    if packed and support_of(model.config).path == "packed":
         try:
             return SlotForward(model, lora, num_slots, max_length)
         except ValueError as error:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -15,6 +16,8 @@ from unstable.engines.adapters import fitting_pairs
 from unstable.engines.embedded.slots import Ints
 from unstable.engines.embedded.whole import BASE, WholeVersions
 from unstable.types import Adapter
+
+_FORWARDS = (nn.Linear.forward, Conv1D.forward)
 
 
 class RowGroup(NamedTuple):
@@ -39,14 +42,11 @@ class GroupedLora:
         self._linears = {
             name: module
             for name, module in model.named_modules()
-            if isinstance(module, nn.Linear | Conv1D) and module is not head
+            if isinstance(module, nn.Linear | Conv1D)
+            and module is not head
+            and self._is_linear(module)
         }
-        self._sizes = {
-            name: (linear.nx, linear.nf)
-            if isinstance(linear, Conv1D)
-            else (linear.in_features, linear.out_features)
-            for name, linear in self._linears.items()
-        }
+        self._sizes = {name: _sizes(linear) for name, linear in self._linears.items()}
         self._weights: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
         self._whole = WholeVersions(model)
         self._numbers: dict[str, int] = {}  # of versions; of LoRAs from 1, in their order
@@ -114,6 +114,14 @@ class GroupedLora:
         for hook in self._hooks:
             hook.remove()
 
+    def _is_linear(self, module: nn.Module) -> bool:
+        """Whether it returns its outputs: a router may be a linear layer that returns more."""
+        if type(module).forward in _FORWARDS:
+            return True
+        with torch.inference_mode():
+            output = module(torch.zeros(1, _sizes(module)[0], dtype=self._dtype))
+        return isinstance(output, Tensor)
+
     def _layer(self, module: str) -> dict[str, tuple[Tensor, Tensor]]:
         """The adapters' weights of a linear layer, which from now on are added to its output."""
         if module in self._weights:
@@ -133,3 +141,10 @@ class GroupedLora:
         self._hooks.append(self._linears[module].register_forward_hook(add_products))
         self._weights[module] = weights
         return weights
+
+
+def _sizes(linear: nn.Module) -> tuple[int, int]:
+    """Inputs and outputs of a linear layer."""
+    if isinstance(linear, Conv1D):
+        return linear.nx, linear.nf
+    return linear.in_features, linear.out_features  # type: ignore[return-value]

@@ -1,6 +1,7 @@
 """What the embedded engine needs: a processor's memory."""
 
 from unstable.config import AnyAdapter
+from unstable.models.cache_size import CacheSize, read_cache_size
 from unstable.models.shape import ModelShape
 from unstable.planning.memory import (
     DTYPE_BYTES,
@@ -26,6 +27,8 @@ class EmbeddedNeeds(EngineNeeds):
             setup.dtype,
             adapters=adapters,
             quantize=config.model.quantize,
+            cache=read_cache_size(config.model),
+            requests=setup.max_requests,
         )
 
 
@@ -39,21 +42,27 @@ def embedded_memory(
     *,
     adapters: int,
     quantize: str = "none",
+    cache: CacheSize | None = None,
+    requests: int = 0,
 ) -> EngineMemory:
     """What an embedded engine takes of a processor's memory.
 
-    Of whole versions one more is there, twice and in fp32, while it is read.
+    With a `cache` of the model's own, which grows by copies, it counts twice; a request's states,
+    which may be in fp32, are there from its beginning. Of whole versions one more is there, twice
+    and in fp32, while it is read.
     """
     size, trained = DTYPE_BYTES[dtype], shape.trained_parameters(adapter)
     kind = "whole versions" if adapter == "none" else "LoRAs"
     read = {"a version that comes": 2 * FP32 * trained} if adapter == "none" else {}
+    states = {} if cache is None else {"states": 2 * FP32 * requests * cache.request}
     return EngineMemory(
         fixed={
             "weights": weight_bytes(shape, dtype, quantize),
             f"{adapters} {kind}": size * adapters * trained,
             **read,
+            **states,
             "process": PROCESS,
         },
-        token_bytes=cache_bytes(shape, dtype),
+        token_bytes=max(1, cache_bytes(shape, dtype) if cache is None else 2 * size * cache.token),
         asleep=0,
     )

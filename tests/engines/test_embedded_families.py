@@ -1,0 +1,266 @@
+"""The embedded engine serves models of many kinds exactly, by slots or by cohorts."""
+
+import asyncio
+import copy
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from tests.helpers.embedded import (
+    RULES,
+    SIZES,
+    VOCAB,
+    ask,
+    make_model,
+    plain_logprobs,
+    play_turns,
+    serving,
+)
+from unstable.engines.embedded.cohort_forward import CohortForward
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.engines.embedded.slot_forward import SlotForward
+from unstable.models.adapters import lora_pairs, make_lora
+from unstable.types import Adapter, Completion
+
+RANK = 4
+EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "head_dim": 8,
+}
+LOCAL_EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+GATED_DELTA: dict[str, Any] = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+STATE_SPACE: dict[str, Any] = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 8,
+}
+WINDOWS: dict[str, Any] = {"sliding_window": 12, "num_hidden_layers": 4}
+SLOTS: dict[str, dict[str, Any]] = {
+    "cohere2": WINDOWS,
+    "gemma2": WINDOWS
+    | {"head_dim": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
+    "gemma3_text": {
+        "head_dim": 8,
+        "sliding_window": 12,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "gpt_oss": LOCAL_EXPERTS | {"head_dim": 8, "sliding_window": 12},
+    "mixtral": LOCAL_EXPERTS | {"sliding_window": 20},
+    "phimoe": LOCAL_EXPERTS | {"sliding_window": 20},  # names no window to its attention
+    "qwen3_moe": EXPERTS,
+}
+COHORTS: dict[str, dict[str, Any]] = {
+    "bamba": STATE_SPACE | {"attn_layer_indices": [1]},
+    "deepseek_v3": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 8,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 8,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
+    "falcon": {},
+    "falcon_h1": STATE_SPACE | {"head_dim": 8, "mamba_d_ssm": 64},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 1024},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {
+        "state_size": 8,
+        "expand": 2,
+        "num_heads": 8,
+        "head_dim": 8,
+        "n_groups": 2,
+        "chunk_size": 8,
+    },
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "qwen3_next": EXPERTS | GATED_DELTA | {"shared_expert_intermediate_size": 16},
+}
+UNCACHED: dict[str, dict[str, Any]] = {
+    "recurrent_gemma": {
+        "lru_width": 32,
+        "attention_window_size": 12,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 1,
+    },
+}
+FAMILIES = SLOTS | COHORTS | UNCACHED
+
+
+def make_family(kind: str) -> PreTrainedModel:
+    """A random model whose answers depend on all that came before."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **(SIZES | FAMILIES[kind]))
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    for name, weight in model.named_parameters():
+        if "sinks" in name or (weight.dim() == 2 and "A_log" not in name):
+            torch.nn.init.normal_(weight, std=0.3)
+    return model.float().eval().requires_grad_(False)
+
+
+def linears_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear | Conv1D)
+        and module is not head
+        and "Router" not in type(module).__name__
+    }
+
+
+def lora_of(model: PreTrainedModel, name: str, seed: int) -> Adapter:
+    """Random products on every linear layer but the head."""
+    random = torch.Generator().manual_seed(seed)
+    pairs = {}
+    for layer, module in linears_of(model).items():
+        outputs, inputs = module.weight.shape
+        if isinstance(module, Conv1D):
+            inputs, outputs = outputs, inputs
+        a, b = ((RANK, inputs), (outputs, RANK))
+        pairs[layer] = (
+            0.1 * torch.randn(a, generator=random),
+            0.1 * torch.randn(b, generator=random),
+        )
+    return make_lora(name, pairs, rank=RANK, alpha=2 * RANK)
+
+
+def merged(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:
+    """A copy with the adapter's products in its weights."""
+    model = copy.deepcopy(model)
+    linears = linears_of(model)
+    for layer, (a, b, scale) in lora_pairs(adapter).items():
+        product = scale * b @ a
+        weight: Any = linears[layer].weight
+        weight += product.T if isinstance(linears[layer], Conv1D) else product
+    return model
+
+
+def scored(model: torch.nn.Module, prompt_ids: list[int], token_ids: list[int]) -> Tensor:
+    answer = Completion(token_ids=token_ids, logprobs=[], finish_reason="length", adapter=None)
+    return plain_logprobs(model, prompt_ids, answer, 1.0)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+async def test_answers_and_scores_are_those_of_a_plain_forward(kind: str) -> None:
+    model = make_family(kind)
+    adapters = [lora_of(model, f"main@{i}", seed=i) for i in range(2)]
+    plain: dict[str | None, PreTrainedModel] = {None: copy.deepcopy(model)}
+    plain |= {adapter.name: merged(model, adapter) for adapter in adapters}
+    for each in plain.values():
+        each.config.use_cache = False
+    names = list(plain)
+    continuations = [[1, 2, 3], [1, 2, 4], [5], [1, 7]]
+    async with serving(model, adapters, max_requests=7) as engine:
+        assert isinstance(engine, EmbeddedEngine)
+        forward = engine._forward
+        assert isinstance(forward, SlotForward if kind in SLOTS else CohortForward)
+        if isinstance(forward, CohortForward):
+            assert (forward._cache_name is None) == (kind in UNCACHED)
+        asked = await play_turns(engine, names, turns=2, vocab=VOCAB, rules=RULES)
+        prompts = [[1 + i] * (1 + i // 4) for i in range(12)]  # at once, some equally long
+        prompts += [(RULES * 4)[i : 139 + i] for i in range(4)]  # longer than a block of queries
+
+        async def answer(number: int, prompt: list[int]) -> None:
+            name = names[number % 3]
+            request = {"adapter": name, "seed": number, "max_tokens": 1 + number % 6}
+            asked.append((prompt, name, 1.0, await ask(engine, prompt, **request)))
+
+        await asyncio.gather(*(answer(i, prompt) for i, prompt in enumerate(prompts)))
+        scores = await asyncio.gather(
+            *(engine.score(RULES, continuations, adapter=name) for name in names)
+        )
+    apart = 0
+    for prompt_ids, name, temperature, got in asked:
+        expected = plain_logprobs(plain[name], prompt_ids, got, temperature)
+        torch.testing.assert_close(torch.tensor(got.logprobs), expected, atol=1e-4, rtol=0)
+        base = plain_logprobs(plain[None], prompt_ids, got, temperature)
+        apart += bool((base - expected).abs().max() > 0.05)
+    assert apart > len(asked) / 3, "the adapters of this test do not differ enough to judge by"
+    for name, found in zip(names, scores, strict=True):
+        for token_ids, logprobs in zip(continuations, found, strict=True):
+            expected = scored(plain[name], RULES, token_ids)
+            torch.testing.assert_close(torch.tensor(logprobs), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "qwen3_next", "recurrent_gemma"])
+async def test_the_same_requests_in_the_same_order_give_the_same_bits(kind: str) -> None:
+    model = make_family(kind)
+    adapter = lora_of(model, "main@1", seed=1)
+    runs = []
+    for _ in range(2):
+        async with serving(model, [adapter], max_requests=4) as engine:
+            runs.append(await play_turns(engine, [None, "main@1"], 2, VOCAB, RULES))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "gpt2", "lfm2", "recurrent_gemma"])
+async def test_a_cancelled_request_leaves_its_cohort_as_it_was(kind: str) -> None:
+    model = make_family(kind)
+    prompts = [[*RULES, number] for number in range(4)]
+    answers: list[list[Completion]] = []
+    for cancelled in (False, True):
+        async with serving(model, max_requests=4) as engine:
+            tasks = [
+                asyncio.create_task(ask(engine, prompt, seed=seed, max_tokens=12))
+                for seed, prompt in enumerate(prompts)
+            ]
+            while engine.stats()["decode_steps"] < 3:
+                await asyncio.sleep(0)
+            if cancelled:
+                tasks[1].cancel()
+                late = await ask(engine, RULES[:5], max_tokens=3)  # takes the place that is free
+                expected = scored(model, RULES[:5], late.token_ids)
+                np.testing.assert_allclose(late.logprobs, expected, atol=1e-4)
+            answers.append([await tasks[number] for number in (0, 2, 3)])
+            assert engine.stats()["running"] == 0
+    for alone, before in zip(*answers, strict=True):
+        assert alone.token_ids == before.token_ids
+        np.testing.assert_allclose(alone.logprobs, before.logprobs, atol=1e-5)
+
+
+async def test_a_packed_type_with_attention_of_its_own_is_served_by_cohorts_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = make_model()
+    model.set_attn_implementation("eager")
+    for layer in model.model.layers:  # which from now on keep to the plain attention
+        layer.self_attn.config = copy.deepcopy(model.config)
+    with caplog.at_level(logging.WARNING):
+        async with serving(model) as engine:
+            answer = await ask(engine, RULES)
+    (line,) = caplog.messages
+    assert "LlamaForCausalLM: it does not use transformers' attention interface" in line
+    expected = plain_logprobs(make_model(), RULES, answer, 1.0)
+    torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=0)
+
+
+async def test_an_adapter_of_experts_is_refused() -> None:
+    model = make_family("mixtral")
+    pair = torch.zeros(RANK, 32), torch.zeros(48, RANK)
+    adapter = make_lora("main@1", {"model.layers.0.mlp.experts": pair}, rank=RANK, alpha=RANK)
+    async with serving(model) as engine:
+        with pytest.raises(ValueError, match="targets model.layers.0.mlp.experts, no inner linear"):
+            await engine.load(adapter)

@@ -1,0 +1,59 @@
+"""A cache's size, by config alone, is that of the cache which a model fills."""
+
+import pytest
+import torch
+from transformers import (
+    DynamicCache,
+    GPT2Config,
+    Lfm2Config,
+    Mamba2Config,
+    Mamba2ForCausalLM,
+    RwkvConfig,
+)
+
+from unstable.models.cache_size import CacheSize, cache_size
+
+HIDDEN, LAYERS, HEADS = 32, 2, 4
+
+
+def test_attention_holds_keys_and_values() -> None:
+    config = GPT2Config(n_embd=HIDDEN, n_layer=LAYERS, n_head=HEADS, vocab_size=50)
+    assert cache_size(config) == CacheSize(token=2 * LAYERS * HIDDEN, request=0)
+
+
+def test_convolutions_hold_what_they_reach_back_to() -> None:
+    config = Lfm2Config(
+        hidden_size=HIDDEN,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=HEADS,
+        num_key_value_heads=2,
+        vocab_size=50,
+        layer_types=["conv", "conv", "full_attention"],
+    )
+    reach = config.conv_L_cache
+    assert cache_size(config) == CacheSize(token=2 * HIDDEN // 2, request=2 * HIDDEN * reach)
+
+
+@pytest.mark.parametrize("length", [3, 30])
+def test_a_state_space_model_holds_states_alone(length: int) -> None:
+    config = Mamba2Config(
+        hidden_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        state_size=8,
+        num_heads=8,
+        head_dim=8,
+        n_groups=2,
+        vocab_size=50,
+    )
+    cache = DynamicCache(config=config)
+    Mamba2ForCausalLM(config)(torch.ones(1, length, dtype=torch.long), cache_params=cache)
+    held = sum(
+        layer.conv_states[0].numel() + layer.recurrent_states[0].numel() for layer in cache.layers
+    )
+    assert cache_size(config) == CacheSize(token=0, request=held)
+
+
+def test_a_model_with_a_cache_of_its_own_kind_is_served_without() -> None:
+    config = RwkvConfig(hidden_size=HIDDEN, num_hidden_layers=LAYERS, vocab_size=50)
+    assert cache_size(config) == CacheSize(token=0, request=0)

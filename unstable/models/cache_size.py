@@ -1,0 +1,86 @@
+"""What a model's own cache takes, read from its config without any weights."""
+
+import copy
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unstable.config import ModelConfig
+from unstable.models.base import load_config
+from unstable.models.known import KNOWN
+from unstable.models.support import support_of
+
+if TYPE_CHECKING:
+    from transformers import Cache, PretrainedConfig
+
+_LENGTHS = (4, 8)  # tokens; shorter than any window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSize:
+    """Elements that a cache holds."""
+
+    token: int  # of each token
+    request: int  # of each request besides: states of convolutions and recurrences
+
+
+def read_cache_size(model: ModelConfig) -> CacheSize | None:
+    """What the own cache of a model takes that cannot be packed; None for one that can be.
+
+    Raises `ConfigError` where its config cannot be read.
+    """
+    return _read(model.name)
+
+
+@lru_cache(maxsize=8)
+def _read(name: str) -> CacheSize | None:
+    if name in KNOWN and not Path(name).is_dir():
+        return None
+    config = load_config(ModelConfig(name=name))
+    return None if support_of(config).path == "packed" else cache_size(config)
+
+
+def cache_size(config: "PretrainedConfig") -> CacheSize:
+    """As the model fills its cache on torch's meta device, where nothing is computed.
+
+    Nothing for a model whose cache is none of transformers', which is served without one.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, DynamicCache
+
+    config = copy.deepcopy(config)
+    config.pad_token_id = None  # no look for padding
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16, attn_implementation="eager"
+        )
+    takes = inspect.signature(model.forward).parameters
+    name = next((name for name in ("past_key_values", "cache_params") if name in takes), None)
+    if name is None:
+        return CacheSize(token=0, request=0)
+    sizes = []
+    for length in _LENGTHS:
+        cache = DynamicCache(config=config)
+        ids = torch.zeros(1, length, dtype=torch.long, device="meta")
+        try:
+            with torch.inference_mode():
+                model(input_ids=ids, use_cache=True, **{name: cache})
+        except (AttributeError, TypeError):  # of a cache that it does not know
+            return CacheSize(token=0, request=0)
+        sizes.append(sum(_elements(cache)))
+    (short, long), (size, larger) = _LENGTHS, sizes
+    token = (larger - size) // (long - short)
+    return CacheSize(token=token, request=size - short * token)
+
+
+def _elements(cache: "Cache") -> Iterator[int]:
+    """Of each tensor in the cache."""
+    import torch
+
+    for layer in cache.layers:
+        for value in vars(layer).values():
+            held: list[Any] = [*value.values()] if isinstance(value, dict) else [value]
+            yield from (each.numel() for each in held if isinstance(each, torch.Tensor))
